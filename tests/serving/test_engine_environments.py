@@ -66,8 +66,8 @@ def test_an_environment_is_made_once_and_again_when_its_lock_file_changes(checko
     first = checkout.make()
     assert first.returncode == 0, first.stderr
     assert "Making an environment with vLLM 0.32.0" in first.stdout
-    found = find_installation("vllm", None, checkout.root)
-    assert (found.version, found.python) == ("0.32.0", f"{checkout.engines}/vllm-cpu/bin/python")
+    results = find_installation("vllm", None, checkout.root)
+    assert (results.version, results.python) == ("0.32.0", f"{checkout.engines}/vllm-cpu/bin/python")
     again = checkout.make()
     assert "Making" not in again.stdout and "Use it:" in again.stdout
     checkout.offer("0.32.1")

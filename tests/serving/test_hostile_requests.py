@@ -30,9 +30,9 @@ async def throw_what_never_ends(
     """The server gives up each, after a while of its own."""
     with monkeypatch.context() as patch:
         patch.setattr(connection_limits, "HEADERS_TIMEOUT_S", 0.2)
-        found = await throw_slowly(address, routes, 4, SLOW_COUNT)
-    assert not bad(found)
-    assert {NONE, 408 if is_open else 401} <= {status for counts in found.values() for status in counts}
+        results = await throw_slowly(address, routes, 4, SLOW_COUNT)
+    assert not bad(results)
+    assert {NONE, 408 if is_open else 401} <= {status for counts in results.values() for status in counts}
 
 
 @pytest.mark.timeout(3600 if FULL else 300)
@@ -49,9 +49,9 @@ def test_the_embedded_server_answers_and_generates_the_same(
             before = await client.generate(embedded_servers.group("g"))
             routes = routes_of(client.server.application())
             assert ("POST", "/v1/completions") in routes and ("POST", "/generate") in routes
-            found = await throw_all(client.address, routes, 1, COUNT if is_open else COUNT // 10)
-            assert not bad(found)
-            for (_, path), counts in found.items():
+            results = await throw_all(client.address, routes, 1, COUNT if is_open else COUNT // 10)
+            assert not bad(results)
+            for (_, path), counts in results.items():
                 if path.startswith(("/control/", "/generate")):
                     assert 200 not in counts, path
             await throw_what_never_ends(client.address, routes, monkeypatch, is_open)
@@ -100,8 +100,8 @@ def test_the_controller_refuses_strangers_and_lives(
             app = application(CallGuard("x"))
             app.add_routes(Routes(world.controller).table())
             routes, address = routes_of(app), world._served.address
-            found = await throw_all(address, routes, 3, COUNT)
-            assert not bad(found) and all(200 not in counts for counts in found.values())
+            results = await throw_all(address, routes, 3, COUNT)
+            assert not bad(results) and all(200 not in counts for counts in results.values())
             await throw_what_never_ends(address, routes, monkeypatch, is_open=False)
             assert not world.life.done()
         finally:

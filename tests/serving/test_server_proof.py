@@ -215,7 +215,7 @@ def test_an_invalid_nonce_gets_no_proof(nonce: str) -> None:
 
 
 def attached_to(root: Path, reply: Any, *words: str) -> tuple[str, bytes]:
-    """What an attendant says that is told to attach there, and what it has sent."""
+    """The failure message of a server that attaches there, and what it has sent."""
 
     async def main() -> tuple[str, bytes]:
         stranger = await Listener(reply).start()

@@ -42,24 +42,24 @@ TOKENIZERS = {"byte-level": byte_level(), "byte-fallback": with_byte_fallback()}
 
 
 def token(tokenizer: Tokenizer, piece: str) -> int:
-    found = tokenizer.token_to_id(piece)
-    assert found is not None, piece
-    return found
+    results = tokenizer.token_to_id(piece)
+    assert results is not None, piece
+    return results
 
 
 def sequences(tokenizer: Tokenizer, kind: str) -> list[list[int]]:
     """Texts, and tokens at random that are no text at all."""
     chance = random.Random(kind)
     size = tokenizer.get_vocab_size()
-    found = [[chance.randrange(size) for _ in range(40)] for _ in range(150)]
+    results = [[chance.randrange(size) for _ in range(40)] for _ in range(150)]
     if kind == "byte-level":
         words = TEXT[0].split(" ")
-        found += [tokenizer.encode(" ".join(chance.choices(words, k=12))).ids for _ in range(150)]
+        results += [tokenizer.encode(" ".join(chance.choices(words, k=12))).ids for _ in range(150)]
     else:
         raw = [f"<0x{byte:02X}>" for byte in TEXT[0].encode()]
         whole = [token(tokenizer, piece) for piece in raw]
-        found += [whole[chance.randrange(40) :] for _ in range(50)]
-    return found
+        results += [whole[chance.randrange(40) :] for _ in range(50)]
+    return results
 
 
 def end_of(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str], fewest: int = 0) -> int | None:
@@ -87,9 +87,9 @@ def test_the_token_that_completes_a_stop_text_is_found(kind: str, number: int) -
     hits = 0
     for tokens in sequences(tokenizer, kind):
         stops = chance.sample(STOPS, number)
-        wanted = simply(tokenizer, tokens, stops)
-        assert end_of(tokenizer, tokens, stops) == wanted, (tokens, stops)
-        hits += wanted is not None
+        expected = simply(tokenizer, tokens, stops)
+        assert end_of(tokenizer, tokens, stops) == expected, (tokens, stops)
+        hits += expected is not None
     assert hits > 20
 
 
@@ -99,10 +99,10 @@ def test_answers_are_scanned_together_each_with_its_own_stop_texts() -> None:
     readings = [StopScanner(STOPS[number % 4 : number % 4 + 2]) for number in range(len(answers))]
     ends: dict[int, int] = {}
     for place in range(20):
-        for number, found in enumerate(
+        for number, results in enumerate(
             scan_tokens(batch_decoder(tokenizer), readings, [one[place] for one in answers])
         ):
-            if found:
+            if results:
                 ends.setdefault(number, place + 1)
     for number, tokens in enumerate(answers):
         assert ends.get(number) == end_of(tokenizer, tokens[:20], STOPS[number % 4 : number % 4 + 2])

@@ -48,9 +48,9 @@ def logprob_gaps(
     if len(sample["token_ids"]) in (LONG, LONG_OF_OURS):
         never = (EOS_ID,)
     versions = set(sample["versions"])
-    found = {each: logprobs_of(models(seeds[each]), ids, temperature, never)[answer:] for each in versions}
+    results = {each: logprobs_of(models(seeds[each]), ids, temperature, never)[answer:] for each in versions}
     pairs = zip(sample["logprobs"], sample["versions"], strict=True)
-    return [abs(got - float(found[version][at])) for at, (got, version) in enumerate(pairs)]
+    return [abs(got - float(results[version][at])) for at, (got, version) in enumerate(pairs)]
 
 
 def largest_gap(prompt: Sequence[int], sample: Mapping[str, Any], seeds: Mapping[int, int], **how: Any) -> float:

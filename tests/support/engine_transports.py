@@ -35,9 +35,9 @@ async def send(
     flat = flatten(number, server.tensors(seed), server.probe(seed), server.run.run_id)
     if damage is not None:
         damage(flat)
-    said = await send_flat(one, flat, **changes)
+    response = await send_flat(one, flat, **changes)
     server.version, server.seed = number, seed
-    return said
+    return response
 
 
 async def send_flat(one: ServerSession, flat: FlatWeights, **changes: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ async def send_flat(one: ServerSession, flat: FlatWeights, **changes: Any) -> di
     group = host.open(meeting)
     sending = asyncio.ensure_future(asyncio.to_thread(_send, group, flat))
     try:
-        found: dict[str, Any] = await one.post("/control/update_weights", body)
+        results: dict[str, Any] = await one.post("/control/update_weights", body)
     except HttpError:
         group.abort("the server refuses the weights")
         await asyncio.gather(sending, return_exceptions=True)
@@ -61,7 +61,7 @@ async def send_flat(one: ServerSession, flat: FlatWeights, **changes: Any) -> di
     finally:
         host.close()
     await sending
-    return found
+    return results
 
 
 def _send(group: BroadcastGroup, flat: FlatWeights) -> None:
@@ -93,9 +93,9 @@ class Adapters:
 
     async def update(self, seed: int) -> dict[str, Any]:
         body = self.published(seed)
-        found: dict[str, Any] = await self.one.post("/control/update_weights", body)
+        results: dict[str, Any] = await self.one.post("/control/update_weights", body)
         self.one.server.version = body["version"]
-        return found
+        return results
 
     def _folder(self, seed: int) -> Path:
         folder = self.root / f"adapter-{seed}"

@@ -77,8 +77,8 @@ def logprobs_of(
 def logits_of(reference: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     """After every token."""
     with torch.no_grad():
-        found: torch.Tensor = reference(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
-    return found
+        results: torch.Tensor = reference(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+    return results
 
 
 class LiveServer:
@@ -92,14 +92,14 @@ class LiveServer:
         self.model_folder = root / "model"
         models(0).save_pretrained(self.model_folder)
         write_tokenizer(self.model_folder, VOCAB)
-        said = [
+        response = [
             *("trial_name=t", f"rollout={engine}", f"allocation_mode={engine}:d{count}+fsdp:d1"),
             *(f"actor.path={self.model_folder}", "actor.dtype=float32", f"cluster.fileroot={root}/runs"),
             *(f"cluster.name_resolve.nfs_record_root={root}/names", f"gconfig.max_tokens={CONTEXT}"),
             f"rollout.setup_timeout={FIRST_START_S:.0f}",
             *(*WORDS[engine], *words),
         ]
-        loaded = load(REPOSITORY / "experiments" / "grpo.yaml", said)
+        loaded = load(REPOSITORY / "experiments" / "grpo.yaml", response)
         plan = build_plan(loaded)
         assert not plan.cannot_start and not plan.needs, (plan.cannot_start, plan.needs)
         directory = Path(plan.run_dir)
@@ -157,8 +157,8 @@ class LiveServer:
         number = self.next_version() if version is None else version
         probe = self.probe(seed)
         folder = publish_weights(root or self.run.weights, number, self.tensors(seed), probe, self.run.run_id)
-        said = {"version": number, "folder": str(folder), "probe": probe._asdict(), "transport": "disk"}
-        return said | {"meeting": None, "index": None, "mode": "auto"} | changes
+        response = {"version": number, "folder": str(folder), "probe": probe._asdict(), "transport": "disk"}
+        return response | {"meeting": None, "index": None, "mode": "auto"} | changes
 
     def next_version(self) -> int:
         return next(self._versions)

@@ -1,7 +1,6 @@
-"""An attendant over real HTTP before a real tiny model, which computes every token in this process.
+"""An external-engine server over real HTTP before a tiny model in this process.
 
-The model is asked by the engines' protocol. It can be aborted in mid-answer, and, unlike engines of others, be told to
-do wrong, so that it is seen who notices.
+The model implements the interface of engines; tests can abort it during an answer and make it do wrong.
 """
 
 import asyncio
@@ -46,23 +45,23 @@ CONTEXT = 64
 
 @dataclass
 class RequestInFlight:
-    asked: GenerateRequest
+    request: GenerateRequest
     aborted: bool = False
 
 
 @dataclass
 class TinyEngine:
-    """`token_s`: how long a token takes. What is in the lists has been asked of it."""
+    """`token_s`: time per token. `requests` and `log` record the calls."""
 
     can_keep: bool = False
     token_s: float = 0.0
     model: Any = field(default_factory=tiny_qwen3)
     version: int = -1
-    asked: list[GenerateRequest] = field(default_factory=list)
+    requests: list[GenerateRequest] = field(default_factory=list)
     most_at_once: int = 0
     log: list[str] = field(default_factory=list)
     after_commit: Callable[["TinyEngine"], None] = lambda engine: None
-    refuses: Callable[[GenerateRequest], None] = lambda asked: None
+    refuses: Callable[[GenerateRequest], None] = lambda request: None
     stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -77,16 +76,16 @@ class TinyEngine:
     async def ready(self) -> EngineInfo:
         return EngineInfo("vllm", "0", "tiny", CONTEXT, VOCAB, (EOS_ID,))
 
-    async def generate(self, asked: GenerateRequest) -> list[GenerateOutput]:
+    async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
         self._answers()
-        self.refuses(asked)
-        self.asked.append(asked)
-        in_flight = self.in_flight[asked.id] = RequestInFlight(asked)
+        self.refuses(request)
+        self.requests.append(request)
+        in_flight = self.in_flight[request.id] = RequestInFlight(request)
         self.most_at_once = max(self.most_at_once, len(self.in_flight))
         try:
-            return [await self._sample(in_flight, number) for number in range(asked.n)]
+            return [await self._sample(in_flight, number) for number in range(request.n)]
         finally:
-            del self.in_flight[asked.id]
+            del self.in_flight[request.id]
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         self._answers()
@@ -140,7 +139,7 @@ class TinyEngine:
         self.adapters[name] = tiny_qwen3(100 + version_in(name))
 
     async def unload_adapter(self, name: str) -> None:
-        assert all(in_flight.asked.adapter != name for in_flight in self.in_flight.values()), "it is still used"
+        assert all(in_flight.request.adapter != name for in_flight in self.in_flight.values()), "it is still used"
         self.log.append(f"unload {name}")
         del self.adapters[name]
 
@@ -160,7 +159,7 @@ class TinyEngine:
         return in_flight.aborted
 
     async def _sample(self, in_flight: RequestInFlight, number: int) -> GenerateOutput:
-        asked, how = in_flight.asked, in_flight.asked.sampling
+        request, how = in_flight.request, in_flight.request.sampling
         tokens: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
@@ -170,11 +169,11 @@ class TinyEngine:
             self._answers()
             if self._is_over(in_flight):
                 break
-            chances = (self._next(asked, tokens) / how.get("temperature", 1.0)).log_softmax(-1)
+            chances = (self._next(request, tokens) / how.get("temperature", 1.0)).log_softmax(-1)
             allowed = chances.exp()
             if len(tokens) < how.get("min_new_tokens", 0):
                 allowed[EOS_ID] = 0
-            noise = torch.Generator().manual_seed(hash((asked.seed, number, len(tokens))) % (1 << 62))
+            noise = torch.Generator().manual_seed(hash((request.seed, number, len(tokens))) % (1 << 62))
             token = int(torch.multinomial(allowed, 1, generator=noise))
             tokens.append(token)
             self.tokens += 1
@@ -186,11 +185,11 @@ class TinyEngine:
                 return self._piece(tokens, logprobs, versions, "length")
         return self._piece(tokens, logprobs, versions, "abort")
 
-    def _next(self, asked: GenerateRequest, tokens: list[int]) -> torch.Tensor:
+    def _next(self, request: GenerateRequest, tokens: list[int]) -> torch.Tensor:
         """Computed once for those who ask the same, so that thousands can."""
-        ids = (asked.adapter, (*asked.prompt, *tokens))
+        ids = (request.adapter, (*request.prompt, *tokens))
         if ids not in self._known:
-            model = self.model if asked.adapter is None else self.adapters[asked.adapter]
+            model = self.model if request.adapter is None else self.adapters[request.adapter]
             self._known[ids] = logits_of(model, ids[1])[-1]
         return self._known[ids]
 
@@ -205,8 +204,8 @@ def version_in(name: str) -> int:
 
 @torch.no_grad()
 def logits_of(model: Any, ids: Sequence[int]) -> torch.Tensor:
-    found: torch.Tensor = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].float()
-    return found
+    logits: torch.Tensor = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].float()
+    return logits
 
 
 def logprobs_of(model: Any, ids: Sequence[int]) -> list[float]:
@@ -215,7 +214,7 @@ def logprobs_of(model: Any, ids: Sequence[int]) -> list[float]:
 
 
 class Client:
-    """A caller of the run, and the attendant that it calls."""
+    """A caller of the run, and the server that it calls."""
 
     def __init__(
         self, address: str, caller: HttpClient, session: aiohttp.ClientSession, parts: ServerParts, gone: Any
@@ -295,8 +294,8 @@ def check(sample: dict[str, Any], seed_of: Callable[[int], int], prompt: Sequenc
 
 async def until_tokens(engine: TinyEngine, tokens: int) -> None:
     """So many more."""
-    wanted = engine.tokens + tokens
-    await until(lambda: engine.tokens >= wanted)
+    required = engine.tokens + tokens
+    await until(lambda: engine.tokens >= required)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -72,13 +72,13 @@ class Case(NamedTuple):
 
 def routes_of(app: web.Application) -> list[tuple[str, str]]:
     """Method and path, from the router itself: a new route is covered by itself."""
-    found = [(route.method, route.resource.canonical) for route in app.router.routes() if route.resource]
-    return sorted({(method, path) for method, path in found if method != "HEAD"})
+    results = [(route.method, route.resource.canonical) for route in app.router.routes() if route.resource]
+    return sorted({(method, path) for method, path in results if method != "HEAD"})
 
 
-def bad(found: dict[tuple[str, str], dict[int, int]]) -> dict[tuple[str, str], dict[int, int]]:
+def bad(results: dict[tuple[str, str], dict[int, int]]) -> dict[tuple[str, str], dict[int, int]]:
     """Routes that answered with a fault of the server's own, or not at all while the connection stood."""
-    return {route: counts for route, counts in found.items() if set(counts) & {*SERVER_ERRORS, HUNG}}
+    return {route: counts for route, counts in results.items() if set(counts) & {*SERVER_ERRORS, HUNG}}
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
@@ -240,7 +240,7 @@ async def throw_all(
     make: Callable[..., Case] = case,
 ) -> dict[tuple[str, str], dict[int, int]]:
     """So many at each route; how often each status came."""
-    found: dict[tuple[str, str], dict[int, int]] = {}
+    results: dict[tuple[str, str], dict[int, int]] = {}
 
     async def some(counts: dict[int, int], cases: Iterator[Case]) -> None:
         connection = Connection(address)
@@ -254,11 +254,11 @@ async def throw_all(
     for method, path in routes:
         chance = random.Random(f"{seed} {method} {path}")
         cases = (make(chance, method, path, address, heads) for _ in range(count))
-        counts = found.setdefault((method, path), {})
+        counts = results.setdefault((method, path), {})
         async with asyncio.TaskGroup() as group:
             for _ in range(min(at_once, count)):
                 group.create_task(some(counts, cases))
-    return found
+    return results
 
 
 async def throw_slowly(

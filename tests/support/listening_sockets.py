@@ -11,25 +11,25 @@ Address = tuple[str, int]
 def listening(pids: Iterable[int]) -> dict[int, set[Address]]:
     """By process: the addresses and ports on which it can be called."""
     sockets = listening_sockets()
-    found: dict[int, set[Address]] = {}
+    results: dict[int, set[Address]] = {}
     for pid in pids:
         try:
             targets = [_target(handle) for handle in Path(f"/proc/{pid}/fd").iterdir()]
         except FileNotFoundError:
             continue  # it has ended meanwhile
-        found[pid] = {sockets[name] for name in targets if name in sockets}
-    return found
+        results[pid] = {sockets[name] for name in targets if name in sockets}
+    return results
 
 
-def open_to_others(found: dict[int, set[Address]]) -> list[Address]:
+def open_to_others(results: dict[int, set[Address]]) -> list[Address]:
     """Those that other machines can call."""
-    addresses = set().union(*found.values())
+    addresses = set().union(*results.values())
     return sorted(each for each in addresses if not ipaddress.ip_address(each[0]).is_loopback)
 
 
 def listening_sockets() -> dict[str, Address]:
     """socket -> address"""
-    found = {}
+    results = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
             _, local, _, state, *rest = line.split()
@@ -38,8 +38,8 @@ def listening_sockets() -> dict[str, Address]:
                 words = [bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8)]
                 host = ipaddress.ip_address(b"".join(words))
                 mapped = getattr(host, "ipv4_mapped", None)
-                found[f"socket:[{rest[5]}]"] = (str(mapped or host), int(port, 16))
-    return found
+                results[f"socket:[{rest[5]}]"] = (str(mapped or host), int(port, 16))
+    return results
 
 
 def _target(link: Path) -> str:

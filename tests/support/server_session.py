@@ -32,17 +32,17 @@ class ServerSession:
     async def refusal(self, path: str, body: Any) -> HttpError:
         """What it says to what it must refuse."""
         try:
-            found = await self.post(path, body)
+            results = await self.post(path, body)
         except HttpError as refused:
             return refused
-        raise AssertionError(f"{path} was not refused: {found}")
+        raise AssertionError(f"{path} was not refused: {results}")
 
     async def update(self, seed: int, **changes: Any) -> dict[str, Any]:
         """The next version, with the weights of this seed."""
         body = await asyncio.to_thread(self.server.published, seed, **changes)
-        said: dict[str, Any] = await self.post("/control/update_weights", body)
+        answer: dict[str, Any] = await self.post("/control/update_weights", body)
         self.server.version, self.server.seed = body["version"], seed
-        return said
+        return answer
 
     async def serve(self, seed: int) -> None:
         """The weights of this seed, if it has others."""
@@ -57,30 +57,30 @@ class ServerSession:
     async def outcomes(self, *groups: dict[str, Any]) -> list[Any]:
         """The same, with an error in place of the samples where there are none."""
         seats = [LeaseRoute(group["id"], self.address) for group in groups]
-        found: list[Any] = await asyncio.gather(*map(self.client.generate, seats, groups), return_exceptions=True)
-        return found
+        results: list[Any] = await asyncio.gather(*map(self.client.generate, seats, groups), return_exceptions=True)
+        return results
 
     async def lines(self, *groups: dict[str, Any]) -> dict[str, Any]:
         """What the server itself says to each, without a client of ours between."""
         url = f"http://{self.address}/generate"
         async with self.controller.session.post(url, data=orjson.dumps({"groups": groups})) as response:
-            said = [orjson.loads(line) async for line in response.content]
-        return {line["id"]: line for line in said}
+            answer = [orjson.loads(line) async for line in response.content]
+        return {line["id"]: line for line in answer}
 
-    async def tokens(self, **said: Any) -> list[list[int]]:
+    async def tokens(self, **answer: Any) -> list[list[int]]:
         """The answers to one group."""
-        (samples,) = await self.generate(group("tokens", **said))
+        (samples,) = await self.generate(group("tokens", **answer))
         return [sample["token_ids"] for sample in samples]
 
     async def until(self, condition: Callable[[dict[str, Any]], bool], limit_s: float = 120.0) -> dict[str, Any]:
         """Looks at the server's statistics until they are so."""
         ends = time.monotonic() + limit_s
         while time.monotonic() < ends:
-            found: dict[str, Any] = await self.get("/control/statistics")
-            if condition(found):
-                return found
+            results: dict[str, Any] = await self.get("/control/statistics")
+            if condition(results):
+                return results
             await asyncio.sleep(0.02)
-        raise AssertionError(f"what was waited for did not happen: {found}")
+        raise AssertionError(f"what was waited for did not happen: {results}")
 
     async def set_right(self) -> None:
         """Nothing runs, and it is not paused. One that is broken or gone is left so."""

@@ -55,9 +55,9 @@ class Server(NamedTuple):
     program: Program
 
     def ask(self, what: Callable[[SGLangEngine], Awaitable[T]]) -> T:
-        """With an engine of its own, as an attendant has one."""
+        """With an engine client, as the server has one."""
 
-        async def asked() -> T:
+        async def request() -> T:
             engine = SGLangEngine(self.address, SECRET, self.config, self.model, self.model.parent / "received")
             try:
                 await engine.ready()
@@ -65,7 +65,7 @@ class Server(NamedTuple):
             finally:
                 await engine.close()
 
-        return asyncio.run(asked())
+        return asyncio.run(request())
 
 
 def reference(seed: int) -> PreTrainedModel:
@@ -97,8 +97,8 @@ def tiny_sglang(folder: Path) -> Iterator[Server]:
 @contextmanager
 def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...] = ()) -> Iterator[Server]:
     python = sglang_python()
-    said = ["rollout=sglang", f"sglang.python={python}", f"actor.path={model}", *SAID, *words]
-    config = load(REPOSITORY / "experiments" / "grpo.yaml", said).config
+    response = ["rollout=sglang", f"sglang.python={python}", f"actor.path={model}", *SAID, *words]
+    config = load(REPOSITORY / "experiments" / "grpo.yaml", response).config
     port = free_port()
     spec = ServerSite(0, "127.0.0.1", port, str(folder), str(model), False, 1, 1, (), python)
     start = sglang_command(config, spec)
@@ -122,7 +122,7 @@ def sglang_python() -> str:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """As the attendant gives them: our package can be imported, and nothing beside it."""
+    """As the server sets them: our package can be imported, and nothing beside it."""
     imports = folder / "imports"
     imports.mkdir(exist_ok=True)
     (imports / "areal_like").symlink_to(Path(areal_like.__file__).parent)

@@ -1,4 +1,4 @@
-"""A real vLLM for tests, started as a run would start it, and spoken to as by an attendant."""
+"""A real vLLM for tests, started and called as in a run."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ from tests.support.tiny_models import write_tiny_model
 SECRET = "only-in-tests"
 START_S = 300.0
 GENTLE_END_S = 2.0
-"""As an attendant gives it."""
+"""As the server gives it."""
 SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 512}
 """vLLM's attention on a CPU wants heads of a multiple of 32; a vocabulary that is no round number is filled up."""
 
@@ -49,14 +49,14 @@ class Server:
     def __init__(self, root: Path, *words: str, model: Path | None = None) -> None:
         self.root = root
         self.model_folder = model or write_tiny_model(root / "model", **SHAPE)
-        said: tuple[str, ...] = (
+        response: tuple[str, ...] = (
             "rollout=vllm",
             "vllm.max_model_len=512",
             "vllm.max_num_seqs=32",
             "vllm.enable_prefix_caching=true",
         )
-        said += ("actor.dtype=float32", f"actor.path={self.model_folder}", f"vllm.python={python()}")
-        self.config: Any = loaded("grpo", *said, *words).config
+        response += ("actor.dtype=float32", f"actor.path={self.model_folder}", f"vllm.python={python()}")
+        self.config: Any = loaded("grpo", *response, *words).config
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         spec = ServerSite(0, "127.0.0.1", 0, str(root), str(self.model_folder), False, 1, 1, (), sys.executable)
@@ -143,7 +143,7 @@ def started(root: Path, *words: str, model: Path | None = None) -> Iterator[Serv
 
 
 async def update(engine: VLLMEngine, arrival: WeightUpdate) -> None:
-    """As an attendant does it where requests are kept."""
+    """As the server does it with kept requests."""
     await engine.stage(arrival)
     await engine.pause()
     await engine.commit(arrival)
@@ -158,8 +158,8 @@ def log_softmax(model: PreTrainedModel, ids: list[int], temperature: float = 1.0
     """By one plain run of transformers: before each token but the first, of all the vocabulary."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1].float()
-    found: torch.Tensor = (logits / temperature).log_softmax(-1)
-    return found
+    results: torch.Tensor = (logits / temperature).log_softmax(-1)
+    return results
 
 
 def logprobs_of(model: PreTrainedModel, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
@@ -172,5 +172,5 @@ def apart(
 ) -> float:
     """How far the log-probabilities of a part of an answer are from those of a model."""
     expected = logprobs_of(model, [*prompt, *output.token_ids])[len(prompt) - 1 :]
-    found = torch.tensor(output.logprobs)
-    return float((expected - found)[start:end].abs().max())
+    results = torch.tensor(output.logprobs)
+    return float((expected - results)[start:end].abs().max())

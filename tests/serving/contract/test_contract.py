@@ -23,9 +23,9 @@ def text_of(tokens: list[int]) -> str:
 def test_a_group_has_the_requested_answers_each_with_its_finish(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
-        asked = [group(f"g{n}", n=n, seed=n, max_new_tokens=9) for n in (1, 2, 5)]
-        for said, samples in zip(asked, await one.generate(*asked), strict=True):
-            assert len(samples) == said["n"]
+        request = [group(f"g{n}", n=n, seed=n, max_new_tokens=9) for n in (1, 2, 5)]
+        for response, samples in zip(request, await one.generate(*request), strict=True):
+            assert len(samples) == response["n"]
             for sample in samples:
                 tokens = sample["token_ids"]
                 assert set(sample) == {"token_ids", "logprobs", "versions", "finish"}
@@ -43,14 +43,15 @@ def test_log_probabilities_are_those_of_transformers(server: LiveServer, tempera
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         prompts = [PROBE[:length] * 3 for length in (1, 2, 5, 8)] + [PROBE * 20]
-        asked = [
+        request = [
             group(str(number), prompt, n=2, seed=number, temperature=temperature, max_new_tokens=48)
             for number, prompt in enumerate(prompts)
         ]
         seeds = {server.version: 1}
-        for said, samples in zip(asked, await one.generate(*asked), strict=True):
+        for response, samples in zip(request, await one.generate(*request), strict=True):
             assert (
-                max(largest_gap(said["prompt"], sample, seeds, temperature=temperature) for sample in samples) <= PARITY
+                max(largest_gap(response["prompt"], sample, seeds, temperature=temperature) for sample in samples)
+                <= PARITY
             )
 
     in_session(server, test)
@@ -226,7 +227,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 def test_an_invalid_group_gets_one_clear_error_for_itself_alone(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
-        bad = [group(name, **said) for name, (said, _) in BAD.items()]
+        bad = [group(name, **response) for name, (response, _) in BAD.items()]
         empty = {**group("empty"), "prompt": []}
         good = group("good", n=2, max_new_tokens=6)
         *errors, nothing, samples = await one.outcomes(*bad, empty, good)
@@ -247,10 +248,10 @@ def test_health_and_statistics_report_the_server(server: LiveServer) -> None:
         assert health["run_id"] == server.run.run_id and health["version"] == server.version
         assert (health["status"], health["engine"]) == ("ok", server.engine)
         assert health["engine_version"] and health["model"] == str(server.model_folder)
-        idle = await one.until(lambda found: found["running"] == found["waiting"] == 0)
+        idle = await one.until(lambda results: results["running"] == results["waiting"] == 0)
         assert idle["version"] == server.version
-        asked = [asyncio.ensure_future(one.tokens(n=8, seed=1, max_new_tokens=300, min_new_tokens=300))]
-        assert (await one.until(lambda found: found["running"] > 0))["running"] <= 8
-        assert len((await asyncio.gather(*asked))[0]) == 8
+        request = [asyncio.ensure_future(one.tokens(n=8, seed=1, max_new_tokens=300, min_new_tokens=300))]
+        assert (await one.until(lambda results: results["running"] > 0))["running"] <= 8
+        assert len((await asyncio.gather(*request))[0]) == 8
 
     in_session(server, test)

@@ -32,19 +32,19 @@ def rounded(seed: int) -> PreTrainedModel:
 def differences(engine: str, root: Path, models: Models, *words: str) -> list[float]:
     """Of log-probabilities from those of transformers, at two temperatures, with weights from files and by a group."""
     require_engine(engine)
-    found: list[float] = []
+    results: list[float] = []
 
     async def ask(one: ServerSession) -> None:
         prompts = [PROBE[:length] for length in (1, 4, 8)] + [PROBE * 10]
         for temperature in (1.0, 0.5):
-            asked = [
+            request = [
                 group(str(number), prompt, n=2, seed=number, temperature=temperature, max_new_tokens=48)
                 for number, prompt in enumerate(prompts)
             ]
-            for said, samples in zip(asked, await one.generate(*asked), strict=True):
+            for response, samples in zip(request, await one.generate(*request), strict=True):
                 seeds = {one.server.version: one.server.seed}
                 for sample in samples:
-                    found.extend(logprob_gaps(said["prompt"], sample, seeds, temperature, models=models))
+                    results.extend(logprob_gaps(response["prompt"], sample, seeds, temperature, models=models))
 
     async def test(one: ServerSession) -> None:
         await one.update(1)
@@ -54,7 +54,7 @@ def differences(engine: str, root: Path, models: Models, *words: str) -> list[fl
 
     with started(engine, root, *words, models=models) as server:
         in_session(server, test, limit_s=180)
-    return found
+    return results
 
 
 @pytest.mark.slow
@@ -66,5 +66,5 @@ def test_a_llama_gives_the_logprobs_of_transformers(engine: str, tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", EVERY)
 def test_bfloat16_logprobs_are_near_those_of_transformers(engine: str, tmp_path: Path) -> None:
-    found = differences(engine, tmp_path, rounded, "actor.dtype=bfloat16")
-    assert max(found) <= BFLOAT16_MAX and fmean(found) <= BFLOAT16_MEAN, (max(found), fmean(found))
+    results = differences(engine, tmp_path, rounded, "actor.dtype=bfloat16")
+    assert max(results) <= BFLOAT16_MAX and fmean(results) <= BFLOAT16_MEAN, (max(results), fmean(results))

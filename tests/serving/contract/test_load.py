@@ -28,8 +28,8 @@ def test_256_requests_in_flight_cross_ten_updates_and_none_is_lost(server: LiveS
     async def test(one: ServerSession) -> None:
         answered, seeds = await keep_in_flight(one, IN_FLIGHT, UPDATES, TOKENS, pause_s=0.2)
         assert check_in_flight(answered, seeds, IN_FLIGHT, TOKENS) <= PARITY
-        found = await one.get("/control/statistics")
-        assert found["running"] == found["waiting"] == 0
+        results = await one.get("/control/statistics")
+        assert results["running"] == results["waiting"] == 0
 
     in_session(server, test, limit_s=240)
 
@@ -59,17 +59,17 @@ def test_hostile_requests_by_clients_with_the_key_do_not_change_answers(server: 
 
     async def test(one: ServerSession) -> None:
         await one.serve(1)
-        asked = group("g", n=2, seed=7, greedy=True, max_new_tokens=12)
-        (before,) = await one.generate(asked)
+        request = group("g", n=2, seed=7, greedy=True, max_new_tokens=12)
+        (before,) = await one.generate(request)
         routes = [*(("GET", path) for path in OPEN_PATHS), *(("POST", path) for path in CLIENT_PATHS)]
-        found = await throw_all(one.address, routes, 5, HOSTILE, [f"Authorization: Bearer {SECRET}"])
-        assert not bad(found), found
-        assert 200 in found["POST", GENERATE_PATHS[0]] and 400 in found["POST", GENERATE_PATHS[0]]
-        await one.until(lambda said: said["running"] == said["waiting"] == 0)
-        (after,) = await one.generate(asked)
+        results = await throw_all(one.address, routes, 5, HOSTILE, [f"Authorization: Bearer {SECRET}"])
+        assert not bad(results), results
+        assert 200 in results["POST", GENERATE_PATHS[0]] and 400 in results["POST", GENERATE_PATHS[0]]
+        await one.until(lambda answer: answer["running"] == answer["waiting"] == 0)
+        (after,) = await one.generate(request)
         assert [sample["token_ids"] for sample in after] == [sample["token_ids"] for sample in before]
         seeds = {server.version: 1}
-        assert max(largest_gap(asked["prompt"], sample, seeds) for sample in after) <= PARITY
+        assert max(largest_gap(request["prompt"], sample, seeds) for sample in after) <= PARITY
         health = await one.get("/health")
         assert (health["status"], health["version"]) == ("ok", server.version) and server.is_alive()
 
@@ -89,14 +89,14 @@ def test_a_request_whose_server_is_killed_is_answered_by_another(tmp_path: Path)
                 body = pair.published(1)
                 for each in (one, other):
                     await each.post("/control/update_weights", body)
-                asked = [group(str(n), n=4, seed=n, min_new_tokens=400, max_new_tokens=400) for n in range(16)]
-                answers = asyncio.ensure_future(one.generate(*asked))
-                await one.until(lambda found: found["running"] > 0)
+                request = [group(str(n), n=4, seed=n, min_new_tokens=400, max_new_tokens=400) for n in range(16)]
+                answers = asyncio.ensure_future(one.generate(*request))
+                await one.until(lambda results: results["running"] > 0)
                 os.kill(pair.agent.alive["server/0"].pid, signal.SIGKILL)
-                found = await answers
-                assert [len(sample["token_ids"]) for samples in found for sample in samples] == [400] * 64
-                again = await other.generate(*asked)
-                for mine, theirs in zip(found, again, strict=True):
+                results = await answers
+                assert [len(sample["token_ids"]) for samples in results for sample in samples] == [400] * 64
+                again = await other.generate(*request)
+                for mine, theirs in zip(results, again, strict=True):
                     assert [sample["token_ids"] for sample in mine] == [sample["token_ids"] for sample in theirs]
 
         asyncio.run(asyncio.wait_for(test(), 120))
@@ -107,9 +107,9 @@ def test_a_killed_server_ends_with_all_its_processes_and_can_start_again(server:
 
     async def killed(one: ServerSession) -> None:
         await one.serve(1)
-        asked = long_groups(server, 4)
-        answers = asyncio.ensure_future(one.outcomes(*asked))
-        await one.until(lambda found: found["running"] > 0)
+        request = long_groups(server, 4)
+        answers = asyncio.ensure_future(one.outcomes(*request))
+        await one.until(lambda results: results["running"] > 0)
         os.kill(server.agent.alive["server/0"].pid, signal.SIGKILL)
         for outcome in await asyncio.wait_for(answers, 60):
             assert "there is no other server" in str(outcome)

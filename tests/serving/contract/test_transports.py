@@ -20,15 +20,15 @@ from tests.support.tiny_models import EOS_ID
 def test_sent_weights_change_the_answers_to_those_of_the_new_model(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
-        said = await send(one, 2)
-        assert said["version"] == server.version
-        assert said["probe_logprobs"] == pytest.approx(logprobs_of(model(2), PROBE).tolist(), abs=PARITY)
-        asked = group("g", n=4, max_new_tokens=32)
-        (samples,) = await one.generate(asked)
-        assert max(largest_gap(asked["prompt"], sample, {server.version: 2}) for sample in samples) <= PARITY
+        response = await send(one, 2)
+        assert response["version"] == server.version
+        assert response["probe_logprobs"] == pytest.approx(logprobs_of(model(2), PROBE).tolist(), abs=PARITY)
+        requested = group("g", n=4, max_new_tokens=32)
+        (samples,) = await one.generate(requested)
+        assert max(largest_gap(requested["prompt"], sample, {server.version: 2}) for sample in samples) <= PARITY
         await send(one, 1)  # and again, in a new group
-        (samples,) = await one.generate(asked)
-        assert max(largest_gap(asked["prompt"], sample, {server.version: 1}) for sample in samples) <= PARITY
+        (samples,) = await one.generate(requested)
+        assert max(largest_gap(requested["prompt"], sample, {server.version: 1}) for sample in samples) <= PARITY
 
     in_session(server, test)
 
@@ -36,14 +36,14 @@ def test_sent_weights_change_the_answers_to_those_of_the_new_model(server: LiveS
 def test_requests_cross_an_update_that_is_sent(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
-        old, asked = server.version, long_groups(server, 5)
-        answers = asyncio.ensure_future(one.generate(*asked))
+        old, requested = server.version, long_groups(server, 5)
+        answers = asyncio.ensure_future(one.generate(*requested))
         await one.until(generating)
         await send(one, 2)
         crossed = 0
-        for said, (sample,) in zip(asked, await answers, strict=True):
+        for response, (sample,) in zip(requested, await answers, strict=True):
             assert len(sample["token_ids"]) == length_of(server) and sample["versions"] == sorted(sample["versions"])
-            assert largest_gap(said["prompt"], sample, {old: 1, server.version: 2}) <= PARITY
+            assert largest_gap(response["prompt"], sample, {old: 1, server.version: 2}) <= PARITY
             crossed += len(set(sample["versions"])) == 2
         assert crossed > 0
 
@@ -104,18 +104,18 @@ def test_an_adapter_is_served_and_running_requests_end_on_theirs(with_adapters: 
     async def test(one: ServerSession) -> None:
         await one.update(1)
         adapters = Adapters(one, tmp_path)
-        said = await adapters.update(1)
+        response = await adapters.update(1)
         first = server.version
-        assert said["probe_logprobs"] == pytest.approx(logprobs_by(adapters.reference(1), PROBE), abs=PARITY)
+        assert response["probe_logprobs"] == pytest.approx(logprobs_by(adapters.reference(1), PROBE), abs=PARITY)
         answers = asyncio.ensure_future(one.generate(*long_groups(server, 3)))
         await one.until(generating)
         await adapters.update(2)
         after = await one.generate(*long_groups(server, 3, name="after"))
-        for version, number, found in ((first, 1, await answers), (server.version, 2, after)):
-            for said, (sample,) in zip(long_groups(server, 3), found, strict=True):
+        for version, number, results in ((first, 1, await answers), (server.version, 2, after)):
+            for response, (sample,) in zip(long_groups(server, 3), results, strict=True):
                 assert set(sample["versions"]) == {version}
-                ids = [*said["prompt"], *sample["token_ids"]]
-                expected = logprobs_of(adapters.reference(number), ids, never=(EOS_ID,))[len(said["prompt"]) - 1 :]
+                ids = [*response["prompt"], *sample["token_ids"]]
+                expected = logprobs_of(adapters.reference(number), ids, never=(EOS_ID,))[len(response["prompt"]) - 1 :]
                 apart = zip(sample["logprobs"], expected.tolist(), strict=True)
                 assert max(abs(mine - other) for mine, other in apart) <= PARITY
 

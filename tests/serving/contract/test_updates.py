@@ -30,11 +30,11 @@ def test_a_pause_stops_everything_and_loses_nothing(server: LiveServer, mode: st
             refused = await one.refusal("/control/pause", {"mode": mode})
             assert refused.status == 409 and "keep" in refused.message and "abort" in refused.message
             return
-        asked = long_groups(server, 6, n=2)
-        answers = asyncio.ensure_future(one.generate(*asked))
+        requested = long_groups(server, 6, n=2)
+        answers = asyncio.ensure_future(one.generate(*requested))
         await one.until(generating)
-        said = await one.post("/control/pause", {"mode": mode})
-        assert said["paused"] is True and said["mode"] == mode
+        answer = await one.post("/control/pause", {"mode": mode})
+        assert answer["paused"] is True and answer["mode"] == mode
         assert (await one.get("/health"))["status"] == "paused"
         late = asyncio.ensure_future(one.tokens(max_new_tokens=4))
         before = await _counted(one)
@@ -42,10 +42,10 @@ def test_a_pause_stops_everything_and_loses_nothing(server: LiveServer, mode: st
         assert not answers.done() and not late.done()
         assert await _counted(one) == before
         await one.post("/control/resume")
-        for said, samples in zip(asked, await answers, strict=True):
+        for sent, samples in zip(requested, await answers, strict=True):
             for sample in samples:
                 assert len(sample["token_ids"]) == length_of(server)
-                assert largest_gap(said["prompt"], sample, {server.version: 1}) <= PARITY
+                assert largest_gap(sent["prompt"], sample, {server.version: 1}) <= PARITY
         assert len((await late)[0]) >= 1
 
     in_session(server, test)
@@ -81,7 +81,7 @@ def test_aborted_groups_end_with_an_error_and_others_continue(server: LiveServer
         first, second, third = await answers
         assert "aborted" in str(first) and "aborted" in str(third)
         assert len(second[0]["token_ids"]) == length_of(server)
-        idle = await one.until(lambda found: found["running"] == 0)
+        idle = await one.until(lambda results: results["running"] == 0)
         assert idle["waiting"] == 0
 
     in_session(server, test)
@@ -94,8 +94,8 @@ def test_a_deadline_ends_a_group_by_name(server: LiveServer) -> None:
         late = asyncio.ensure_future(one.lines({**group("late"), "deadline_s": 0.3}, group("patient")))
         await asyncio.sleep(0.8)
         await one.post("/control/resume")
-        found = await late
-        assert found["late"]["error"].startswith("deadline") and len(found["patient"]["samples"]) == 1
+        results = await late
+        assert results["late"]["error"].startswith("deadline") and len(results["patient"]["samples"]) == 1
         (running,) = (await one.lines({**long_groups(server, 1)[0], "deadline_s": 0.01})).values()
         assert running["error"].startswith("deadline")
 
@@ -108,17 +108,17 @@ def test_a_deadline_ends_a_group_by_name(server: LiveServer) -> None:
 def test_new_weights_from_disk_change_the_answers_to_those_of_the_new_model(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
-        asked = group("g", n=4, max_new_tokens=32)
-        (before,) = await one.generate(asked)
-        said = await one.update(2)
-        assert said["version"] == server.version and said["tensors"] == len(dict(model(2).named_parameters()))
-        assert said["probe_logprobs"] == pytest.approx(logprobs_of(model(2), PROBE).tolist(), abs=PARITY)
-        assert said["stall_s"] > 0 and said["load_s"] > 0 and said["generated"]["tokens"] > 0
-        read_back = said["read_back"]
-        assert read_back["covered"] + len(read_back["uncovered"]) >= said["tensors"]
-        (after,) = await one.generate(asked)
+        requested = group("g", n=4, max_new_tokens=32)
+        (before,) = await one.generate(requested)
+        answer = await one.update(2)
+        assert answer["version"] == server.version and answer["tensors"] == len(dict(model(2).named_parameters()))
+        assert answer["probe_logprobs"] == pytest.approx(logprobs_of(model(2), PROBE).tolist(), abs=PARITY)
+        assert answer["stall_s"] > 0 and answer["load_s"] > 0 and answer["generated"]["tokens"] > 0
+        read_back = answer["read_back"]
+        assert read_back["covered"] + len(read_back["uncovered"]) >= answer["tensors"]
+        (after,) = await one.generate(requested)
         assert [sample["token_ids"] for sample in after] != [sample["token_ids"] for sample in before]
-        assert max(largest_gap(asked["prompt"], sample, {server.version: 2}) for sample in after) <= PARITY
+        assert max(largest_gap(requested["prompt"], sample, {server.version: 2}) for sample in after) <= PARITY
 
     in_session(server, test)
 
@@ -126,13 +126,13 @@ def test_new_weights_from_disk_change_the_answers_to_those_of_the_new_model(serv
 def test_the_fingerprint_is_that_of_the_published_weights(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.update(1)
-        found = await one.get("/control/fingerprint")
+        results = await one.get("/control/fingerprint")
         hashes = {name: tensor_hash(tensor.detach()) for name, tensor in model(1).named_parameters()}
-        assert found["version"] == server.version
-        assert found["tensors"].keys() <= hashes.keys()
-        assert found["tensors"] == {name: hashes[name] for name in found["tensors"]}
-        uncovered = {name.split(" ")[0] for name in found.get("uncovered", [])}
-        assert found["tensors"].keys() | uncovered >= hashes.keys()
+        assert results["version"] == server.version
+        assert results["tensors"].keys() <= hashes.keys()
+        assert results["tensors"] == {name: hashes[name] for name in results["tensors"]}
+        uncovered = {name.split(" ")[0] for name in results.get("uncovered", [])}
+        assert results["tensors"].keys() | uncovered >= hashes.keys()
 
     in_session(server, test)
 
@@ -148,17 +148,17 @@ def test_a_request_across_an_update_has_logprobs_of_both_weights(server: LiveSer
             refused = await one.refusal("/control/update_weights", server.published(2, mode=mode))
             assert refused.status == 409 and "keep" in refused.message
             return
-        asked = long_groups(server, 6, n=2)
-        answers = asyncio.ensure_future(one.generate(*asked))
+        requested = long_groups(server, 6, n=2)
+        answers = asyncio.ensure_future(one.generate(*requested))
         await one.until(generating)
         await asyncio.sleep(0.1)
         await one.update(2, mode=mode)
         crossed = 0
-        for said, samples in zip(asked, await answers, strict=True):
+        for sent, samples in zip(requested, await answers, strict=True):
             for sample in samples:
                 assert sample["versions"] == sorted(sample["versions"]) and len(sample["versions"]) == length_of(server)
                 assert set(sample["versions"]) <= {old, server.version}
-                assert largest_gap(said["prompt"], sample, {old: 1, server.version: 2}) <= PARITY
+                assert largest_gap(sent["prompt"], sample, {old: 1, server.version: 2}) <= PARITY
                 crossed += len(set(sample["versions"])) == 2
         assert crossed == (0 if mode == "wait" else 12)
 
@@ -219,8 +219,8 @@ def test_damaged_weights_are_refused_by_name_and_the_old_ones_stay(server: LiveS
         assert refused.status == 409 and words in refused.message, refused.message
         assert (await one.get("/health")) | {"status": "ok"} == await one.get("/health")
         assert await one.get("/control/fingerprint") == before
-        for said, samples in zip(long_groups(server, 2), await answers, strict=True):
-            assert largest_gap(said["prompt"], samples[0], {old: 1}) <= PARITY
+        for sent, samples in zip(long_groups(server, 2), await answers, strict=True):
+            assert largest_gap(sent["prompt"], samples[0], {old: 1}) <= PARITY
         await one.update(2)
         (samples,) = await one.generate(group("after"))
         assert largest_gap(PROBE[:5], samples[0], {server.version: 2}) <= PARITY
@@ -261,9 +261,9 @@ def test_control_routes_need_the_token_and_the_newest_attempt(server: LiveServer
         await one.serve(1)
         async with aiohttp.ClientSession() as session:
             for method, path in CONTROL:
-                for said, status in strangers:
+                for headers, status in strangers:
                     url = f"http://{one.address}{path}"
-                    async with session.request(method, url, json={"ids": "all"}, headers=said) as response:
+                    async with session.request(method, url, json={"ids": "all"}, headers=headers) as response:
                         assert response.status == status, (method, path, await response.text())
         for disguise in DISGUISES:
             for name in ("control/pause", "control/abort"):
@@ -289,10 +289,10 @@ def test_weights_of_another_model_are_detected_and_no_mixture_is_served(server: 
         refused = await one.refusal("/control/update_weights", body)
         assert refused.status == 409 and "trainer and server compute different models" in refused.message
         status = (await one.get("/health"))["status"]
-        (found,) = await one.outcomes(group("g"))
+        (results,) = await one.outcomes(group("g"))
         if status == "ok":
-            assert largest_gap(PROBE[:5], found[0], {old: 1}) <= PARITY
+            assert largest_gap(PROBE[:5], results[0], {old: 1}) <= PARITY
         else:
-            assert status == "broken" and isinstance(found, Exception)
+            assert status == "broken" and isinstance(results, Exception)
 
     in_session(server, test)

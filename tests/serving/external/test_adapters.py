@@ -34,9 +34,9 @@ def test_an_adapter_without_room_is_refused_with_the_reason(tmp_path: Path) -> N
         await client.call("POST", UPDATE, publish_tiny_adapter(tmp_path, 2))
         await client.call("POST", "/control/pause", {"mode": "keep"})
         client.parts.updates._adapters._limit_s = 0.1
-        said = await refusal(client, UPDATE, publish_tiny_adapter(tmp_path, 3))
-        assert said.status == 409 and said.message.startswith("rollout.request_timeout: waited")
-        assert "groups on older adapters to end before version 3 is loaded" in said.message
+        response = await refusal(client, UPDATE, publish_tiny_adapter(tmp_path, 3))
+        assert response.status == 409 and response.message.startswith("rollout.request_timeout: waited")
+        assert "groups on older adapters to end before version 3 is loaded" in response.message
         await client.call("POST", "/control/resume")
         await asking
         assert (await client.call("POST", UPDATE, publish_tiny_adapter(tmp_path, 3)))["version"] == 3

@@ -1,4 +1,4 @@
-"""Clients of others at an attendant: whatever they say, and however slowly they listen, the run goes before them."""
+"""Public clients of an external engine: the run comes first, whatever they send and however slowly they read."""
 
 import asyncio
 import socket
@@ -57,7 +57,7 @@ BAD = (
 
 
 class Talkative:
-    """An engine that streams `parts` parts, or answers at once, and notes what it was asked."""
+    """An engine that streams `parts` parts, or answers at once, and records its requests."""
 
     def __init__(self) -> None:
         self.parts = 0
@@ -90,7 +90,7 @@ def before_one(root: Path, test: Callable[[Client, Talkative], Awaitable[None]])
 
 
 @asynccontextmanager
-async def connected(client: Client, said: bytes) -> AsyncIterator[asyncio.StreamReader]:
+async def connected(client: Client, sent: bytes) -> AsyncIterator[asyncio.StreamReader]:
     """Somebody who has said this, and takes next to nothing until it reads."""
     host, _, port = client.address.rpartition(":")
     sock = socket.socket()
@@ -99,7 +99,7 @@ async def connected(client: Client, said: bytes) -> AsyncIterator[asyncio.Stream
     await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
     reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
     try:
-        writer.write(said)
+        writer.write(sent)
         await writer.drain()
         yield reader
     finally:
@@ -114,8 +114,11 @@ def wanting(body: bytes, length: int | None = None) -> bytes:
 
 
 async def post(client: Client, path: str, body: Any) -> int:
-    async with aiohttp.ClientSession() as session, session.post(f"http://{client.address}{path}", json=body) as found:
-        return found.status
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://{client.address}{path}", json=body) as response,
+    ):
+        return response.status
 
 
 def test_a_client_that_does_not_read_delays_no_update_and_gets_its_answer_later(tmp_path: Path) -> None:
@@ -123,8 +126,8 @@ def test_a_client_that_does_not_read_delays_no_update_and_gets_its_answer_later(
         engine.parts = 100
         async with connected(client, wanting(b"{}")) as reader:
             await until(lambda: bool(engine.bodies))
-            said = await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60)
-            assert said["version"] == 1 and client.parts.queue.running == 0
+            done = await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60)
+            assert done["version"] == 1 and client.parts.queue.running == 0
             whole = await reader.read(-1)
             assert len(whole) > 100 * len(PART) and whole.endswith(b"0\r\n\r\n")
 
@@ -179,8 +182,8 @@ def test_an_unfinished_request_takes_no_place_in_the_queue(tmp_path: Path) -> No
 def test_a_public_client_can_name_no_request_no_adapter_and_no_process(tmp_path: Path, path: str) -> None:
     async def test(client: Client, engine: Talkative) -> None:
         inner = {"temperature": 0.5, "extra_args": {"kv_transfer_params": {}}}
-        said = {"model": "m", "prompt": [5, 9], "priority": -5, "sampling_params": inner, **NAMED}
-        assert await post(client, path, said) == 200
+        sent = {"model": "m", "prompt": [5, 9], "priority": -5, "sampling_params": inner, **NAMED}
+        assert await post(client, path, sent) == 200
         kept = {"model": "m", "prompt": [5, 9], "sampling_params": {"temperature": 0.5}}
         assert engine.bodies == [kept | {"priority": CLIENT_PRIORITY if path in GENERATE_PATHS else -5}]
         for bad in ([1], "x", None, *BAD):
@@ -191,7 +194,7 @@ def test_a_public_client_can_name_no_request_no_adapter_and_no_process(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("said", "count"),
+    ("sent", "count"),
     [
         ({}, 1),
         ({"prompt": [5, 9], "n": 3}, 3),
@@ -201,8 +204,8 @@ def test_a_public_client_can_name_no_request_no_adapter_and_no_process(tmp_path:
         ({"prompt": ["a", "b"], "n": 5, "sampling_params": {"temperature": 1}}, 10),
     ],
 )
-def test_sequences_are_prompts_times_answers(said: dict[str, Any], count: int) -> None:
-    assert count_sequences(said) == count
+def test_sequences_are_prompts_times_answers(sent: dict[str, Any], count: int) -> None:
+    assert count_sequences(sent) == count
 
 
 def test_one_request_takes_at_most_the_share_of_clients(tmp_path: Path) -> None:
@@ -235,6 +238,6 @@ def test_the_run_goes_before_public_clients_that_came_first(tmp_path: Path) -> N
         await until(lambda: client.parts.queue.waiting == 4)
         await client.call("POST", "/control/resume")
         await asyncio.gather(ours, *strangers)
-        assert client.engine.asked and ends[0] == "run", ends
+        assert client.engine.requests and ends[0] == "run", ends
 
     before_one(tmp_path, test)

@@ -52,8 +52,8 @@ def test_an_engine_that_does_not_resume_after_the_swap_is_broken(tmp_path: Path)
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         fails_once(client.engine, "resume", EngineGone("the engine does not answer"))
-        said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
-        assert said.status == 500 and "the engine does not answer" in said.message
+        response = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
+        assert response.status == 500 and "the engine does not answer" in response.message
         health = await client.call("GET", "/health")
         assert (health["status"], health["version"]) == ("broken", 1)
         assert client.server.fatal.done()
@@ -67,8 +67,8 @@ def test_weights_that_were_removed_before_the_load_can_be_staged_again(tmp_path:
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
         await until(lambda: len(client.engine.in_flight) == 1)
         fails_once(client.engine, "commit", NotStaged("version 2 of the weights: a file is gone"))
-        said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
-        assert said.status == 410 and "a file is gone" in said.message
+        response = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
+        assert response.status == 410 and "a file is gone" in response.message
         health = await client.call("GET", "/health")
         assert (health["status"], health["version"]) == ("ok", 1)
         assert (await client.update(tmp_path, 2, 2))["version"] == 2

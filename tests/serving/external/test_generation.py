@@ -22,16 +22,16 @@ def same(version: int) -> int:
 def test_samples_are_in_order_and_have_the_requested_length(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        found = await client.generate(group("a", n=3), group("b", n=2, seed=4, min_new_tokens=6))
-        assert [len(found[name]["samples"]) for name in "ab"] == [3, 2]
+        results = await client.generate(group("a", n=3), group("b", n=2, seed=4, min_new_tokens=6))
+        assert [len(results[name]["samples"]) for name in "ab"] == [3, 2]
         again = await client.generate(group("a", n=3))
-        assert again["a"] == found["a"]
-        for line in found.values():
+        assert again["a"] == results["a"]
+        for line in results.values():
             for sample in line["samples"]:
                 check(sample, same)
                 ends = sample["token_ids"][-1] == EOS_ID
                 assert sample["finish"] == ("stop" if ends else "length") and len(sample["token_ids"]) <= 6
-        assert all(len(sample["token_ids"]) == 6 for sample in found["b"]["samples"])
+        assert all(len(sample["token_ids"]) == 6 for sample in results["b"]["samples"])
 
     with_server(tmp_path, test)
 
@@ -44,15 +44,15 @@ def test_answers_continue_after_a_pause_without_lost_or_doubled_tokens(tmp_path:
         asking = asyncio.create_task(client.generate(*(group(f"g{n}", n=2, seed=n, **NO_END) for n in range(4))))
         await until(lambda: len(engine.in_flight) == 4)
         await until_tokens(engine, 8)
-        said = await client.call("POST", "/control/pause", {"mode": mode})
-        assert said["mode"] == mode and (await client.call("GET", "/health"))["status"] == "paused"
-        assert said["running"] == (4 if mode == "keep" else 0)
+        answer = await client.call("POST", "/control/pause", {"mode": mode})
+        assert answer["mode"] == mode and (await client.call("GET", "/health"))["status"] == "paused"
+        assert answer["running"] == (4 if mode == "keep" else 0)
         later = asyncio.create_task(client.generate(group("later")))
-        await until(lambda: client.parts.queue.waiting > 0 or "later" in [asked.id for asked in engine.asked])
+        await until(lambda: client.parts.queue.waiting > 0 or "later" in [request.id for request in engine.requests])
         assert not later.done() and asking.done() == (mode == "wait")
         await client.call("POST", "/control/resume")
-        found = await asking | await later
-        for name, line in found.items():
+        results = await asking | await later
+        for name, line in results.items():
             for sample in line["samples"]:
                 check(sample, same)
                 if name != "later":
@@ -60,12 +60,12 @@ def test_answers_continue_after_a_pause_without_lost_or_doubled_tokens(tmp_path:
         continued = (await client.call("GET", "/control/statistics"))["continued"]
         assert (continued > 0) == (mode == "abort")
         if mode == "abort":
-            parts = [asked for asked in engine.asked if len(asked.prompt) > len(PROMPT)]
-            assert parts and all(asked.n == 1 for asked in parts)
-            for asked in parts:
-                have = len(asked.prompt) - len(PROMPT)
-                assert asked.sampling["max_new_tokens"] == asked.sampling["min_new_tokens"] == 40 - have
-            assert len({(asked.seed, len(asked.prompt)) for asked in parts}) == len(parts)
+            parts = [request for request in engine.requests if len(request.prompt) > len(PROMPT)]
+            assert parts and all(request.n == 1 for request in parts)
+            for request in parts:
+                have = len(request.prompt) - len(PROMPT)
+                assert request.sampling["max_new_tokens"] == request.sampling["min_new_tokens"] == 40 - have
+            assert len({(request.seed, len(request.prompt)) for request in parts}) == len(parts)
 
     with_server(tmp_path, test, can_keep=True, token_s=0.02)
 
@@ -73,8 +73,8 @@ def test_answers_continue_after_a_pause_without_lost_or_doubled_tokens(tmp_path:
 def test_an_unsupported_pause_is_refused_with_a_message(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        for mode, status, said in (("keep", 409, "cannot keep requests"), ("freeze", 400, "'freeze' is not known")):
-            with pytest.raises(HttpError, match=said) as refusal:
+        for mode, status, message in (("keep", 409, "cannot keep requests"), ("freeze", 400, "'freeze' is not known")):
+            with pytest.raises(HttpError, match=message) as refusal:
                 await client.call("POST", "/control/pause", {"mode": mode})
             assert refusal.value.status == status
 
@@ -92,7 +92,7 @@ def test_an_interrupted_answer_with_penalties_or_stop_texts_starts_again(tmp_pat
         await client.call("POST", "/control/resume")
         (sample,) = (await asking)["g"]["samples"]
         assert len(sample["token_ids"]) == 40
-        first, second = client.engine.asked
+        first, second = client.engine.requests
         assert list(second.prompt) == PROMPT and second.sampling == first.sampling and second.seed != first.seed
 
     with_server(tmp_path, test, token_s=0.02)
@@ -118,22 +118,22 @@ def test_an_invalid_group_gets_an_error_and_affects_no_other_group(tmp_path: Pat
         "failed": "KeyError",
     }
 
-    def refuse(asked: GenerateRequest) -> None:
-        if asked.seed == 666:
+    def refuse(request: GenerateRequest) -> None:
+        if request.seed == 666:
             raise ValueError("the engine says no")
-        if asked.seed == 667:
+        if request.seed == 667:
             raise KeyError("choices")
 
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         client.engine.refuses = refuse
-        found = await client.generate(
+        results = await client.generate(
             group("good"), *(group(name) | change for name, change in bad.items()), group("good too")
         )
-        assert len(found) == 2 + len(bad)
-        assert "samples" in found["good"] and "samples" in found["good too"]
-        for name, said in words.items():
-            assert said in found[name]["error"], found[name]
+        assert len(results) == 2 + len(bad)
+        assert "samples" in results["good"] and "samples" in results["good too"]
+        for name, message in words.items():
+            assert message in results[name]["error"], results[name]
 
     with_server(tmp_path, test)
 
@@ -141,8 +141,8 @@ def test_an_invalid_group_gets_an_error_and_affects_no_other_group(tmp_path: Pat
 def test_an_answer_ends_where_the_context_ends(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        found = await client.generate(group("g", max_new_tokens=1000, min_new_tokens=1000))
-        (sample,) = found["g"]["samples"]
+        results = await client.generate(group("g", max_new_tokens=1000, min_new_tokens=1000))
+        (sample,) = results["g"]["samples"]
         assert len(sample["token_ids"]) == CONTEXT - len(PROMPT) and sample["finish"] == "length"
 
     with_server(tmp_path, test)
@@ -152,8 +152,8 @@ def test_a_group_past_its_deadline_ends_with_an_error_and_its_request_is_aborted
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         hurried = group("hurried", **NO_END) | {"deadline_s": 0.2}
-        found = await client.generate(hurried, group("patient"))
-        assert found["hurried"]["error"].startswith("deadline: ") and "samples" in found["patient"]
+        results = await client.generate(hurried, group("patient"))
+        assert results["hurried"]["error"].startswith("deadline: ") and "samples" in results["patient"]
         await until(lambda: not client.engine.in_flight)
         assert "abort 1" in client.engine.log
 
@@ -167,9 +167,9 @@ def test_groups_are_aborted_by_id_and_others_continue(tmp_path: Path) -> None:
         await until(lambda: len(client.engine.in_flight) == 3)
         assert await client.call("POST", "/control/abort", {"ids": ["a", "nobody"]}) == {"aborted": 1}
         await until(lambda: len(client.engine.in_flight) == 2)
-        found = await asking
-        assert found["a"]["error"] == "aborted: on request"
-        assert all("samples" in found[name] for name in "bc")
+        results = await asking
+        assert results["a"]["error"] == "aborted: on request"
+        assert all("samples" in results[name] for name in "bc")
         with pytest.raises(HttpError, match="ids: give"):
             await client.call("POST", "/control/abort", {"ids": 3})
 
@@ -192,13 +192,13 @@ def test_groups_run_in_the_order_of_their_priority(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         client.parts.queue._max_running = 1
-        asked = [group(str(n), max_new_tokens=1) | {"priority": n % 3} for n in range(9)]
+        groups = [group(str(n), max_new_tokens=1) | {"priority": n % 3} for n in range(9)]
         await client.call("POST", "/control/pause", {"mode": "wait"})
-        asking = asyncio.create_task(client.generate(*asked))
+        asking = asyncio.create_task(client.generate(*groups))
         await until(lambda: client.parts.queue.waiting == 9)
         await client.call("POST", "/control/resume")
         await asking
-        assert [asked.priority for asked in client.engine.asked] == [0] * 3 + [1] * 3 + [2] * 3
+        assert [request.priority for request in client.engine.requests] == [0] * 3 + [1] * 3 + [2] * 3
         assert client.engine.most_at_once == 1
 
     with_server(tmp_path, test)
@@ -213,8 +213,8 @@ def test_thousands_of_groups_wait_in_the_queue_and_not_on_connections(tmp_path: 
         await until(lambda: client.parts.queue.running == MAX_IN_FLIGHT)
         assert (await client.call("GET", "/control/statistics"))["waiting"] == count - MAX_IN_FLIGHT
         await client.engine.resume()
-        found = await asking
-        assert len(found) == count and all("samples" in line for line in found.values())
+        results = await asking
+        assert len(results) == count and all("samples" in line for line in results.values())
         assert client.engine.most_at_once == MAX_IN_FLIGHT
 
     with_server(tmp_path, test)
@@ -223,8 +223,8 @@ def test_thousands_of_groups_wait_in_the_queue_and_not_on_connections(tmp_path: 
 def test_a_thousand_clients_are_answered(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        found = await asyncio.gather(*(client.generate(group(str(n), max_new_tokens=1)) for n in range(1000)))
-        assert all("samples" in line[str(n)] for n, line in enumerate(found))
+        results = await asyncio.gather(*(client.generate(group(str(n), max_new_tokens=1)) for n in range(1000)))
+        assert all("samples" in line[str(n)] for n, line in enumerate(results))
 
     with_server(tmp_path, test)
 
@@ -251,15 +251,15 @@ def test_a_failed_request_of_a_living_engine_does_not_cut_off_others(
 
     monkeypatch.setattr(server, "EXIT_DETECTED_S", 0.2)
 
-    def refuse(asked: GenerateRequest) -> None:
-        if asked.seed == 666:
+    def refuse(request: GenerateRequest) -> None:
+        if request.seed == 666:
             raise EngineGone("the engine failed at it")
 
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         client.engine.refuses = refuse
-        found = await client.generate(group("bad", seed=666), group("good"))
-        assert found["bad"]["error"] == "the engine failed at it" and "samples" in found["good"]
+        results = await client.generate(group("bad", seed=666), group("good"))
+        assert results["bad"]["error"] == "the engine failed at it" and "samples" in results["good"]
 
     with_server(tmp_path, test)
 
@@ -275,15 +275,15 @@ def test_requests_that_end_empty_are_repeated_with_growing_pauses_then_fail(
         await client.update(tmp_path, 1, 1)
         whole, times = client.engine.generate, []
 
-        async def nothing(asked: GenerateRequest) -> list[GenerateOutput]:
-            if asked.priority != 7:
-                return await whole(asked)
+        async def nothing(request: GenerateRequest) -> list[GenerateOutput]:
+            if request.priority != 7:
+                return await whole(request)
             times.append(asyncio.get_running_loop().time())
-            return [GenerateOutput([], [], "abort", [])] * asked.n
+            return [GenerateOutput([], [], "abort", [])] * request.n
 
         monkeypatch.setattr(client.engine, "generate", nothing)
-        found = await client.generate(group("bad") | {"priority": 7}, group("good"))
-        assert found["bad"]["error"].endswith("times in a row without a token") and "samples" in found["good"]
+        results = await client.generate(group("bad") | {"priority": 7}, group("good"))
+        assert results["bad"]["error"].endswith("times in a row without a token") and "samples" in results["good"]
         assert len(times) == generation.MAX_EMPTY_OUTPUTS + 1
         assert times[-1] - times[-2] > 10 * 0.01
 
@@ -293,8 +293,8 @@ def test_requests_that_end_empty_are_repeated_with_growing_pauses_then_fail(
 def test_a_pause_without_a_mode_is_one_that_the_engine_supports(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path / str(client.engine.can_keep), 1, 1)
-        said = await client.call("POST", "/control/pause")
-        assert said["mode"] == ("keep" if client.engine.can_keep else "abort")
+        answer = await client.call("POST", "/control/pause")
+        assert answer["mode"] == ("keep" if client.engine.can_keep else "abort")
         await client.call("POST", "/control/resume")
         assert "samples" in (await client.generate(group("g")))["g"]
 

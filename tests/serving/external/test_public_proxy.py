@@ -22,7 +22,7 @@ COMMANDS = (
 
 
 def before_an_engine(root: Path, test: Callable[[Client, embedded.Client], Awaitable[None]]) -> None:
-    """The attendant passes on to a real server, which wants its own token."""
+    """The server forwards to a real server, which needs its own token."""
 
     async def main() -> None:
         folder = write_tiny_model(root / "tokenizer")
@@ -45,12 +45,12 @@ async def ask(client: Client, method: str, path: str, body: object = None, **hea
 
 def test_queries_are_answered_by_the_engine(tmp_path: Path) -> None:
     async def test(client: Client, behind: embedded.Client) -> None:
-        status, said = await ask(client, "GET", "/v1/models")
-        assert status == 200 and said["data"][0]["id"] == "builtin:tiny"
-        status, said = await ask(client, "POST", "/v1/completions", ASKED)
-        assert status == 200 and len(said["choices"][0]["token_ids"]) <= 4
-        status, said = await ask(client, "POST", "/v1/completions", ASKED | {"max_tokens": 0})
-        assert status == 400 and "max_tokens" in said["error"]["message"]
+        status, answer = await ask(client, "GET", "/v1/models")
+        assert status == 200 and answer["data"][0]["id"] == "builtin:tiny"
+        status, answer = await ask(client, "POST", "/v1/completions", ASKED)
+        assert status == 200 and len(answer["choices"][0]["token_ids"]) <= 4
+        status, answer = await ask(client, "POST", "/v1/completions", ASKED | {"max_tokens": 0})
+        assert status == 400 and "max_tokens" in answer["error"]["message"]
 
     before_an_engine(tmp_path, test)
 
@@ -90,8 +90,8 @@ def test_an_interrupted_answer_is_requested_again(tmp_path: Path) -> None:
         await embedded.until(lambda: behind.engine.num_running == 1)
         await client.call("POST", "/control/pause", {"mode": "abort"})
         await client.call("POST", "/control/resume")
-        status, said = await asking
-        assert status == 200 and said["choices"][0]["token_ids"]
+        status, answer = await asking
+        assert status == 200 and answer["choices"][0]["token_ids"]
         assert behind.engine.counts.groups == 2
 
     before_an_engine(tmp_path, test)
@@ -100,7 +100,7 @@ def test_an_interrupted_answer_is_requested_again(tmp_path: Path) -> None:
 def test_an_engine_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     async def test(client: Client, behind: embedded.Client) -> None:
         client.server._proxy._address = "127.0.0.1:9"
-        status, said = await ask(client, "GET", "/v1/models")
-        assert status == 503 and "the engine does not answer" in said["error"]["message"]
+        status, answer = await ask(client, "GET", "/v1/models")
+        assert status == 503 and "the engine does not answer" in answer["error"]["message"]
 
     before_an_engine(tmp_path, test)

@@ -30,7 +30,7 @@ NO_END = {"min_new_tokens": 40, "max_new_tokens": 40}
 
 
 def has_made(engine: TinyEngine, tokens: int, asking: "asyncio.Task[Any]") -> bool:
-    """So many tokens in all, or all that it was asked for."""
+    """So many tokens in all, or all requested ones."""
     return engine.tokens >= tokens or asking.done()
 
 
@@ -62,9 +62,9 @@ def test_an_update_is_verified_by_hashes_and_the_probe(tmp_path: Path) -> None:
         count = len(dict(model.named_parameters()))
         assert (done["version"], done["tensors"], done["read_back"]["covered"]) == (1, count, count)
         assert len(done["probe_logprobs"]) == len(PROMPT) - 1 and done["dtype"] == "float32"
-        found = await client.call("GET", "/control/fingerprint")
+        results = await client.call("GET", "/control/fingerprint")
         hashes = {name: tensor_hash(tensor.detach()) for name, tensor in model.named_parameters()}
-        assert found == {"version": 1, "tensors": hashes, "uncovered": []}
+        assert results == {"version": 1, "tensors": hashes, "uncovered": []}
         answers = await client.generate(group("g", n=3))
         done = await client.update(tmp_path, 2, 2)
         tokens = sum(len(sample["token_ids"]) for sample in answers["g"]["samples"])
@@ -91,9 +91,9 @@ def test_answers_cross_updates_and_every_token_has_its_version(tmp_path: Path, m
             await until(partial(has_made, client.engine, enough, asking))
             await client.update(tmp_path, version, version, mode=mode)
         later = await client.generate(group("later"))
-        found = await asking
+        results = await asking
         crossed = 0
-        for line in [*found.values(), *later.values()]:
+        for line in [*results.values(), *later.values()]:
             for sample in line["samples"]:
                 check(sample, same)
                 versions = sample["versions"]
@@ -110,8 +110,8 @@ def test_answers_cross_updates_and_every_token_has_its_version(tmp_path: Path, m
 def test_keep_is_refused_without_versions_per_token_and_nothing_is_loaded(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2) | {"mode": "keep"})
-        assert said.status == 409 and "cannot keep requests" in said.message
+        response = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2) | {"mode": "keep"})
+        assert response.status == 409 and "cannot keep requests" in response.message
         assert client.engine.version == 1
 
     with_server(tmp_path, test, can_keep=False)
@@ -122,8 +122,8 @@ def test_invalid_weights_are_never_sent_to_the_engine(tmp_path: Path) -> None:
         path = "/control/update_weights"
         await client.update(tmp_path, 3, 1)
         before = await client.generate(group("g"))
-        said = await refusal(client, path, published(tmp_path, 3, 2))
-        assert said.status == 409 and "version 3" in said.message and "stale" in said.message
+        response = await refusal(client, path, published(tmp_path, 3, 2))
+        assert response.status == 409 and "version 3" in response.message and "stale" in response.message
 
         corrupted = published(tmp_path, 4, 2)
         file = sorted(Path(corrupted["folder"]).glob("*.safetensors"))[0]
@@ -132,8 +132,8 @@ def test_invalid_weights_are_never_sent_to_the_engine(tmp_path: Path) -> None:
         file.write_bytes(content)
         assert "model.norm.weight" in (await refusal(client, path, corrupted)).message
 
-        said = await refusal(client, path, published(tmp_path, 5, 2) | {"version": 6})
-        assert "is of version 5 and not 6" in said.message
+        response = await refusal(client, path, published(tmp_path, 5, 2) | {"version": 6})
+        assert "is of version 5 and not 6" in response.message
         assert (
             "not a complete publication" in (await refusal(client, path, corrupted | {"folder": str(tmp_path)})).message
         )
@@ -151,8 +151,8 @@ def test_a_publication_without_a_layer_of_the_checkpoint_is_refused(tmp_path: Pa
         shallow = tiny_qwen3(2, num_hidden_layers=1)
         tensors = [(name, tensor.detach()) for name, tensor in shallow.named_parameters()]
         folder = publish_weights(tmp_path / "weights", 1, tensors, None, "run-1")
-        said = await refusal(client, "/control/update_weights", {"version": 1, "folder": str(folder)})
-        assert said.status == 409 and "layer 1" in said.message and "missing" in said.message
+        response = await refusal(client, "/control/update_weights", {"version": 1, "folder": str(folder)})
+        assert response.status == 409 and "layer 1" in response.message and "missing" in response.message
         assert client.engine.version == -1
 
     with_server(tmp_path, test)
@@ -171,9 +171,9 @@ def test_a_wrong_tensor_is_named_and_nothing_is_served_any_more(tmp_path: Path, 
         client.engine.after_commit = spoil
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
         await until(lambda: len(client.engine.in_flight) == 1)
-        said = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
-        assert said.status == 409
-        assert "tensor model.layers.1.mlp.up_proj.weight (layer 1)" in said.message
+        response = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
+        assert response.status == 409
+        assert "tensor model.layers.1.mlp.up_proj.weight (layer 1)" in response.message
         assert "this server is broken" in (await asking)["g"]["error"]
         assert (await client.call("GET", "/health"))["status"] == "broken"
         for path, body in [("/generate", {"groups": []}), ("/control/update_weights", published(tmp_path, 3, 3))]:
@@ -187,8 +187,8 @@ def test_the_probe_finds_a_model_that_computes_differently_from_the_trainer(tmp_
     async def test(client: Client) -> None:
         body = published(tmp_path, 1, 1)
         probe = {"token_ids": PROMPT, "logprobs": [-1.0, -2.0, -3.0]}
-        said = await refusal(client, "/control/update_weights", body | {"probe": probe})
-        assert said.status == 409 and "different models" in said.message
+        response = await refusal(client, "/control/update_weights", body | {"probe": probe})
+        assert response.status == 409 and "different models" in response.message
         assert (await client.call("GET", "/health"))["status"] == "broken"
 
     with_server(tmp_path, test)
@@ -200,8 +200,8 @@ def test_a_load_that_fails_half_way_ends_the_process(tmp_path: Path) -> None:
 
     async def test(client: Client) -> None:
         client.engine.after_commit = fail
-        said = await refusal(client, "/control/update_weights", published(tmp_path, 1, 1))
-        assert said.status == 500 and "failed half-way: a worker died" in said.message
+        response = await refusal(client, "/control/update_weights", published(tmp_path, 1, 1))
+        assert response.status == 500 and "failed half-way: a worker died" in response.message
         assert "a worker died" in str(client.server.fatal.result())
 
     with_server(tmp_path, test)
@@ -212,16 +212,16 @@ def test_weights_are_staged_during_generation_and_swapped_on_commit(tmp_path: Pa
         await client.update(tmp_path, 1, 1)
         body = published(tmp_path, 2, 2)
         assert await client.call("POST", "/control/stage_weights", body) == {"staged": 2}
-        found = await client.generate(group("g"))
-        assert set(found["g"]["samples"][0]["versions"]) == {1}
-        said = await refusal(client, "/control/commit_weights", {"version": 3})
-        assert said.status == 410 and "was not staged" in said.message
+        results = await client.generate(group("g"))
+        assert set(results["g"]["samples"][0]["versions"]) == {1}
+        response = await refusal(client, "/control/commit_weights", {"version": 3})
+        assert response.status == 410 and "was not staged" in response.message
         done = await client.call("POST", "/control/commit_weights", {"version": 2, "mode": "wait"})
         assert done["version"] == 2 and done["read_back"]["uncovered"] == []
         assert await client.call("POST", "/control/commit_weights", {"version": 2}) == done, "its answer was lost"
-        found = await client.generate(group("g"))
-        check(found["g"]["samples"][0], same)
-        assert set(found["g"]["samples"][0]["versions"]) == {2}
+        results = await client.generate(group("g"))
+        check(results["g"]["samples"][0], same)
+        assert set(results["g"]["samples"][0]["versions"]) == {2}
 
     with_server(tmp_path, test)
 
@@ -248,8 +248,8 @@ def test_a_newer_attempt_ends_older_groups_and_may_load_older_weights(tmp_path: 
         asking = asyncio.create_task(client.generate(group("old", **NO_END)))
         await until(lambda: client.parts.queue.waiting == 1)
         async with HttpClient(Identity("rollout", 0, attempt=2), SECRET) as newer:
-            said = await newer.json("POST", client.address, "/control/update_weights", published(tmp_path, 2, 2))
-            assert said["version"] == 2
+            response = await newer.json("POST", client.address, "/control/update_weights", published(tmp_path, 2, 2))
+            assert response["version"] == 2
         assert "an earlier attempt" in (await asking)["old"]["error"]
         health = await client.call("GET", "/health")
         assert (health["status"], health["version"]) == ("ok", 2)
@@ -305,8 +305,8 @@ def test_a_third_adapter_waits_until_no_group_uses_the_first(tmp_path: Path) -> 
         await until(lambda: len(client.engine.in_flight) == 1)
         await client.call("POST", path, publish_tiny_adapter(tmp_path, 2))
         third = asyncio.create_task(client.call("POST", path, publish_tiny_adapter(tmp_path, 3)))
-        found = await asking
-        assert set(found["old"]["samples"][0]["versions"]) == {1}
+        results = await asking
+        assert set(results["old"]["samples"][0]["versions"]) == {1}
         assert (await third)["version"] == 3
         unloaded, loads = ([line for line in client.engine.log if line.startswith(what)] for what in ("unload", "load"))
         assert unloaded[0].startswith("unload v1-") and loads[2].startswith("load v3-")

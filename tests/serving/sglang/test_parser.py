@@ -80,18 +80,18 @@ def server_command(python: str, *overrides: str) -> ServerCommand:
 KEYS = [
     *((name, True) for name in SWITCHES),
     *VALUES.items(),
-    *((name, said) for name, (said, _) in TRANSLATED.items()),
+    *((name, response) for name, (response, _) in TRANSLATED.items()),
 ]
 
 
 @pytest.mark.shows(*(f"sglang.{name}" for name, _ in KEYS), "sglang.enable_metrics", "sglang.enable_ep_moe")
 def test_sglangs_own_parser_takes_all_keys_as_flags(tmp_path: Path):
     python = sglang_python()
-    wanted = [flag(name, True) for name in SWITCHES] + [flag(name, value) for name, value in VALUES.items()]
-    wanted += [words for _, words in TRANSLATED.values()]
+    expected = [flag(name, True) for name in SWITCHES] + [flag(name, value) for name, value in VALUES.items()]
+    expected += [words for _, words in TRANSLATED.values()]
     words = [written(name, value) for name, value in KEYS]
     full = server_command(python, *words).command
-    for flags in wanted:
+    for flags in expected:
         at = [at for at, word in enumerate(full) if word == flags[0]]
         assert [full[one : one + len(flags)] for one in at] == [flags]
     assert refused_flags(PARSER, python, full, {"SGLANG_USE_CPU_ENGINE": "1"}, tmp_path) == []

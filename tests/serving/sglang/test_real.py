@@ -27,8 +27,8 @@ OPEN = ("/health", "/ping")
 
 
 def generated(server: Server, n: int = 1, /, **sampling: Any) -> list[GenerateOutput]:
-    asked = GenerateRequest("a", PROMPT, n, 3, {"max_new_tokens": 24, **sampling})
-    return server.ask(lambda engine: engine.generate(asked))
+    requested = GenerateRequest("a", PROMPT, n, 3, {"max_new_tokens": 24, **sampling})
+    return server.ask(lambda engine: engine.generate(requested))
 
 
 def logits_of(output: GenerateOutput, seed: int = 0) -> torch.Tensor:
@@ -183,7 +183,9 @@ def test_aborted_requests_end_with_their_tokens_and_waiting_ones_with_none(sglan
     async def interrupted(engine: SGLangEngine) -> list[GenerateOutput]:
         many = GenerateRequest("many", PROMPT, 16, 1, {"max_new_tokens": 400, "min_new_tokens": 400})
         under_way = asyncio.create_task(engine.generate(many))
-        while not ((found := await engine.statistics())["waiting"] and found["cached_tokens"] > 2 * len(PROMPT) * 8):
+        while not (
+            (results := await engine.statistics())["waiting"] and results["cached_tokens"] > 2 * len(PROMPT) * 8
+        ):
             await asyncio.sleep(0.02)
         await engine.abort(None)
         return await under_way
@@ -199,8 +201,8 @@ def test_aborted_requests_end_with_their_tokens_and_waiting_ones_with_none(sglan
 def test_one_request_is_aborted_by_its_name_alone(sglang: Server):
     async def interrupted(engine: SGLangEngine) -> list[list[GenerateOutput]]:
         wants = {"max_new_tokens": 60, "min_new_tokens": 60}
-        asked = [GenerateRequest(name, PROMPT, 1, 1, wants) for name in ("g1", "g10", "g1-0")]
-        under_way = [asyncio.create_task(engine.generate(one)) for one in asked]
+        requested = [GenerateRequest(name, PROMPT, 1, 1, wants) for name in ("g1", "g10", "g1-0")]
+        under_way = [asyncio.create_task(engine.generate(one)) for one in requested]
         while (await engine.statistics())["running"] < 3:
             await asyncio.sleep(0.02)
         await engine.abort(["g1", "unknown"])
@@ -220,9 +222,9 @@ def test_a_cancelled_call_leaves_no_running_request(sglang: Server):
         under_way.cancel()
         await asyncio.gather(under_way, return_exceptions=True)
         await engine.abort(["a"])
-        while (found := await engine.statistics())["running"]:
+        while (results := await engine.statistics())["running"]:
             await asyncio.sleep(0.02)
-        return found
+        return results
 
     assert sglang.ask(given_up)["waiting"] == 0
 

@@ -41,8 +41,8 @@ def value_of(start: ServerCommand, flag: str) -> str:
     return start.command[start.command.index(flag) + 1]
 
 
-def keys(found: list[tuple[str, str]]) -> set[str]:
-    return {key for key, _ in found}
+def keys(results: list[tuple[str, str]]) -> set[str]:
+    return {key for key, _ in results}
 
 
 def body(n: int = 1, seed: int = 7, able: Capabilities = ABLE, **sampling: Any) -> dict[str, Any]:
@@ -186,10 +186,10 @@ def test_other_spellings_of_these_flags_are_refused(name):
 
 
 def test_each_sample_has_its_own_seed_and_name():
-    said = body(n=3)
-    assert [how["sampling_seed"] for how in said["sampling_params"]] == [7, 8, 9]
-    assert said["rid"] == ["a#0#", "a#1#", "a#2#"]
-    assert said["input_ids"] == [[5, 9, 13]] * 3
+    answer = body(n=3)
+    assert [how["sampling_seed"] for how in answer["sampling_params"]] == [7, 8, 9]
+    assert answer["rid"] == ["a#0#", "a#1#", "a#2#"]
+    assert answer["input_ids"] == [[5, 9, 13]] * 3
 
 
 def test_logprobs_over_the_remaining_tokens_are_requested_with_truncation():
@@ -251,27 +251,27 @@ def served(contents: dict[str, Any], rows: int = 60) -> dict[str, str]:
 @pytest.mark.parametrize("rows", [60, 64])
 def test_fused_and_padded_tensors_are_verified(rows):
     contents = _contents(INFOS)
-    found = compare(fused_tensors(INFOS, contents, digest_on_cpu), [served(contents, rows)], INFOS)
-    assert found.hashes == {info.name: info.hash for info in INFOS}
-    assert not found.wrong and not found.uncovered
+    results = compare(fused_tensors(INFOS, contents, digest_on_cpu), [served(contents, rows)], INFOS)
+    assert results.hashes == {info.name: info.hash for info in INFOS}
+    assert not results.wrong and not results.uncovered
 
 
 def test_a_tensor_that_differs_is_named():
     contents = _contents(INFOS)
     expected = fused_tensors(INFOS, contents, digest_on_cpu)
     contents["model.layers.0.self_attn.k_proj.weight"][3] ^= 1
-    found = compare(expected, [served(contents)], INFOS)
-    assert set(found.wrong) == {f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"}
-    assert "qkv_proj" in found.wrong["model.layers.0.self_attn.k_proj.weight"]
+    results = compare(expected, [served(contents)], INFOS)
+    assert set(results.wrong) == {f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"}
+    assert "qkv_proj" in results.wrong["model.layers.0.self_attn.k_proj.weight"]
 
 
 def test_tensors_split_over_ranks_are_uncovered_and_never_wrong():
     contents = _contents(INFOS)
     whole = served(contents)
     parts = [{**whole, "model.layers.0.self_attn.qkv_proj.weight": rank} for rank in ("a", "b")]
-    found = compare(fused_tensors(INFOS, contents, digest_on_cpu), parts, INFOS)
-    assert not found.wrong
-    assert found.uncovered == [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
+    results = compare(fused_tensors(INFOS, contents, digest_on_cpu), parts, INFOS)
+    assert not results.wrong
+    assert results.uncovered == [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
 
 
 def test_the_token_guard_refuses_calls_without_the_token(monkeypatch):
@@ -282,7 +282,7 @@ def test_the_token_guard_refuses_calls_without_the_token(monkeypatch):
         passed.append(scope["path"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    def status(path: str, said: str | None = None, method: str = "GET", kind: str = "http") -> Any:
+    def status(path: str, answer: str | None = None, method: str = "GET", kind: str = "http") -> Any:
         sent: list[Any] = []
 
         async def send(message: Any) -> None:
@@ -291,7 +291,7 @@ def test_the_token_guard_refuses_calls_without_the_token(monkeypatch):
         async def receive() -> Any:
             return {"type": "websocket.connect"}
 
-        headers = [] if said is None else [(b"authorization", said.encode())]
+        headers = [] if answer is None else [(b"authorization", answer.encode())]
         scope = {"type": kind, "method": method, "path": path, "headers": headers}
         asyncio.run(RequireToken(app)(scope, receive, send))
         if kind == "http":

@@ -28,9 +28,9 @@ def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Ser
         await bring(engine, arrival)
         return await engine.verify(arrival.index.tensors, arrival.folder), await engine.logprobs(PROMPT)
 
-    found, logprobs = sglang.ask(updated)
-    assert found.hashes == {info.name: info.hash for info in arrival.index.tensors}
-    assert not found.wrong and not found.uncovered
+    results, logprobs = sglang.ask(updated)
+    assert results.hashes == {info.name: info.hash for info in arrival.index.tensors}
+    assert not results.wrong and not results.uncovered
     assert logprobs == pytest.approx(logprobs_by(reference(1), PROMPT), abs=EXACT)
 
 
@@ -49,8 +49,8 @@ def test_a_cached_prompt_is_computed_again_after_an_update(sglang: Server, tmp_p
         return outputs
 
     for seed, output in sglang.ask(answered):
-        wanted = logprobs_by(reference(seed), [*prompt, *output.token_ids])[len(prompt) - 1 :]
-        assert output.logprobs == pytest.approx(wanted, abs=EXACT)
+        required = logprobs_by(reference(seed), [*prompt, *output.token_ids])[len(prompt) - 1 :]
+        assert output.logprobs == pytest.approx(required, abs=EXACT)
 
 
 def test_weights_are_loaded_while_requests_are_ending(sglang: Server, tmp_path: Path):
@@ -60,8 +60,8 @@ def test_weights_are_loaded_while_requests_are_ending(sglang: Server, tmp_path: 
     async def updated(engine: SGLangEngine) -> None:
         for turn in range(6):
             wants = {"max_new_tokens": 300, "min_new_tokens": 300}
-            asked = GenerateRequest(f"a{turn}", PROMPT, 8, 1, wants)
-            under_way = asyncio.create_task(engine.generate(asked))
+            request = GenerateRequest(f"a{turn}", PROMPT, 8, 1, wants)
+            under_way = asyncio.create_task(engine.generate(request))
             await asyncio.sleep(0.1)
             arrival = arrivals[turn % 2]
             await engine.stage(arrival)
@@ -115,8 +115,8 @@ def test_sent_weights_are_served(sglang: Server):
         await receive(engine, flat)
         return await engine.verify(flat.index.tensors, None), await engine.logprobs(PROMPT)
 
-    found, logprobs = sglang.ask(updated)
-    assert len(found.hashes) == len(flat.index.tensors) and not found.wrong
+    results, logprobs = sglang.ask(updated)
+    assert len(results.hashes) == len(flat.index.tensors) and not results.wrong
     assert logprobs == pytest.approx(logprobs_by(reference(2), PROMPT), abs=EXACT)
 
 
@@ -150,12 +150,12 @@ def test_adapters_are_loaded_and_unloaded_beside_the_model(sglang: Server, tmp_p
     model = reference(0)
     folders = [write_adapter(tmp_path / f"v{number}", model, number) for number in (1, 2)]
     folders.append(write_adapter(tmp_path / "v3", model, 3, target_modules=ATTENTION))
-    wanted = [logprobs_by(with_peft(model, folder), PROMPT) for folder in folders]
+    required = [logprobs_by(with_peft(model, folder), PROMPT) for folder in folders]
 
     async def used(engine: SGLangEngine) -> list[list[float]]:
         await engine.load_adapter("v1", folders[0])
         await engine.load_adapter("v2", folders[1])
-        found = [await engine.logprobs(PROMPT, name) for name in ("v1", "v2")]
+        results = [await engine.logprobs(PROMPT, name) for name in ("v1", "v2")]
         groups = [
             GenerateRequest(f"{name}{turn}", PROMPT, 2, 1, {"max_new_tokens": 8}, name)
             for name in (None, "v1", "v2")
@@ -164,13 +164,13 @@ def test_adapters_are_loaded_and_unloaded_beside_the_model(sglang: Server, tmp_p
         await asyncio.gather(*map(engine.generate, groups))
         await engine.unload_adapter("v1")
         await engine.load_adapter("v3", folders[2])
-        found.append(await engine.logprobs(PROMPT, "v3"))
+        results.append(await engine.logprobs(PROMPT, "v3"))
         with pytest.raises(ValueError, match="already loaded"):
             await engine.load_adapter("v3", folders[2])
         for name in ("v2", "v3"):
             await engine.unload_adapter(name)
-        return [*found, await engine.logprobs(PROMPT)]
+        return [*results, await engine.logprobs(PROMPT)]
 
-    found = sglang.ask(used)
-    for got, expected in zip(found, [*wanted, logprobs_by(model, PROMPT)], strict=True):
+    results = sglang.ask(used)
+    for got, expected in zip(results, [*required, logprobs_by(model, PROMPT)], strict=True):
         assert got == pytest.approx(expected, abs=EXACT)

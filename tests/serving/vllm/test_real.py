@@ -1,4 +1,4 @@
-"""A real vLLM, as an attendant speaks to it: what it samples, how it takes new weights, and what it refuses."""
+"""A real vLLM: sampling, weight updates and refusals."""
 
 import asyncio
 import dataclasses
@@ -107,9 +107,9 @@ FLAGS = (
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
     vllm = python()
-    said = ("actor.path=some/model", "rollout=vllm", "actor.use_lora=true", "actor.lora_rank=20")
+    response = ("actor.path=some/model", "rollout=vllm", "actor.use_lora=true", "actor.lora_rank=20")
     config = loaded(
-        "grpo", *said, *(f"vllm.{key}" for key in (*ALL_KEYS, *LOST)), "+vllm.extra_args.max_logprobs=5"
+        "grpo", *response, *(f"vllm.{key}" for key in (*ALL_KEYS, *LOST)), "+vllm.extra_args.max_logprobs=5"
     ).config
     start = vllm_command(config, ServerSite(0, "127.0.0.1", 0, "/r", "some/model", on_gpu, 2, 1, (0, 1), vllm))
     if on_gpu:
@@ -291,13 +291,13 @@ def test_a_stop_text_ends_the_answer_with_the_token_that_completes_it(server):
 def test_an_answer_reaches_its_limit_and_a_prompt_without_room_is_refused(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
-        for limits, wanted in (
+        for limits, required in (
             ({"max_new_tokens": 9}, 9),
             ({"max_new_tokens": 90, "max_tokens": 12}, 7),
             ({"max_new_tokens": 600, "min_new_tokens": 600}, 507),
         ):
             (output,) = await engine.generate(asked("n", PROMPT, seed=1, **{"min_new_tokens": 600, **limits}))
-            assert (len(output.token_ids), output.finish) == (wanted, "length")
+            assert (len(output.token_ids), output.finish) == (required, "length")
         with pytest.raises(ValueError, match=r"vllm\.max_model_len: the prompt has 512 tokens"):
             await engine.generate(asked("n", [5] * 512))
         with pytest.raises(ValueError, match="out of vocabulary"):
@@ -313,10 +313,10 @@ def test_many_long_seeded_prompts_do_not_crash_vllm(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
         await serve(engine, server)
         prompts = [[5 + (number + place) % 50 for place in range(400)] for number in range(64)]
-        found = await asyncio.gather(
+        results = await asyncio.gather(
             *(engine.generate(asked(f"many{number}", prompt, seed=number)) for number, prompt in enumerate(prompts))
         )
-        assert [len(outputs) for outputs in found] == [1] * 64
+        assert [len(outputs) for outputs in results] == [1] * 64
 
     talk(server, test)
 
@@ -333,9 +333,9 @@ def test_an_abort_ends_the_named_requests_with_their_tokens(server):
                 while not asking.done() and (await engine.statistics())["running"] < 3:
                     await asyncio.sleep(0.005)
                 await engine.abort(ids)
-                found = await asking
-                if any(output.finish == "abort" for output in found):
-                    return found
+                results = await asking
+                if any(output.finish == "abort" for output in results):
+                    return results
 
         other = asyncio.create_task(engine.generate(asked("stays", PROMPT, **long)))
         for output in await aborted("gone", ["nobody", "gone"]):
@@ -388,9 +388,9 @@ def test_new_weights_are_used_and_every_tensor_can_be_read_back(server):
             weights = model(seed)
             arrival = published(server, weights)
             await update(engine, arrival)
-            found = await engine.verify(arrival.index.tensors, arrival.folder)
-            assert not found.wrong and not found.uncovered
-            assert found.hashes == {info.name: info.hash for info in arrival.index.tensors}
+            results = await engine.verify(arrival.index.tensors, arrival.folder)
+            assert not results.wrong and not results.uncovered
+            assert results.hashes == {info.name: info.hash for info in arrival.index.tensors}
             expected = logprobs_of(weights, PROMPT)
             assert (torch.tensor(await engine.logprobs(PROMPT)) - expected).abs().max() < CLOSE
             (output,) = await engine.generate(asked("u", PROMPT))
@@ -410,8 +410,8 @@ def test_many_updates_are_read_back_while_tokens_are_generated(server):
         for turn in range(10):
             arrival = published(server, model(turn % 3))
             await update(engine, arrival)
-            found = await engine.verify(arrival.index.tensors, arrival.folder)
-            assert not found.wrong and not found.uncovered
+            results = await engine.verify(arrival.index.tensors, arrival.folder)
+            assert not results.wrong and not results.uncovered
         for outputs in await asyncio.gather(*running):
             assert [(len(output.token_ids), output.finish) for output in outputs] == [(450, "length")]
 
@@ -425,8 +425,8 @@ def test_verification_names_tensors_that_differ(server):
         with torch.no_grad():
             other.model.layers[1].self_attn.v_proj.weight[3, 5] += 1e-3
             other.model.embed_tokens.weight[7, 0] += 1e-3
-        found = await engine.verify(published(server, other).index.tensors, None)
-        assert {*found.wrong} == {"model.layers.1.self_attn.v_proj.weight", "model.embed_tokens.weight"}
+        results = await engine.verify(published(server, other).index.tensors, None)
+        assert {*results.wrong} == {"model.layers.1.self_attn.v_proj.weight", "model.embed_tokens.weight"}
 
     talk(server, test)
 
@@ -440,9 +440,9 @@ def test_a_tensor_with_a_negative_zero_is_not_wrong(server):
         arrival = published(server, weights)
         await update(engine, arrival)
         for _ in range(2):
-            found = await engine.verify(arrival.index.tensors, arrival.folder)
-            assert not found.wrong
-            assert found.uncovered in ([name], [])
+            results = await engine.verify(arrival.index.tensors, arrival.folder)
+            assert not results.wrong
+            assert results.uncovered in ([name], [])
 
     talk(server, test)
 
@@ -539,8 +539,8 @@ def test_weights_arrive_without_files_while_tokens_are_generated(server):
         host.close()
         await running
         await update_staged(engine, sent)
-        found = await engine.verify(arrival.index.tensors, None)
-        assert not found.wrong and not found.uncovered
+        results = await engine.verify(arrival.index.tensors, None)
+        assert not results.wrong and not results.uncovered
         assert (torch.tensor(await engine.logprobs(PROMPT)) - logprobs_of(new, PROMPT)).abs().max() < CLOSE
 
     talk(server, test)

