@@ -19,7 +19,11 @@ def reset_ignored(schema, values, resolved):
     path = os.environ.get("MUTATED_KEY", "")
     above, _, name = path.rpartition(".")
     key, section = schema.keys.get(path), value_at(values, above) if above else values
-    if key is None or not isinstance(section, dict) or name not in section or key.constraints.required:
+    if not isinstance(section, dict) or name not in section:
+        return
+    if path in schema.sections and schema.sections[path].default_null:
+        section[name] = None
+    if key is None or key.constraints.required:
         return
     default = key.default
     if resolved and default == "auto":

@@ -123,7 +123,12 @@ def _entry(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _has_default(key: str) -> bool:
     schemas = [Schema.of(cls) for cls in EXPERIMENTS.values()]
-    return any(key in schema.keys and not schema.keys[key].constraints.required for schema in schemas)
+    return any(
+        schema.sections[key].default_null
+        if key in schema.sections
+        else key in schema.keys and not schema.keys[key].constraints.required
+        for schema in schemas
+    )
 
 
 def _report(entries: dict[str, Any], result: Path) -> int:
