@@ -147,12 +147,12 @@ def test_the_embedded_engine_is_looked_for_by_nobody():
 
 
 def test_an_engine_is_asked_for_where_servers_have_gpus():
-    request = []
+    devices = []
 
     def note(engine: str, message: str | None, directory: Path, on_gpu: bool) -> Installation:
-        request.append(on_gpu)
+        devices.append(on_gpu)
         return find_engine(engine, message, directory, on_gpu)
 
     for gpus in (0, 2):
         plan_of("grpo", "rollout=vllm", host=machine_with(gpus)._replace(find_engine=note))
-    assert list(dict.fromkeys(request)) == [False, True]
+    assert list(dict.fromkeys(devices)) == [False, True]

@@ -50,11 +50,11 @@ def run_dir(tmp_path: Path) -> Path:
 def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     run: Run = standing_in(tmp_path, capsys, monkeypatch)
 
-    def request(*words: str | Path) -> Done:
+    def ask(*words: str | Path) -> Done:
         monkeypatch.setattr("sys.stdin", io.StringIO("12+34=\n"))
         return run("chat", *words)
 
-    return request
+    return ask
 
 
 def removed(run_dir: Path, step: int = 4, after: int = 6) -> None:

@@ -176,7 +176,7 @@ def test_a_start_fetches_it_and_the_run_reads_it_without_a_network(online, host,
     assert fetch_from_hub(loaded, host)
     assert f"{KEY}: fetching {NAME} from the Hugging Face Hub" in capsys.readouterr().err
     assert sorted(online.given) == ["test.jsonl", "train.jsonl"]
-    request = len(online.asked)
+    num_requests = len(online.asked)
     plan = build_plan(loaded, host=host)
     assert against(loaded, host) == [] and not fetch_from_hub(loaded, host)
     revision = next(each.value for each in plan.auto if each.key == "train_dataset.revision")
@@ -184,7 +184,7 @@ def test_a_start_fetches_it_and_the_run_reads_it_without_a_network(online, host,
     dataset.revision = revision
     result = DatasetSource("train_dataset", "train", dataset).find(SearchFolders(host.directory, host.directory), [])
     assert len(result.rows) == 20 and REVISION[:12] in result.source
-    assert len(online.asked) == request, "all of it is in the cache"
+    assert len(online.asked) == num_requests, "all of it is in the cache"
 
 
 @pytest.mark.parametrize("trouble", ["no such dataset", "the Hub is down"])
