@@ -5,6 +5,7 @@ Workers lease groups as far ahead as staleness allows; finished groups are accep
 input or output: the controller calls the methods and collects `events`, `reports`, `scores` and `failure`.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -95,7 +96,9 @@ class RolloutLoop:
         missing = max(0, settings.batch_size - len(self.ready))
         # A synchronous batch waits for all its groups: a surplus helps only if some of them may be dropped.
         oversamples = not settings.synchronous or (settings.dynamic_sampling and settings.refill)
-        surplus = int(missing * (settings.oversampling_factor - 1)) if oversamples else 0
+        # Rounded first: 10 * 1.1 is a little more than 11.
+        started = math.ceil(round(missing * settings.oversampling_factor, 6)) if oversamples else missing
+        surplus = started - missing
         until_end = self.length.total_steps * settings.batch_size + surplus - gate.accepted - gate.running
         pending = settings.max_pending - len(self.ready) - gate.running
         return min(gate.capacity(self.server_pool.served_version, surplus), until_end, pending)

@@ -337,6 +337,27 @@ def test_a_worker_traces_checks_retries_and_waits_as_configured(tmp_path, monkey
     assert other == {"timeout_s": 7, "retries": 1, "limit_s": 9, "checks": True, "is_traced": True}
 
 
+@pytest.mark.shows("rollout.oversampling_factor")
+@pytest.mark.parametrize(("factor", "surplus"), [(1, 0), (1.25, 1), (1.3, 2), (2, 4)])
+def test_oversampling_starts_a_multiple_of_the_missing_groups(factor, surplus):
+    world = ring(f"rollout.oversampling_factor={factor}", "rollout.max_concurrent_rollouts=100")
+    assert len(world.lease()) == 2 * 4 + surplus
+
+
+def test_surplus_groups_go_into_the_next_batch_unless_they_are_stale():
+    world = ring("rollout.oversampling_factor=2", "rollout.max_concurrent_rollouts=100")
+    leases = world.lease()
+    for lease in leases[4:]:
+        world.finish(lease)
+    assert [group.number for group in world.train().groups] == [4, 5, 6, 7]
+    assert sorted(world.loop.ready) == [8, 9, 10, 11]
+    assert [group.number for group in world.train().groups] == [8, 9, 10, 11]
+    for lease in leases[:4]:
+        world.finish(lease)  # of version 0, while batch 2 is next
+    assert not world.loop.ready
+    assert {event["reason"] for event in world.events if event["event"] == "dropped"} == {"stale"}
+
+
 # Rows
 
 

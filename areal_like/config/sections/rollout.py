@@ -70,8 +70,8 @@ class InferenceEngineConfig:
     The importance ratios are then wrong; the metrics show by how much."""
 
     oversampling_factor: float = key(1.0, ge=1)
-    """Groups started, as a multiple of those that the batch still needs, to wait less for the slowest. Surplus groups
-    go into the next batch if they are fresh enough."""
+    """Groups started, as a multiple (rounded up) of those that the batch still needs, to wait less for the slowest.
+    Surplus groups go into the next batch if they are fresh enough."""
 
     mask_env_responses: bool = key(True)
     """Exclude tokens that an environment or a tool wrote from the loss. False trains on them like on tokens of the
