@@ -86,6 +86,10 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/reward_processes_lost": Metric("Reward processes that died or were killed since the step before"),
         "rollout/running": Metric("Groups in generation when the batch was formed"),
         "rollout/ready": Metric("Finished groups left for later batches when the batch was formed"),
+        "rollout/agent/*": Metric(
+            "Mean, minimum and maximum (`/mean`, `/min`, `/max`) of a number that workflows put into the `metrics` of "
+            "trajectories, over those of the batch that have it; `actor.log_agent_stats_keys` names the numbers"
+        ),
         "reward/mean": Metric("Mean over the step's samples"),
         "reward/std": Metric("Standard deviation over the step's samples"),
         "reward/min": Metric("Lowest reward of the step"),

@@ -2,7 +2,8 @@
 
 Workers lease groups as far ahead as staleness allows; finished groups are accepted, dropped or generated again
 (`outcomes`); batch N is formed from the ready groups when it is first requested; an evaluation may follow a step. No
-input or output: the controller calls the methods and collects `events`, `reports`, `scores` and `failure`.
+input or output: the controller calls the methods and collects `events`, `reports`, `scores`, `warnings` and
+`failure`.
 """
 
 import math
@@ -19,7 +20,7 @@ from areal_like.rollout.outcomes import STEP_COUNTS, Outcomes
 from areal_like.rollout.queue import GroupQueue
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings, run_length
-from areal_like.rollout.step_metrics import batch_metrics
+from areal_like.rollout.step_metrics import agent_metrics, batch_metrics
 from areal_like.rollout.sync_order import SyncOrder
 
 
@@ -61,6 +62,9 @@ class RolloutLoop:
         """(oldest version that generated, metrics) of completed evaluations."""
         self.evaluated: list[Evaluation] = []
         """Completed evaluations."""
+        self.warnings: list[str] = []
+        """Messages for the log."""
+        self._missing_agent_stats: set[str] = set()
         self._cancelled: dict[str, list[str]] = {}
 
     # Workers.
@@ -218,9 +222,22 @@ class RolloutLoop:
             return
         self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
         counts = {f"rollout/{name}": float(self.outcomes.counts[name]) for name in STEP_COUNTS}
-        self.reports.append((step + 1, {**batch_metrics(batch), **counts, **self.outcomes.take_timings()}))
+        statistics = {**batch_metrics(batch), **self._agent_metrics(batch)}
+        self.reports.append((step + 1, {**statistics, **counts, **self.outcomes.take_timings()}))
         self.outcomes.counts.clear()
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
+
+    def _agent_metrics(self, batch: RolloutBatch) -> dict[str, float]:
+        """Warns once of each name that no trajectory has."""
+        metrics = agent_metrics(batch, self.settings.agent_stats)
+        for name in self.settings.agent_stats:
+            if f"rollout/agent/{name}/mean" not in metrics and name not in self._missing_agent_stats:
+                self._missing_agent_stats.add(name)
+                self.warnings.append(
+                    f"actor.log_agent_stats_keys: no trajectory of batch {batch.step} has {name!r} in its metrics; it "
+                    "is logged only for batches that have it"
+                )
+        return metrics
 
     def row_hash(self, row: int) -> str:
         return self._row_hashes[row]

@@ -36,6 +36,8 @@ class RolloutSettings:
     refill: bool
     oversampling_factor: float
     sampling: dict[str, Any]
+    agent_stats: tuple[str, ...] = ()
+    """Names in the `metrics` of trajectories whose statistics are logged."""
     shuffle: bool = True
     drop_last: bool = True
     total_epochs: int = 1
@@ -77,6 +79,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         dynamic_sampling=config.actor.dynamic_sampling,
         refill=rollout.refill,
         oversampling_factor=rollout.oversampling_factor,
+        agent_stats=tuple(config.actor.log_agent_stats_keys) if config.actor.log_agent_stats else (),
         sampling=sampling_params(config.gconfig),
         shuffle=data.shuffle,
         drop_last=data.drop_last,

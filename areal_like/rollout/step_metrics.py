@@ -28,6 +28,19 @@ def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
     }
 
 
+def agent_metrics(batch: RolloutBatch, names: Iterable[str]) -> dict[str, float]:
+    """Statistics of these names in the `metrics` of trajectories, each over the trajectories that have it. Names that
+    none has are left out."""
+    statistics: dict[str, float] = {}
+    for name in names:
+        # A metric that is not a number reaches the controller as None.
+        recorded = (fact.get("metrics", {}).get(name) for group in batch.groups for fact in group.facts)
+        if values := [float(value) for value in recorded if value is not None]:
+            prefix = f"rollout/agent/{name}"
+            statistics |= {f"{prefix}/mean": _mean(values), f"{prefix}/min": min(values), f"{prefix}/max": max(values)}
+    return statistics
+
+
 def evaluation_metrics(facts: Facts) -> dict[str, float]:
     """The score is the reward part `score`, or the reward if there is none."""
     return {

@@ -12,14 +12,16 @@ from areal_like.data.datasets import load_datasets
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
+from areal_like.observe.metrics import find_metric
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.rollout.episodes import main as episodes
+from areal_like.rollout.groups import Result
 from areal_like.rollout.settings import rollout_settings
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
 from areal_like.serving.requests import GeneratedSample, parse_group
-from tests.support.rollout_world import World, grpo
+from tests.support.rollout_world import World, facts, grpo
 from tests.support.tiny_models import VOCAB, tiny_qwen3
 
 SMALL = ("train_dataset.batch_size=4", "rollout.max_head_offpolicyness=1", "evaluator.freq_steps=null")
@@ -356,6 +358,50 @@ def test_surplus_groups_go_into_the_next_batch_unless_they_are_stale():
         world.finish(lease)  # of version 0, while batch 2 is next
     assert not world.loop.ready
     assert {event["reason"] for event in world.events if event["event"] == "dropped"} == {"stale"}
+
+
+def agent_reports(*overrides: str) -> tuple[list[dict[str, float]], list[str]]:
+    """Statistics of two steps whose trajectories had 1 and 4 turns, one of them a `cost`; and the warnings."""
+    world = ring("gconfig.n_samples=2", *overrides)
+    for _ in range(2):
+        world.load_all()
+        for lease in world.lease():
+            samples = facts(world.step, [0.0, 1.0])
+            samples[0]["metrics"], samples[1]["metrics"] = {"turns": 1.0, "a/b": 2.0, "cost": 0.5}, {"turns": 4.0}
+            world.loop.finish(lease.worker, [Result(lease.id, "done", samples, b"blob")])
+        world.train()
+    prefix = "rollout/agent/"
+    reports = [
+        {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+        for _, values in world.reports
+    ]
+    return reports, world.loop.warnings
+
+
+@pytest.mark.shows("actor.log_agent_stats", "actor.log_agent_stats_keys")
+def test_agent_stats_are_logged_per_step_over_the_trajectories_that_have_them():
+    keys = "actor.log_agent_stats_keys=[turns,cost,a/b]"
+    reports, warnings = agent_reports("actor.log_agent_stats=true", keys)
+    turns = {"turns/mean": 2.5, "turns/min": 1, "turns/max": 4}
+    once = {f"{name}/{kind}": value for name, value in (("cost", 0.5), ("a/b", 2)) for kind in ("mean", "min", "max")}
+    assert reports == [{**turns, **once}] * 2
+    assert all(find_metric(f"rollout/agent/{name}") for name in reports[0])
+    assert warnings == []
+    assert agent_reports("actor.log_agent_stats=true", "actor.log_agent_stats_keys=[turns]")[0] == [turns, turns]
+    assert agent_reports("actor.log_agent_stats=false", keys) == ([{}, {}], [])
+
+
+def test_an_agent_stat_that_no_trajectory_has_is_warned_of_once():
+    reports, warnings = agent_reports("actor.log_agent_stats=true", "actor.log_agent_stats_keys=[calls]")
+    assert reports == [{}, {}]
+    (warning,) = warnings
+    assert warning.startswith("actor.log_agent_stats_keys: no trajectory of batch 0 has 'calls' in its metrics")
+
+
+@pytest.mark.parametrize("name", ["*", "a*", "/a", "a//b", ""])
+def test_an_agent_stat_needs_a_name_that_can_be_logged(name):
+    with pytest.raises(ConfigError, match=r"actor\.log_agent_stats_keys.*without \*"):
+        grpo("actor.log_agent_stats=true", f'actor.log_agent_stats_keys=["{name}"]')
 
 
 # Rows

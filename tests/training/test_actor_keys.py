@@ -313,6 +313,8 @@ def test_a_copy_of_a_number_must_agree(path):
 
 LEARNING: dict[str, Any] = {
     "group_size": 3,
+    "log_agent_stats": "true",
+    "log_agent_stats_keys": "[turns]",
     "ppo_n_minibatches": 7,
     "eps_clip": 0.01,
     "eps_clip_higher": 0.02,

@@ -113,6 +113,10 @@ def _actor_without_effect(config: GRPOConfig) -> Iterator[KeyProblem]:
     if not is_built_in(actor.loss):
         own = f"actor.loss is {actor.loss}"
         unread = {**unread, "actor.ratio.level is token": (), own: ("behav_imp_weight_level", "ratio")}
+    if not actor.log_agent_stats:
+        unread["actor.log_agent_stats is false"] = ("log_agent_stats_keys",)
+    elif not actor.log_agent_stats_keys:
+        unread["actor.log_agent_stats_keys is empty"] = ("log_agent_stats",)
     reported = set()
     for why, names in unread.items():
         for key in (key for name in names for key in changed_keys(config, f"actor.{name}")):

@@ -50,7 +50,6 @@ RUN_RULES = (
         is_true,
         f"training on environments {NOT_YET}; use a task (task.name) or train_dataset.path",
     ),
-    KeyRule("actor.log_agent_stats", is_true, f"{NOT_YET}; set it to false"),
     KeyRule("recover.skip_curriculum", is_true, f"a curriculum {NOT_YET}; set it to false"),
     KeyRule("log.data", is_true, f"logging the text of samples {NOT_YET}; set it to false"),
 )

@@ -163,10 +163,15 @@ class PPOActorConfig(TrainEngineConfig):
     replace them."""
 
     log_agent_stats: bool = key(False)
-    """Log statistics of whole agent trajectories, for workflows of several turns."""
+    """Log statistics of numbers that a workflow puts into the `metrics` of its trajectories, such as turns or tool
+    calls: mean, minimum and maximum over each step's batch. `log_agent_stats_keys` names them."""
 
-    log_agent_stats_keys: list[str] = key([])
-    """Fields of the trajectory whose statistics are logged with `log_agent_stats`."""
+    log_agent_stats_keys: list[str] = key(
+        [], pattern=r"[^/*]+(/[^/*]+)*", pattern_hint="a name without *, with single slashes only inside"
+    )
+    """Names in a trajectory's `metrics`: NAME is logged as `rollout/agent/NAME/mean`, `/min` and `/max`, over the
+    trajectories that have it. A name that no trajectory of the batch has is not logged; the first time there is a
+    warning in the controller's log."""
 
     max_new_tokens: int = key("${gconfig.max_new_tokens}", ge=1)
     """Length at which the overlong penalty is full. Follows `gconfig.max_new_tokens`."""

@@ -236,6 +236,9 @@ class Controller:
         for evaluation in loop.evaluated:
             self._samples.write(evaluation)
         loop.evaluated.clear()
+        for warning in loop.warnings:
+            log.warning("%s", warning)
+        loop.warnings.clear()
 
     async def _abort(self) -> None:
         await self.servers.abort_all()

@@ -38,7 +38,6 @@ SETTINGS = [
     "rollout.trajectory_strategy=branching",
     "environments.train=[{id: some/env}]",
     "environments.mix.strategy=concatenate",
-    "actor.log_agent_stats=true",
     "recover.skip_curriculum=true",
     "log.data=true",
     "log.environment_level=error",
@@ -181,6 +180,8 @@ def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
         (["actor.behav_imp_weight_mode=truncate"], "actor.behav_imp_weight_mode"),
         (["actor.loss=importance_sampling", "actor.c_clip=3"], "actor.c_clip"),
         (["actor.kl_in=loss"], "actor.kl_in"),
+        (["actor.log_agent_stats=true"], "actor.log_agent_stats"),
+        (["actor.log_agent_stats_keys=[turns]"], "actor.log_agent_stats_keys"),
         (["actor.optimizer.hysteresis=3"], "actor.optimizer.hysteresis"),
         (
             ["actor.use_decoupled_loss=false", "actor.behav_imp_weight_level=sequence"],
