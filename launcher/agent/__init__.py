@@ -1,0 +1,1 @@
+"""Starts and kills processes on a machine."""

@@ -1,0 +1,1 @@
+"""Checks of a plan: missing resources, problems of the configuration, warnings."""

@@ -1,0 +1,1 @@
+"""Run directories: lock, registry, files, checkpoints, resuming."""

@@ -1,0 +1,1 @@
+"""Supervises the processes of a run: guardian, restarts, rollback, reports."""
