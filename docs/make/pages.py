@@ -1,4 +1,4 @@
-"""Writes docs/reference.md, docs/keys.md, docs/metrics.md, the table of refused keys in docs/differences.md, and the
+"""Writes docs/reference.md, docs/keys.md, docs/metrics.md, docs/files.md, the table of refused keys in docs/differences.md, and the
 counts that `python -m launcher keys` prints.
 
 `python -m docs.make.pages` writes them; with `--check` it names those that are out of date (exit 1).
@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from areal_like.config.describe.key_counts import COUNTS_PATH
-from docs.make import keys_page, metrics_page, reference_page, refused_keys
+from docs.make import files_page, keys_page, metrics_page, reference_page, refused_keys
 
 DOCS = Path(__file__).parents[1]
 
@@ -39,6 +39,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference.md": reference_page.render(),
         DOCS / "keys.md": keys_page.render(),
         DOCS / "metrics.md": metrics_page.render(),
+        DOCS / "files.md": files_page.render(),
         differences: refused_keys.render(differences.read_text(encoding="utf-8")),
         COUNTS_PATH: keys_page.counts_json(),
     }
