@@ -1,5 +1,5 @@
-"""Writes docs/reference.md, docs/keys.md, docs/metrics.md, docs/files.md, the table of refused keys in docs/differences.md, and the
-counts that `python -m launcher keys` prints.
+"""Writes docs/reference.md, docs/keys.md, docs/metrics.md, docs/files.md, the table of refused keys in
+docs/differences.md, and the counts that `python -m launcher keys` prints.
 
 `python -m docs.make.pages` writes them; with `--check` it names those that are out of date (exit 1).
 """
