@@ -1,5 +1,5 @@
-"""Writes docs/reference.md, docs/keys.md, docs/metrics.md, docs/files.md, the table of refused keys in
-docs/differences.md, and the counts that `python -m launcher keys` prints.
+"""Writes docs/reference.md, docs/keys.md, docs/metrics.md, docs/files.md, the tables of refused keys in
+docs/differences.md and docs/status.md, and the counts that `python -m launcher keys` prints.
 
 `python -m docs.make.pages` writes them; with `--check` it names those that are out of date (exit 1).
 """
@@ -34,13 +34,14 @@ def main(argv: Sequence[str]) -> int:
 @cache
 def pages() -> dict[Path, str]:
     """File -> its content."""
-    differences = DOCS / "differences.md"
+    differences, status = DOCS / "differences.md", DOCS / "status.md"
     return {
         DOCS / "reference.md": reference_page.render(),
         DOCS / "keys.md": keys_page.render(),
         DOCS / "metrics.md": metrics_page.render(),
         DOCS / "files.md": files_page.render(),
         differences: refused_keys.render(differences.read_text(encoding="utf-8")),
+        status: refused_keys.render_not_built(status.read_text(encoding="utf-8")),
         COUNTS_PATH: keys_page.counts_json(),
     }
 

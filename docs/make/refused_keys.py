@@ -1,21 +1,32 @@
-"""The table of refused keys in docs/differences.md, made from the checks. The rest of the page is written by hand."""
+"""The tables of refused keys in docs/differences.md and of keys that are not built in docs/status.md, made from the
+checks. The rest of both pages is written by hand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from areal_like.config.checks import not_built
 from areal_like.config.checks.not_built import NOT_YET, KeyRule
 from areal_like.config.checks.refused import REFUSED
 
 BEGIN, END = "<!-- refused keys, written by `make docs` -->", "<!-- end of refused keys -->"
+NOT_BUILT_BEGIN, NOT_BUILT_END = "<!-- keys not built, written by `make docs` -->", "<!-- end of keys not built -->"
 
 
 def render(page: str) -> str:
-    """The page with the table as it is now."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin and end, "docs/differences.md has no place for the table of refused keys"
-    lines = ["| key | why a start is refused |", "|---|---|", *(f"| {key} | {reason} |" for key, reason in _rows())]
-    return "\n".join([before + BEGIN, "", *lines, "", END + after])
+    """docs/differences.md with the table as it is now."""
+    return _with_table(page, BEGIN, END, _rows())
+
+
+def render_not_built(page: str) -> str:
+    """docs/status.md with the table as it is now."""
+    return _with_table(page, NOT_BUILT_BEGIN, NOT_BUILT_END, (row for row in _rows() if NOT_YET in row[1]))
+
+
+def _with_table(page: str, begin: str, end: str, rows: Iterable[tuple[str, str]]) -> str:
+    before, found_begin, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
+    assert found_begin and found_end, f"the page has no place for the table: {begin}"
+    lines = ["| key | why a start is refused |", "|---|---|", *(f"| {key} | {reason} |" for key, reason in rows)]
+    return "\n".join([before + begin, "", *lines, "", end + after])
 
 
 def _rows() -> Iterator[tuple[str, str]]:
