@@ -1,10 +1,13 @@
 """Finds and caches YAML files: the folder of the user's file first, then shipped groups and experiments."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.sources.yaml_file import YamlFile, read_yaml
 from areal_like.config.suggest import nearest
+
+if TYPE_CHECKING:
+    from areal_like.config.sources.yaml_file import YamlFile
 
 PACKAGE = Path(__file__).resolve().parents[2]
 
@@ -68,10 +71,12 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         self.folders = [file.resolve().parent, data_folder("conf")]
-        self._files: dict[Path, YamlFile] = {}
+        self._files: dict[Path, "YamlFile"] = {}
         self._options: dict[str, list[str] | None] = {}
 
-    def read(self, path: Path, allow_empty: bool = True) -> YamlFile:
+    def read(self, path: Path, allow_empty: bool = True) -> "YamlFile":
+        from areal_like.config.sources.yaml_file import read_yaml  # brings yaml, which `--help` does without
+
         if path not in self._files:
             self._files[path] = read_yaml(path, display_path(path), allow_empty)
         return self._files[path]

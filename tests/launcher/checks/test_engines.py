@@ -117,7 +117,7 @@ def test_head_sizes_that_vllm_does_not_support_on_a_cpu_are_refused(tmp_path):
     words = ("rollout=vllm", f"actor.path={narrow.parent}")
     (obstacle,) = plan_of("grpo", *words).cannot_start
     assert obstacle.key == "actor.path"
-    assert "heads have 24" in obstacle.reason
+    assert "heads have size 24" in obstacle.reason
     assert not plan_of("grpo", *words, gpus=2).cannot_start
     assert not plan_of("grpo", *words[1:], "rollout=sglang").cannot_start
 
@@ -125,7 +125,7 @@ def test_head_sizes_that_vllm_does_not_support_on_a_cpu_are_refused(tmp_path):
 def test_that_nccl_is_not_used_with_engines_of_others_is_said_before_the_start():
     def message(*words, gpus=2):
         plan = plan_of("grpo", *words, "actor.weight_update_mode=nccl", gpus=gpus)
-        return [warning for warning in plan.warnings if "goes by gloo" in warning]
+        return [warning for warning in plan.warnings if "uses gloo" in warning]
 
     (warning,) = message("rollout=vllm")
     assert warning.startswith("actor.weight_update_mode: nccl") and "vllm manages its GPUs itself" in warning

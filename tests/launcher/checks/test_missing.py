@@ -64,7 +64,7 @@ def test_every_file_of_an_index_must_be_there(model):
 
 def test_a_config_that_cannot_be_read_is_said_to_be_so(model):
     (model / "config.json").write_text('{"model_type":', encoding="utf-8")
-    assert "config.json is no JSON" in needs(f"actor.path={model}")["actor.path"]
+    assert "config.json is not JSON" in needs(f"actor.path={model}")["actor.path"]
 
 
 def test_a_tokenizer_of_its_own_is_looked_for_too(model, tmp_path):

@@ -79,7 +79,12 @@ def test_what_is_not_there_is_said_with_the_places(host, path):
 @pytest.mark.parametrize(
     ("file", "content", "key", "words"),
     [
-        ("rows/other.jsonl", ROWS, KEY, "has no train.jsonl, and no parquet files of that name; name the file itself"),
+        (
+            "rows/other.jsonl",
+            ROWS,
+            KEY,
+            "has no train.jsonl, and no parquet files of that name; set the path of a file",
+        ),
         ("rows/train.jsonl", "\n", KEY, "train.jsonl has no rows: it is empty"),
         ("rows/train.json", "[]", KEY, "train.json has no rows: it is empty"),
         ("rows/train.jsonl", ROWS, "train_dataset.batch_size", "21 rows make a batch, but {place} has only 20: lower"),
@@ -117,7 +122,9 @@ def test_packages_are_asked_for_where_something_may_be_read_by_them(host, monkey
     assert len(packages) == num_packages
 
 
-@pytest.mark.parametrize(("path", "words"), [("rows.csv", "no reader"), ("", "names no data; set train_dataset.path=")])
+@pytest.mark.parametrize(
+    ("path", "words"), [("rows.csv", "has an unsupported format"), ("", "names no data; set train_dataset.path=")]
+)
 def test_what_can_be_nowhere_is_said(host, path, words):
     result = against(experiment(host, path), host)
     assert any(words in reason for reason in result)

@@ -124,7 +124,7 @@ def test_what_is_no_reward_model_is_refused_before_a_start(tmp_path, path, why):
 
 
 def test_its_path_must_be_said_and_nothing_else():
-    with pytest.raises(ConfigError, match=r"reward\.args\.path .*is missing; reward\.name=model wants"):
+    with pytest.raises(ConfigError, match=r"reward\.args\.path .*is missing; reward\.name=model needs"):
         loaded("grpo", "reward.name=model")
     with pytest.raises(ConfigError, match=r"reward\.args\.pth .*did you mean path"):
         loaded("grpo", "reward.name=model", f"+{KEY}=x", "+reward.args.pth=x")

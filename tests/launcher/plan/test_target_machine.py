@@ -96,19 +96,19 @@ def test_a_machine_that_has_too_little_is_called_that_machine(capsys):
     ("text", "message"),
     [
         ("gpus=eight,cores=96", "--for: gpus=eight is not valid; it is the GPUs of a node (0: none), from 0 to 64"),
-        ("gpus=8,cores=0", "--for: cores=0 cannot be"),
+        ("gpus=8,cores=0", "--for: cores=0 is not valid"),
         (
             "gpus=8,cores=96,memory=1X",
             "--for: memory=1X is not valid; it is the main memory of a node, such as 512G or 1T",
         ),
-        ("gpus=8,cores=96,memory=1", "--for: memory=1 cannot be"),
+        ("gpus=8,cores=96,memory=1", "--for: memory=1 is not valid"),
         ("gpu=8,cores=96", "--for: 'gpu' is unknown; did you mean gpus?"),
         ("gpus=8,cores", "--for: cores has no value"),
         ("cores=8,cores=9", "--for: cores is given twice"),
         ("gpus=8", "--for: cores is missing"),
         ("cores=8,gpu_memory=80G", "--for: gpu_memory is the memory of one GPU, and there is none"),
         ("", "--for: needs a value"),
-        (",", "--for: '' is no part of a machine"),
+        (",", "--for: '' is unknown"),
     ],
 )
 def test_what_is_wrong_with_the_description_is_said_of_the_flag(capsys, text, message):
@@ -129,7 +129,7 @@ def test_sizes_have_the_units_of_memory():
 
 @pytest.mark.parametrize("flag", [("--for", "cores=8"), ("--model-config", "config.json")])
 def test_both_are_for_a_dry_run_alone(capsys, flag):
-    assert f"{flag[0]} [command line]: is for a plan" in refused(capsys, "--config", "grpo.yaml", *flag)
+    assert f"{flag[0]} [command line]: is only for a plan" in refused(capsys, "--config", "grpo.yaml", *flag)
 
 
 def test_the_number_of_nodes_is_said_once(capsys):
