@@ -71,7 +71,7 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         self.folders = [file.resolve().parent, data_folder("conf")]
-        self._files: dict[Path, "YamlFile"] = {}
+        self._files: dict[Path, YamlFile] = {}
         self._options: dict[str, list[str] | None] = {}
 
     def read(self, path: Path, allow_empty: bool = True) -> "YamlFile":

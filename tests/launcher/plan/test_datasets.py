@@ -83,7 +83,7 @@ def test_what_is_not_there_is_said_with_the_places(host, path):
             "rows/other.jsonl",
             ROWS,
             KEY,
-            "has no train.jsonl, and no parquet files of that name; set the path of a file",
+            "no parquet files of that name; set the path of a file",
         ),
         ("rows/train.jsonl", "\n", KEY, "train.jsonl has no rows: it is empty"),
         ("rows/train.json", "[]", KEY, "train.json has no rows: it is empty"),
