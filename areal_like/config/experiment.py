@@ -37,7 +37,18 @@ class ValidDatasetConfig(DatasetConfig):
     """Tokens in the loss. Follows `train_dataset.loss_on`."""
 
     batch_size: int = key("${train_dataset.batch_size}", ge=1)
-    """Rows evaluated at a time, over all ranks. Follows `train_dataset.batch_size`."""
+    """Rows evaluated at a time, over all ranks, in supervised training; the result does not depend on it. Follows
+    `train_dataset.batch_size`. No effect on `rl`, where servers limit what runs at once."""
+
+    shuffle: bool = key(True)
+    """Accepted, no effect: every evaluation uses the same rows with equal weight."""
+
+    drop_last: bool = key(True)
+    """Accepted, no effect: rows that do not fill a batch are evaluated, too."""
+
+    pin_memory: bool = key(False)
+    """Copy batches of evaluations to a CUDA device from pinned memory, in supervised training. No effect without one,
+    or on `rl`, where servers generate the answers."""
 
 
 @config

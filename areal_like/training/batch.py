@@ -48,12 +48,13 @@ class TrainingBatch:
         return int(self.groups_A.max(initial=-1)) + 1
 
 
-def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview]) -> TrainingBatch:
+def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memory: bool = False) -> TrainingBatch:
     """`blobs` are the groups of this rank's shard, packed by `areal_like.rollout.trajectory.pack_group`."""
     samples = header["samples"]
     _, groups_A = np.unique([sample["group"] for sample in samples], return_inverse=True)
     shard = np.array(header["shard"], dtype=np.int64)
-    sequences = concatenate([load(bytes(blob)) for blob in blobs], (SAMPLER, VERSIONS)) if blobs else _no_sequences()
+    groups = [load(bytes(blob)) for blob in blobs]
+    sequences = concatenate(groups, (SAMPLER, VERSIONS), pin_memory) if groups else _no_sequences()
     if len(sequences) != len(shard):
         raise ValueError(f"batch {header['step']}: {len(shard)} samples came with arrays of {len(sequences)}")
     return TrainingBatch(

@@ -1,6 +1,6 @@
 """Advantages of a batch: from the rewards of all samples to the advantages of this rank's tokens."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ from torch import Tensor
 from areal_like.algorithms import advantages, kl, normalization, reward_shaping
 from areal_like.config.sections.actor import NormConfig, PPOActorConfig
 from areal_like.training.batch import REFERENCE, VALUES, TrainingBatch
-from areal_like.training.sequences import Sequences
 from areal_like.training.world import World
 
 
@@ -87,9 +86,7 @@ def mask_truncated(batch: TrainingBatch) -> None:
     """Removes the tokens of truncated answers from the loss."""
     sequences = batch.sequences
     is_kept = np.repeat(~batch.truncated_A[batch.mine_N], sequences.lengths_N)
-    batch.sequences = Sequences(
-        sequences.token_ids, sequences.loss_mask.astype(bool) & is_kept, sequences.lengths_N, sequences.fields
-    )
+    batch.sequences = replace(sequences, loss_mask=sequences.loss_mask.astype(bool) & is_kept)
 
 
 def _normalized(values: Tensor, config: NormConfig, groups: Tensor, **over: Any) -> Tensor:

@@ -41,6 +41,7 @@ class TrainerControllerClient:
 
     def __init__(self, run: Run, me: Identity, rank: int, world_size: int) -> None:
         self._config, self._me = run.config.rollout, me
+        self._pin_memory: bool = run.config.train_dataset.pin_memory
         self._rank, self._world_size = rank, world_size
         self._caller = BlockingHttpClient(me, token())
         self._address = self._find(run)
@@ -81,7 +82,7 @@ class TrainerControllerClient:
             if "stop" in header:
                 return NoMoreBatches(header["stop"])
             if not header.get("wait"):
-                return read_batch(header, blobs)
+                return read_batch(header, blobs, self._pin_memory)
             if header.get("evaluating", 0) != rows_left:
                 # An evaluation comes before the batch; its progress restarts the timeout.
                 waiting, rows_left = NamedWait(what, limit_s, "rollout.request_timeout"), header["evaluating"]

@@ -30,6 +30,7 @@ class FakeController:
     def __init__(self, config: Any, engine: TrainEngine) -> None:
         self._fake, self._world = _checked(config.train_dataset.fake, engine.world), engine.world
         self._seed, self._group_size = config.seed, max(2, config.gconfig.n_samples)
+        self._pin_memory: bool = config.train_dataset.pin_memory
         self._vocab_size, self._total_steps = engine.vocab_size, total_steps(config)
 
     def step_limits(self) -> StepLimits:
@@ -42,7 +43,7 @@ class FakeController:
         rows_A = np.arange(size)
         mine_N = rows_A[self._world.rank :: self._world.size]
         numbers_N = mine_N + step * size
-        sequences = random_sequences(self._seed, numbers_N, length, self._vocab_size)
+        sequences = random_sequences(self._seed, numbers_N, length, self._vocab_size, self._pin_memory)
         noise = [_generator(self._seed, "sampler", int(row)).standard_normal(length) for row in numbers_N]
         logprobs = np.ravel(noise) * SAMPLER_SPREAD - math.log(self._vocab_size)
         sequences.fields[SAMPLER] = logprobs.astype(np.float32)
@@ -89,14 +90,14 @@ class FakeBatchSampler:
 class FakeTokenDataset:
     """Unlimited rows; `len` is how many are evaluated."""
 
-    def __init__(self, fake: FakeDataConfig, seed: int, vocab: int) -> None:
-        self._fake, self._seed, self._vocab = fake, seed, vocab
+    def __init__(self, fake: FakeDataConfig, seed: int, vocab: int, pin_memory: bool) -> None:
+        self._fake, self._seed, self._vocab, self._pin_memory = fake, seed, vocab, pin_memory
 
     def __len__(self) -> int:
         return self._fake.batch_size
 
     def take(self, rows_R: NDArray[np.int64]) -> Sequences:
-        return random_sequences(self._seed, rows_R, self._fake.seq_len, self._vocab)
+        return random_sequences(self._seed, rows_R, self._fake.seq_len, self._vocab, self._pin_memory)
 
 
 class FakeSupervisedData:
@@ -108,7 +109,8 @@ class FakeSupervisedData:
         fake = _checked(config.train_dataset.fake, engine.world)
         self.total_steps = total_steps(config)
         self.batch_sampler = FakeBatchSampler(fake.batch_size, self.total_steps)
-        self.train = FakeTokenDataset(fake, derive_seed(config.seed, "train"), engine.vocab_size)
+        seed, pin_memory = derive_seed(config.seed, "train"), config.train_dataset.pin_memory
+        self.train = FakeTokenDataset(fake, seed, engine.vocab_size, pin_memory)
         self.valid = fake_valid(config, engine.vocab_size)
 
     def __str__(self) -> str:
@@ -127,14 +129,17 @@ def fake_valid(config: Any, vocab: int) -> FakeTokenDataset | None:
     valid = config.valid_dataset
     if valid is None or valid.fake is None:
         return None
-    return FakeTokenDataset(valid.fake, derive_seed(config.seed, "valid"), vocab)
+    return FakeTokenDataset(valid.fake, derive_seed(config.seed, "valid"), vocab, valid.pin_memory)
 
 
-def random_sequences(seed: int, rows: NDArray[np.int64], length: int, vocab: int) -> Sequences:
+def random_sequences(
+    seed: int, rows: NDArray[np.int64], length: int, vocab: int, pin_memory: bool = False
+) -> Sequences:
     """All tokens are in the loss but the first, which nothing predicts."""
     tokens = [_generator(seed, "tokens", int(row)).integers(0, vocab, length, dtype=np.int32) for row in rows]
     token_ids = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
-    return Sequences(token_ids, np.ones(len(token_ids), np.uint8), np.full(len(tokens), length, np.int64))
+    lengths_N = np.full(len(tokens), length, np.int64)
+    return Sequences(token_ids, np.ones(len(token_ids), np.uint8), lengths_N, pin_memory=pin_memory)
 
 
 def total_steps(config: Any) -> int:

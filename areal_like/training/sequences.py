@@ -59,6 +59,8 @@ class Sequences:
     lengths_N: NDArray[np.int64]
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Per token, such as the sampler's log-probabilities."""
+    pin_memory: bool = False
+    """Copy micro-batches to a CUDA device from pinned memory."""
 
     def __len__(self) -> int:
         return len(self.lengths_N)
@@ -110,7 +112,11 @@ class Sequences:
         tokens_P = tokens_T[predicts_P] + 1
 
         def tensor(values: NDArray[Any], dtype: torch.dtype) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).to(device=device, dtype=dtype)
+            host = torch.from_numpy(np.ascontiguousarray(values))
+            if self.pin_memory and device.type == "cuda":
+                # Converted first: a copy that converts goes through unpinned memory.
+                return host.to(dtype).pin_memory().to(device, non_blocking=True)
+            return host.to(device=device, dtype=dtype)
 
         lengths = input_lengths_N.tolist()
         padding = _padding_lengths(pad_to - len(tokens_T), max(lengths, default=1))
@@ -138,14 +144,17 @@ class Sequences:
         return out
 
 
-def concatenate(parts: Sequence[Mapping[str, NDArray[Any]]], fields: Sequence[str]) -> Sequences:
+def concatenate(
+    parts: Sequence[Mapping[str, NDArray[Any]]], fields: Sequence[str], pin_memory: bool = False
+) -> Sequences:
     """Of several groups of arrays `token_ids`, `loss_mask`, `lengths` and `fields`."""
 
     def all_of(name: str) -> NDArray[Any]:
         return np.concatenate([part[name] for part in parts])
 
     lengths_N = all_of("lengths").astype(np.int64)
-    return Sequences(all_of("token_ids"), all_of("loss_mask"), lengths_N, {name: all_of(name) for name in fields})
+    values = {name: all_of(name) for name in fields}
+    return Sequences(all_of("token_ids"), all_of("loss_mask"), lengths_N, values, pin_memory)
 
 
 def _padding_lengths(num_tokens: int, longest: int) -> list[int]:

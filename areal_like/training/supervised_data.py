@@ -1,6 +1,7 @@
 """Data of supervised training: tokenized rows, and which of them are in each batch."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,9 @@ class BatchSampler:
 class TokenDataset:
     """All rows of a dataset as tokens; rows become sequences when a step takes them."""
 
-    def __init__(self, tokens: TokenSequences, is_pairs: bool) -> None:
+    def __init__(self, tokens: TokenSequences, is_pairs: bool, pin_memory: bool = False) -> None:
         self._tokens, self._is_pairs, self._per_row = tokens, is_pairs, 2 if is_pairs else 1
+        self._pin_memory = pin_memory
 
     def __len__(self) -> int:
         return len(self._tokens) // self._per_row
@@ -60,11 +62,12 @@ class TokenDataset:
     def take(self, rows_R: NDArray[np.int64]) -> Sequences:
         """Of a pair two sequences, the chosen one first."""
         tokens = self._tokens.take(sequences_of(rows_R, self._per_row))
-        return (
+        sequences = (
             scoring_sequences(tokens)
             if self._is_pairs
             else Sequences(tokens.token_ids, tokens.counts, tokens.lengths_N)
         )
+        return replace(sequences, pin_memory=self._pin_memory)
 
 
 class SupervisedData:
@@ -81,10 +84,11 @@ class SupervisedData:
         is_pairs = train_dataset.type == "rw"
         if not is_pairs and tokenizer.eos_id is None and not datasets.train.has_messages:
             raise ConfigError([Problem("tokenizer_path", f"{folder} has no eos_token, so that no answer could end")])
-        self.train = _token_dataset("train_dataset", datasets.train, is_pairs)
+        self.train = _token_dataset("train_dataset", datasets.train, is_pairs, train_dataset.pin_memory)
         self.valid: TokenDataset | FakeTokenDataset | None = fake_valid(config, tokenizer.size)
         if datasets.valid is not None:
-            self.valid = _token_dataset("valid_dataset", datasets.valid, is_pairs)
+            pins_valid = config.valid_dataset.pin_memory
+            self.valid = _token_dataset("valid_dataset", datasets.valid, is_pairs, pins_valid)
         self._digest = datasets.train.digest
         self.batch_sampler = BatchSampler(
             len(self.train), train_dataset.batch_size, train_dataset.shuffle, train_dataset.drop_last, config.seed
@@ -125,10 +129,10 @@ class SupervisedData:
         self.batch_sampler.begin(step, batches_drawn)
 
 
-def _token_dataset(section: str, rows: CheckedRows, is_pairs: bool) -> TokenDataset:
+def _token_dataset(section: str, rows: CheckedRows, is_pairs: bool, pin_memory: bool) -> TokenDataset:
     assert rows.tokens is not None, "loaded with_tokens"
     if is_pairs and not rows.tokens.lengths_N.all():
         place = rows.place(int(np.flatnonzero(rows.tokens.lengths_N == 0)[0]) // 2)
         message = f"{place} has a text without tokens, which cannot be scored; remove it"
         raise ConfigError([Problem(f"{section}.path", message)])
-    return TokenDataset(rows.tokens, is_pairs)
+    return TokenDataset(rows.tokens, is_pairs, pin_memory)

@@ -17,7 +17,8 @@ from areal_like.process import frames
 from areal_like.process.run import Run
 from areal_like.training.actor import Actor
 from areal_like.training.batch import read_batch
-from areal_like.training.controller_client import TrainerControllerClient
+from areal_like.training.batch_advantages import mask_truncated
+from areal_like.training.controller_client import NoMoreBatches, TrainerControllerClient
 from areal_like.training.loop import train
 from areal_like.training.main import load_trained_engine
 from areal_like.training.micro_batches import minibatches
@@ -194,6 +195,23 @@ def actor_for(run: Run, **settings: Any) -> Actor:
 def batch_of(groups: Groups, step: int = 0) -> Any:
     header, blobs = batch_frame(step, groups)
     return read_batch(header, [memoryview(blob) for blob in blobs])
+
+
+@pytest.mark.shows("train_dataset.pin_memory")
+@pytest.mark.parametrize("value", [False, True])
+def test_pin_memory_holds_for_batches_of_the_controller(tmp_path, monkeypatch, value):
+    monkeypatch.setenv("AREAL_LIKE_TOKEN", SECRET)
+    path = f"actor.path={model_folder(tmp_path, 'qwen3')}"
+    run = make_run(tmp_path / "run", "grpo", *SETTINGS, path, f"train_dataset.pin_memory={value}")
+    model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
+    with FakeController(run, SECRET, lambda _, step: sampled(None, step, model), 1):
+        client = TrainerControllerClient(run, ME, 0, 1)
+        batch = client.batch(0)
+        client.close()
+    assert not isinstance(batch, NoMoreBatches)
+    assert batch.sequences.pin_memory == value
+    mask_truncated(batch)
+    assert batch.sequences.pin_memory == value
 
 
 def test_sequences_without_advantage_change_the_denominator_alone(run):

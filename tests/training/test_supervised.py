@@ -1,6 +1,10 @@
 """Supervised fine-tuning: learning, bit-exact resume, and seeded row order."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +18,9 @@ from areal_like.observe.observer import Observer
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.training import supervised_data
+from areal_like.training.fake_data import FakeSupervisedData
 from areal_like.training.main import load_trained_engine
-from areal_like.training.sequences import Sequences
+from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.stop import StopRequest
 from areal_like.training.supervised import SupervisedLearner, train
 from areal_like.training.supervised_data import BatchSampler, SupervisedData
@@ -237,3 +242,130 @@ def test_the_loss_is_the_mean_over_all_tokens_that_count(tmp_path):
         return SupervisedLearner(make_engine(folder), seed=1).step(batch, 0)["train/loss"]
 
     assert loss(2, 10) == pytest.approx((loss(2) + 9 * loss(10)) / 10, rel=1e-6)
+
+
+# Keys of the data loader
+
+ROWS = 22
+
+
+def rows_run(folder: Path, *overrides: str) -> Run:
+    """22 rows for training and for evaluation, in batches of 4."""
+    rows = "".join(f'{{"prompt": "{n}+{n}=", "answer": "{2 * n}"}}\n' for n in range(ROWS))
+    folder.mkdir(exist_ok=True)
+    (folder / "rows.jsonl").write_text(rows)
+    own = ("train_dataset.path=rows.jsonl", "valid_dataset.path=rows.jsonl", "task.name=null")
+    small = ("train_dataset.batch_size=4", "evaluator.num_examples=-1", "total_train_steps=null")
+    return make_run(folder, "sft", *own, *small, "total_train_epochs=1", "evaluator.freq_steps=2", *overrides)
+
+
+@pytest.mark.shows("train_dataset.batch_size")
+@pytest.mark.parametrize("size", [2, 11])
+def test_batch_size_is_the_number_of_rows_per_step(tmp_path, size):
+    data = SupervisedData(rows_run(tmp_path, f"train_dataset.batch_size={size}"))
+    assert data.total_steps == ROWS // size
+    assert len(data.train.take(data.batch_sampler.rows(0))) == size
+
+
+@pytest.mark.shows("train_dataset.shuffle")
+def test_without_shuffle_rows_keep_their_order(tmp_path):
+    orders = []
+    for value in ("false", "true"):
+        data = SupervisedData(rows_run(tmp_path / value, f"train_dataset.shuffle={value}"))
+        orders.append(data.batch_sampler.rows(0).tolist())
+    assert orders[0] == [0, 1, 2, 3] != orders[1]
+
+
+@pytest.mark.shows("train_dataset.drop_last")
+@pytest.mark.parametrize(("value", "last"), [("true", 4), ("false", 2)])
+def test_without_drop_last_an_epoch_ends_with_a_smaller_batch(tmp_path, value, last):
+    data = SupervisedData(rows_run(tmp_path, f"train_dataset.drop_last={value}"))
+    assert len(data.batch_sampler.rows(data.total_steps - 1)) == last
+
+
+@pytest.mark.shows("valid_dataset.batch_size")
+@pytest.mark.parametrize("size", [5, 8])
+def test_batch_size_of_an_evaluation_is_the_number_of_rows_computed_at_a_time(tmp_path, monkeypatch, size):
+    sizes: list[int] = []
+    measure = SupervisedLearner.measure
+
+    def counted(self: SupervisedLearner, micros: list[MicroBatch]) -> dict[str, float]:
+        sizes.append(sum(len(micro.rows_N) for micro in micros))
+        return measure(self, micros)
+
+    monkeypatch.setattr(SupervisedLearner, "measure", counted)
+    assert train_in(rows_run(tmp_path, f"valid_dataset.batch_size={size}", "total_train_steps=1")) == 0
+    assert sizes == [size] * (ROWS // size) + [ROWS % size]
+
+
+LOADER = {
+    "train_dataset.num_workers": "3",
+    "valid_dataset.num_workers": "3",
+    "valid_dataset.shuffle": "false",
+    "valid_dataset.drop_last": "false",
+}
+
+
+@pytest.fixture(scope="module")
+def loader_runs(tmp_path_factory) -> dict[str, list[dict[str, float]]]:
+    """Metrics of training and evaluation, with one of the keys set to another value than its default."""
+    words = {key: f"{key}={value}" for key, value in LOADER.items()}
+    usual = [f"{key}={'0' if value == '3' else 'true'}" for key, value in LOADER.items()]
+    runs = {}
+    for name, word in {"usual": "seed=1", "other seed": "seed=2", **words}.items():
+        run = rows_run(tmp_path_factory.mktemp("loader"), *usual, "total_train_steps=2", "seed=1", word)
+        assert train_in(run) == 0
+        kept = ("step", "train/loss", "eval/loss", "eval/samples")
+        runs[name] = [{key: line[key] for key in kept if key in line} for line in metrics_of(run)]
+    return runs
+
+
+@pytest.mark.shows_no_effect("{key}")
+@pytest.mark.parametrize("key", LOADER)
+def test_keys_of_a_row_loader_that_does_not_exist_here_change_nothing(loader_runs, key):
+    assert loader_runs[key] == loader_runs["usual"] != loader_runs["other seed"]
+    assert {line["eval/samples"] for line in loader_runs[key] if "eval/samples" in line} == {ROWS}
+
+
+@pytest.fixture
+def is_pinned(monkeypatch) -> Callable[[Sequences, str], bool]:
+    """Whether micro-batches are copied to a device from pinned memory. Works without the device: tensors stay where
+    they are."""
+    pinned: list[torch.Tensor] = []
+    move = torch.Tensor.to
+
+    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor)
+        return tensor
+
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        dtypes = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.dtype)]
+        return move(tensor, dtypes[0]) if dtypes else tensor
+
+    def is_pinned(sequences: Sequences, device: str) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "pin_memory", pin_memory)
+            patch.setattr(torch.Tensor, "to", to)
+            pinned.clear()
+            micro = sequences.micro_batch([0, 1], torch.device(device))
+        plain = replace(sequences, pin_memory=False).micro_batch([0, 1], torch.device("cpu"))
+        assert torch.equal(micro.input_ids_T, plain.input_ids_T) and micro.cu_seqlens.dtype == plain.cu_seqlens.dtype
+        return bool(pinned)
+
+    return is_pinned
+
+
+@pytest.mark.shows("{section}.pin_memory")
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize("section", ["train_dataset", "valid_dataset"])
+@pytest.mark.parametrize("value", [False, True])
+def test_pin_memory_pins_batches_that_are_copied_to_a_gpu(tmp_path, is_pinned, section, fake, value):
+    words = [f"{name}_dataset.fake.batch_size=4" for name in ("train", "valid") if fake]
+    run = rows_run(tmp_path, f"{section}.pin_memory={value}", "total_train_steps=1", *words)
+    engine = load_trained_engine(run, run.config.model, "model", world())
+    data = FakeSupervisedData(run.config, engine) if fake else SupervisedData(run)
+    sets: dict[str, Any] = {"train_dataset": data.train, "valid_dataset": data.valid}
+    chosen, (other,), rows = sets.pop(section), sets.values(), np.arange(2)
+    assert is_pinned(chosen.take(rows), "cuda") == value
+    assert not is_pinned(chosen.take(rows), "cpu")
+    assert not is_pinned(other.take(rows), "cuda")

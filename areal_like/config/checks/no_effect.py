@@ -23,10 +23,10 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[KeyProblem]:
         data = getattr(config, name)
         if data is not None and data.num_workers:
             yield f"{name}.num_workers", "has no effect: all rows are read once, before the first step"
-        if data is not None and data.pin_memory:
-            yield f"{name}.pin_memory", "has no effect: batches are copied from unpinned memory"
         if data is not None and data.loss_on != "answers" and not isinstance(config, SFTConfig):
             yield f"{name}.loss_on", "has no effect: only supervised training on given answers uses it"
+    if config.valid_dataset is not None and not config.valid_dataset.shuffle:
+        yield "valid_dataset.shuffle", "has no effect: every evaluation uses the same rows with equal weight"
     yield from _task_without_effect(config)
     if config.cluster.cluster_name != "local":
         yield "cluster.cluster_name", "has no effect on the run: it is only shown in the plan"
@@ -133,8 +133,8 @@ def _rollout_without_effect(config: GRPOConfig) -> Iterator[KeyProblem]:
     rollout, valid = config.rollout, config.valid_dataset
     if valid is not None and valid.batch_size != config.train_dataset.batch_size:
         yield "valid_dataset.batch_size", "has no effect: servers limit how many rows are evaluated at once"
-    if valid is not None and not valid.shuffle:
-        yield "valid_dataset.shuffle", "has no effect: every evaluation uses the same rows with equal weight"
+    if valid is not None and valid.pin_memory:
+        yield "valid_dataset.pin_memory", "has no effect: servers generate the answers of an evaluation"
     if is_asynchronous(config):
         return
     synchronous = "has no effect in synchronous mode"

@@ -60,10 +60,11 @@ class DatasetConfig:
     """Shuffle the rows anew in every epoch; the order is derived from the experiment's `seed`."""
 
     pin_memory: bool = key(False)
-    """Accepted, no effect: batches are copied to the device from unpinned memory. The plan reports it if it is set."""
+    """Copy the trainer's batches to a CUDA device from pinned memory. No effect without one."""
 
     num_workers: int = key(0, ge=0)
-    """Accepted, no effect: rows are read once, before the first step. The plan reports it if it is set."""
+    """Accepted, no effect: rows are read and tokenized once, before the first step, in threads. The plan reports it if
+    it is set."""
 
     drop_last: bool = key(True)
     """Drop the rows at the end of an epoch that do not fill a batch."""

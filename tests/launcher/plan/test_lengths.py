@@ -210,6 +210,14 @@ def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overri
     assert not [warning for warning in plan_of("grpo").warnings if warning.startswith(f"{key}: ")]
 
 
+def test_keys_of_a_row_loader_are_reported_where_they_have_no_effect():
+    for experiment in ("grpo", "sft"):
+        words = ("valid_dataset.shuffle=false", "valid_dataset.pin_memory=true", "train_dataset.pin_memory=true")
+        keys = {warning.partition(":")[0] for warning in plan_of(experiment, *words).warnings}
+        assert "valid_dataset.shuffle" in keys and "train_dataset.pin_memory" not in keys
+        assert ("valid_dataset.pin_memory" in keys) == (experiment == "grpo")
+
+
 def test_what_a_file_sets_for_its_own_algorithm_is_no_warning_beside_another():
     keys = "actor.eps_clip_higher", "actor.use_decoupled_loss"
     plan = plan_of("grpo", "algorithm=prime_rl")
