@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_named_and_another_can_be_asked_for(run_dir, ask
 def test_a_reward_model_is_told_what_it_is_for(run_dir, ask):
     message = json.loads((run_dir / "run.json").read_text())
     (run_dir / "run.json").write_text(json.dumps({**message, "experiment": "reward_model"}))
-    assert f"use it by reward.name=model +reward.args.path={run_dir}\n" in ask(run_dir).err
+    assert f" reward.name=model +reward.args.path={run_dir}\n" in ask(run_dir).err
 
 
 def test_a_checkpoint_that_another_run_loads_is_kept_by_its_own_run(run_dir, tmp_path):
