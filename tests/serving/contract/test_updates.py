@@ -199,7 +199,7 @@ FAULTS = {
     "a flipped byte": (flipped, f"tensor {TENSOR} (layer 1) is corrupted"),
     "a layer less": (without_a_layer, "layer 1: 11 tensors are missing: model.layers.1."),
     "another run": (of_another_run, "belongs to run another, and this is run "),
-    "a file less": (without_a_file, "is missing, so it was not published completely"),
+    "a file less": (without_a_file, "is missing: it was not published completely"),
     "no folder": (nowhere, "v999999"),
 }
 
