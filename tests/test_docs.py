@@ -97,18 +97,18 @@ class Command:
     for_real: bool = False
     output: list[str] = field(default_factory=list)
 
-    def complaint(self, code: int, said: str, compare: bool = True) -> str:
+    def complaint(self, code: int, printed: str, compare: bool = True) -> str:
         """What is not as the page has it; empty where all is."""
-        said = "".join(f"{line.rstrip()}\n" for line in said.splitlines())
+        printed = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
         while self.output and not self.output[-1]:
             self.output.pop()
         if code != self.exit_code:
-            return f"{self.place}: {self.text}\nends with {code}, not {self.exit_code}:\n{said}"
-        if not compare or not self.output or re.fullmatch(pattern(self.output), said):
+            return f"{self.place}: {self.text}\nends with {code}, not {self.exit_code}:\n{printed}"
+        if not compare or not self.output or re.fullmatch(pattern(self.output), printed):
             return ""
-        missing = [line for line in self.output if not re.search(pattern([line]), said, flags=re.M)]
+        missing = [line for line in self.output if not re.search(pattern([line]), printed, flags=re.M)]
         strange = "\n".join(missing) or "(every line is there, but not in this order and nothing left out)"
-        return f"{self.place}: {self.text}\nquotes\n{strange}\nbut prints\n{said}"
+        return f"{self.place}: {self.text}\nquotes\n{strange}\nbut prints\n{printed}"
 
 
 @functools.cache
@@ -117,7 +117,7 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    found: list[Block] = []
+    read: list[Block] = []
     opened: tuple[int, str] | None = None
     lines: list[str] = []
     for number, line in enumerate(text_of(page).splitlines(), start=1):
@@ -125,31 +125,31 @@ def blocks(page: str) -> list[Block]:
         if fence and opened is None:
             opened, lines = (number, fence[1].strip()), []
         elif fence and opened is not None:
-            found.append(Block(page, *opened, tuple(lines)))
+            read.append(Block(page, *opened, tuple(lines)))
             opened = None
         else:
             lines.append(line)
     assert opened is None, f"{page}:{opened}: a block that is not closed"
-    return found
+    return read
 
 
 def commands(block: Block) -> list[Command]:
     """In a `bash` block every line is a command."""
-    found: list[Command] = []
+    read: list[Command] = []
     waiting = ""
     for number, line in enumerate(block.lines, start=block.line + 1):
         if waiting or line.startswith("$ ") or (block.language == "bash" and line.strip()):
             words = f"{waiting} {line.strip()}".strip() if waiting else line.removeprefix("$ ")
             waiting = words.removesuffix("\\") if words.endswith("\\") else ""
             if not waiting:
-                said = re.search(r"\s+# exit code (\d+)$", words)
+                expected = re.search(r"\s+# exit code (\d+)$", words)
                 text = re.sub(r"\s+# .*$", "", words)
-                code = int(said[1]) if said else 0
-                found.append(Command(f"{block.page}:{number}", text, code, words.endswith(FOR_REAL)))
+                code = int(expected[1]) if expected else 0
+                read.append(Command(f"{block.page}:{number}", text, code, words.endswith(FOR_REAL)))
         else:
-            assert found, f"{block.page}:{number}: output without a command"
-            found[-1].output.append(line.rstrip())
-    return found
+            assert read, f"{block.page}:{number}: output without a command"
+            read[-1].output.append(line.rstrip())
+    return read
 
 
 def pattern(lines: list[str]) -> str:
@@ -232,10 +232,10 @@ class Session:
         self.ran = True
         if plan.warnings:
             self.failures.append(f"{self.typed[-1]}\nis a run of a page and has warnings:\n" + "\n".join(plan.warnings))
-        claimed = lock_run(loaded, plan, run_id, replace)
-        claimed.names.clear()
-        claimed.names.close()
-        self.made = claimed.run.directory
+        locked = lock_run(loaded, plan, run_id, replace)
+        locked.names.clear()
+        locked.names.close()
+        self.made = locked.run.directory
         folder = step_folder(self.made, MADE_STEPS)
         if not folder.exists():
             shutil.copytree(model_folder("builtin:tiny-addition"), folder)
@@ -245,17 +245,17 @@ class Session:
             (folder / RESUME).mkdir()
             (folder / RESUME / "trainer.json").write_text("{}")
             checkpoint_files.write_manifest(folder, MADE_STEPS)
-            claimed.run.rollouts.mkdir(exist_ok=True)
-            (claimed.run.rollouts / LEDGER).touch()
-        print(summarize_run(self.made, "done", 0, time.time(), claimed.start.attempt))
+            locked.run.rollouts.mkdir(exist_ok=True)
+            (locked.run.rollouts / LEDGER).touch()
+        print(summarize_run(self.made, "done", 0, time.time(), locked.start.attempt))
         return 0
 
     def serve(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
         """In place of `launcher.commands.serve.serve`: servers that are told to end at once."""
         self.ran = True
-        claimed = lock_run(loaded, plan, run_id, replace, serves=True)
-        claimed.names.clear()
-        claimed.names.close()
+        locked = lock_run(loaded, plan, run_id, replace, serves=True)
+        locked.names.clear()
+        locked.names.close()
         return 0
 
     def run_command(self, words: list[str]) -> api.CommandResult:
@@ -293,8 +293,8 @@ def make(words: list[str]) -> tuple[int, str]:
     output = ""
     for line in done.stdout.splitlines():
         if " -m launcher " in line:
-            code, said = launch(shlex.split(line.partition(" -m launcher ")[2]))
-            output += said
+            code, printed = launch(shlex.split(line.partition(" -m launcher ")[2]))
+            output += printed
             if code:
                 return 2, output + "make: ***\n"
     return 0, output
@@ -320,9 +320,9 @@ def echo(words: list[str]) -> tuple[int, str]:
 def pip_install(words: list[str]) -> tuple[int, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert words[2:4] == ["-c", "constraints.txt"] and (ROOT / words[3]).is_file()
-    wanted = re.fullmatch(r"\.(?:\[([\w,]+)\])?", words[-1])
-    assert wanted, words
-    assert set((wanted[1] or "").split(",")) <= {"", *project["optional-dependencies"]}
+    extras = re.fullmatch(r"\.(?:\[([\w,]+)\])?", words[-1])
+    assert extras, words
+    assert set((extras[1] or "").split(",")) <= {"", *project["optional-dependencies"]}
     return 0, ""
 
 
@@ -367,9 +367,9 @@ def have_plugins(text: str, folder: Path) -> bool:
     """Whether the plugins of Hydra that a command asks for, itself or in its file, are installed here."""
     named = re.search(r"--config[ =](\S+\.yaml)", text)
     file = folder / named[1] if named else None
-    said = text + (file.read_text(encoding="utf-8") if file is not None and file.is_file() else "")
-    wanted = [module for name, module in PLUGINS.items() if re.search(rf"hydra/\w+\s*[=:]\s*{name}", said)]
-    return all(find_spec("hydra_plugins") and find_spec(f"hydra_plugins.{module}") for module in wanted)
+    text_and_file = text + (file.read_text(encoding="utf-8") if file is not None and file.is_file() else "")
+    modules = [module for name, module in PLUGINS.items() if re.search(rf"hydra/\w+\s*[=:]\s*{name}", text_and_file)]
+    return all(find_spec("hydra_plugins") and find_spec(f"hydra_plugins.{module}") for module in modules)
 
 
 @pytest.fixture
@@ -404,7 +404,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 
 @pytest.mark.parametrize("page", WRITTEN)
-def test_what_a_page_says_to_type_does_what_it_says(page: str, session: Session) -> None:
+def test_the_commands_of_a_page_do_what_it_says(page: str, session: Session) -> None:
     session.work_through(page)
     assert not session.failures, "\n".join(session.failures)
 
@@ -422,7 +422,7 @@ def real_commands() -> list[Any]:
 
 @pytest.mark.xdist_group("ring-2")
 @pytest.mark.parametrize(("page", "command"), real_commands())
-def test_what_is_marked_so_runs_for_real(page: str, command: Command, tmp_path: Path) -> None:
+def test_commands_marked_for_real_run_as_they_stand(page: str, command: Command, tmp_path: Path) -> None:
     session = Session(tmp_path / "work")
     for block in blocks(page):
         if block.language in ("yaml", "python"):
@@ -438,7 +438,8 @@ def test_what_is_marked_so_runs_for_real(page: str, command: Command, tmp_path: 
         timeout=240,
         check=False,
     )
-    assert command.text.startswith("python ") and not (said := command.complaint(done.returncode, done.stdout)), said
+    complaint = command.complaint(done.returncode, done.stdout)
+    assert command.text.startswith("python ") and not complaint, complaint
     assert warnings_in(done.stdout) == []
     assert not any(processes_of(path.parent) for path in session.folder.glob("runs/*/*/run.json"))
 
@@ -447,7 +448,7 @@ def test_generated_pages_are_current(capsys: pytest.CaptureFixture[str]) -> None
     assert pages.main(["--check"]) == 0, capsys.readouterr().err
 
 
-def test_a_stale_page_is_told_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_stale_page_is_reported_and_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     page = tmp_path / "reference.md"
     monkeypatch.setattr(pages, "DOCS", tmp_path)
     monkeypatch.setattr(pages, "pages", lambda: {page: "new\n"})
@@ -473,15 +474,15 @@ def test_the_reference_has_every_key_and_every_section() -> None:
 
 def slugs(page: str) -> set[str]:
     """The anchors that a reader of the page on the web finds."""
-    found: set[str] = set()
+    anchors: set[str] = set()
     outside = re.sub(r"^```.*?^```", "", text_of(page), flags=re.S | re.M)
     for title in re.findall(r"^#+ (.*)$", outside, flags=re.M):
-        found.add(re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-"))
-    return found
+        anchors.add(re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-"))
+    return anchors
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_resolve(page: str) -> None:
     folder = PAGES[page].parent
     for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", text_of(page), flags=re.S | re.M)):
         if target.startswith(("http://", "https://")):
@@ -493,20 +494,20 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", WRITTEN)
-def test_the_targets_of_make_that_a_page_names_exist(page: str) -> None:
+def test_make_targets_named_on_a_page_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"(?:^    |`)make ([a-z-]+)", text_of(page), flags=re.M):
         assert re.search(rf"^{target}:", makefile, flags=re.M), target
 
 
 @pytest.mark.parametrize("page", CHECKED)
-def test_tests_and_files_that_a_page_names_exist(page: str) -> None:
+def test_files_named_on_a_page_exist(page: str) -> None:
     for name in re.findall(r"`((?:tests|experiments|conf|areal_like|launcher)/[\w./]*)`", text_of(page)):
         assert (ROOT / name).exists(), name
 
 
 @pytest.mark.parametrize("page", CHECKED)
-def test_keys_that_a_page_names_exist(page: str) -> None:
+def test_keys_named_on_a_page_exist(page: str) -> None:
     schemas = [Schema.of(cls) for cls in EXPERIMENTS.values()]
     known = {name for schema in schemas for name in schema.names()} | set(ALIASES)
     maps = {path for schema in schemas for path, key in schema.keys.items() if key.kind.name == "map"}

@@ -35,14 +35,14 @@ def is_duration(node: ast.expr, durations: set[str]) -> bool:
 
 def durations_in(tree: ast.Module) -> set[str]:
     """Names that hold one, or a list of them."""
-    found = set(MEASURED)
+    names = set(MEASURED)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and is_duration(node.value, found):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        if isinstance(node, ast.Call) and any(is_duration(given, found) for given in node.args):
+        if isinstance(node, ast.Assign) and is_duration(node.value, names):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.Call) and any(is_duration(given, names) for given in node.args):
             held = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == "append" else None
-            found |= {held.id} if isinstance(held, ast.Name) else set()
-    return found
+            names |= {held.id} if isinstance(held, ast.Name) else set()
+    return names
 
 
 def is_constant_time(node: ast.expr) -> bool:
@@ -75,14 +75,14 @@ def short_timeouts(tree: ast.Module) -> Iterator[int]:
             yield node.lineno
 
 
-def test_no_test_wants_something_to_be_quick() -> None:
-    found = {
+def test_no_test_depends_on_the_speed_of_the_machine() -> None:
+    problems = {
         str(path.relative_to(TESTS)): lines
         for path in sources()
         if (tree := ast.parse(path.read_text(encoding="utf-8")))
         and (lines := [*limits_on_time(tree), *short_timeouts(tree)])
     }
-    assert not found, "how long something takes is measured by tests/bench"
+    assert not problems, "how long something takes is measured by tests/bench"
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class ReferenceResolver:
         self._omegaconf: Any = None
 
     def resolve(self, path: str, value: Any) -> Any:
-        """The value at `path` with every reference resolved; raises Broken."""
+        """The value at `path` with every reference resolved; raises BrokenReference."""
         if isinstance(value, dict):
             return {name: self.resolve(f"{path}.{name}", item) for name, item in value.items()}
         if isinstance(value, list):

@@ -111,33 +111,33 @@ def main() -> int:
         "--output", type=Path, default=ROOT / "build" / "bench" / "algorithms.json", help="JSON of it all"
     )
     parser.add_argument("--docs", type=Path, help="a page to write the table into")
-    said = parser.parse_args()
-    if unknown := [name for name in said.names if name not in CASES]:
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.names if name not in CASES]:
         parser.error(f"{', '.join(unknown)}: there are {', '.join(CASES)}")
-    text = said.docs.read_text(encoding="utf-8") if said.docs else ""
+    text = arguments.docs.read_text(encoding="utf-8") if arguments.docs else ""
     if text:
         page(text, {})
     runs: dict[str, dict[str, Any]] = {}
-    if said.names and said.output.is_file():
-        runs = json.loads(said.output.read_text(encoding="utf-8"))["runs"]
-    said.output.parent.mkdir(parents=True, exist_ok=True)
+    if arguments.names and arguments.output.is_file():
+        runs = json.loads(arguments.output.read_text(encoding="utf-8"))["runs"]
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="algorithms-") as folder:
-        for name in said.names or CASES:
+        for name in arguments.names or CASES:
             print(f"{CASES[name].command} ...", flush=True)
             runs[name] = row = run(name, Path(folder))
             print(f"  held out {row['start']:.2f} -> {row['end']:.2f} in {row['wall_s']:.0f} s", flush=True)
-            told = {
+            report = {
                 "least_rise": LEAST_RISE,
                 "cpu_count": len(os.sched_getaffinity(0)),
                 "python": platform.python_version(),
                 "torch": version("torch"),
                 "runs": {name: runs[name] for name in CASES if name in runs},
             }
-            said.output.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            arguments.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(table(runs))
-    if said.docs:
-        said.docs.write_text(page(text, runs), encoding="utf-8")
-    print(f"kept in {said.output}")
+    if arguments.docs:
+        arguments.docs.write_text(page(text, runs), encoding="utf-8")
+    print(f"kept in {arguments.output}")
     few = [CASES[name].title for name, row in runs.items() if not row["learnt"]]
     if few:
         print(f"did not rise by {LEAST_RISE}: {', '.join(few)}", file=sys.stderr)

@@ -90,8 +90,8 @@ def run(command: Command, folder: Path) -> None:
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != command.exit_code:
             output.seek(0)
-            said = output.read().decode(errors="replace")
-            raise SystemExit(f"{command.name}: exit code {process.returncode}, not {command.exit_code}\n{said}")
+            text = output.read().decode(errors="replace")
+            raise SystemExit(f"{command.name}: exit code {process.returncode}, not {command.exit_code}\n{text}")
 
 
 def measure(repeats: int) -> list[Command]:
@@ -141,7 +141,7 @@ def report(listed: list[Command], load_before: tuple[float, ...]) -> dict[str, A
 
 def _plugins() -> list[str]:
     """Every one that is installed is imported by Hydra where it looks for plugins."""
-    names = {str(found.name) for found in importlib.metadata.distributions() if found.name}
+    names = {str(package.name) for package in importlib.metadata.distributions() if package.name}
     return sorted(name for name in names if name.startswith("hydra-") and name != "hydra-core")
 
 
@@ -153,18 +153,18 @@ def _git(*words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     lines = [f"{'':<27}{'median s':>9}{'CPU s':>8}{'x python':>10}{'x Hydra':>9}{'aim s':>7}"]
-    for name, row in found["commands"].items():
+    for name, row in results["commands"].items():
         aim = "" if row["aim_s"] is None else f"{row['aim_s']:.2f}"
         late = " (missed)" if row["aim_s"] is not None and row["wall_s"] > row["aim_s"] else ""
         numbers = f"{row['wall_s']:>9.3f}{row['cpu_s']:>8.3f}{row['times_python']:>10.1f}{row['times_hydra']:>9.2f}"
         lines.append(f"{name:<27}{numbers}{aim:>7}{late}")
-    fields = ", ".join(f"{name} {count}" for name, count in found["fields"].items())
-    before, after = (values[0] for values in found["load_average"].values())
-    versions = f"python {found['python']}, hydra {found['hydra']}, omegaconf {found['omegaconf']}"
-    lines.append(f"{versions}; plugins: {', '.join(found['hydra_plugins']) or 'none'}")
-    lines.append(f"fields: {fields}; load {before:.1f} to {after:.1f} on {found['cpu_count']} cores")
+    fields = ", ".join(f"{name} {count}" for name, count in results["fields"].items())
+    before, after = (values[0] for values in results["load_average"].values())
+    versions = f"python {results['python']}, hydra {results['hydra']}, omegaconf {results['omegaconf']}"
+    lines.append(f"{versions}; plugins: {', '.join(results['hydra_plugins']) or 'none'}")
+    lines.append(f"fields: {fields}; load {before:.1f} to {after:.1f} on {results['cpu_count']} cores")
     return "\n".join(lines)
 
 
@@ -176,10 +176,10 @@ def main() -> None:
     if arguments.repeats < 1:
         parser.error("--repeats: at least 1")
     load_before = os.getloadavg()
-    found = report(measure(arguments.repeats), load_before)
+    results = report(measure(arguments.repeats), load_before)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(table(results))
     print(f"kept in {arguments.output}")
 
 

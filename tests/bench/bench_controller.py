@@ -57,8 +57,8 @@ def make_run(folder: Path, groups_in_flight: int, samples: int, steps: int) -> R
     ]
     folder.mkdir()
     (folder / "config.yaml").write_text(to_yaml(load(ROOT / "experiments/grpo.yaml", overrides).values))
-    said = {"run_id": "bench", "experiment": "grpo", "folder": str(folder), "cwd": str(folder)}
-    (folder / "run.json").write_text(json.dumps(said))
+    facts = {"run_id": "bench", "experiment": "grpo", "folder": str(folder), "cwd": str(folder)}
+    (folder / "run.json").write_text(json.dumps(facts))
     (folder / "attempt.json").write_text(json.dumps({"attempt": 1, "step": 0, "checkpoint": None}))
     return open_run(folder)
 
@@ -68,7 +68,7 @@ def cpu_s(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-class Around:
+class MockParts:
     """Everybody but the controller."""
 
     def __init__(
@@ -104,11 +104,11 @@ class Around:
             while self.running >= self.max_in_flight:
                 await asyncio.sleep(0.002)
             body = {"worker": "episodes/0", "want": self.max_in_flight - self.running}
-            said = await self.worker.json("POST", self.address, "/lease", body)
-            if said.get("end"):
+            answer = await self.worker.json("POST", self.address, "/lease", body)
+            if answer.get("end"):
                 handing_in.cancel()
                 return
-            for lease in said["leases"]:
+            for lease in answer["leases"]:
                 self.running += 1
                 task = asyncio.create_task(self._generate(lease))
                 tasks.add(task)
@@ -132,7 +132,7 @@ class Around:
             await self.finished.wait()
             self.finished.clear()
             results, self.results = self.results, []
-            header = {"worker": "episodes/0", "results": [said for said, _ in results]}
+            header = {"worker": "episodes/0", "results": [entry for entry, _ in results]}
             await self.worker.json("POST", self.address, "/finish", pack(header, [blob for _, blob in results]))
 
     async def train(self) -> int:
@@ -175,15 +175,15 @@ async def measure(in_flight: int, samples: int, trajectories: int, folder: Path)
         worker = await stack.enter_async_context(HttpClient(Identity("episodes", 0), SECRET))
         waiting = NamedWait("the controller", 60.0, "bench")
         address = parse_entry(await asyncio.to_thread(names.wait, "rollout/0", waiting)).address
-        around = Around(run, address, trainer, worker, groups, steps)
+        mocks = MockParts(run, address, trainer, worker, groups, steps)
         app = application(CallGuard(SECRET, 0))
-        app.add_routes([web.post("/control/update_weights", around.update)])
+        app.add_routes([web.post("/control/update_weights", mocks.update)])
         served = await serve(app, "127.0.0.1")
         stack.push_async_callback(served.close)
         announce(names, Identity("server", 0), served.address)
         began, before = time.perf_counter(), cpu_s(controller.pid)
-        working = asyncio.create_task(around.work())
-        count = await around.train()
+        working = asyncio.create_task(mocks.work())
+        count = await mocks.train()
         wall_s, used_s = time.perf_counter() - began, cpu_s(controller.pid) - before
         await trainer.json("POST", address, "/finished", {"step": steps, "early": False})
         await working
@@ -204,15 +204,17 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--samples", type=int, nargs="+", default=[8, 1], help="samples of a group")
     parser.add_argument("--output", type=Path, default=ROOT / "build/bench/controller.json")
-    said = parser.parse_args()
+    arguments = parser.parse_args()
     load_before = os.getloadavg()
-    found, growth = [], {}
+    rows, growth = [], {}
     with tempfile.TemporaryDirectory() as folder:
-        for samples in said.samples:
+        for samples in arguments.samples:
             costs = []
-            for in_flight in said.in_flight:
-                row = run_async(measure(in_flight, samples, said.trajectories, Path(folder) / f"{samples}-{in_flight}"))
-                found.append(row)
+            for in_flight in arguments.in_flight:
+                row = run_async(
+                    measure(in_flight, samples, arguments.trajectories, Path(folder) / f"{samples}-{in_flight}")
+                )
+                rows.append(row)
                 costs.append(row["controller_cpu_ms_per_trajectory"])
                 cost, speed = f"{costs[-1]:.3f} ms of CPU per trajectory", f"{row['trajectories_per_s']:.0f}/s"
                 print(f"{in_flight} in flight, in groups of {samples}: {cost}, {speed}")
@@ -223,15 +225,15 @@ def main() -> None:
         "what": "CPU time of the controller for each trajectory, mock server and workers",
         "tokens_per_trajectory": TOKENS,
         "aim_ms": AIM_MS,
-        "measured": found,
+        "measured": rows,
         "growth": growth,
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
         "load_average": {"before": load_before, "after": os.getloadavg()},
     }
-    said.output.parent.mkdir(parents=True, exist_ok=True)
-    said.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {said.output}")
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -60,22 +60,22 @@ def best_threads(run_dir: Path, folder: Path) -> int:
     """All cores may be slower than one, for so small a model: a few steps with each decide."""
     taken = {}
     for threads in sorted({1, len(os.sched_getaffinity(0))}):
-        found, _ = run_plain(run_dir, folder, PILOT_STEPS, threads)
-        taken[threads] = found["steps"][-1][1] - found["steps"][0][1]
+        result, _ = run_plain(run_dir, folder, PILOT_STEPS, threads)
+        taken[threads] = result["steps"][-1][1] - result["steps"][0][1]
     return min(taken, key=lambda threads: taken[threads])
 
 
 def measure(steps: int | None, overrides: list[str], folder: Path) -> dict[str, Any]:
-    said = [*overrides, *([f"total_train_steps={steps}"] if steps is not None else [])]
+    words = [*overrides, *([f"total_train_steps={steps}"] if steps is not None else [])]
     rows: dict[str, dict[str, Any]] = {}
     for name in (ASYNC, SYNC):
         print(f"{name} ...", flush=True)
-        run_dir, watched = run_ring(name, folder, said)
+        run_dir, watched = run_ring(name, folder, words)
         rows[name] = ring_times.ring(run_dir, watched)
     print(f"{PLAIN} ...", flush=True)
     threads = best_threads(run_dir, folder)
-    found, watched = run_plain(run_dir, folder, rows[SYNC]["steps"], threads)
-    rows[PLAIN] = ring_times.plain(found, watched.wall_s, watched.cpu_s, watched.began)
+    result, watched = run_plain(run_dir, folder, rows[SYNC]["steps"], threads)
+    rows[PLAIN] = ring_times.plain(result, watched.wall_s, watched.cpu_s, watched.began)
     return rows
 
 
@@ -120,8 +120,8 @@ def _git(*words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def table(found: dict[str, Any]) -> str:
-    runs, ratios = found["runs"], found["ratios"]
+def table(results: dict[str, Any]) -> str:
+    runs, ratios = results["runs"], results["ratios"]
     head = (
         "first step",
         "wall/step",
@@ -152,16 +152,16 @@ def table(found: dict[str, Any]) -> str:
         lines.append("  " + ", ".join(f"{part.removesuffix('_s')} {1000 * value:.0f}" for part, value in parts.items()))
         by_process = row.get("cpu_s_per_step_by_process")
         if by_process:
-            said = ", ".join(f"{role} {1000 * used:.0f}" for role, used in by_process.items())
-            lines.append(f"  CPU by process: {said}")
+            times = ", ".join(f"{role} {1000 * used:.0f}" for role, used in by_process.items())
+            lines.append(f"  CPU by process: {times}")
     lines += [
         "",
-        f"asynchronous: {_number(found['asynchronous_speedup'])} times as fast as synchronous; its ceiling, "
-        f"(generation + training) / the longer of the two: {_number(found['asynchronous_ceiling'])}",
+        f"asynchronous: {_number(results['asynchronous_speedup'])} times as fast as synchronous; its ceiling, "
+        f"(generation + training) / the longer of the two: {_number(results['asynchronous_ceiling'])}",
         f"the plain loop (threads: {runs[PLAIN]['threads']}) got the same rewards as the synchronous ring in the first "
-        f"{found['same_rewards_as_plain']} of {runs[PLAIN]['steps']} steps",
+        f"{results['same_rewards_as_plain']} of {runs[PLAIN]['steps']} steps",
         "load {:.1f} to {:.1f} on {} cores".format(
-            found["load_average"]["before"][0], found["load_average"]["after"][0], found["cpu_count"]
+            results["load_average"]["before"][0], results["load_average"]["after"][0], results["cpu_count"]
         ),
     ]
     return "\n".join(lines)
@@ -176,16 +176,16 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="for the configuration, such as seed=3")
     parser.add_argument("--steps", type=int, help="fewer steps than the file says")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "ring.json", help="JSON of it all")
-    said = parser.parse_args()
-    if said.steps is not None and said.steps < 2:
+    arguments = parser.parse_args()
+    if arguments.steps is not None and arguments.steps < 2:
         parser.error("--steps: at least 2")
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="bench-ring-") as name:
-        found = report(measure(said.steps, said.overrides, Path(name)), load_before)
-    said.output.parent.mkdir(parents=True, exist_ok=True)
-    said.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
-    print(f"kept in {said.output}")
+        results = report(measure(arguments.steps, arguments.overrides, Path(name)), load_before)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(table(results))
+    print(f"kept in {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -75,18 +75,18 @@ def measure_answers(engine: str, root: Path, in_flight: list[int], repeats: int)
         server.close()
     for count in in_flight:
         alone[count] += [models.generate(models.prompts(count)) for _ in range(repeats)]
-    found: dict[str, Any] = {"ready_s": ready_s, "first_token_s": taken.pop("first_token_s"), "in_flight": {}}
+    result: dict[str, Any] = {"ready_s": ready_s, "first_token_s": taken.pop("first_token_s"), "in_flight": {}}
     for count in in_flight:
         tokens = count * models.NEW
         mine, transformers = median(taken[count]), median(alone[count])
-        found["in_flight"][count] = {
+        result["in_flight"][count] = {
             "tokens_per_s": tokens / mine,
             "transformers_tokens_per_s": tokens / transformers,
             "times_transformers": transformers / mine,
             "runs_s": taken[count],
             "transformers_runs_s": alone[count],
         }
-    return found
+    return result
 
 
 async def _answer(server: LiveServer, in_flight: list[int], repeats: int, began: float) -> dict[Any, Any]:
@@ -95,15 +95,15 @@ async def _answer(server: LiveServer, in_flight: list[int], repeats: int, began:
         await one.generate(group("first", max_new_tokens=1))
         taken: dict[Any, Any] = {"first_token_s": time.perf_counter() - began}
         for count in in_flight:
-            asked = models.prompts(count)
-            await _wave(one, asked, 0)
-            taken[count] = [await _wave(one, asked, number) for number in range(1, repeats + 1)]
+            prompts = models.prompts(count)
+            await _wave(one, prompts, 0)
+            taken[count] = [await _wave(one, prompts, number) for number in range(1, repeats + 1)]
     return taken
 
 
-async def _wave(one: ServerSession, asked: list[list[int]], number: int) -> float:
+async def _wave(one: ServerSession, prompts: list[list[int]], number: int) -> float:
     """All at once, and every one has a seed of its own."""
-    groups = [group(f"{number}.{place}", each, 1, 1000 * number + place, **EXACT) for place, each in enumerate(asked)]
+    groups = [group(f"{number}.{place}", each, 1, 1000 * number + place, **EXACT) for place, each in enumerate(prompts)]
     began = time.perf_counter()
     answers = await one.generate(*groups)
     seconds = time.perf_counter() - began
@@ -121,15 +121,15 @@ def measure_weights(engine: str, root: Path, megabytes: int, repeats: int) -> di
     tensors = [tensor for _, tensor in server.tensors(1)]
     standby = [torch.empty_like(tensor) for tensor in tensors]
     copy_s = [_copied(tensors, standby) for _ in range(COPIES + 1)][1:]
-    found: dict[str, Any] = {"num_bytes": sum(tensor.nbytes for tensor in tensors), "copy_s": median(copy_s)}
+    result: dict[str, Any] = {"num_bytes": sum(tensor.nbytes for tensor in tensors), "copy_s": median(copy_s)}
     try:
         server.start()
         for transport in TRANSPORTS:
             rows = asyncio.run(_update(server, transport, root, repeats))[1:]
-            found[transport] = _summary(rows, found["copy_s"])
+            result[transport] = _summary(rows, result["copy_s"])
     finally:
         server.close()
-    return found
+    return result
 
 
 def _copied(tensors: list[torch.Tensor], standby: list[torch.Tensor]) -> float:
@@ -152,45 +152,45 @@ async def _update(server: LiveServer, transport: str, root: Path, repeats: int) 
             if transport == "disk":
                 body = server.published(seed, root=memory)
                 published = time.perf_counter()
-                said = await one.post("/control/update_weights", body, 300)
+                answer = await one.post("/control/update_weights", body, 300)
             else:
                 version = server.next_version()
                 flat = room = flatten(version, server.tensors(seed), probe, server.run.run_id, room)
                 published = time.perf_counter()
-                said = await send_flat(one, flat)
+                answer = await send_flat(one, flat)
             served = time.perf_counter()
             row = {"publish_s": published - began, "publish_to_served_s": served - published}
-            rows.append(row | {"stall_s": said["stall_s"], "load_s": said["load_s"]})
+            rows.append(row | {"stall_s": answer["stall_s"], "load_s": answer["load_s"]})
     return rows
 
 
 def _summary(rows: list[dict[str, float]], copy_s: float) -> dict[str, Any]:
-    found: dict[str, Any] = {name: median(row[name] for row in rows) for name in rows[0]}
-    found["stall_times_copy"] = found["stall_s"] / copy_s
-    found["published_to_served_times_copy"] = found["publish_to_served_s"] / copy_s
-    return {**found, "runs": rows}
+    medians: dict[str, Any] = {name: median(row[name] for row in rows) for name in rows[0]}
+    medians["stall_times_copy"] = medians["stall_s"] / copy_s
+    medians["published_to_served_times_copy"] = medians["publish_to_served_s"] / copy_s
+    return {**medians, "runs": rows}
 
 
 # What is told.
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     lines = [f"{'':<12}{'in flight':>10}{'tokens/s':>10}{'transformers':>14}{'ratio':>8}"]
-    for engine, row in found["answers"].items():
+    for engine, row in results["answers"].items():
         for count, each in row["in_flight"].items():
             numbers = f"{each['tokens_per_s']:>10.0f}{each['transformers_tokens_per_s']:>14.0f}"
             lines.append(f"{engine:<12}{count:>10}{numbers}{each['times_transformers']:>8.2f}")
-    for engine, row in found["answers"].items():
+    for engine, row in results["answers"].items():
         lines.append(f"{engine}: ready after {row['ready_s']:.1f} s, first token after {row['first_token_s']:.1f} s")
     lines += ["", f"{'weights':<24}" + "".join(f"{word:>13}" for word in COLUMNS)]
-    for engine, row in found["weights"].items():
+    for engine, row in results["weights"].items():
         for transport in TRANSPORTS:
             each = row[transport]
             times = [each[name] for name in COLUMNS.values()]
             lines.append(f"{engine + ', ' + transport:<24}" + "".join(f"{number:>13.3f}" for number in times))
         lines.append(f"  {row['num_bytes'] / 1e6:.0f} MB; a copy in memory takes {row['copy_s']:.3f} s")
-    lines += [f"{engine}: left out: {reason}" for engine, reason in found["left_out"].items()]
-    lines.append(f"load {found['load_average'][0]:.1f} on {found['cpu_count']} cores")
+    lines += [f"{engine}: left out: {reason}" for engine, reason in results["left_out"].items()]
+    lines.append(f"load {results['load_average'][0]:.1f} on {results['cpu_count']} cores")
     return "\n".join(lines)
 
 
@@ -201,29 +201,31 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="of everything; the median of its times counts")
     parser.add_argument("--megabytes", type=int, default=270, help="size of the weights that are updated")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "serving.json", help="JSON of it all")
-    said = parser.parse_args()
-    if min(said.repeats, said.megabytes, *said.in_flight) < 1:
+    arguments = parser.parse_args()
+    if min(arguments.repeats, arguments.megabytes, *arguments.in_flight) < 1:
         parser.error("--repeats, --megabytes, --in-flight: at least 1")
     torch.set_num_threads(1)
-    left_out = {engine: reason for engine in said.engines if (reason := missing(engine))}
-    found: dict[str, Any] = {
+    left_out = {engine: reason for engine in arguments.engines if (reason := missing(engine))}
+    results: dict[str, Any] = {
         **{"python": platform.python_version(), "torch": torch.__version__, "cpu_count": os.cpu_count()},
         **{"load_average": os.getloadavg(), "prompt": models.PROMPT, "new": models.NEW, "left_out": left_out},
         **{"answers": {}, "weights": {}},
     }
     with tempfile.TemporaryDirectory(prefix="bench-serving-") as name:
-        for engine in said.engines:
+        for engine in arguments.engines:
             if engine in left_out:
                 continue
             print(f"{engine} ...", flush=True)
-            found["answers"][engine] = measure_answers(engine, Path(name) / engine, said.in_flight, said.repeats)
-            found["weights"][engine] = measure_weights(
-                engine, Path(name) / f"{engine}-large", said.megabytes, said.repeats
+            results["answers"][engine] = measure_answers(
+                engine, Path(name) / engine, arguments.in_flight, arguments.repeats
             )
-    said.output.parent.mkdir(parents=True, exist_ok=True)
-    said.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
-    print(f"kept in {said.output}")
+            results["weights"][engine] = measure_weights(
+                engine, Path(name) / f"{engine}-large", arguments.megabytes, arguments.repeats
+            )
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(table(results))
+    print(f"kept in {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -31,25 +31,25 @@ AIMS = {"packed": 2.5, "chunked_time": 1.1, "chunked_memory_gb": 0.5}
 
 def measure(small: bool = False) -> dict[str, Any]:
     """`small`: in seconds, to see that all of it works."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if small:
-        found["packing"] = training_packing.measure(4, 4, 16, repeats=2)
-        found["logprobs"] = training_logprobs.measure(64, 128, 16)
-        found["step"] = [training_trainer.measure("tiny", training_trainer.TINY, [4, 6, 9], steps=2)]
-        return found
-    found["packing"] = training_packing.measure()
-    found["logprobs"] = training_logprobs.measure()
+        results["packing"] = training_packing.measure(4, 4, 16, repeats=2)
+        results["logprobs"] = training_logprobs.measure(64, 128, 16)
+        results["step"] = [training_trainer.measure("tiny", training_trainer.TINY, [4, 6, 9], steps=2)]
+        return results
+    results["packing"] = training_packing.measure()
+    results["logprobs"] = training_logprobs.measure()
     tiny, smollm2 = training_trainer.TINY, training_trainer.SMOLLM2
-    found["step"] = [
+    results["step"] = [
         training_trainer.measure("tiny, sums", tiny, training_trainer.addition_lengths(128), steps=20),
         training_trainer.measure("tiny, 16 to 128 tokens", tiny, training_trainer.short_lengths(32), steps=5),
         training_trainer.measure("SmolLM2-135M", smollm2, training_trainer.short_lengths(6), steps=2),
     ]
-    return found
+    return results
 
 
-def report(found: dict[str, Any], threads: int, took_s: float) -> dict[str, Any]:
-    packing, logprobs = found["packing"], found["logprobs"]
+def report(results: dict[str, Any], threads: int, took_s: float) -> dict[str, Any]:
+    packing, logprobs = results["packing"], results["logprobs"]
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -58,7 +58,7 @@ def report(found: dict[str, Any], threads: int, took_s: float) -> dict[str, Any]
         "cpu_count": os.cpu_count(),
         "load_average": os.getloadavg(),
         "took_s": took_s,
-        **found,
+        **results,
         "aims": {
             "packed": {"aim": AIMS["packed"], "met": packing["times_faster"] >= AIMS["packed"]},
             "chunked_time": {"aim": AIMS["chunked_time"], "met": logprobs["times_as_long"] <= AIMS["chunked_time"]},
@@ -70,28 +70,29 @@ def report(found: dict[str, Any], threads: int, took_s: float) -> dict[str, Any]
     }
 
 
-def table(found: dict[str, Any]) -> str:
-    packing, logprobs = found["packing"], found["logprobs"]
-    aims = {name: "" if row["met"] else f"   aim {row['aim']}: missed" for name, row in found["aims"].items()}
+def table(results: dict[str, Any]) -> str:
+    packing, logprobs = results["packing"], results["logprobs"]
+    aims = {name: "" if row["met"] else f"   aim {row['aim']}: missed" for name, row in results["aims"].items()}
     lines = [
         f"{'':<58}{'theirs':>10}{'ours':>10}{'ratio':>8}",
         _line("padded and packed rows, CPU s", packing["seconds"], packing["times_faster"], aims["packed"]),
         _line("all logits and chunks, CPU s", logprobs["seconds"], logprobs["times_as_long"], aims["chunked_time"]),
         _line("  extra memory, GB", logprobs["extra_memory_gb"], None, aims["chunked_memory_gb"]),
     ]
-    for row in found["step"]:
+    for row in results["step"]:
         what = f"Trainer's and our step, tokens/CPU s: {row['model']}"
         lines.append(_line(what, row["tokens_per_s"], row["times_faster"], ""))
     gaps = [packing["largest_gradient_difference"], *logprobs["largest_difference"].values()]
     lines.append(f"largest relative difference of a gradient or log-probability: {max(gaps):.1e}")
-    lines.append(f"load {found['load_average'][0]:.1f} on {found['cpu_count']} cores; took {found['took_s']:.0f} s")
+    load = f"load {results['load_average'][0]:.1f} on {results['cpu_count']} cores"
+    lines.append(f"{load}; took {results['took_s']:.0f} s")
     return "\n".join(lines)
 
 
 def _line(what: str, both: Mapping[str, float], ratio: float | None, note: str) -> str:
     theirs, ours = both.values()
-    said = "" if ratio is None else f"{ratio:.2f}"
-    return f"{what:<58}{theirs:>10.3g}{ours:>10.3g}{said:>8}{note}"
+    text = "" if ratio is None else f"{ratio:.2f}"
+    return f"{what:<58}{theirs:>10.3g}{ours:>10.3g}{text:>8}{note}"
 
 
 def main() -> None:
@@ -101,20 +102,20 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=ROOT / "build" / "bench" / "training.json", help="JSON of it all"
     )
-    said = parser.parse_args()
-    if said.threads < 1:
+    arguments = parser.parse_args()
+    if arguments.threads < 1:
         parser.error("--threads: at least 1")
-    torch.set_num_threads(said.threads)
-    os.environ["OMP_NUM_THREADS"] = str(said.threads)
+    torch.set_num_threads(arguments.threads)
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     began = time.perf_counter()
-    found = measure(said.small)
-    found = report(found, said.threads, time.perf_counter() - began)
-    said.output.parent.mkdir(parents=True, exist_ok=True)
-    said.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
-    print(f"kept in {said.output}")
+    results = measure(arguments.small)
+    results = report(results, arguments.threads, time.perf_counter() - began)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(table(results))
+    print(f"kept in {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ def measure(folder: Path, tensors: dict[str, Tensor], repeats: int) -> Times:
         with times("publish"):
             path = publish_weights(folder, version, tensors.items(), None, "bench")
         with times("load and verify"):
-            found = load_version(path, expected, version - 1)
+            loaded = load_version(path, expected, version - 1)
         with times("copy what was loaded"):
-            stage(found.tensors, standby)
+            stage(loaded.tensors, standby)
         with times("hash what is in use"):
-            compare(found.hashes, {name: tensor_hash(tensor) for name, tensor in standby.items()}, version)
-        del found
+            compare(loaded.hashes, {name: tensor_hash(tensor) for name, tensor in standby.items()}, version)
+        del loaded
         remove_versions(folder, keep=set(range(version - KEPT + 1, version + 1)))
     return times
 
@@ -97,18 +97,18 @@ def report(times: Times, tensors: dict[str, Tensor], folder: Path, transports: d
     }
 
 
-def table(found: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     lines = [f"{'':<24}{'median s':>10}{'CPU s':>9}{'x copy':>9}"]
-    for what, row in found["steps"].items():
+    for what, row in results["steps"].items():
         lines.append(f"{what:<24}{row['wall_s']:>10.4f}{row['cpu_s']:>9.4f}{row['times_copy']:>9.2f}")
     lines.append(f"{'':<24}{'stall s':>10}{'x copy':>9}{'served s':>10}{'x copy':>9}")
     for what in ("disk", "collective"):
-        row = found["transports"][what]
+        row = results["transports"][what]
         stall, served = row["stall_s"], row["published_to_served_s"]
         times = row["stall_times_copy"], row["published_to_served_times_copy"]
         lines.append(f"{what:<24}{stall:>10.4f}{times[0]:>9.2f}{served:>10.4f}{times[1]:>9.2f}")
-    size = f"{found['num_bytes'] / 1e6:.0f} MB in {found['num_tensors']} tensors, through {found['folder']}"
-    lines.append(f"{size}; load {found['load_average'][0]:.1f} on {found['cpu_count']} cores")
+    size = f"{results['num_bytes'] / 1e6:.0f} MB in {results['num_tensors']} tensors, through {results['folder']}"
+    lines.append(f"{size}; load {results['load_average'][0]:.1f} on {results['cpu_count']} cores")
     return "\n".join(lines)
 
 
@@ -126,10 +126,10 @@ def main() -> None:
         folder = Path(name) / "weights"
         steps = measure(folder, tensors, arguments.repeats)
         transports = weights_transports.measure(folder, arguments.megabytes, arguments.repeats)
-        found = report(steps, tensors, folder, transports)
+        results = report(steps, tensors, folder, transports)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(table(results))
     print(f"kept in {arguments.output}")
 
 

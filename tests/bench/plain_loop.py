@@ -109,7 +109,7 @@ class Loop:
     def prompts(self, rows: Sequence[dict[str, Any]]) -> list[tuple[int, ...]]:
         return [tuple(ids) for ids in self.tokenizer.encode_all([row["prompt"] for row in rows])]
 
-    def worth(self, rows: Sequence[dict[str, Any]], answers: Sequence[Sequence[int]]) -> list[dict[str, float]]:
+    def score_answers(self, rows: Sequence[dict[str, Any]], answers: Sequence[Sequence[int]]) -> list[dict[str, float]]:
         texts = self.tokenizer.decode_all(answers)
         return [self.reward(row["prompt"], text, row) for row, text in zip(rows, texts, strict=True)]
 
@@ -125,8 +125,8 @@ class Loop:
             arrays[VERSIONS] += [-1] * before + sample.versions
             arrays["lengths"].append(before + after)
         rows = [self.rows[self.order.row(int(group.id))] for group, _ in samples]
-        worth = self.worth(rows, [sample.token_ids for _, sample in samples])
-        rewards = [sum(value for name, value in parts.items() if name != "score") for parts in worth]
+        parts_of_each = self.score_answers(rows, [sample.token_ids for _, sample in samples])
+        rewards = [sum(value for name, value in parts.items() if name != "score") for parts in parts_of_each]
         self.rewards.append(sum(rewards) / len(rewards))
         kinds = {"token_ids": np.int32, "loss_mask": np.uint8, SAMPLER: np.float32, VERSIONS: np.int32}
         packed = {name: np.array(values, kinds.get(name, np.int32)) for name, values in arrays.items()}
@@ -150,8 +150,8 @@ class Loop:
             sampling = parse_sampling(self.settings.evaluation_sampling, self.server.vocab_size)
             groups = [GroupRequest(str(n), ids, 1, 0, sampling) for n, ids in enumerate(self.prompts(self.held_out))]
             answers = [finished.samples[0].token_ids for finished in self.server.generate(groups)]
-            found = [parts["score"] for parts in self.worth(self.held_out, answers)]
-        self.scores.append([version, sum(found) / len(found), time.time(), time.process_time() - BEGAN_CPU])
+            scores = [parts["score"] for parts in self.score_answers(self.held_out, answers)]
+        self.scores.append([version, sum(scores) / len(scores), time.time(), time.process_time() - BEGAN_CPU])
 
 
 def main() -> None:
@@ -160,11 +160,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)
-    said = parser.parse_args()
+    arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    found = Loop(open_run(said.run_dir), said.steps, said.threads).go()
-    said.output.write_text(json.dumps(found), encoding="utf-8")
+    result = Loop(open_run(arguments.run_dir), arguments.steps, arguments.threads).go()
+    arguments.output.write_text(json.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -49,27 +49,27 @@ def ring(run_dir: Path, watched: Watched) -> dict[str, Any]:
     }
 
 
-def plain(found: dict[str, Any], wall_s: float, cpu_s: float, began: float) -> dict[str, Any]:
+def plain(result: dict[str, Any], wall_s: float, cpu_s: float, began: float) -> dict[str, Any]:
     """The same of the loop without a ring."""
-    times = [(when, cpu) for _, when, cpu in found["steps"]]
+    times = [(when, cpu) for _, when, cpu in result["steps"]]
     count = len(times)
-    cpu_by_score = {when: cpu for _, _, when, cpu in found["scores"]}
+    cpu_by_score = {when: cpu for _, _, when, cpu in result["scores"]}
     return {
         "steps": count,
-        "threads": found["threads"],
+        "threads": result["threads"],
         "wall_s": wall_s,
         "cpu_s": cpu_s,
         "first_step_s": times[0][0] - began,
         **per_step(times),
-        "where_a_step_goes": {f"{name}_s": seconds / count for name, seconds in found["parts_s"].items()},
+        "where_a_step_goes": {f"{name}_s": seconds / count for name, seconds in result["parts_s"].items()},
         "learnt": learnt(
-            [(step, score, when) for step, score, when, _ in found["scores"]],
+            [(step, score, when) for step, score, when, _ in result["scores"]],
             began,
             times[0][0],
             lambda when: cpu_by_score[when],
         ),
-        "scores": [[step, score] for step, score, _, _ in found["scores"]],
-        "rewards": found["rewards"],
+        "scores": [[step, score] for step, score, _, _ in result["scores"]],
+        "rewards": result["rewards"],
     }
 
 
@@ -83,10 +83,10 @@ def per_step(times: Sequence[tuple[float, float]]) -> dict[str, float | None]:
 
 def learnt(scores: Sequence[tuple[int, float, float]], began: float, first_step: float, cpu_at: Any) -> dict[str, Any]:
     """When the score was first high enough: since the command, and since the first step. None where it never was."""
-    found = next((entry for entry in scores if entry[1] >= LEARNT), None)
-    if found is None:
+    reached = next((entry for entry in scores if entry[1] >= LEARNT), None)
+    if reached is None:
         return {"score": LEARNT, "step": None, "wall_s": None, "wall_s_from_first_step": None, "cpu_s": None}
-    step, _, when = found
+    step, _, when = reached
     times = {"wall_s": when - began, "wall_s_from_first_step": when - first_step, "cpu_s": cpu_at(when)}
     return {"score": LEARNT, "step": step, **times}
 
@@ -115,13 +115,13 @@ def where(steps: Sequence[Line]) -> dict[str, float]:
     """Means over the steps: parts of the trainer's step, and what servers did meanwhile."""
     names = [f"perf/{part}_s" for part in ("step", *TRAINER_PARTS, *SERVER_PARTS)]
     names += ["perf/generate_busy_share", "perf/cpu_s", "offpolicy/staleness_mean"]
-    found = {}
+    means = {}
     for name in names:
         # A checkpoint is not in every step: what is not there took no time.
         values = [line.get(name) or 0.0 for line in steps]
         if any(name in line for line in steps):
-            found[SHORT.get(name, name.partition("/")[2])] = fmean(values)
-    return found
+            means[SHORT.get(name, name.partition("/")[2])] = fmean(values)
+    return means
 
 
 def ceiling(parts: dict[str, float]) -> float | None:

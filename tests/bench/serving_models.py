@@ -72,12 +72,12 @@ def prompts(count: int) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def generate(asked: list[list[int]]) -> float:
+def generate(prompts: list[list[int]]) -> float:
     """Seconds that transformers takes for the same answers, with the log-probabilities of their tokens."""
     began = time.perf_counter()
-    ids = torch.tensor(asked)
+    ids = torch.tensor(prompts)
     model: Any = tiny(0)
-    found = model.generate(
+    output = model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
         do_sample=True,
@@ -88,7 +88,7 @@ def generate(asked: list[list[int]]) -> float:
         output_logits=True,
         return_dict_in_generate=True,
     )
-    logprobs = torch.stack(found.logits, 1).float().log_softmax(-1)
-    chosen = logprobs.gather(2, found.sequences[:, PROMPT:, None])[:, :, 0].tolist()
-    assert len(chosen) == len(asked) and len(chosen[0]) == NEW
+    logprobs = torch.stack(output.logits, 1).float().log_softmax(-1)
+    chosen = logprobs.gather(2, output.sequences[:, PROMPT:, None])[:, :, 0].tolist()
+    assert len(chosen) == len(prompts) and len(chosen[0]) == NEW
     return time.perf_counter() - began

@@ -24,18 +24,18 @@ def test_the_benchmark_measures_every_answer(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
 
-    found = json.loads(output.read_text(encoding="utf-8"))
-    assert list(found["commands"]) == [*BASES, *ANSWERS]
-    for name, row in found["commands"].items():
+    results = json.loads(output.read_text(encoding="utf-8"))
+    assert list(results["commands"]) == [*BASES, *ANSWERS]
+    for name, row in results["commands"].items():
         assert len(row["runs_s"]) == 1
         assert row["wall_s"] == row["runs_s"][0] > 0
         assert row["cpu_s"] > 0
         assert all(math.isfinite(row[ratio]) and row[ratio] > 0 for ratio in ("times_python", "times_hydra"))
         assert row["aim_s"] == ANSWERS.get(name)
         assert any(line.startswith(name) for line in done.stdout.splitlines())
-    assert set(found["fields"]) == set(EXPERIMENTS)
-    assert all(count > 100 for count in found["fields"].values())
-    assert all(found[name].count(".") >= 2 for name in ("python", "hydra", "omegaconf"))
-    assert len(found["load_average"]["before"]) == len(found["load_average"]["after"]) == 3
-    assert found["commit"] is None or len(found["commit"]) == 40
+    assert set(results["fields"]) == set(EXPERIMENTS)
+    assert all(count > 100 for count in results["fields"].values())
+    assert all(results[name].count(".") >= 2 for name in ("python", "hydra", "omegaconf"))
+    assert len(results["load_average"]["before"]) == len(results["load_average"]["after"]) == 3
+    assert results["commit"] is None or len(results["commit"]) == 40
     assert str(output) in done.stdout

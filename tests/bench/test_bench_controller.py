@@ -16,7 +16,8 @@ def test_the_benchmark_measures_every_number_in_flight(tmp_path):
     command = [sys.executable, str(ROOT / "tests/bench/bench_controller.py"), *sizes, "--output", str(output)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    found = json.loads(output.read_text())
-    assert [(row["in_flight"], row["samples_per_group"]) for row in found["measured"]] == [(8, 4), (16, 4)]
-    assert all(row["trajectories"] >= 64 and row["controller_cpu_ms_per_trajectory"] >= 0 for row in found["measured"])
+    results = json.loads(output.read_text())
+    rows = results["measured"]
+    assert [(row["in_flight"], row["samples_per_group"]) for row in rows] == [(8, 4), (16, 4)]
+    assert all(row["trajectories"] >= 64 and row["controller_cpu_ms_per_trajectory"] >= 0 for row in rows)
     assert "16 in flight, in groups of 4" in done.stdout

@@ -49,27 +49,27 @@ def watched() -> Watched:
     return Watched(began=BEGAN, wall_s=18.0, cpu_s=14.0, looks=looks, seen=seen)
 
 
-def test_the_files_of_a_run_say_where_its_time_went(run_dir: Path, watched: Watched) -> None:
-    found = ring_times.ring(run_dir, watched)
-    assert (found["steps"], found["first_step_s"]) == (4, 10.0)
-    assert (found["wall_s_per_step"], found["cpu_s_per_step"]) == (2.0, 1.5)
-    assert found["cpu_s_per_step_by_process"] == {"server/0": 0.5, "trainer/0": 1.0}
-    assert found["learnt"] == {
+def test_the_files_of_a_run_show_where_its_time_went(run_dir: Path, watched: Watched) -> None:
+    row = ring_times.ring(run_dir, watched)
+    assert (row["steps"], row["first_step_s"]) == (4, 10.0)
+    assert (row["wall_s_per_step"], row["cpu_s_per_step"]) == (2.0, 1.5)
+    assert row["cpu_s_per_step_by_process"] == {"server/0": 0.5, "trainer/0": 1.0}
+    assert row["learnt"] == {
         "score": 0.9,
         "step": 3,
         "wall_s": 15.0,
         "wall_s_from_first_step": 5.0,
         "cpu_s": 11.25,
     }
-    assert found["start"] == {
+    assert row["start"] == {
         "the first process of the run is there": 1.5,
         "the server is ready": 7.25,
         "the first group is handed out": 8.0,
         "the first batch is there": 9.5,
         "the first step is done": 10.0,
     }
-    assert list(found["start"].values()) == sorted(found["start"].values())
-    assert found["where_a_step_goes"] == {"step_s": 2.0, "wait_s": 0.5, "generate_busy_s": 1.0}
+    assert list(row["start"].values()) == sorted(row["start"].values())
+    assert row["where_a_step_goes"] == {"step_s": 2.0, "wait_s": 0.5, "generate_busy_s": 1.0}
 
 
 def test_the_ceiling_is_what_doing_both_at_once_can_give(run_dir: Path, watched: Watched) -> None:
@@ -78,8 +78,8 @@ def test_the_ceiling_is_what_doing_both_at_once_can_give(run_dir: Path, watched:
     assert ring_times.ceiling({"step_s": 2.0}) is None
 
 
-def test_what_was_not_learnt_is_said_and_shown(run_dir: Path, watched: Watched) -> None:
-    found = ring_times.ring(run_dir, watched)
+def test_a_score_that_was_never_reached_is_reported_as_missing(run_dir: Path, watched: Watched) -> None:
+    row = ring_times.ring(run_dir, watched)
     one = {
         "threads": 1,
         "steps": [[step, BEGAN + 5 + step, 3.0 + step] for step in range(1, 5)],
@@ -90,7 +90,7 @@ def test_what_was_not_learnt_is_said_and_shown(run_dir: Path, watched: Watched) 
     plain = ring_times.plain(one, 10.0, 8.0, BEGAN)
     assert (plain["first_step_s"], plain["wall_s_per_step"], plain["cpu_s_per_step"]) == (6.0, 1.0, 1.0)
     assert plain["learnt"]["step"] is None and plain["where_a_step_goes"] == {"train_s": 0.5}
-    made = report({ASYNC: found, SYNC: {**found, "wall_s_per_step": 3.0}, PLAIN: plain}, (0.0, 0.0, 0.0))
+    made = report({ASYNC: row, SYNC: {**row, "wall_s_per_step": 3.0}, PLAIN: plain}, (0.0, 0.0, 0.0))
     assert made["asynchronous_speedup"] == 1.5
     assert made["ratios"][ASYNC]["wall_times_plain"] == 2.0
     assert made["ratios"][ASYNC]["learnt_wall_times_plain"] is None
@@ -101,17 +101,17 @@ def test_what_was_not_learnt_is_said_and_shown(run_dir: Path, watched: Watched) 
     json.dumps(made)
 
 
-def test_the_cpu_time_of_a_process_is_seen_while_it_runs(tmp_path: Path) -> None:
+def test_the_cpu_time_of_a_process_is_measured_while_it_runs(tmp_path: Path) -> None:
     code = "import time\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass"
-    found = watch([sys.executable, "-c", code], tmp_path, {"AREAL_LIKE_PROCESS": "trainer/0"}, 60.0)
-    assert found.exit_code == 0 and found.cpu_s >= 0.6
-    assert 0.05 < found.cpu_at(math.inf)["trainer/0"] <= found.cpu_s
-    assert found.cpu_at(0.0) == found.looks[0][1]
+    result = watch([sys.executable, "-c", code], tmp_path, {"AREAL_LIKE_PROCESS": "trainer/0"}, 60.0)
+    assert result.exit_code == 0 and result.cpu_s >= 0.6
+    assert 0.05 < result.cpu_at(math.inf)["trainer/0"] <= result.cpu_s
+    assert result.cpu_at(0.0) == result.looks[0][1]
 
 
-def test_what_takes_too_long_is_stopped(tmp_path: Path) -> None:
-    found = watch(["/bin/sh", "-c", "echo begun; exec sleep 3600"], tmp_path, {}, 0.5)
-    assert found.exit_code and "begun" in found.output
+def test_a_command_past_its_time_limit_is_stopped(tmp_path: Path) -> None:
+    result = watch(["/bin/sh", "-c", "echo begun; exec sleep 3600"], tmp_path, {}, 0.5)
+    assert result.exit_code and "begun" in result.output
 
 
 @pytest.mark.slow
@@ -120,11 +120,11 @@ def test_the_benchmark_runs_and_compares_the_same_work(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "tests/bench/bench_ring.py"), "--steps", "3", "--output", str(output)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(output.read_text(encoding="utf-8"))
-    assert list(found["runs"]) == [ASYNC, SYNC, PLAIN]
-    for row in found["runs"].values():
+    results = json.loads(output.read_text(encoding="utf-8"))
+    assert list(results["runs"]) == [ASYNC, SYNC, PLAIN]
+    for row in results["runs"].values():
         assert row["steps"] == 3 and 0 < row["first_step_s"] < row["wall_s"]
         assert row["wall_s_per_step"] > 0 and row["cpu_s_per_step"] > 0
-    assert found["same_rewards_as_plain"] == 3, "ring and plain loop did not do the same work"
-    assert found["asynchronous_speedup"] > 0 and 1 <= found["asynchronous_ceiling"] <= 2
+    assert results["same_rewards_as_plain"] == 3, "ring and plain loop did not do the same work"
+    assert results["asynchronous_speedup"] > 0 and 1 <= results["asynchronous_ceiling"] <= 2
     assert str(output) in done.stdout

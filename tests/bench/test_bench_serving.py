@@ -19,8 +19,8 @@ def test_the_benchmark_measures_answers_and_updates(
     words = ["--engines", "embedded", "--in-flight", "3", "--repeats", "2", "--megabytes", "4", "--output", str(output)]
     monkeypatch.setattr(sys, "argv", ["bench_serving.py", *words])
     bench_serving.main()
-    found = json.loads(output.read_text(encoding="utf-8"))
-    answers, weights = found["answers"]["embedded"], found["weights"]["embedded"]
+    results = json.loads(output.read_text(encoding="utf-8"))
+    answers, weights = results["answers"]["embedded"], results["weights"]["embedded"]
     assert 0 < answers["ready_s"] < answers["first_token_s"]
     row = answers["in_flight"]["3"]
     assert len(row["runs_s"]) == 2 and len(row["transformers_runs_s"]) == 4
@@ -33,7 +33,7 @@ def test_the_benchmark_measures_answers_and_updates(
     assert "embedded, collective" in printed and str(output) in printed
 
 
-def test_an_engine_that_is_not_there_is_left_out_with_its_reason(
+def test_a_missing_engine_is_left_out_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AREAL_LIKE_VLLM_PYTHON", str(tmp_path / "nothing"))

@@ -11,7 +11,7 @@ import torch
 from tests.bench import bench_training, training_logprobs, training_packing, training_trainer
 
 
-def found(packed: float = 3.0, chunked_s: float = 1.0, memory_gb: float = 0.4) -> dict[str, Any]:
+def results(packed: float = 3.0, chunked_s: float = 1.0, memory_gb: float = 0.4) -> dict[str, Any]:
     step = {
         "model": "some",
         "tokens_per_s": {"transformers.Trainer": 100.0, "areal_like": 250.0},
@@ -33,18 +33,18 @@ def found(packed: float = 3.0, chunked_s: float = 1.0, memory_gb: float = 0.4) -
     }
 
 
-def test_what_misses_its_aim_is_said_in_its_line() -> None:
-    told = bench_training.report(found(packed=2.4, chunked_s=1.2, memory_gb=0.6), 1, 3.0)
-    assert [row["met"] for row in told["aims"].values()] == [False, False, False]
-    lines = bench_training.table(told).splitlines()
+def test_a_missed_aim_is_marked_in_its_line() -> None:
+    report = bench_training.report(results(packed=2.4, chunked_s=1.2, memory_gb=0.6), 1, 3.0)
+    assert [row["met"] for row in report["aims"].values()] == [False, False, False]
+    lines = bench_training.table(report).splitlines()
     assert [line.endswith(": missed") for line in lines[1:4]] == [True, True, True]
-    told = bench_training.report(found(), 1, 3.0)
-    assert all(row["met"] for row in told["aims"].values())
-    assert "missed" not in bench_training.table(told)
+    report = bench_training.report(results(), 1, 3.0)
+    assert all(row["met"] for row in report["aims"].values())
+    assert "missed" not in bench_training.table(report)
 
 
 def test_the_table_has_every_ratio_and_the_largest_difference() -> None:
-    lines = bench_training.table(bench_training.report(found(), 1, 3.0)).splitlines()
+    lines = bench_training.table(bench_training.report(results(), 1, 3.0)).splitlines()
     assert lines[1].split()[-3:] == ["3", "1", "3.00"]
     assert lines[3].split()[-2:] == ["3", "0.4"]
     assert lines[4].startswith("Trainer's and our step, tokens/CPU s: some") and lines[4].split()[-1] == "2.50"
@@ -60,14 +60,14 @@ def test_lengths_are_spread_evenly_over_their_logarithm() -> None:
     assert few == training_packing.log_uniform(32, 16, 512) and 0.2 < sum(few) / (32 * max(few)) < 0.5
 
 
-def test_both_ways_of_packing_come_to_the_same_gradients() -> None:
+def test_padded_and_packed_rows_give_the_same_gradients() -> None:
     row = training_packing.measure(4, 4, 16, repeats=2)
     assert row["largest_gradient_difference"] < 1e-5
     assert row["times_faster"] == row["seconds"]["padded"] / row["seconds"]["packed"]
     assert row["seconds"]["packed"] == min(row["runs_s"]["packed"]) and len(row["runs_s"]["padded"]) == 2
 
 
-def test_memory_of_all_logits_is_seen_where_they_are() -> None:
+def test_the_memory_of_all_logits_is_measured() -> None:
     """A process of its own: what was loaded or freed before does not hide it."""
     sizes = (1024, 16384, 8)
     logits_gb = 1024 * 16384 * 4 / 1e9
@@ -75,7 +75,7 @@ def test_memory_of_all_logits_is_seen_where_they_are() -> None:
     assert 2 * logits_gb < taken < 5 * logits_gb
 
 
-def test_chunks_come_to_the_same_gradients() -> None:
+def test_chunks_give_the_same_gradients() -> None:
     given = training_logprobs.inputs(64, 128, 16)
     gradients = []
     for way in ("plain", "chunked"):
@@ -94,14 +94,14 @@ def test_the_trainer_does_the_same_work() -> None:
     assert row["tokens"] == 19 and row["filled"] == pytest.approx(19 / 27)
 
 
-def test_the_benchmark_keeps_what_it_prints(tmp_path, monkeypatch, capsys) -> None:
+def test_the_benchmark_writes_its_results_as_json(tmp_path, monkeypatch, capsys) -> None:
     output = tmp_path / "new" / "training.json"
     monkeypatch.setattr(sys, "argv", ["bench_training.py", "--output", str(output)])
-    monkeypatch.setattr(bench_training, "measure", lambda small: found())
+    monkeypatch.setattr(bench_training, "measure", lambda small: results())
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
     bench_training.main()
-    told = json.loads(output.read_text(encoding="utf-8"))
-    assert {"python", "torch", "transformers", "threads", "took_s", "aims", *found()} <= told.keys()
+    report = json.loads(output.read_text(encoding="utf-8"))
+    assert {"python", "torch", "transformers", "threads", "took_s", "aims", *results()} <= report.keys()
     assert str(output) in capsys.readouterr().out
 
 

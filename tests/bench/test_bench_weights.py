@@ -17,20 +17,20 @@ def test_the_benchmark_measures_every_step_of_a_publication(tmp_path, monkeypatc
     words = ["bench_weights.py", "--megabytes", "2", "--repeats", "4", "--output", str(output)]
     monkeypatch.setattr(sys, "argv", words)
     bench_weights.main()
-    found = json.loads(output.read_text(encoding="utf-8"))
+    results = json.loads(output.read_text(encoding="utf-8"))
     printed = capsys.readouterr().out
-    assert list(found["steps"]) == STEPS
-    for name, row in found["steps"].items():
+    assert list(results["steps"]) == STEPS
+    for name, row in results["steps"].items():
         assert len(row["runs_s"]) == 4
         assert row["wall_s"] > 0
         assert math.isfinite(row["times_copy"])
         assert any(line.startswith(name) for line in printed.splitlines())
-    assert found["transports"]["copy_s"] > 0
+    assert results["transports"]["copy_s"] > 0
     for name in ("disk", "collective"):
-        row = found["transports"][name]
+        row = results["transports"][name]
         assert 0 < row["stall_s"] <= row["published_to_served_s"]
         assert row["publish_s"] < row["published_to_served_s"]
         assert all(len(seconds) == 4 for seconds in row["runs"].values())
         assert any(line.startswith(name) for line in printed.splitlines())
-    assert 1_500_000 < found["num_bytes"] < 2_500_000
+    assert 1_500_000 < results["num_bytes"] < 2_500_000
     assert str(output) in printed

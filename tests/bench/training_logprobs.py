@@ -48,16 +48,16 @@ def measure(tokens: int = 4096, vocabulary: int = 65536, hidden: int = 256, repe
     given = inputs(tokens, vocabulary, hidden)
     memory_gb = {way: _memory_gb(way, tokens, vocabulary, hidden) for way in (PLAIN, CHUNKED)}
     seconds: dict[str, list[float]] = {PLAIN: [], CHUNKED: []}
-    found: dict[str, list[Tensor]] = {}
+    tensors: dict[str, list[Tensor]] = {}
     for _ in range(repeats):
         for way in seconds:
             began = time.process_time()
             logprobs_T = run(way, *given)
             seconds[way].append(time.process_time() - began)
             gradients = [tensor.grad for tensor in given[:2]]
-            found[way] = [logprobs_T, *(gradient for gradient in gradients if gradient is not None)]
+            tensors[way] = [logprobs_T, *(gradient for gradient in gradients if gradient is not None)]
     best = {way: min(taken) for way, taken in seconds.items()}
-    gaps = [((a - b).norm() / a.norm()).item() for a, b in zip(found[PLAIN], found[CHUNKED], strict=True)]
+    gaps = [((a - b).norm() / a.norm()).item() for a, b in zip(tensors[PLAIN], tensors[CHUNKED], strict=True)]
     return {
         "shape": {"tokens": tokens, "vocabulary": vocabulary, "hidden": hidden},
         "seconds": best,

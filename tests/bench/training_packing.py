@@ -59,7 +59,7 @@ def measure(num: int = 32, shortest: int = 16, longest: int = 512, repeats: int 
     ours = {name: full_tensor(one.grad) for name, one in engine.model.named_parameters() if one.grad is not None}
     theirs = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
     gaps = [((ours[name] - other).norm() / other.norm()).item() for name, other in theirs.items()]
-    best = {name: min(found) for name, found in seconds.items()}
+    best = {name: min(taken) for name, taken in seconds.items()}
     return {
         "sequences": num,
         "tokens": sum(lengths),

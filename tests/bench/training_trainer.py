@@ -51,7 +51,7 @@ def measure(model: str, shape: PreTrainedConfig, lengths: list[int], steps: int)
             "areal_like": our_steps(folder, sequences, steps),
         }
     tokens = sum(lengths)
-    rates = {who: tokens / median(found["seconds"]) for who, found in taken.items()}
+    rates = {who: tokens / median(result["seconds"]) for who, result in taken.items()}
     return {
         "model": model,
         "sequences": len(lengths),
@@ -59,8 +59,8 @@ def measure(model: str, shape: PreTrainedConfig, lengths: list[int], steps: int)
         "filled": tokens / (len(lengths) * max(lengths)),
         "tokens_per_s": rates,
         "times_faster": rates["areal_like"] / rates["transformers.Trainer"],
-        "first_loss": {who: found["losses"][0] for who, found in taken.items()},
-        "runs_s": {who: found["seconds"] for who, found in taken.items()},
+        "first_loss": {who: result["losses"][0] for who, result in taken.items()},
+        "runs_s": {who: result["seconds"] for who, result in taken.items()},
     }
 
 

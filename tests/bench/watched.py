@@ -37,27 +37,27 @@ class Watched:
 
 def watch(command: list[str], folder: Path, environment: dict[str, str], limit_s: float) -> Watched:
     """Runs it to its end; past the limit it is stopped as Ctrl-C stops it."""
-    found = Watched(began=time.time())
+    watched = Watched(began=time.time())
     with (folder / "output.txt").open("w+b") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
         ended = threading.Event()
-        looking = threading.Thread(target=_look, args=(process.pid, found, ended), daemon=True)
+        looking = threading.Thread(target=_look, args=(process.pid, watched, ended), daemon=True)
         looking.start()
         timer = threading.Timer(limit_s, process.send_signal, [2])
         timer.start()
         _, status, usage = os.wait4(process.pid, 0)
-        found.wall_s = time.time() - found.began
+        watched.wall_s = time.time() - watched.began
         timer.cancel()
         ended.set()
         looking.join()
-        process.returncode = found.exit_code = os.waitstatus_to_exitcode(status)
-        found.cpu_s = usage.ru_utime + usage.ru_stime
+        process.returncode = watched.exit_code = os.waitstatus_to_exitcode(status)
+        watched.cpu_s = usage.ru_utime + usage.ru_stime
         output.seek(0)
-        found.output = output.read().decode(errors="replace")
-    return found
+        watched.output = output.read().decode(errors="replace")
+    return watched
 
 
-def _look(root: int, found: Watched, ended: threading.Event) -> None:
+def _look(root: int, watched: Watched, ended: threading.Event) -> None:
     newest: dict[int, tuple[str, float]] = {}
     roles: dict[int, str] = {}
     while not ended.wait(POLL_S):
@@ -69,8 +69,8 @@ def _look(root: int, found: Watched, ended: threading.Event) -> None:
         now, by_role = time.time(), dict[str, float]()
         for role, used in newest.values():
             by_role[role] = by_role.get(role, 0.0) + used
-            found.seen.setdefault(role, now)
-        found.looks.append((now, by_role))
+            watched.seen.setdefault(role, now)
+        watched.looks.append((now, by_role))
 
 
 def _processes() -> tuple[dict[int, int], dict[int, float]]:
@@ -88,10 +88,10 @@ def _processes() -> tuple[dict[int, int], dict[int, float]]:
 
 
 def _below(root: int, parents: dict[int, int]) -> set[int]:
-    found = {root} & parents.keys()
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    below = {root} & parents.keys()
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return below
 
 
 def _role(pid: int) -> str:

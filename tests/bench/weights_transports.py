@@ -72,9 +72,9 @@ class Server:
     def take(self, command: dict[str, Any]) -> float:
         """Seconds in which nothing could be generated."""
         if "folder" in command:
-            found = load_version(Path(command["folder"]), self.weights.expected(), self.newest)
-            self.weights.stage(found.tensors)
-            hashes, self.newest = found.hashes, found.version
+            loaded = load_version(Path(command["folder"]), self.weights.expected(), self.newest)
+            self.weights.stage(loaded.tensors)
+            hashes, self.newest = loaded.hashes, loaded.version
         else:
             index = parse_index(command["index"], "index")
             self.weights.fill(receive_tensors(Rendezvous(**command["meeting"]), 1, index))
@@ -121,7 +121,7 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
     assert process.stdin is not None and process.stdout is not None
     commands, answers = process.stdin, process.stdout
 
-    def tell(command: Any) -> None:
+    def send_command(command: Any) -> None:
         commands.write(json.dumps(command) + "\n")
         commands.flush()
 
@@ -134,21 +134,21 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
         began = time.perf_counter()
         path = publish_weights(folder, version, tensors.items(), None, "bench")
         published = time.perf_counter() - began
-        tell({"folder": str(path)})
+        send_command({"folder": str(path)})
         return published
 
     def by_group(version: int) -> float:
         began = time.perf_counter()
         flat = flatten(version, tensors.items(), None, "bench", rooms.pop(0))
         published = time.perf_counter() - began
-        _send(host, flat, tell)
+        _send(host, flat, send_command)
         rooms.append(flat)
         return published
 
     ways: dict[str, Callable[[int], float]] = {"disk": by_disk, "collective": by_group}
     version = 0
     for repeat in range(-2, repeats):
-        tell(COPY)
+        send_command(COPY)
         copies.append(float(answers.readline()))
         for name, way in ways.items():
             began = time.perf_counter()
@@ -165,12 +165,12 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
     process.wait(LIMIT_S)
     answers.close()
     copy_s = median(copies)
-    return {"copy_s": copy_s, **{name: found.row(copy_s) for name, found in times.items()}}
+    return {"copy_s": copy_s, **{name: each.row(copy_s) for name, each in times.items()}}
 
 
-def _send(host: BroadcastHost, flat: FlatWeights, tell: Callable[[Any], None]) -> None:
+def _send(host: BroadcastHost, flat: FlatWeights, send_command: Callable[[Any], None]) -> None:
     meeting = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, LIMIT_S)
-    tell({"index": dump_index(flat.index), "meeting": meeting._asdict()})
+    send_command({"index": dump_index(flat.index), "meeting": meeting._asdict()})
     with host.open(meeting) as group:
         group.meet()
         for content in flat.contents:

@@ -61,26 +61,26 @@ CHECKS: dict[str, Check] = {
 def run(chosen: Mapping[str, Check], device: torch.device, small: bool, budget_s: float) -> dict[str, Any]:
     """One after the other; one that fails does not keep the others from running."""
     began = time.perf_counter()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, check in chosen.items():
         started = time.perf_counter()
         if started - began > budget_s:
-            found[name] = {"passed": None, "error": f"left out: {budget_s:.0f} s had passed"}
+            results[name] = {"passed": None, "error": f"left out: {budget_s:.0f} s had passed"}
         else:
             try:
-                found[name] = check(device, small)
+                results[name] = check(device, small)
             except Exception as fault:  # whatever a driver, a kernel or a compiler raises: it is the result
                 traceback.print_exc()
-                found[name] = {"passed": False, "error": f"{type(fault).__name__}: {fault}"[:2000]}
+                results[name] = {"passed": False, "error": f"{type(fault).__name__}: {fault}"[:2000]}
             gc.collect()
-        found[name]["took_s"] = time.perf_counter() - started
-        print(line(name, found[name]), flush=True)
-    return found
+        results[name]["took_s"] = time.perf_counter() - started
+        print(line(name, results[name]), flush=True)
+    return results
 
 
 def line(name: str, row: dict[str, Any]) -> str:
-    said = {True: "ok", False: "FAILED", None: "-"}[row["passed"]]
-    parts = [f"{said:<7}{name:<40}{row['took_s']:6.1f} s"]
+    verdict = {True: "ok", False: "FAILED", None: "-"}[row["passed"]]
+    parts = [f"{verdict:<7}{name:<40}{row['took_s']:6.1f} s"]
     if "error" in row:
         parts.append(row["error"].splitlines()[0][:120])
     if "tokens_per_s" in row:
@@ -93,7 +93,7 @@ def line(name: str, row: dict[str, Any]) -> str:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "device": device.type,
         "cpu_count": os.cpu_count(),
         "python": platform.python_version(),
@@ -103,14 +103,14 @@ def machine(device: torch.device) -> dict[str, Any]:
     }
     if device.type == "cuda":
         about = torch.cuda.get_device_properties(device)
-        found |= {
+        facts |= {
             "gpu": about.name,
             "capability": f"{about.major}.{about.minor}",
             "memory_gb": about.total_memory / 1e9,
             "cuda": torch.version.cuda,
             "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         }
-    return found
+    return facts
 
 
 def _output(*words: str) -> str | None:
@@ -126,23 +126,24 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="tiny sizes, also where there is no GPU")
     parser.add_argument("--only", metavar="WORD", help="checks with this in their names")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu" / "checks.json", help="JSON of it all")
-    said = parser.parse_args()
-    chosen = {name: check for name, check in CHECKS.items() if not said.only or said.only in name}
+    arguments = parser.parse_args()
+    chosen = {name: check for name, check in CHECKS.items() if not arguments.only or arguments.only in name}
     if not chosen:
         parser.error(f"--only: there are {', '.join(CHECKS)}")
-    if not torch.cuda.is_available() and not said.small:
+    if not torch.cuda.is_available() and not arguments.small:
         parser.error("there is no GPU here; --small tries the script with tiny sizes on the CPU")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     began = time.perf_counter()
-    found = run(chosen, device, said.small, BUDGET_S)
+    results = run(chosen, device, arguments.small, BUDGET_S)
     took_s = time.perf_counter() - began
-    told = {"machine": machine(device), "small": said.small, "took_s": took_s, "published": PUBLISHED, "checks": found}
-    said.output.parent.mkdir(parents=True, exist_ok=True)
-    said.output.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    print(f"took {took_s:.0f} s; kept in {said.output}")
-    return int(any(row["passed"] is False for row in found.values()))
+    report = {"machine": machine(device), "small": arguments.small, "took_s": took_s}
+    report |= {"published": PUBLISHED, "checks": results}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(f"took {took_s:.0f} s; kept in {arguments.output}")
+    return int(any(row["passed"] is False for row in results.values()))
 
 
 if __name__ == "__main__":

@@ -36,13 +36,13 @@ CHECKS = {
 
 def installed(on_gpu: bool) -> dict[str, str]:
     """Engine -> version. Our own is always there, and comes last."""
-    found = {}
+    versions = {}
     for engine in ENGINES[1:]:
         try:
-            found[engine] = find_installation(engine, None, Path.cwd(), on_gpu).version
+            versions[engine] = find_installation(engine, None, Path.cwd(), on_gpu).version
         except ValueError:
             continue
-    return {**found, ENGINES[0]: "of this checkout"}
+    return {**versions, ENGINES[0]: "of this checkout"}
 
 
 def main() -> int:
@@ -50,25 +50,25 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="tiny sizes, also where there is no GPU")
     parser.add_argument("--engine", choices=ENGINES, help="this one alone; else the first that is installed")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu" / "serving.json", help="JSON of it all")
-    said = parser.parse_args()
+    arguments = parser.parse_args()
     on_gpu = torch.cuda.is_available()
-    if not on_gpu and not said.small:
+    if not on_gpu and not arguments.small:
         parser.error("there is no GPU here; --small tries the script with tiny sizes on the CPU")
-    there = installed(on_gpu)
-    engine = said.engine or next(iter(there))
-    if engine not in there:
-        parser.error(f"--engine: {engine} is not installed; there are {', '.join(there)}")
+    versions = installed(on_gpu)
+    engine = arguments.engine or next(iter(versions))
+    if engine not in versions:
+        parser.error(f"--engine: {engine} is not installed; there are {', '.join(versions)}")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     with serving_checks.Tiny(engine) as tiny:
         chosen: dict[str, Check] = {f"{engine}: {name}": partial(check, tiny) for name, check in CHECKS.items()}
-        checks = run(chosen, device, said.small, BUDGET_S)
-    facts = {**machine(device), "engine": engine, "engine_version": there[engine]}
-    said.output.parent.mkdir(parents=True, exist_ok=True)
-    content = {"machine": facts, "small": said.small, "checks": checks}
-    said.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    print(f"{engine} {there[engine]}; kept in {said.output}")
+        checks = run(chosen, device, arguments.small, BUDGET_S)
+    facts = {**machine(device), "engine": engine, "engine_version": versions[engine]}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    content = {"machine": facts, "small": arguments.small, "checks": checks}
+    arguments.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(f"{engine} {versions[engine]}; kept in {arguments.output}")
     return int(any(row["passed"] is False for row in checks.values()))
 
 

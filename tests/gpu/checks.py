@@ -18,7 +18,7 @@ from areal_like.training.sequences import Sequences
 from tests.gpu.models import TINY, engine_of, learn, on_cpu, sequences_of
 from tests.support.training_runs import section
 
-Found = dict[str, Any]
+Result = dict[str, Any]
 
 LENGTHS = [700, 33, 512, 33, 128, 257, 64, 900]
 SMALL_LENGTHS = [17, 5, 32, 5, 9]
@@ -26,19 +26,19 @@ LIMITS = {"float32": (2e-4, 1e-3), "bfloat16": (0.15, 0.1)}
 """Precision -> most that a log-probability may be off, and a gradient relative to its norm."""
 
 
-def parity(device: torch.device, small: bool, dtype: str = "float32", **settings: Any) -> Found:
+def parity(device: torch.device, small: bool, dtype: str = "float32", **settings: Any) -> Result:
     """Log-probabilities and gradients of packed sequences, beside transformers on the CPU."""
     sequences = sequences_of(SMALL_LENGTHS if small else LENGTHS, TINY.vocab_size)
     with tempfile.TemporaryDirectory(prefix="gpu-") as name:
         folder = Path(name)
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(TINY, dtype=torch.float32).save_pretrained(folder)
-        wanted, gradients = on_cpu(folder, sequences)
+        expected, gradients = on_cpu(folder, sequences)
         with engine_of(TINY, folder, dtype=dtype, **settings) as engine:
             got = _in_order(engine, sequences)
             learn(engine, sequences)
             gaps = [(_gradient(engine, name) - one).norm() / one.norm() for name, one in gradients.items()]
-    off, gap = (got - wanted).abs(), max(gaps).item()
+    off, gap = (got - expected).abs(), max(gaps).item()
     most = LIMITS[dtype]
     return {
         "passed": bool(off.max() <= most[0] and gap <= most[1]),
@@ -49,19 +49,19 @@ def parity(device: torch.device, small: bool, dtype: str = "float32", **settings
     }
 
 
-def bf16(device: torch.device, small: bool) -> Found:
+def bf16(device: torch.device, small: bool) -> Result:
     return parity(device, small, "bfloat16")
 
 
-def compiled(device: torch.device, small: bool) -> Found:
+def compiled(device: torch.device, small: bool) -> Result:
     """Layers compiled one by one come to the same; a second set of lengths is not compiled anew."""
     began = time.perf_counter()
-    found = parity(device, small, compile=section(CompileConfig))
-    found["took_with_compilation_s"] = time.perf_counter() - began
-    return found
+    result = parity(device, small, compile=section(CompileConfig))
+    result["took_with_compilation_s"] = time.perf_counter() - began
+    return result
 
 
-def varlen(device: torch.device, small: bool) -> Found:
+def varlen(device: torch.device, small: bool) -> Result:
     """Attention alone, in the precision that its kernel takes: beside the same written out by hand, in float32."""
     lengths = [5, 9, 9, 30] if small else [3000, 17, 17, 1024, 4096, 511]
     heads, kv_heads, size = 4, 2, 64
@@ -70,7 +70,7 @@ def varlen(device: torch.device, small: bool) -> Found:
     inputs = [torch.randn(1, n, sum(lengths), size, generator=generator) for n in (heads, kv_heads, kv_heads)]
     weight = torch.randn(1, sum(lengths), heads, size, generator=generator).to(device)
     borders = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32, device=device)
-    told: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "length_groups": group_by_length(lengths),
         "cu_seq_lens_q": borders,
         "max_length_q": max(lengths),
@@ -82,7 +82,7 @@ def varlen(device: torch.device, small: bool) -> Found:
             q, k, v = (tensor.to(device, precision).requires_grad_() for tensor in inputs)
             is_eager = way == "by hand"
             out = packed_attention(
-                nn.Module(), q, k, v, None, size**-0.5, sliding_window=window, is_eager=is_eager, **told
+                nn.Module(), q, k, v, None, size**-0.5, sliding_window=window, is_eager=is_eager, **settings
             )[0]
             torch.autograd.backward((out.float() * weight).sum())
             gradients = [tensor.grad for tensor in (q, k, v) if tensor.grad is not None]
@@ -98,11 +98,11 @@ def varlen(device: torch.device, small: bool) -> Found:
 def _in_order(engine: TrainEngine, sequences: Sequences) -> Tensor:
     """Log-probabilities of what counts, sequence after sequence."""
     micros = engine.cut(sequences, range(len(sequences)))
-    found = sequences.scatter(micros, engine.logprobs(micros, 1.0))
-    return torch.from_numpy(found[sequences.target_mask])
+    logprobs = sequences.scatter(micros, engine.logprobs(micros, 1.0))
+    return torch.from_numpy(logprobs[sequences.target_mask])
 
 
 def _gradient(engine: TrainEngine, name: str) -> Tensor:
-    found = engine.model.get_parameter(name).grad
-    assert found is not None
-    return full_tensor(found).float().cpu()
+    gradient = engine.model.get_parameter(name).grad
+    assert gradient is not None
+    return full_tensor(gradient).float().cpu()

@@ -76,12 +76,12 @@ def on_cpu(folder: Path, sequences: Sequences) -> tuple[Tensor, dict[str, Tensor
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager", dtype=torch.float32
     )
-    found, num = [], int(sequences.loss_tokens_N.sum())
+    outputs, num = [], int(sequences.loss_tokens_N.sum())
     for start, length in zip(sequences.starts_N, sequences.lengths_N, strict=True):
         ids = torch.tensor(sequences.token_ids[start : start + length], dtype=torch.int64)
         logprobs = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None]).squeeze(-1)
         logprobs = logprobs[torch.tensor(sequences.target_mask[start + 1 : start + length])]
         torch.autograd.backward(-logprobs.sum() / num)
-        found.append(logprobs.detach())
+        outputs.append(logprobs.detach())
     gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
-    return torch.cat(found), gradients
+    return torch.cat(outputs), gradients

@@ -29,7 +29,7 @@ from tests.support.engine_transports import send
 from tests.support.engines import PROBE, LiveServer, Models, model, started
 from tests.support.server_session import ServerSession, group, in_session
 
-Found = dict[str, Any]
+Result = dict[str, Any]
 Update = Callable[[int], Awaitable[dict[str, Any]]]
 
 BFLOAT16 = (0.5, 0.03)
@@ -76,14 +76,14 @@ def rounded(seed: int) -> PreTrainedModel:
     return cast(PreTrainedModel, made)
 
 
-def parity(tiny: Tiny, device: torch.device, small: bool) -> Found:
+def parity(tiny: Tiny, device: torch.device, small: bool) -> Result:
     """In float32, at two temperatures, with weights from files."""
     gaps: list[float] = []
     in_session(tiny.server, functools.partial(_ask, gaps, model))
     return {"passed": max(gaps) <= PARITY, "off_max": max(gaps), "off_mean": fmean(gaps)}
 
 
-def bfloat16(tiny: Tiny, device: torch.device, small: bool) -> Found:
+def bfloat16(tiny: Tiny, device: torch.device, small: bool) -> Result:
     """The same, both in bfloat16."""
     gaps: list[float] = []
     with server_of(tiny.engine, "actor.dtype=bfloat16", models=rounded) as server:
@@ -96,61 +96,61 @@ async def _ask(gaps: list[float], models: Models, one: ServerSession) -> None:
     await one.update(1)
     seeds = {one.server.version: 1}
     for temperature in (1.0, 0.5):
-        asked = [
+        requests = [
             group(str(number), PROBE[:length], n=4, seed=number, temperature=temperature, max_new_tokens=64)
             for number, length in enumerate((1, 4, 8))
         ]
-        for said, samples in zip(asked, await one.generate(*asked), strict=True):
+        for request, samples in zip(requests, await one.generate(*requests), strict=True):
             for sample in samples:
-                gaps.extend(logprob_gaps(said["prompt"], sample, seeds, temperature, models=models))
+                gaps.extend(logprob_gaps(request["prompt"], sample, seeds, temperature, models=models))
 
 
-def updates(tiny: Tiny, device: torch.device, small: bool) -> Found:
+def updates(tiny: Tiny, device: torch.device, small: bool) -> Result:
     """By files and by a group, while answers are under way, which both sets of weights explain; damaged weights are
     refused by name and change nothing."""
-    found: Found = {"passed": True, "off_max": {}}
+    result: Result = {"passed": True, "off_max": {}}
 
     async def test(one: ServerSession) -> None:
         ways: list[tuple[str, Update]] = [("disk", one.update), ("collective", functools.partial(send, one))]
         for name, update in ways:
             await one.update(1)
-            old, asked = one.server.version, long_groups(one.server, 8, n=2)
-            answers = asyncio.ensure_future(one.generate(*asked))
+            old, requests = one.server.version, long_groups(one.server, 8, n=2)
+            answers = asyncio.ensure_future(one.generate(*requests))
             await one.until(generating)
             await update(2)
             seeds = {old: 1, one.server.version: 2}
-            pairs = list(zip(asked, await answers, strict=True))
-            found["off_max"][name] = max(
-                largest_gap(said["prompt"], sample, seeds) for said, each in pairs for sample in each
+            pairs = list(zip(requests, await answers, strict=True))
+            result["off_max"][name] = max(
+                largest_gap(request["prompt"], sample, seeds) for request, each in pairs for sample in each
             )
-            found["passed"] = found["passed"] and found["off_max"][name] <= PARITY
+            result["passed"] = result["passed"] and result["off_max"][name] <= PARITY
         body = one.server.published(1)
         flip_a_byte(Path(body["folder"]), "model.layers.1.mlp.up_proj.weight")
         try:
             await one.post("/control/update_weights", body)
-            found["passed"] = False
+            result["passed"] = False
         except HttpError as refused:
-            found["refusal"] = refused.message
-            found["passed"] = found["passed"] and "mlp.up_proj.weight" in refused.message
+            result["refusal"] = refused.message
+            result["passed"] = result["passed"] and "mlp.up_proj.weight" in refused.message
         (samples,) = await one.generate(group("after"))
-        found["passed"] = found["passed"] and largest_gap(PROBE[:5], samples[0], {one.server.version: 2}) <= PARITY
+        result["passed"] = result["passed"] and largest_gap(PROBE[:5], samples[0], {one.server.version: 2}) <= PARITY
 
     in_session(tiny.server, test)
-    return found
+    return result
 
 
-def in_flight(tiny: Tiny, device: torch.device, small: bool) -> Found:
+def in_flight(tiny: Tiny, device: torch.device, small: bool) -> Result:
     """256 requests through ten updates."""
     count, times = (16, 3) if small else (256, 10)
-    found: Found = {}
+    result: Result = {}
 
     async def test(one: ServerSession) -> None:
         answered, seeds = await keep_in_flight(one, count, times, tokens=64, pause_s=0.2)
-        found["off_max"] = check_in_flight(answered, seeds, count, tokens=64)
-        found["passed"], found["answered"] = found["off_max"] <= PARITY, len(answered)
+        result["off_max"] = check_in_flight(answered, seeds, count, tokens=64)
+        result["passed"], result["answered"] = result["off_max"] <= PARITY, len(answered)
 
     in_session(tiny.server, test)
-    return found
+    return result
 
 
 @functools.cache
@@ -161,44 +161,44 @@ def shaped(seed: int, small: bool) -> PreTrainedModel:
     return cast(PreTrainedModel, made)
 
 
-def speed(tiny: Tiny, device: torch.device, small: bool) -> Found:
+def speed(tiny: Tiny, device: torch.device, small: bool) -> Result:
     """Random weights of the shape of Qwen3-0.6B: the way to the first token, tokens per second, and updates beside a
     copy of the bytes in memory."""
     counts, new = ((4,), 16) if small else ((64, 256), NEW)
     models = functools.partial(shaped, small=small)
-    found: Found = {"passed": True, "tokens_per_s_in_flight": {}, "updates": {}}
+    result: Result = {"passed": True, "tokens_per_s_in_flight": {}, "updates": {}}
 
     async def test(one: ServerSession) -> None:
         await one.update(1)
         began = time.perf_counter()
         await one.generate(group("first", max_new_tokens=1))
-        found["first_answer_s"] = time.perf_counter() - began
+        result["first_answer_s"] = time.perf_counter() - began
         for count in counts:
-            asked = [
+            requests = [
                 group(str(place), [2 + (place + at) % 200 for at in range(PROMPT)], 1, place, **_exact(new))
                 for place in range(count)
             ]
             taken = []
             for _ in range(3):
                 began = time.perf_counter()
-                await one.generate(*asked)
+                await one.generate(*requests)
                 taken.append(time.perf_counter() - began)
-            found["tokens_per_s_in_flight"][count] = count * new / median(taken)
+            result["tokens_per_s_in_flight"][count] = count * new / median(taken)
         ways: list[tuple[str, Update]] = [("disk", one.update), ("collective", functools.partial(send, one))]
         for name, update in ways:
             rows = [await update(number % 2) for number in range(3)]
-            found["updates"][name] = {key: median(row[key] for row in rows) for key in ("stall_s", "load_s")}
+            result["updates"][name] = {key: median(row[key] for row in rows) for key in ("stall_s", "load_s")}
 
     began = time.perf_counter()
     with server_of(tiny.engine, "actor.dtype=bfloat16", models=models) as server:
-        found["ready_s"] = time.perf_counter() - began
+        result["ready_s"] = time.perf_counter() - began
         tensors = [tensor for _, tensor in server.tensors(1)]
         began = time.perf_counter()
         copies = [tensor.clone() for tensor in tensors]
-        found["copy_s"], found["num_bytes"] = time.perf_counter() - began, sum(each.nbytes for each in copies)
+        result["copy_s"], result["num_bytes"] = time.perf_counter() - began, sum(each.nbytes for each in copies)
         in_session(server, test, limit_s=300)
-    found["tokens_per_s"], found["mfu"] = max(found["tokens_per_s_in_flight"].values()), None
-    return found
+    result["tokens_per_s"], result["mfu"] = max(result["tokens_per_s_in_flight"].values()), None
+    return result
 
 
 def _exact(tokens: int) -> dict[str, int]:

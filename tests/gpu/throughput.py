@@ -55,7 +55,7 @@ def throughput(device: torch.device, small: bool, lengths: list[int], **settings
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     step_s = median(seconds[WARM_UP:])
     tokens = sum(lengths)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "passed": not update.is_skipped,
         "lengths": lengths,
         "tokens_per_s": tokens / step_s,
@@ -66,8 +66,8 @@ def throughput(device: torch.device, small: bool, lengths: list[int], **settings
         "loss": update.loss,
     }
     if device.type == "cuda":
-        found["peak_memory_gb"] = torch.cuda.max_memory_allocated(device) / 1e9
-        found["peak_reserved_gb"] = torch.cuda.max_memory_reserved(device) / 1e9
-    if found["mfu"] is not None:
-        found["times_published_mfu"] = found["mfu"] / PUBLISHED["mfu"]
-    return found
+        result["peak_memory_gb"] = torch.cuda.max_memory_allocated(device) / 1e9
+        result["peak_reserved_gb"] = torch.cuda.max_memory_reserved(device) / 1e9
+    if result["mfu"] is not None:
+        result["times_published_mfu"] = result["mfu"] / PUBLISHED["mfu"]
+    return result

@@ -46,5 +46,5 @@ def test_an_ignored_key_has_its_default_and_others_their_value(copy, tmp_path):
     assert values(copy, tmp_path / "temperature", "gconfig.temperature", *words) == [[0.25, 1.0], [0.25, 1.0]]
 
 
-def test_a_copy_that_must_agree_is_no_longer_refused_where_it_is_ignored(copy, tmp_path):
+def test_an_ignored_key_is_not_refused_for_disagreeing_with_another(copy, tmp_path):
     assert values(copy, tmp_path, "actor.temperature", "actor.temperature=0.25")[0] == [0.2, 0.5]

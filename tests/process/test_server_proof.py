@@ -33,7 +33,7 @@ async def ours(port: int = 0, host: str = "127.0.0.1") -> HttpServer:
 
 
 class BlockingInAThread:
-    """A `Caller` to look at."""
+    """The blocking client with the interface of `HttpClient`."""
 
     def __init__(self) -> None:
         self._caller = BlockingHttpClient(WORKER, SECRET)

@@ -30,16 +30,16 @@ def run(world: World, folder: str, out: str) -> None:
     rows = np.arange(5)[world.rank :: world.size]
 
     def logprobs(model: Any) -> float:
-        found = model.logprobs(model.cut(sequences, rows), 1.0)
-        return world.sum([float(sum(each.double().sum() for each in found))])[0]
+        values = model.logprobs(model.cut(sequences, rows), 1.0)
+        return world.sum([float(sum(each.double().sum() for each in values))])[0]
 
     before = logprobs(reference)
     steps = []
     for step in range(5):
-        part = engine.accumulate(engine.cut(sequences, rows), lambda _, found, entropy: -found.sum() / 20)
+        part = engine.accumulate(engine.cut(sequences, rows), lambda _, result, entropy: -result.sum() / 20)
         steps.append(engine.step(step, part))
-    found = {"steps": steps, "before": before, "reference": logprobs(reference), "after": logprobs(engine)}
+    result = {"steps": steps, "before": before, "reference": logprobs(reference), "after": logprobs(engine)}
     weights = {**dict(engine.export_weights()), **dict(engine.export_weights(adapter_only=True))}
     if world.is_first:
-        Path(out).write_text(json.dumps(found))
+        Path(out).write_text(json.dumps(result))
         save_file({name: tensor.clone() for name, tensor in weights.items()}, Path(out).with_suffix(".safetensors"))

@@ -32,7 +32,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, files: dict[str, bytes], kind: str) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
         self.files, self.kind, self.down = files, kind, False
-        self.asked, self.given = list[str](), list[str]()
+        self.requests, self.given = list[str](), list[str]()
 
     @property
     def address(self) -> str:
@@ -53,7 +53,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _answer(self, with_body: bool) -> None:
         path, files = self.path.partition("?")[0], self.server.files
-        self.server.asked.append(path)
+        self.server.requests.append(path)
         api, at = f"/api/{self.server.kind}/{NAME}", f"/{NAME}" if self.server.kind == "models" else f"/datasets/{NAME}"
         if self.server.down:
             self._send(503, b"", with_body)
@@ -71,8 +71,8 @@ class _Answers(BaseHTTPRequestHandler):
             self._send(200, json.dumps(entries).encode(), with_body)
         elif path in (api, f"{api}/revision/main", f"{api}/revision/{REVISION}"):
             siblings = [{"rfilename": name, "size": len(content)} for name, content in files.items()]
-            said = {"id": NAME, "sha": REVISION, "siblings": siblings, "private": False, "tags": [], "downloads": 0}
-            self._send(200, json.dumps(said).encode(), with_body)
+            facts = {"id": NAME, "sha": REVISION, "siblings": siblings, "private": False, "tags": [], "downloads": 0}
+            self._send(200, json.dumps(facts).encode(), with_body)
         else:
             self.send_response(404)
             self.send_header("X-Error-Code", "RepoNotFound")

@@ -36,10 +36,10 @@ def machine_with(num_gpus: int = 0, num_cores: int = 16) -> HostInfo:
     )
 
 
-def find_engine(engine: str, said: str | None, directory: Path, on_gpu: bool) -> Installation:
+def find_engine(engine: str, python: str | None, directory: Path, on_gpu: bool) -> Installation:
     """A supported version of each engine, wherever it is looked for."""
     version = {"vllm": "0.32.0", "sglang": "0.5.21"}[engine]
-    return Installation(said or f"/engines/{engine}/bin/python", version, "made up")
+    return Installation(python or f"/engines/{engine}/bin/python", version, "made up")
 
 
 @cache

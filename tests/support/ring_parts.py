@@ -48,9 +48,9 @@ class Server:
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         if self.fails:
-            found = self.fails.pop(0)(request)
-            if isinstance(found, web.Response):
-                return found
+            failure = self.fails.pop(0)(request)
+            if isinstance(failure, web.Response):
+                return failure
         groups = (await read_json(request))["groups"]
         self.requests.append(groups)
         response = web.StreamResponse()
@@ -61,11 +61,11 @@ class Server:
                 if request.transport is None or request.transport.is_closing():
                     self.disconnected += 1
                     return response
-            said = self.says(group)
-            if said is None:
+            answer = self.says(group)
+            if answer is None:
                 hang_up(request)
                 return response
-            line = orjson.dumps(said) + b"\n"
+            line = orjson.dumps(answer) + b"\n"
             await response.write(line[:20])
             await response.write(line[20:])
         return response
@@ -144,10 +144,8 @@ class Controller:
 
     async def another(self, request: web.Request) -> web.Response:
         await read_json(request)
-        found = self.servers.pop(0)
-        return json_response(
-            {"wait": True} if found == "wait" else {"void": True} if found == "void" else {"server": found}
-        )
+        next_server = self.servers.pop(0)
+        return json_response({next_server: True} if next_server in ("wait", "void") else {"server": next_server})
 
 
 @asynccontextmanager

@@ -86,8 +86,8 @@ def _do(what: str, me: Identity) -> None:
     `orphan`, or nothing."""
     word, _, rest = what.partition(" ")
     if word == "wait":
-        told = "trainer/0 INFO still waiting for batch 5 from rollout/0: 20 s of 3600 s (rollout.request_timeout)"
-        print(time.strftime(f"%Y-%m-%d %H:%M:%S,000 {told}"), flush=True)
+        message = "trainer/0 INFO still waiting for batch 5 from rollout/0: 20 s of 3600 s (rollout.request_timeout)"
+        print(time.strftime(f"%Y-%m-%d %H:%M:%S,000 {message}"), flush=True)
         time.sleep(float(rest))
     elif word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

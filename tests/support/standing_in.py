@@ -53,8 +53,8 @@ class Standing:
 
     @property
     def directory(self) -> Path:
-        found = [path for path in sorted((self.root / "runs").glob("*/*")) if ".replaced" not in path.name]
-        return found[-1]
+        directories = [path for path in sorted((self.root / "runs").glob("*/*")) if ".replaced" not in path.name]
+        return directories[-1]
 
     def wait(self) -> "Ended":
         out, err = self.process.communicate(timeout=LIMIT_S)
@@ -78,12 +78,10 @@ class Standing:
 
     def pids(self) -> dict[str, int]:
         """By the name of the process; the launcher is the guardian's only child."""
-        found = {"guardian": self.process.pid}
-        for name, pid in alive(self.root).items():
-            found[name] = pid
+        pids = {"guardian": self.process.pid, **alive(self.root)}
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        found["launcher"] = int(children[0])
-        return found
+        pids["launcher"] = int(children[0])
+        return pids
 
     def kill(self, name: str) -> None:
         os.kill(self.pids()[name], signal.SIGKILL)
@@ -111,26 +109,26 @@ class Ended:
 
     @property
     def summary(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
-        return found
+        content: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return content
 
 
-def environment_of(root: Path, **told: Any) -> dict[str, str]:
+def environment_of(root: Path, **behaviour: Any) -> dict[str, str]:
     """What the stand-ins of a run below `root` are told."""
     return {
         "PYTHONPATH": str(REPOSITORY),
         "XDG_STATE_HOME": str(root / "state"),
-        "STAND_IN": json.dumps(told),
+        "STAND_IN": json.dumps(behaviour),
         "STAND_IN_NAMES": str(root / "runs" / ".names"),
         "STAND_IN_USER": getpass.getuser(),
         "OMP_NUM_THREADS": "1",
     }
 
 
-def stand(root: Path, *words: str, cwd: Path | None = None, **told: Any) -> Standing:
+def stand(root: Path, *words: str, cwd: Path | None = None, **behaviour: Any) -> Standing:
     """`told` is what the stand-ins are told (steps, step_s, faults), and constants of the launcher (patience)."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AREAL_LIKE")}
-    environment = inherited | environment_of(root, **told)
+    environment = inherited | environment_of(root, **behaviour)
     command = [sys.executable, "-m", "tests.support.standing_in"]
     if not any(word.startswith("resume=") for word in words):
         command += ["--config", "grpo.yaml", "tracker=none", "recover.mode=auto"]
@@ -149,7 +147,7 @@ def stand(root: Path, *words: str, cwd: Path | None = None, **told: Any) -> Stan
 
 def alive(root: Path) -> dict[str, int]:
     """Processes of runs below this folder, orphans included, but zombies."""
-    found = {}
+    processes = {}
     for entry in Path("/proc").iterdir():
         try:
             pid = int(entry.name)
@@ -159,8 +157,8 @@ def alive(root: Path) -> dict[str, int]:
             continue
         if variables.get("AREAL_LIKE_RUN_DIR", "").startswith(str(root)) and state != "Z":
             name = variables["AREAL_LIKE_PROCESS"]
-            found[name if name not in found else f"{name} ({pid})"] = pid
-    return found
+            processes[name if name not in processes else f"{name} ({pid})"] = pid
+    return processes
 
 
 def left_over(root: Path, limit_s: float = 60.0) -> dict[str, int]:

@@ -63,8 +63,8 @@ class FakeController:
         return await http.serve(app, "127.0.0.1")
 
     async def _facts(self, request: web.Request) -> web.Response:
-        said = {"total_steps": self._total_steps, "steps_per_epoch": 100, "train_rows": 100, "valid_rows": 0}
-        return http.json_response({"ready": True, "start_step": 0, **said})
+        facts = {"total_steps": self._total_steps, "steps_per_epoch": 100, "train_rows": 100, "valid_rows": 0}
+        return http.json_response({"ready": True, "start_step": 0, **facts})
 
     async def _note(self, request: web.Request) -> web.Response:
         body = await request.json()

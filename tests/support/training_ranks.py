@@ -160,15 +160,15 @@ WAYS: dict[str, Callable[[Path, World], Found]] = {
 
 
 def run(world: World, folder: str, out: str, *ways: str) -> None:
-    said: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     for way in ways:
-        said[way], engine = WAYS[way](Path(folder), world)
+        results[way], engine = WAYS[way](Path(folder), world)
         exported = dict(engine.export_weights())
         tensors |= {f"{way}/{name}": tensor.clone() for name, tensor in exported.items()}
         for name, parameter in engine.model.named_parameters():
             for kind, value in engine.optimizer.state.get(parameter, {}).items():
                 tensors[f"{way}/{kind}/{name}"] = full_tensor(value).clone()
     if world.is_first:
-        Path(out).write_text(json.dumps(said))
+        Path(out).write_text(json.dumps(results))
         save_file(tensors, Path(out).with_suffix(".safetensors"))

@@ -115,11 +115,11 @@ MEMORY: list[Path] = []
 
 def make_run(directory: Path, experiment: str, *overrides: str) -> Run:
     """A run of a shipped experiment that begins at step 0."""
-    told = load(EXPERIMENTS / f"{experiment}.yaml", [f"cluster.fileroot={directory}", *overrides])
+    loaded = load(EXPERIMENTS / f"{experiment}.yaml", [f"cluster.fileroot={directory}", *overrides])
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.yaml").write_text(yaml.safe_dump({**told.values, "trial_name": "r0001"}))
+    (directory / "config.yaml").write_text(yaml.safe_dump({**loaded.values, "trial_name": "r0001"}))
     facts = {
-        "experiment": told.experiment,
+        "experiment": loaded.experiment,
         "run_id": uuid.uuid4().hex[:12],
         "folder": str(directory),
         "cwd": str(directory),
@@ -132,8 +132,8 @@ def make_run(directory: Path, experiment: str, *overrides: str) -> Run:
 
 def start_from(run: Run, checkpoint: Path | None, step: int, attempt: int = 1) -> Run:
     """Where the next attempt begins."""
-    said = {"attempt": attempt, "step": step, "checkpoint": None if checkpoint is None else str(checkpoint)}
-    (run.directory / "attempt.json").write_text(json.dumps(said))
+    start = {"attempt": attempt, "step": step, "checkpoint": None if checkpoint is None else str(checkpoint)}
+    (run.directory / "attempt.json").write_text(json.dumps(start))
     return run
 
 

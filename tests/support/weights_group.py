@@ -75,9 +75,9 @@ class Process:
         words = [sys.executable, __file__, what, str(port), str(rank), str(world)]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
-        ready, _, said = self.process.stdout.readline().strip().partition(" ")
+        ready, _, actual_port = self.process.stdout.readline().strip().partition(" ")
         assert ready == "ready", self.last_words()
-        self.port = int(said or port)
+        self.port = int(actual_port or port)
 
     def until_met(self) -> None:
         """Of one that sends."""

@@ -24,7 +24,7 @@ class InvalidValue(Exception):
 
 
 def check_key(key: Key, value: Any) -> Any:
-    """The value, converted (an int for a float key becomes a float); raises Refused."""
+    """The value, converted (an int for a float key becomes a float); raises InvalidValue."""
     return check_value(key.kind, key.constraints, value)
 
 

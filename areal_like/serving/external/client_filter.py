@@ -65,8 +65,8 @@ class ModelLimits(NamedTuple):
 
 
 def filter_body(body: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
-    """The rest of a body; raises Refused where it is none, or holds what nobody can use. `is_known`: the client has the
-    key."""
+    """The body without dropped keys; raises HttpError if it is not an object, or a value is invalid. `is_known`: the
+    client has the key."""
     if not isinstance(body, dict):
         raise HttpError(400, "the body must be an object")
     kept = {key: value for key, value in body.items() if key not in DROPPED_KEYS}

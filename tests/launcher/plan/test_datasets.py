@@ -183,7 +183,7 @@ def test_a_start_fetches_it_and_the_run_reads_it_without_a_network(online, host,
     assert fetch_from_hub(loaded, host)
     assert f"{KEY}: fetching {NAME} from the Hugging Face Hub" in capsys.readouterr().err
     assert sorted(online.given) == ["test.jsonl", "train.jsonl"]
-    num_requests = len(online.asked)
+    num_requests = len(online.requests)
     plan = build_plan(loaded, host=host)
     assert against(loaded, host) == [] and not fetch_from_hub(loaded, host)
     revision = next(each.value for each in plan.auto if each.key == "train_dataset.revision")
@@ -191,7 +191,7 @@ def test_a_start_fetches_it_and_the_run_reads_it_without_a_network(online, host,
     dataset.revision = revision
     result = DatasetSource("train_dataset", "train", dataset).find(SearchFolders(host.directory, host.directory), [])
     assert len(result.rows) == 20 and REVISION[:12] in result.source
-    assert len(online.asked) == num_requests, "all of it is in the cache"
+    assert len(online.requests) == num_requests, "all of it is in the cache"
 
 
 @pytest.mark.parametrize("trouble", ["no such dataset", "the Hub is down"])
@@ -205,7 +205,7 @@ def test_what_the_hub_does_not_give_is_asked_for_once_and_said_in_one_message(on
     assert problem.key == KEY and "the Hub refused the download (" in problem.message
     assert f"python -m areal_like.models.fetch --dataset {name}" in problem.message
     assert "Traceback" not in problem.message
-    assert online.asked.count(f"/api/datasets/{name}") == 1
+    assert online.requests.count(f"/api/datasets/{name}") == 1
     assert capfd.readouterr().err.count("\n") == 1, "what is fetched, and nothing else"
 
 
