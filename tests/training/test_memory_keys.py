@@ -24,7 +24,7 @@ from areal_like.training.engine import TrainEngine
 from areal_like.training.sequences import MicroBatch
 from areal_like.training.sharding import load_from_first_rank
 from tests.support.planning import loaded
-from tests.support.training_runs import ME, make_run, model_folder, world
+from tests.support.training_runs import ME, make_run, model_folder, section, world
 from tests.training.test_engine import tokens
 from tests.training.test_engine_keys import KINDS, SECTIONS, TRAINED, engine_of
 
@@ -74,10 +74,10 @@ def explicit_section(where: str) -> Any:
 
 def made(where: str, *names: str, half: bool = False, **others: Any) -> TrainEngine:
     """With these keys as set, and the others at their defaults."""
-    section = explicit_section(where)
+    explicit = explicit_section(where)
     optimizer = section(OptimizerConfig, **BASE)
-    optimizer = replace(optimizer, **others, **{name: getattr(section.optimizer, name) for name in names})
-    config = replace(section, optimizer=optimizer, dtype="float16" if half else "float32")
+    optimizer = replace(optimizer, **others, **{name: getattr(explicit.optimizer, name) for name in names})
+    config = replace(explicit, optimizer=optimizer, dtype="float16" if half else "float32")
     return TrainEngine(config, where, folder(), world(), seed=1)
 
 
