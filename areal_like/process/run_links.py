@@ -31,7 +31,7 @@ def missing_link_targets(directory: Path) -> str:
     targets = {name: link_target(directory, name) for name in LINKS.values()}
     broken = [f"{directory / name} leads to {to}" for name, to in targets.items() if to is not None and not to.is_dir()]
     are = "are" if len(broken) > 1 else "is"
-    return f"{' and '.join(broken)}, which {are} not there; bring that disk back" if broken else ""
+    return f"{' and '.join(broken)}, which {are} missing; mount that disk" if broken else ""
 
 
 def key_of_path(file: Path, config: Any, cwd: Path) -> str:
