@@ -70,6 +70,22 @@ def test_a_run_completes_all_its_steps(tmp_path):
     asyncio.run(scenario())
 
 
+def test_an_agent_stat_that_no_trajectory_has_is_logged_once_as_a_warning(tmp_path, caplog):
+    async def scenario() -> None:
+        keys = ("actor.log_agent_stats=true", "actor.log_agent_stats_keys=[calls]", "evaluator.freq_steps=null")
+        async with world_of(make_run(tmp_path / "run", *keys)) as world:
+            assert (await world.hello(valid=5))["ok"]
+            working = asyncio.create_task(world.work())
+            await world.train()
+            async with asyncio.timeout(60):
+                await world.life
+                await working
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(scenario())
+    assert sum("actor.log_agent_stats_keys: no trajectory" in record.getMessage() for record in caplog.records) == 1
+
+
 @pytest.mark.parametrize("replaced", ["no", "with its weights", "without"])
 def test_servers_keep_the_first_weights_until_the_first_evaluation_is_complete(tmp_path, replaced):
     """A server that joins meanwhile gets them too. When no server and no file has them, it gets the newest: otherwise
