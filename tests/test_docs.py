@@ -39,7 +39,7 @@ from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
 from areal_like.config.names import ALIASES
 from areal_like.config.schema import Schema
-from areal_like.config.sources import library
+from areal_like.config.sources import yaml_file
 from areal_like.config.sources.yaml_file import YamlFile, read_yaml
 from areal_like.models import model_folder
 from areal_like.observe.summary import summarize_run
@@ -394,7 +394,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
         session.read.add(path.resolve())
         return read_yaml(path, *rest, **more)
 
-    monkeypatch.setattr(library, "read_yaml", recorded)
+    monkeypatch.setattr(yaml_file, "read_yaml", recorded)
     modules, places = set(sys.modules), list(sys.path)
     yield session
     sys.path[:] = places

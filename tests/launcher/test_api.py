@@ -65,7 +65,7 @@ def test_a_plan_from_python_is_shown_and_no_failure(tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize("word", ["--multirun", "-m", "--help", "--cfg=actor", "--explain=seed", "serve", "keys"])
 def test_what_is_no_single_run_is_refused_before_a_process_starts(word, monkeypatch):
     monkeypatch.setattr(api, "run_command", None)
-    with pytest.raises(ConfigError, match=f"^overrides: {word} asks for no single run"):
+    with pytest.raises(ConfigError, match=f"^overrides: {word} does not start a single run"):
         run("grpo.yaml", ["seed=1,2", word])
 
 
