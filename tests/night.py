@@ -1,11 +1,11 @@
-"""What takes hours: every slow test with many more examples, every key ignored in turn, every learning curve.
+"""Takes hours: all slow tests with many more examples, mutation tests of all keys, all learning curves.
 
-    make night                     goes on where an earlier night of the same commit ended
+    make night                     resumes an interrupted night of the same commit
     python -m tests.night --list   the jobs and their last results
-    python -m tests.night JOB ...  these jobs, also if they have passed
+    python -m tests.night JOB ...  these jobs, even if they have passed
 
-The result of each job is kept in build/night/JOB.json with its date, commit and seconds. A job that has passed at this
-commit is not run again.
+The result of each job is written to build/night/JOB.json with its date, commit and seconds. A job that has passed at
+this commit is skipped.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SELECTED = "slow or hypothesis"
 
 
 def jobs() -> dict[str, list[str]]:
-    """The command of each job. A file of tests is a job, so that little is lost where a night ends early."""
+    """The command of each job. Each test file is a job, so that little is lost if a night is interrupted."""
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", SELECTED],
         cwd=ROOT, env=environment(), capture_output=True, text=True, check=True,
@@ -56,7 +56,7 @@ def last(name: str) -> dict[str, Any]:
 
 
 def run(name: str, command: list[str]) -> dict[str, Any]:
-    """Runs a job; its output goes to build/night/JOB.log and, where it fails, its end to the terminal."""
+    """Runs a job; its output goes to build/night/JOB.log. Prints the end of it if the job fails."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     log, began = RESULTS / f"{name}.log", time.monotonic()
     with log.open("wb") as output:

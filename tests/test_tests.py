@@ -1,4 +1,4 @@
-"""What no test does: it would fail on a slow machine, or say nothing."""
+"""No test depends on time: it would fail on a slow machine."""
 
 import ast
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def is_clock(node: ast.AST) -> bool:
 
 
 def is_duration(node: ast.expr, durations: set[str]) -> bool:
-    """The difference between two looks at a clock, a name that says so or was given one, or a multiple of these."""
+    """A difference of two clock readings, a name that holds one, or a multiple of these."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
         return any(is_clock(child) for child in ast.walk(node))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
@@ -34,7 +34,7 @@ def is_duration(node: ast.expr, durations: set[str]) -> bool:
 
 
 def durations_in(tree: ast.Module) -> set[str]:
-    """Names that hold one, or a list of them."""
+    """Names of variables that hold a duration, or a list of them."""
     names = set(MEASURED)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and is_duration(node.value, names):
@@ -46,13 +46,13 @@ def durations_in(tree: ast.Module) -> set[str]:
 
 
 def is_constant_time(node: ast.expr) -> bool:
-    """So long after a look at a clock, with a number that is too small for a limit against hanging."""
+    """A clock reading plus a constant that is too small for a limit against hanging."""
     numbers = [child.value for child in ast.walk(node) if isinstance(child, ast.Constant)]
     return isinstance(node, ast.BinOp) and any(isinstance(n, int | float) and n < LEAST_LIMIT_S for n in numbers)
 
 
 def limits_on_time(tree: ast.Module) -> Iterator[int]:
-    """Lines on which a test wants something to take less than so long."""
+    """Lines that assert an upper limit on a duration."""
     durations = durations_in(tree)
     for claim in (node for node in ast.walk(tree) if isinstance(node, ast.Assert)):
         for node in (node for node in ast.walk(claim.test) if isinstance(node, ast.Compare)):
@@ -67,7 +67,7 @@ def limits_on_time(tree: ast.Module) -> Iterator[int]:
 
 
 def short_timeouts(tree: ast.Module) -> Iterator[int]:
-    """Lines with a limit against hanging that a slow machine would reach."""
+    """Lines with a timeout that a slow machine would exceed."""
     for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args):
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         limit = node.args[-1].value if isinstance(node.args[-1], ast.Constant) else None
@@ -82,7 +82,7 @@ def test_no_test_depends_on_the_speed_of_the_machine() -> None:
         if (tree := ast.parse(path.read_text(encoding="utf-8")))
         and (lines := [*limits_on_time(tree), *short_timeouts(tree)])
     }
-    assert not problems, "how long something takes is measured by tests/bench"
+    assert not problems, "durations are measured by tests/bench"
 
 
 @pytest.mark.parametrize(

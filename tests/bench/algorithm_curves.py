@@ -1,11 +1,10 @@
-"""Every algorithm by the real command, from the model that comes with the package: held-out scores on the way, and
-whether each has risen by as much as is promised.
+"""Learning curves of all algorithms by the real command, from the built-in model: held-out scores, and whether
+each rises enough.
 
     python tests/bench/algorithm_curves.py [NAME ...] [--output build/bench/algorithms.json] [--docs docs/results.md]
 
-One run after the other, each of some minutes at most. Names (grpo, ppo, ...) choose some of them; what an earlier
-call found of the others is kept in the output. `--docs` writes the table into a page, between its two marks. Exit
-code 1 where a score did not rise enough.
+Runs take some minutes each, one at a time. NAME (grpo, ppo, ...) selects some; the output keeps earlier results of the
+others. `--docs` writes the table into a page, between its two marks. Exit code 1 if a score did not rise enough.
 """
 
 import argparse
@@ -27,7 +26,7 @@ LEAST_RISE = 0.15
 LIMIT_S = 1800.0
 BEGIN, END = "<!-- algorithm_curves.py: begin -->", "<!-- algorithm_curves.py: end -->"
 POINTS = (0.25, 0.5, 0.75, 1.0)
-"""Of the way: where the table shows the score."""
+"""Parts of the run at which the table shows the score."""
 
 
 class Case(NamedTuple):
@@ -53,7 +52,7 @@ CASES = {
 
 
 def run(name: str, folder: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
-    """One run, and what its summary says."""
+    """One run, and the curve of its summary."""
     case = CASES[name]
     here = folder / name
     here.mkdir()
@@ -75,7 +74,7 @@ def judged(curve: list[list[float]]) -> dict[str, Any]:
 
 
 def at(curve: list[list[float]], share: float) -> float:
-    """The last score that was measured up to there."""
+    """The last score up to this share of the steps."""
     until = share * curve[-1][0]
     return [score for step, score in curve if step <= until][-1]
 
@@ -106,14 +105,14 @@ def page(text: str, runs: dict[str, dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}; none: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(CASES)}; default: all")
     parser.add_argument(
-        "--output", type=Path, default=ROOT / "build" / "bench" / "algorithms.json", help="JSON of it all"
+        "--output", type=Path, default=ROOT / "build" / "bench" / "algorithms.json", help="file of the results"
     )
     parser.add_argument("--docs", type=Path, help="a page to write the table into")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in CASES]:
-        parser.error(f"{', '.join(unknown)}: there are {', '.join(CASES)}")
+        parser.error(f"{', '.join(unknown)}: unknown; the names are {', '.join(CASES)}")
     text = arguments.docs.read_text(encoding="utf-8") if arguments.docs else ""
     if text:
         page(text, {})
@@ -137,7 +136,7 @@ def main() -> int:
     print(table(runs))
     if arguments.docs:
         arguments.docs.write_text(page(text, runs), encoding="utf-8")
-    print(f"kept in {arguments.output}")
+    print(f"written to {arguments.output}")
     few = [CASES[name].title for name, row in runs.items() if not row["learnt"]]
     if few:
         print(f"did not rise by {LEAST_RISE}: {', '.join(few)}", file=sys.stderr)

@@ -1,10 +1,10 @@
-"""What a checkout does, written down, so that a change meant to alter nothing can be shown to alter nothing.
+"""Records what a checkout does, to show that a change alters nothing.
 
-    python tests/bench/behaviour.py record DIR [--checkout ROOT]   runs the checkout and keeps what it does in DIR
-    python tests/bench/behaviour.py compare BEFORE AFTER           prints each difference; exit 1 if there is one
+    python tests/bench/behaviour.py record DIR [--checkout ROOT]   runs the checkout and writes its behaviour to DIR
+    python tests/bench/behaviour.py compare BEFORE AFTER           prints each difference; exit code 1 if there is one
 
 Recorded: the hashes of the weights after four synchronous steps (grpo.yaml, ppo.yaml, two trainer ranks, LoRA) with the
-metrics and the event ledger of each, times left out; `--cfg`, `--dry-run=json` and `--dry-run` of every experiment, of
+metrics and the event ledger of each, without times; `--cfg`, `--dry-run=json` and `--dry-run` of every experiment, of
 every group option and of AReaL's files; and `--explain` of a few keys.
 Weights are the same bits only on the same machine, so record both sides there.
 """
@@ -31,7 +31,7 @@ RUNS = {
     "ppo": ("ppo.yaml", *SYNCHRONOUS),
     "sft": ("sft.yaml", "total_train_steps=4", "seed=3"),
 }
-# What differs between two runs of the same code.
+# Metrics that differ between two runs of the same code.
 MOVING = re.compile(r"(_s|_seconds|per_second|time|tokens_per|perf/|memory|timeperf|/busy|_bytes)")
 EXPLAINED = ("actor.lr", "gconfig.n_samples", "rollout.max_head_offpolicyness", "critic.path", "evaluator.freq_steps")
 
@@ -56,7 +56,7 @@ def command(root: Path, folder: Path, *arguments: str) -> subprocess.CompletedPr
 
 
 def plain(text: str, folder: Path, root: Path) -> str:
-    """The text without what differs between two checkouts that do the same: their paths, and names of modules."""
+    """The text without paths and names of modules, which differ between equivalent checkouts."""
     text = text.replace(str(folder), "<folder>").replace(str(root), "<root>")
     text = re.sub(r"\bareal_like(?:[./]\w+)+(?:\.py|\.lock)?", "<module>", text)
     return re.sub(r"\d+(\.\d+)? (GiB|MiB|GB|TB) free", "<free>", text)
@@ -81,7 +81,7 @@ def run_facts(root: Path, folder: Path, arguments: tuple[str, ...]) -> dict[str,
 
 
 def content_hash(file: Path) -> str:
-    """The hash of a safetensors file; its metadata are in no fixed order."""
+    """The hash of a safetensors file, independent of the order of its metadata."""
     data = file.read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True).encode()
@@ -89,7 +89,7 @@ def content_hash(file: Path) -> str:
 
 
 def ledger(run: Path) -> Iterator[Any]:
-    """Every event of a group, in the order of groups: the order of what runs side by side is chance."""
+    """All events, sorted by group: the order of concurrent groups is not deterministic."""
     events: dict[str, list[Any]] = {}
     for file in sorted((run / "rollouts").glob("*.jsonl")) if (run / "rollouts").is_dir() else []:
         for line in file.read_text().splitlines():
@@ -129,7 +129,7 @@ def plans(root: Path, folder: Path) -> Iterator[tuple[str, str]]:
 def record(out: Path, root: Path, only: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        # Both sides work in a folder of the same name: paths are in plans, and as long as each other.
+        # Plans contain paths, so both sides need folders with names of equal length.
         folder = Path(name)
         if only in ("", "runs"):
             for run, arguments in RUNS.items():

@@ -1,8 +1,8 @@
-"""How long the command takes to answer, cold but with everything in the page cache, beside Python and plain Hydra.
+"""Start-up time of the command line with a warm page cache, compared with Python and plain Hydra.
 
     python tests/bench/bench_config.py [--repeats 5] [--output build/bench/config.json]
 
-The commands take turns, so that what else the machine does meets all of them. It reports; it never fails on a time.
+Commands are interleaved, so that other load affects all of them. It never fails because of a time.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PYTHON, PLAIN, PLAIN_OVERRIDE = "python -c pass", "plain Hydra", "plain Hydra, o
 
 @dataclass
 class Command:
-    """One thing to start, and what was measured. `hydra` names the plain composition that does the same work."""
+    """A command and its measurements. `hydra` names the plain composition that does the same work."""
 
     name: str
     words: list[str]
@@ -64,7 +64,7 @@ def commands(folder: Path) -> list[Command]:
 
 
 def lay_out(folder: Path, loaded: Loaded) -> None:
-    """The experiment as plain Hydra files: the schema's defaults as one of them, below the groups and the file."""
+    """Writes the experiment as plain Hydra files, the schema's defaults as the first of them."""
     opened = [path for path, section in loaded.schema.sections.items() if section.default_null and loaded.get_raw(path)]
     (folder / "schema.yaml").write_text(to_yaml(loaded.schema.defaults(opened)), encoding="utf-8")
     shutil.copytree(data_folder("conf"), folder, dirs_exist_ok=True)
@@ -72,11 +72,11 @@ def lay_out(folder: Path, loaded: Loaded) -> None:
     below = f"defaults:\n  - schema\n  - experiment: {loaded.experiment}\n"
     (folder / CONFIG).write_text(text.replace("defaults:\n", below, 1), encoding="utf-8")
     if plain_hydra.compose(folder, CONFIG, []) != loaded.raw:
-        raise SystemExit(f"plain Hydra makes another tree of {CONFIG}: the comparison would say nothing")
+        raise SystemExit(f"plain Hydra composes another tree of {CONFIG}: times are not comparable")
 
 
 def run(command: Command, folder: Path) -> None:
-    """Starts it once, in an empty folder. Bytecode may be kept, as it is for users, whatever is set here."""
+    """Runs it once, in an empty folder, with bytecode files allowed as for users."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with (folder / "output").open("w+b") as output:
@@ -101,7 +101,7 @@ def measure(repeats: int) -> list[Command]:
         empty.mkdir()
         lay_out(files, load(CONFIG))
         listed = commands(files)
-        for command in listed:  # once beforehand: fills the page cache and compiles what is not compiled
+        for command in listed:  # warm-up: fills the page cache and compiles
             run(command, empty)
             command.wall_s.clear()
             command.cpu_s.clear()
@@ -140,13 +140,13 @@ def report(listed: list[Command], load_before: tuple[float, ...]) -> dict[str, A
 
 
 def _plugins() -> list[str]:
-    """Every one that is installed is imported by Hydra where it looks for plugins."""
+    """Hydra imports every installed plugin."""
     names = {str(package.name) for package in importlib.metadata.distributions() if package.name}
     return sorted(name for name in names if name.startswith("hydra-") and name != "hydra-core")
 
 
 def _git(*words: str) -> str | None:
-    """None where this is no checkout."""
+    """None outside of a checkout."""
     if shutil.which("git") is None:
         return None
     done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
@@ -170,8 +170,10 @@ def table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each command; their median counts")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "config.json", help="JSON of it all")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each command; the median is reported")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "bench" / "config.json", help="file of the results"
+    )
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error("--repeats: at least 1")
@@ -180,7 +182,7 @@ def main() -> None:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"kept in {arguments.output}")
+    print(f"written to {arguments.output}")
 
 
 if __name__ == "__main__":

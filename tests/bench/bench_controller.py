@@ -1,10 +1,9 @@
-"""CPU time of the controller for each trajectory, with a mock server, mock workers and a mock trainer around it.
+"""CPU time of the controller per trajectory, with a mock server, mock workers and a mock trainer.
 
     python tests/bench/bench_controller.py [--trajectories 8192] [--in-flight 64 512] [--samples 8 1] [--output FILE]
 
-The controller is a process of its own, as in a run; what is measured is the CPU time that it takes from the first lease
-to the last step, everything in it: leases, results, the ledger, batches, weight updates, metrics. It reports; it never
-fails on a time.
+The controller is a separate process, as in a run. Measured is its whole CPU time from the first lease to the last step:
+leases, results, the ledger, batches, weight updates, metrics. It never fails because of a time.
 """
 
 import argparse
@@ -41,7 +40,7 @@ from areal_like.weights.index import Index, write_index  # noqa: E402
 TOKENS, PROMPT = 256, 64
 ROWS = 10_000
 GENERATION_S = 0.05
-"""How long the mock server takes for a group."""
+"""Seconds of the mock server for a group."""
 SECRET = "bench"
 AIM_MS = 0.5
 
@@ -69,7 +68,7 @@ def cpu_s(pid: int) -> float:
 
 
 class MockParts:
-    """Everybody but the controller."""
+    """Mock server, worker and trainer: all parts of a run except the controller."""
 
     def __init__(
         self, run: Run, address: str, trainer: HttpClient, worker: HttpClient, max_in_flight: int, steps: int
@@ -93,7 +92,7 @@ class MockParts:
         return json_response({"version": self.version, "stall_s": 0.0, "load_s": 0.0, "generated": generated})
 
     async def work(self) -> None:
-        """As an episodes worker does: results that are there together are handed in together."""
+        """Acts as an episodes worker: sends all finished results in one request."""
         hashes = [f"{row:016x}" for row in range(ROWS)]
         train = {"rows": ROWS, "digest": "bench", "row_hashes": hashes}
         hello = {"worker": "episodes/0", "incarnation": 1, "datasets": {"train": train, "valid": None}}
@@ -218,7 +217,7 @@ def main() -> None:
                 costs.append(row["controller_cpu_ms_per_trajectory"])
                 cost, speed = f"{costs[-1]:.3f} ms of CPU per trajectory", f"{row['trajectories_per_s']:.0f}/s"
                 print(f"{in_flight} in flight, in groups of {samples}: {cost}, {speed}")
-            if costs[0]:  # a run of moments takes no CPU time that the system would count
+            if costs[0]:  # a very short run uses less CPU time than the clock resolves
                 growth[str(samples)] = costs[-1] / costs[0]
                 print(f"in groups of {samples} it grows {growth[str(samples)]:.2f} times (aim: {AIM_MS} ms, and flat)")
     report = {

@@ -1,10 +1,10 @@
-"""The whole ring by its real command, asynchronous and synchronous, beside a plain loop in one process.
+"""Whole runs by the real command, asynchronous and synchronous, compared with a plain loop in one process.
 
     python tests/bench/bench_ring.py [--steps 160] [--output build/bench/ring.json] [override ...]
 
-Overrides go to all three. It reports wall and CPU time per step and to 0.9 held out, the way to the first step, where
-the time of a step goes, and the asynchronous run's ceiling beside its speed-up. All use the same cores, one after the
-other; it never fails on a time.
+Overrides apply to all three. It reports wall and CPU time per step and up to a held-out score of 0.9, the start up to
+the first step, the parts of a step, and the asynchronous speed-up with its upper bound. They run one at a time on the
+same cores. It never fails because of a time.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run_ring(name: str, folder: Path, overrides: list[str]) -> tuple[Path, Watched]:
-    """One run by the command line; its directory and what was seen of it."""
+    """One run by the command line; returns its directory and measurements."""
     here = folder / ("asynchronous" if name == ASYNC else "synchronous")
     here.mkdir()
     mode = ["async_training=true"] if name == ASYNC else ["max_head_offpolicyness=0"]
@@ -57,7 +57,7 @@ def run_plain(run_dir: Path, folder: Path, steps: int, threads: int) -> tuple[di
 
 
 def best_threads(run_dir: Path, folder: Path) -> int:
-    """All cores may be slower than one, for so small a model: a few steps with each decide."""
+    """One thread may be faster than many for so small a model: a few steps with each decide."""
     taken = {}
     for threads in sorted({1, len(os.sched_getaffinity(0))}):
         result, _ = run_plain(run_dir, folder, PILOT_STEPS, threads)
@@ -110,7 +110,7 @@ def report(rows: dict[str, dict[str, Any]], load_before: tuple[float, ...]) -> d
 
 
 def _same(ring: list[float], plain: list[float]) -> int:
-    """Over how many first steps the synchronous ring and the plain loop got the same rewards: they do the same work."""
+    """The number of first steps in which synchronous ring and plain loop have the same rewards."""
     pairs = zip(ring, plain, strict=False)
     return next((step for step, (mine, other) in enumerate(pairs) if abs(mine - other) > 1e-6), len(ring))
 
@@ -173,9 +173,11 @@ def _number(value: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("overrides", nargs="*", help="for the configuration, such as seed=3")
-    parser.add_argument("--steps", type=int, help="fewer steps than the file says")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "ring.json", help="JSON of it all")
+    parser.add_argument("overrides", nargs="*", help="of the configuration, such as seed=3")
+    parser.add_argument("--steps", type=int, help="number of steps; default: that of the configuration")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "bench" / "ring.json", help="file of the results"
+    )
     arguments = parser.parse_args()
     if arguments.steps is not None and arguments.steps < 2:
         parser.error("--steps: at least 2")
@@ -185,7 +187,7 @@ def main() -> None:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"kept in {arguments.output}")
+    print(f"written to {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Real servers of every engine that is installed, beside transformers in one process: answers per second, the way to
-the first token, and how long new weights take.
+"""Real servers of every installed engine, compared with transformers in one process: tokens per second, time to the
+first token, and duration of weight updates.
 
     python tests/bench/bench_serving.py [--engines embedded vllm sglang] [--in-flight 64 256] [--repeats 5]
                                         [--megabytes 270] [--output build/bench/serving.json]
 
-Answers: 16 tokens of prompt and 64 new ones with their log-probabilities, through HTTP, of a tiny model. transformers
-takes its turn right before and after each server, with as many threads. Weights: of a server that holds so many
-megabytes, by each transport, beside a copy of the bytes in memory. It reports; it never fails on a time.
+Generation: 16 tokens of prompt and 64 new ones with log-probabilities, over HTTP, of a tiny model; transformers runs
+directly before and after each server, with as many threads. Weights: of a server with a model of --megabytes, by each
+transport, compared with a copy of the bytes in memory. It never fails because of a time.
 """
 
 import argparse
@@ -49,7 +49,7 @@ COLUMNS = {
 
 
 def missing(engine: str) -> str | None:
-    """Why an engine cannot be measured here."""
+    """Why an engine cannot be measured here; None if it can."""
     try:
         if engine != "embedded":
             find_installation(engine, None, Path.cwd())
@@ -62,7 +62,7 @@ def missing(engine: str) -> str | None:
 
 
 def measure_answers(engine: str, root: Path, in_flight: list[int], repeats: int) -> dict[str, Any]:
-    """Tokens per second at each number of requests in flight, beside transformers; seconds to the first token."""
+    """Tokens per second at each number of requests in flight, also of transformers; seconds to the first token."""
     for count in in_flight:
         models.generate(models.prompts(count))
     alone = {count: [models.generate(models.prompts(count)) for _ in range(repeats)] for count in in_flight}
@@ -96,13 +96,13 @@ async def _answer(server: LiveServer, in_flight: list[int], repeats: int, began:
         taken: dict[Any, Any] = {"first_token_s": time.perf_counter() - began}
         for count in in_flight:
             prompts = models.prompts(count)
-            await _wave(one, prompts, 0)
-            taken[count] = [await _wave(one, prompts, number) for number in range(1, repeats + 1)]
+            await _run_batch(one, prompts, 0)
+            taken[count] = [await _run_batch(one, prompts, number) for number in range(1, repeats + 1)]
     return taken
 
 
-async def _wave(one: ServerSession, prompts: list[list[int]], number: int) -> float:
-    """All at once, and every one has a seed of its own."""
+async def _run_batch(one: ServerSession, prompts: list[list[int]], number: int) -> float:
+    """Sends all requests at once, each with another seed."""
     groups = [group(f"{number}.{place}", each, 1, 1000 * number + place, **EXACT) for place, each in enumerate(prompts)]
     began = time.perf_counter()
     answers = await one.generate(*groups)
@@ -115,7 +115,7 @@ async def _wave(one: ServerSession, prompts: list[list[int]], number: int) -> fl
 
 
 def measure_weights(engine: str, root: Path, megabytes: int, repeats: int) -> dict[str, Any]:
-    """Of a server that does nothing else meanwhile."""
+    """Weight updates of an idle server."""
     large: Callable[[int], Any] = functools.partial(models.large, megabytes=megabytes)
     server = LiveServer(engine, root, ("actor.dtype=bfloat16",), models=large)
     tensors = [tensor for _, tensor in server.tensors(1)]
@@ -140,7 +140,7 @@ def _copied(tensors: list[torch.Tensor], standby: list[torch.Tensor]) -> float:
 
 
 async def _update(server: LiveServer, transport: str, root: Path, repeats: int) -> list[dict[str, float]]:
-    """Each row: how long it took to publish, from then until it was served, and what the server said of that."""
+    """Each row: seconds to publish, seconds from then until served, and the times in the server's answer."""
     memory = server.run.memory if SHARED_MEMORY.is_dir() else root
     rows: list[dict[str, float]] = []
     room = None
@@ -171,7 +171,7 @@ def _summary(rows: list[dict[str, float]], copy_s: float) -> dict[str, Any]:
     return {**medians, "runs": rows}
 
 
-# What is told.
+# The report.
 
 
 def table(results: dict[str, Any]) -> str:
@@ -196,11 +196,13 @@ def table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, help="those to measure")
-    parser.add_argument("--in-flight", nargs="+", type=int, default=[64, 256], help="requests at once")
-    parser.add_argument("--repeats", type=int, default=5, help="of everything; the median of its times counts")
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES, help="engines to measure")
+    parser.add_argument("--in-flight", nargs="+", type=int, default=[64, 256], help="concurrent requests")
+    parser.add_argument("--repeats", type=int, default=5, help="repetitions; the median is reported")
     parser.add_argument("--megabytes", type=int, default=270, help="size of the weights that are updated")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "serving.json", help="JSON of it all")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "bench" / "serving.json", help="file of the results"
+    )
     arguments = parser.parse_args()
     if min(arguments.repeats, arguments.megabytes, *arguments.in_flight) < 1:
         parser.error("--repeats, --megabytes, --in-flight: at least 1")
@@ -225,7 +227,7 @@ def main() -> None:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"kept in {arguments.output}")
+    print(f"written to {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What the trainer's ways of saving work are worth: packed rows, log-probabilities in chunks, and a whole training step
-beside that of transformers' Trainer.
+"""Optimizations of the trainer: packed rows, log-probabilities in chunks, and a whole training step compared with that
+of transformers' Trainer.
 
     python tests/bench/bench_training.py [--threads 1] [--output build/bench/training.json]
 
-Ratios are of CPU time, which tells more than the clock where other things run too; with one thread, the default, the
-two are the same on a quiet machine. It reports; it never fails on a time.
+Ratios are of CPU time, which other load on the machine affects less. It never fails because of a time.
 """
 
 import argparse
@@ -26,11 +25,11 @@ sys.path.insert(0, str(ROOT))
 from tests.bench import training_logprobs, training_packing, training_trainer  # noqa: E402
 
 AIMS = {"packed": 2.5, "chunked_time": 1.1, "chunked_memory_gb": 0.5}
-"""Packed rows at least so many times as fast, chunks at most so many times as long, and at most so much memory."""
+"""Minimum speed-up of packed rows; maximum relative time and extra memory of chunks."""
 
 
 def measure(small: bool = False) -> dict[str, Any]:
-    """`small`: in seconds, to see that all of it works."""
+    """`small`: tiny sizes, as a test of this program."""
     results: dict[str, Any] = {}
     if small:
         results["packing"] = training_packing.measure(4, 4, 16, repeats=2)
@@ -97,10 +96,10 @@ def _line(what: str, both: Mapping[str, float], ratio: float | None, note: str) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
-    parser.add_argument("--small", action="store_true", help="tiny sizes: only to see that it works")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    parser.add_argument("--small", action="store_true", help="tiny sizes: only tests the program")
     parser.add_argument(
-        "--output", type=Path, default=ROOT / "build" / "bench" / "training.json", help="JSON of it all"
+        "--output", type=Path, default=ROOT / "build" / "bench" / "training.json", help="file of the results"
     )
     arguments = parser.parse_args()
     if arguments.threads < 1:
@@ -115,7 +114,7 @@ def main() -> None:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"kept in {arguments.output}")
+    print(f"written to {arguments.output}")
 
 
 if __name__ == "__main__":

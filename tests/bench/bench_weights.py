@@ -1,9 +1,9 @@
-"""How long a publication of weights and its loading take, beside a plain copy of the same bytes in memory.
+"""Time to publish and load weights, compared with a plain copy of the same bytes in memory.
 
     python tests/bench/bench_weights.py [--megabytes 270] [--repeats 5] [--output build/bench/weights.json]
 
-All on one thread, and in turns. Ratios of the steps are of CPU time, which tells more than the clock where other things
-run too; those of whole transports, from one process to another, are of the clock. It reports; it never fails on a time.
+One thread; steps are interleaved. Ratios of steps are of CPU time, which other load on the machine affects less; those
+of whole transports, between two processes, are of wall time. It never fails because of a time.
 """
 
 import argparse
@@ -35,7 +35,7 @@ KEPT = 3
 
 
 class Times:
-    """Seconds of each thing that is done again and again: on the clock, and of the processor."""
+    """Wall and CPU seconds of each repetition of each step."""
 
     def __init__(self) -> None:
         self.wall_s: dict[str, list[float]] = {}
@@ -115,8 +115,10 @@ def table(results: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=270, help="size of the weights")
-    parser.add_argument("--repeats", type=int, default=5, help="publications; the median of their times counts")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench" / "weights.json", help="JSON of it all")
+    parser.add_argument("--repeats", type=int, default=5, help="publications; the median is reported")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "bench" / "weights.json", help="file of the results"
+    )
     arguments = parser.parse_args()
     if arguments.repeats < 1 or arguments.megabytes < 1:
         parser.error("--repeats, --megabytes: at least 1")
@@ -130,7 +132,7 @@ def main() -> None:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"kept in {arguments.output}")
+    print(f"written to {arguments.output}")
 
 
 if __name__ == "__main__":

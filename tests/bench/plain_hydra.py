@@ -1,4 +1,4 @@
-"""The same tree by plain Hydra, without any of our checks: what a dry run is held against.
+"""Composes the same tree with plain Hydra, without our checks: the reference for the time of a dry run.
 
 python plain_hydra.py FOLDER CONFIG [OVERRIDE ...]
 """

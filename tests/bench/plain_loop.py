@@ -1,9 +1,9 @@
-"""The same training without a ring: one process that generates, rewards, trains and evaluates by turns, with the same
-engines, the same rows and the same seeds. What bench_ring.py holds the ring against.
+"""The reference for bench_ring.py: one process that generates, rewards, trains and evaluates in turn, with the same
+engines, rows and seeds as a run.
 
     python tests/bench/plain_loop.py RUN_DIR --steps 160 --threads 1 --output plain.json
 
-RUN_DIR is that of a synchronous run: its config.yaml says everything else.
+RUN_DIR is the directory of a synchronous run: its config.yaml has all other settings.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from areal_like.training.world import open_world  # noqa: E402
 
 
 class Loop:
-    """One process in the place of all."""
+    """A whole run in one process."""
 
     def __init__(self, run: Run, steps: int, threads: int) -> None:
         config = run.config
@@ -60,7 +60,7 @@ class Loop:
         engine = TrainEngine(config.actor, "actor", folder, open_world(60.0), config.seed)
         engine.set_schedule(length.total_steps)
         self.actor = Actor(engine, None, config.actor, config.seed)
-        torch.set_num_threads(threads)  # both engines run in this thread, by turns
+        torch.set_num_threads(threads)  # both engines run in this thread, in turn
         self.evaluate_every = config.evaluator.freq_steps
         self.watch = Stopwatch()
         self.scores: list[list[float]] = []
@@ -97,7 +97,7 @@ class Loop:
         }
 
     def groups(self, step: int, sampling: Sampling) -> list[GroupRequest]:
-        """Those that a synchronous run has in this step, with their seeds."""
+        """The groups of a synchronous run in this step, with the same seeds."""
         size, seed = self.settings.batch_size, self.settings.sampling_seed
         numbers = range(step * size, (step + 1) * size)
         prompts = self.prompts([self.rows[self.order.row(number)] for number in numbers])
@@ -114,7 +114,7 @@ class Loop:
         return [self.reward(row["prompt"], text, row) for row, text in zip(rows, texts, strict=True)]
 
     def batch(self, step: int, groups: Sequence[GroupRequest], finished: Sequence[FinishedGroup]) -> TrainingBatch:
-        """As the trainer gets it from the controller."""
+        """The batch that the trainer would get from the controller."""
         arrays: dict[str, list[Any]] = {name: [] for name in ("token_ids", "loss_mask", SAMPLER, VERSIONS, "lengths")}
         samples = [(group, sample) for group, of in zip(groups, finished, strict=True) for sample in of.samples]
         for group, sample in samples:

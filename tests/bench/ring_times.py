@@ -1,4 +1,4 @@
-"""What the files of a run say about its times: the way to the first step, where a step goes, when it had learnt."""
+"""Times of a run from its files: the start up to the first step, the parts of a step, when it had learnt."""
 
 import time
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from tests.bench.watched import Watched
 
 LEARNT = 0.9
 WARM = 2
-"""First steps that do not count where means are taken."""
+"""First steps, left out of means."""
 TRAINER_PARTS = ("wait", "prepare", "logprobs", "train", "publish", "checkpoint")
 SHORT = {"perf/cpu_s": "trainer_cpu_s"}
 SERVER_PARTS = ("generate_busy", "update_load", "update_stall", "serve_delay")
 
 
 def ring(run_dir: Path, watched: Watched) -> dict[str, Any]:
-    """Everything about one run of the ring."""
+    """All measurements of one run."""
     lines = read_lines(run_dir / JOINED)
     steps = {line["step"]: line for line in lines if not is_evaluation(line) and "perf/step_s" in line}
     scores = [line for line in evaluation_lines(lines) if "eval/score" in line]
@@ -50,7 +50,7 @@ def ring(run_dir: Path, watched: Watched) -> dict[str, Any]:
 
 
 def plain(result: dict[str, Any], wall_s: float, cpu_s: float, began: float) -> dict[str, Any]:
-    """The same of the loop without a ring."""
+    """The same measurements of the plain loop."""
     times = [(when, cpu) for _, when, cpu in result["steps"]]
     count = len(times)
     cpu_by_score = {when: cpu for _, _, when, cpu in result["scores"]}
@@ -82,7 +82,7 @@ def per_step(times: Sequence[tuple[float, float]]) -> dict[str, float | None]:
 
 
 def learnt(scores: Sequence[tuple[int, float, float]], began: float, first_step: float, cpu_at: Any) -> dict[str, Any]:
-    """When the score was first high enough: since the command, and since the first step. None where it never was."""
+    """When the score first reached LEARNT: since the command, and since the first step. None if it never did."""
     reached = next((entry for entry in scores if entry[1] >= LEARNT), None)
     if reached is None:
         return {"score": LEARNT, "step": None, "wall_s": None, "wall_s_from_first_step": None, "cpu_s": None}
@@ -92,7 +92,7 @@ def learnt(scores: Sequence[tuple[int, float, float]], began: float, first_step:
 
 
 def start(run_dir: Path, watched: Watched, first_step: float) -> dict[str, float]:
-    """Seconds from the command to each event on the way to the first step, in the order in which they happened."""
+    """Seconds from the command to each event up to the first step, in order of time."""
     events = {
         "the first process of the run is there": min(
             (when for role, when in watched.seen.items() if role != "launcher"), default=None
@@ -112,12 +112,12 @@ def start(run_dir: Path, watched: Watched, first_step: float) -> dict[str, float
 
 
 def where(steps: Sequence[Line]) -> dict[str, float]:
-    """Means over the steps: parts of the trainer's step, and what servers did meanwhile."""
+    """Means over the steps: parts of the trainer's step, and of the servers' work meanwhile."""
     names = [f"perf/{part}_s" for part in ("step", *TRAINER_PARTS, *SERVER_PARTS)]
     names += ["perf/generate_busy_share", "perf/cpu_s", "offpolicy/staleness_mean"]
     means = {}
     for name in names:
-        # A checkpoint is not in every step: what is not there took no time.
+        # Not every step has a checkpoint: what is missing took no time.
         values = [line.get(name) or 0.0 for line in steps]
         if any(name in line for line in steps):
             means[SHORT.get(name, name.partition("/")[2])] = fmean(values)
@@ -125,7 +125,7 @@ def where(steps: Sequence[Line]) -> dict[str, float]:
 
 
 def ceiling(parts: dict[str, float]) -> float | None:
-    """How much faster generating beside training can be than by turns: (generation + training) / the longer one."""
+    """Upper bound of the asynchronous speed-up: (generation + training) / the longer of the two."""
     generation = parts.get("generate_busy_s")
     if generation is None:
         return None
@@ -139,7 +139,7 @@ def _difference(first: dict[str, float], last: dict[str, float], count: int) -> 
 
 
 def _logged(path: Path, words: str) -> float | None:
-    """When a log first said something; lines begin with date and time."""
+    """Time of the first line of a log that contains `words`; lines begin with date and time."""
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         if words in line:
             day, clock = line.split()[:2]

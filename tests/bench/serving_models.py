@@ -1,4 +1,4 @@
-"""The models of the serving benchmark, and transformers as what the servers are measured against."""
+"""The models of the serving benchmark, and generation by transformers as its reference."""
 
 import functools
 import time
@@ -33,7 +33,7 @@ def tiny(seed: int) -> PreTrainedModel:
 
 @functools.cache
 def large(seed: int, megabytes: int) -> PreTrainedModel:
-    """About so many bytes in bfloat16: the shape of a small real model, with more or fewer tokens in its vocabulary."""
+    """A model of about this size in bfloat16: the shape of a small real model, with another size of vocabulary."""
     width = HEADS * HEAD_DIM
     layer = 2 * width * width + 2 * width * width // 3 + 3 * width * 4 * width // 3 * 2
     layers = max(1, min(LAYERS, megabytes * 1_000_000 // 3 // layer))
@@ -73,7 +73,7 @@ def prompts(count: int) -> list[list[int]]:
 
 @torch.inference_mode()
 def generate(prompts: list[list[int]]) -> float:
-    """Seconds that transformers takes for the same answers, with the log-probabilities of their tokens."""
+    """Seconds of transformers for as many tokens, with their log-probabilities."""
     began = time.perf_counter()
     ids = torch.tensor(prompts)
     model: Any = tiny(0)

@@ -1,4 +1,4 @@
-"""The benchmark of the controller runs, and writes what it promises; how long things take is not judged here."""
+"""The benchmark of the controller runs, and its report is complete; times are not checked."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The benchmark of the ring: what it makes of a run's files, and (slowly) that it runs and says what it promises."""
+"""The benchmark of whole runs evaluates a run's files correctly; a slow test runs it."""
 
 import json
 import math
@@ -20,7 +20,7 @@ BEGAN = 1_700_000_000.0
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Of a run of four steps: ready after 7 s, the first step after 10, then one every 2 s, learnt with the third."""
+    """A run of four steps: ready after 7 s, first step after 10 s, then one every 2 s, learnt at the third."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(BEGAN + 7))
     for folder in ("logs", "rollouts"):
         (tmp_path / folder).mkdir()

@@ -1,4 +1,4 @@
-"""The benchmark of training: what it makes of its numbers, and that it runs. How long things take is not judged."""
+"""The benchmark of training evaluates its numbers correctly, and runs. Times are not checked."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def test_padded_and_packed_rows_give_the_same_gradients() -> None:
 
 
 def test_the_memory_of_all_logits_is_measured() -> None:
-    """A process of its own: what was loaded or freed before does not hide it."""
+    """Measured in a separate process, so that earlier allocations do not hide it."""
     sizes = (1024, 16384, 8)
     logits_gb = 1024 * 16384 * 4 / 1e9
     taken = training_logprobs._memory_gb("plain", *sizes)

@@ -1,4 +1,4 @@
-"""The benchmark of publications runs, and writes what it promises; how long things take is not judged here."""
+"""The benchmark of publications runs, and its report is complete; times are not checked."""
 
 import json
 import math

@@ -1,6 +1,6 @@
-"""Log-probabilities in chunks beside log_softmax and gather over all logits: time, extra memory, gradients.
+"""Log-probabilities in chunks compared with log_softmax and gather over all logits: time, extra memory, gradients.
 
-Memory is what a process needed at its worst beyond what it held before, so each way is measured in one of its own:
+Memory is the peak of a process minus its memory before, so each variant is measured in a separate process:
 
     python tests/bench/training_logprobs.py chunked 4096 65536 256
 """
@@ -75,7 +75,7 @@ def _memory_gb(way: str, *sizes: int) -> float:
 
 
 def _status(name: str) -> float:
-    """A line of this process's status, in GB."""
+    """A field of /proc/self/status, in GB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith(f"{name}:"))
 
@@ -83,11 +83,11 @@ def _status(name: str) -> float:
 def main() -> None:
     way, sizes = sys.argv[1], [int(word) for word in sys.argv[2:]]
     given = inputs(*sizes)
-    run(way, *inputs(8, 16, 4))  # what is loaded at the first use is not counted
-    Path("/proc/self/clear_refs").write_text("5")  # from here on the highest is that of the work alone
+    run(way, *inputs(8, 16, 4))  # warm-up: what the first use loads is not counted
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     run(way, *given)
-    # The gradients are there whichever way they came about.
+    # Gradients take the same memory in both variants.
     gradients = sum(tensor.grad.nbytes for tensor in given[:2] if tensor.grad is not None) / 1e9
     print(json.dumps({"extra_memory_gb": _status("VmHWM") - before - gradients}))
 

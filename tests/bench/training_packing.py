@@ -1,4 +1,4 @@
-"""Packed sequences beside rows padded to the longest: one forward and backward pass over the same tokens."""
+"""Packed sequences compared with rows padded to the longest: one forward and backward pass over the same tokens."""
 
 import tempfile
 import time
@@ -37,13 +37,13 @@ def log_uniform(num: int, shortest: int, longest: int, seed: int = 0) -> list[in
 
 
 def sequences_of(lengths: list[int], vocabulary: int) -> Sequences:
-    """Random tokens; the loss counts all but the first of each."""
+    """Random tokens; all but the first of each are in the loss."""
     ids = np.random.default_rng(1).integers(0, vocabulary, sum(lengths)).astype(np.int32)
     return Sequences(ids, np.ones(sum(lengths), np.uint8), np.array(lengths))
 
 
 def measure(num: int = 32, shortest: int = 16, longest: int = 512, repeats: int = 5) -> dict[str, Any]:
-    """In turns; the quickest of each counts. Seconds are of the processor, so that other things may run beside."""
+    """Interleaved repetitions; reports the minimum CPU time of each, as other load affects it least."""
     lengths = log_uniform(num, shortest, longest)
     sequences = sequences_of(lengths, SHAPE["vocab_size"])
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
@@ -83,7 +83,7 @@ def mean_of(sequences: Sequences) -> Callable[[MicroBatch, Tensor, Tensor | None
 
 
 def padded(model: torch.nn.Module, sequences: Sequences) -> None:
-    """As a loop over batches of transformers does it."""
+    """The usual padded batch of transformers."""
     model.zero_grad(set_to_none=True)
     ids_NL = torch.zeros(len(sequences), int(sequences.lengths_N.max()), dtype=torch.int64)
     mask_NL = torch.zeros_like(ids_NL)

@@ -1,4 +1,4 @@
-"""Tokens per second of a training step, beside those of transformers' own Trainer: the same model, rows and updates."""
+"""Tokens per second of a training step, compared with transformers' Trainer: the same model, rows and updates."""
 
 import tempfile
 import time
@@ -36,11 +36,11 @@ SMOLLM2 = LlamaConfig(
 TINY = Qwen3Config(**SHAPE, max_position_embeddings=512)
 LR = 1e-4
 FORGOTTEN = 1
-"""First steps that do not count: memory is taken, kernels are chosen."""
+"""First steps, not counted: they allocate memory and choose kernels."""
 
 
 def measure(model: str, shape: PreTrainedConfig, lengths: list[int], steps: int) -> dict[str, Any]:
-    """Each step is one update by all of `lengths`; random weights."""
+    """Each step is one update with sequences of all `lengths`; random weights."""
     sequences = sequences_of(lengths, shape.vocab_size)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name) / "model"
@@ -65,7 +65,7 @@ def measure(model: str, shape: PreTrainedConfig, lengths: list[int], steps: int)
 
 
 def addition_lengths(num: int) -> list[int]:
-    """Of rows of the addition task: prompt, answer and the token that ends it."""
+    """Lengths of rows of the addition task: prompt, answer and end token."""
     rows = Addition().rows("train")[:num]
     return [len(row["prompt"]) + len(row["answer"]) + 1 for row in rows]
 
@@ -98,7 +98,7 @@ class _Clock(TrainerCallback):
 
 
 def trainer_steps(folder: Path, sequences: Sequences, steps: int, out: Path) -> dict[str, list[float]]:
-    """With its own collator of padded rows."""
+    """Steps of transformers' Trainer, with padded rows."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     spans = zip(sequences.starts_N, sequences.lengths_N, strict=True)
     rows = [torch.from_numpy(sequences.token_ids[start : start + length].astype("int64")) for start, length in spans]

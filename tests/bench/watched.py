@@ -1,4 +1,4 @@
-"""A command of ours, and the CPU time that each process of its run has taken so far, looked at a few times a second."""
+"""Runs a command, and samples the CPU time of each process of its run a few times per second."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ POLL_S = 0.25
 
 @dataclass
 class Watched:
-    """What was seen of it. `looks` are (time, role -> CPU seconds so far); `seen` when a role was there first."""
+    """Measurements of a command. `looks`: (time, role -> CPU seconds so far); `seen`: when a role first appeared."""
 
     began: float
     wall_s: float = 0.0
@@ -28,7 +28,7 @@ class Watched:
     seen: dict[str, float] = field(default_factory=dict)
 
     def cpu_at(self, when: float) -> dict[str, float]:
-        """By role, as it was first seen at or after a time; the last look for what is later."""
+        """CPU seconds by role in the first sample at or after a time, else in the last sample."""
         if not self.looks:
             return {}
         place = bisect_left([at for at, _ in self.looks], when)
@@ -36,7 +36,7 @@ class Watched:
 
 
 def watch(command: list[str], folder: Path, environment: dict[str, str], limit_s: float) -> Watched:
-    """Runs it to its end; past the limit it is stopped as Ctrl-C stops it."""
+    """Runs a command to its end; interrupts it (SIGINT) after the limit."""
     watched = Watched(began=time.time())
     with (folder / "output.txt").open("w+b") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -64,7 +64,7 @@ def _look(root: int, watched: Watched, ended: threading.Event) -> None:
         parents, seconds = _processes()
         for pid in _below(root, parents):
             if pid not in roles or roles[pid] == LAUNCHER:
-                roles[pid] = _role(pid)  # a process may have been forked, and not yet be what it becomes
+                roles[pid] = _role(pid)  # a forked process has its final role only after exec
             newest[pid] = roles[pid], seconds[pid]
         now, by_role = time.time(), dict[str, float]()
         for role, used in newest.values():
@@ -74,7 +74,7 @@ def _look(root: int, watched: Watched, ended: threading.Event) -> None:
 
 
 def _processes() -> tuple[dict[int, int], dict[int, float]]:
-    """Parent and CPU seconds of every process here."""
+    """Parent and CPU seconds of every process of the machine."""
     parents, seconds = {}, {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -95,7 +95,7 @@ def _below(root: int, parents: dict[int, int]) -> set[int]:
 
 
 def _role(pid: int) -> str:
-    """As the launcher said to it. Rewards run in children of a worker, and count for it."""
+    """The role that the launcher gave a process. Reward processes count for their worker."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):

@@ -1,5 +1,5 @@
-"""A server's side and a trainer's side of each transport, in processes of their own: how long generation would stand
-still, and how long it takes from the beginning of a publication until the weights are in use.
+"""Server and trainer of each transport in two processes: how long an update stalls generation, and the time from the
+beginning of a publication until the weights are served.
 
 `python tests/bench/weights_transports.py MEGABYTES` is the server: it reads commands from its standard input.
 """
@@ -46,7 +46,7 @@ def make_model(num_bytes: int, layers: int = 30) -> dict[str, Tensor]:
 
 
 class Server:
-    """Loads beside what is in use, swaps, and reads back."""
+    """Loads into a second buffer, swaps, and verifies."""
 
     def __init__(self, megabytes: int) -> None:
         model = nn.Module()
@@ -70,7 +70,7 @@ class Server:
         return time.perf_counter() - began
 
     def take(self, command: dict[str, Any]) -> float:
-        """Seconds in which nothing could be generated."""
+        """Applies an update; returns the seconds in which nothing can be generated."""
         if "folder" in command:
             loaded = load_version(Path(command["folder"]), self.weights.expected(), self.newest)
             self.weights.stage(loaded.tensors)
@@ -94,7 +94,7 @@ def serve(megabytes: int) -> None:
 
 
 class Times:
-    """In seconds, of each time that it was done."""
+    """Seconds of each repetition."""
 
     def __init__(self) -> None:
         self.stall_s: list[float] = []
@@ -114,7 +114,7 @@ class Times:
 
 
 def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
-    """Each transport once before it counts, so that memory was used before; in turns."""
+    """Transports are interleaved, after two repetitions that are not counted."""
     tensors = make_model(megabytes * 1_000_000)
     words = [sys.executable, __file__, str(megabytes)]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)

@@ -1,10 +1,10 @@
-"""What the trainer does on a GPU, in less than eight minutes: whether it computes what the CPU does, in float32 and in
-bfloat16, its attention kernel, compiled layers; and tokens per second, utilisation and memory of a Qwen3-0.6B.
+"""Checks the trainer on a GPU in under eight minutes: parity with the CPU in float32 and bfloat16, its attention
+kernel, compiled layers; tokens per second, utilisation and memory of a Qwen3-0.6B.
 
     python tests/gpu/check_gpu.py [--output build/gpu/checks.json]
-    python tests/gpu/check_gpu.py --small       # tiny sizes, also on a CPU: only to see that the script works
+    python tests/gpu/check_gpu.py --small       # tiny sizes, also on a CPU: only tests the script
 
-Exit code 1 where a check failed. The JSON holds the machine and the versions.
+Exit code 1 if a check failed. The JSON holds the machine and the versions.
 """
 
 import argparse
@@ -33,12 +33,12 @@ from tests.gpu.throughput import PUBLISHED, throughput  # noqa: E402
 from tests.support.training_runs import section  # noqa: E402
 
 BUDGET_S = 440.0
-"""No check begins after so long."""
+"""No check begins later than this."""
 
 Check = Callable[[torch.device, bool], dict[str, Any]]
 
 ONE_LONG, SHORT = [16384], [2048] * 8
-"""Both are 16k tokens. A long sequence wants more attention."""
+"""Both are 16k tokens. A long sequence needs more attention."""
 
 KEEPS: dict[str, Any] = {"gradient_checkpointing": False}
 """Activations are kept for the backward pass instead of computed again."""
@@ -59,17 +59,17 @@ CHECKS: dict[str, Check] = {
 
 
 def run(chosen: Mapping[str, Check], device: torch.device, small: bool, budget_s: float) -> dict[str, Any]:
-    """One after the other; one that fails does not keep the others from running."""
+    """Runs the checks in order; after a failure the others still run."""
     began = time.perf_counter()
     results: dict[str, Any] = {}
     for name, check in chosen.items():
         started = time.perf_counter()
         if started - began > budget_s:
-            results[name] = {"passed": None, "error": f"left out: {budget_s:.0f} s had passed"}
+            results[name] = {"passed": None, "error": f"left out: the limit of {budget_s:.0f} s is reached"}
         else:
             try:
                 results[name] = check(device, small)
-            except Exception as fault:  # whatever a driver, a kernel or a compiler raises: it is the result
+            except Exception as fault:  # drivers, kernels and compilers raise anything; it is the result
                 traceback.print_exc()
                 results[name] = {"passed": False, "error": f"{type(fault).__name__}: {fault}"[:2000]}
             gc.collect()
@@ -123,15 +123,17 @@ def _output(*words: str) -> str | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="tiny sizes, also where there is no GPU")
-    parser.add_argument("--only", metavar="WORD", help="checks with this in their names")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu" / "checks.json", help="JSON of it all")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, also without a GPU")
+    parser.add_argument("--only", metavar="WORD", help="only checks with this in their names")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "gpu" / "checks.json", help="file of the results"
+    )
     arguments = parser.parse_args()
     chosen = {name: check for name, check in CHECKS.items() if not arguments.only or arguments.only in name}
     if not chosen:
-        parser.error(f"--only: there are {', '.join(CHECKS)}")
+        parser.error(f"--only: no match; the checks are {', '.join(CHECKS)}")
     if not torch.cuda.is_available() and not arguments.small:
-        parser.error("there is no GPU here; --small tries the script with tiny sizes on the CPU")
+        parser.error("no GPU found; --small runs tiny sizes on the CPU")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -142,7 +144,7 @@ def main() -> int:
     report |= {"published": PUBLISHED, "checks": results}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"took {took_s:.0f} s; kept in {arguments.output}")
+    print(f"took {took_s:.0f} s; written to {arguments.output}")
     return int(any(row["passed"] is False for row in results.values()))
 
 

@@ -1,11 +1,11 @@
-"""What an inference server does on a GPU, in less than eight minutes: stock vLLM or SGLang where one is installed
-(`vllm` or `sglang` in the folder ENGINES, or named by AREAL_LIKE_VLLM_PYTHON, AREAL_LIKE_SGLANG_PYTHON), else our own.
+"""Checks an inference server on a GPU in under eight minutes: stock vLLM or SGLang if installed (`vllm` or `sglang` in
+the folder ENGINES, or named by AREAL_LIKE_VLLM_PYTHON, AREAL_LIKE_SGLANG_PYTHON), else our own.
 
     python tests/gpu/check_serving.py [--engine vllm] [--output build/gpu/serving.json]
-    python tests/gpu/check_serving.py --small       # tiny sizes, also on a CPU: only to see that the script works
+    python tests/gpu/check_serving.py --small       # tiny sizes, also on a CPU: only tests the script
 
-Log-probabilities beside those of transformers in float32 and bfloat16, weights that change under answers by each
-transport, 256 requests through ten updates, and how fast it is. Exit code 1 where a check failed.
+Log-probabilities compared with transformers in float32 and bfloat16, weight updates during generation by each
+transport, 256 requests during ten updates, and speed. Exit code 1 if a check failed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CHECKS = {
 
 
 def installed(on_gpu: bool) -> dict[str, str]:
-    """Engine -> version. Our own is always there, and comes last."""
+    """Engine -> version. Our own is always available, and comes last."""
     versions = {}
     for engine in ENGINES[1:]:
         try:
@@ -47,17 +47,19 @@ def installed(on_gpu: bool) -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="tiny sizes, also where there is no GPU")
-    parser.add_argument("--engine", choices=ENGINES, help="this one alone; else the first that is installed")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu" / "serving.json", help="JSON of it all")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, also without a GPU")
+    parser.add_argument("--engine", choices=ENGINES, help="default: the first that is installed")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "gpu" / "serving.json", help="file of the results"
+    )
     arguments = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     if not on_gpu and not arguments.small:
-        parser.error("there is no GPU here; --small tries the script with tiny sizes on the CPU")
+        parser.error("no GPU found; --small runs tiny sizes on the CPU")
     versions = installed(on_gpu)
     engine = arguments.engine or next(iter(versions))
     if engine not in versions:
-        parser.error(f"--engine: {engine} is not installed; there are {', '.join(versions)}")
+        parser.error(f"--engine: {engine} is not installed; installed: {', '.join(versions)}")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
@@ -68,7 +70,7 @@ def main() -> int:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     content = {"machine": facts, "small": arguments.small, "checks": checks}
     arguments.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    print(f"{engine} {versions[engine]}; kept in {arguments.output}")
+    print(f"{engine} {versions[engine]}; written to {arguments.output}")
     return int(any(row["passed"] is False for row in checks.values()))
 
 

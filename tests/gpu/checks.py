@@ -1,4 +1,4 @@
-"""Whether a device computes what it should: each check returns what it measured, and whether that is near enough."""
+"""Checks of what a device computes: each returns its measurements, and whether they are within the limits."""
 
 import tempfile
 import time
@@ -23,11 +23,11 @@ Result = dict[str, Any]
 LENGTHS = [700, 33, 512, 33, 128, 257, 64, 900]
 SMALL_LENGTHS = [17, 5, 32, 5, 9]
 LIMITS = {"float32": (2e-4, 1e-3), "bfloat16": (0.15, 0.1)}
-"""Precision -> most that a log-probability may be off, and a gradient relative to its norm."""
+"""Precision -> maximum error of a log-probability, and of a gradient relative to its norm."""
 
 
 def parity(device: torch.device, small: bool, dtype: str = "float32", **settings: Any) -> Result:
-    """Log-probabilities and gradients of packed sequences, beside transformers on the CPU."""
+    """Log-probabilities and gradients of packed sequences, compared with transformers on the CPU."""
     sequences = sequences_of(SMALL_LENGTHS if small else LENGTHS, TINY.vocab_size)
     with tempfile.TemporaryDirectory(prefix="gpu-") as name:
         folder = Path(name)
@@ -54,7 +54,7 @@ def bf16(device: torch.device, small: bool) -> Result:
 
 
 def compiled(device: torch.device, small: bool) -> Result:
-    """Layers compiled one by one come to the same; a second set of lengths is not compiled anew."""
+    """Layers compiled one by one give the same; new lengths need no new compilation."""
     began = time.perf_counter()
     result = parity(device, small, compile=section(CompileConfig))
     result["took_with_compilation_s"] = time.perf_counter() - began
@@ -62,7 +62,7 @@ def compiled(device: torch.device, small: bool) -> Result:
 
 
 def varlen(device: torch.device, small: bool) -> Result:
-    """Attention alone, in the precision that its kernel takes: beside the same written out by hand, in float32."""
+    """Attention in the precision of its kernel, compared with an explicit version in float32."""
     lengths = [5, 9, 9, 30] if small else [3000, 17, 17, 1024, 4096, 511]
     heads, kv_heads, size = 4, 2, 64
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -96,7 +96,7 @@ def varlen(device: torch.device, small: bool) -> Result:
 
 
 def _in_order(engine: TrainEngine, sequences: Sequences) -> Tensor:
-    """Log-probabilities of what counts, sequence after sequence."""
+    """Log-probabilities of the tokens in the loss, in the order of sequences."""
     micros = engine.cut(sequences, range(len(sequences)))
     logprobs = sequences.scatter(micros, engine.logprobs(micros, 1.0))
     return torch.from_numpy(logprobs[sequences.target_mask])

@@ -1,4 +1,4 @@
-"""Models with random weights for the checks on a GPU, and how they are trained there."""
+"""Models with random weights for the checks on a GPU, and a training step of them."""
 
 import tempfile
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ QWEN3_0_6B = Qwen3Config(
 
 
 def sequences_of(lengths: list[int], vocabulary: int) -> Sequences:
-    """Random tokens; the loss counts the second half of each, as answers."""
+    """Random tokens; the second half of each is in the loss, as an answer."""
     ids = np.random.default_rng(1).integers(0, vocabulary, sum(lengths)).astype(np.int32)
     mask = np.concatenate([np.arange(length) >= length // 2 for length in lengths]).astype(np.uint8)
     return Sequences(ids, mask, np.array(lengths))
@@ -50,7 +50,7 @@ def sequences_of(lengths: list[int], vocabulary: int) -> Sequences:
 
 @contextmanager
 def engine_of(shape: Qwen3Config, folder: Path | None = None, **settings: Any) -> Iterator[TrainEngine]:
-    """With the weights in `folder`, else random ones; `settings` are of its section."""
+    """With the weights in `folder`, else random ones; `settings`: keys of its section."""
     with tempfile.TemporaryDirectory(prefix="gpu-") as name:
         if folder is None:
             shape.save_pretrained(name)
@@ -61,7 +61,7 @@ def engine_of(shape: Qwen3Config, folder: Path | None = None, **settings: Any) -
 
 
 def learn(engine: TrainEngine, sequences: Sequences) -> float:
-    """Forward and backward pass over all of them; the loss is the mean over what counts."""
+    """Forward and backward pass over all sequences; the loss is a mean over tokens."""
     num = int(sequences.loss_tokens_N.sum())
 
     def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
@@ -71,8 +71,8 @@ def learn(engine: TrainEngine, sequences: Sequences) -> float:
 
 
 def on_cpu(folder: Path, sequences: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
-    """By transformers alone, on the CPU in float32, one sequence after the other: log-probabilities of what counts,
-    and the gradient of their mean."""
+    """By transformers, on the CPU in float32, one sequence at a time: log-probabilities of the tokens in the loss, and
+    the gradient of their mean."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager", dtype=torch.float32
     )

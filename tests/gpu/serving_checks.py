@@ -1,4 +1,4 @@
-"""What servers of an engine do: their numbers beside those of transformers, new weights under way, and how fast."""
+"""Checks of an engine's server: numbers compared with transformers, weight updates during generation, speed."""
 
 import asyncio
 import functools
@@ -33,7 +33,7 @@ Result = dict[str, Any]
 Update = Callable[[int], Awaitable[dict[str, Any]]]
 
 BFLOAT16 = (0.5, 0.03)
-"""Worst token and mean: how far two programs may be apart in bfloat16."""
+"""Maximum and mean difference per token of two programs in bfloat16."""
 PROMPT, NEW = 64, 256
 
 
@@ -106,7 +106,7 @@ async def _ask(gaps: list[float], models: Models, one: ServerSession) -> None:
 
 
 def updates(tiny: Tiny, device: torch.device, small: bool) -> Result:
-    """By files and by a group, while answers are under way, which both sets of weights explain; damaged weights are
+    """By files and by broadcast during generation: the samples agree with both sets of weights. Damaged weights are
     refused by name and change nothing."""
     result: Result = {"passed": True, "off_max": {}}
 
@@ -140,7 +140,7 @@ def updates(tiny: Tiny, device: torch.device, small: bool) -> Result:
 
 
 def in_flight(tiny: Tiny, device: torch.device, small: bool) -> Result:
-    """256 requests through ten updates."""
+    """256 requests during ten updates."""
     count, times = (16, 3) if small else (256, 10)
     result: Result = {}
 
@@ -162,8 +162,8 @@ def shaped(seed: int, small: bool) -> PreTrainedModel:
 
 
 def speed(tiny: Tiny, device: torch.device, small: bool) -> Result:
-    """Random weights of the shape of Qwen3-0.6B: the way to the first token, tokens per second, and updates beside a
-    copy of the bytes in memory."""
+    """Random weights of the shape of Qwen3-0.6B: time to the first token, tokens per second, and updates compared with
+    a copy of the bytes in memory."""
     counts, new = ((4,), 16) if small else ((64, 256), NEW)
     models = functools.partial(shaped, small=small)
     result: Result = {"passed": True, "tokens_per_s_in_flight": {}, "updates": {}}

@@ -1,4 +1,4 @@
-"""The script for a GPU works: here on a CPU, with tiny sizes. What it measures there is not judged."""
+"""The scripts for a GPU work: here on a CPU, with tiny sizes. Speed is not checked."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ DONE = {"passed": True}
 
 
 def test_utilisation_is_computed_as_it_is_published() -> None:
-    """11.9k tokens/s of a Qwen3-0.6B at 16k tokens are said to be 11.1% of an H100."""
+    """11.9k tokens/s of a Qwen3-0.6B at 16k tokens were published as 11.1% of an H100."""
     peak = peak_flops("NVIDIA H100 80GB HBM3")
     assert peak is not None
     published = PUBLISHED["tokens_per_s"] * flops_per_token(QWEN3_0_6B, [16384]) / peak
@@ -44,7 +44,7 @@ def test_each_check_runs_and_passes_on_a_cpu(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # torch's compiler makes some by itself
+@pytest.mark.filterwarnings("default")  # torch's compiler emits some
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_layers_pass_on_a_cpu(name: str) -> None:
     assert check_gpu.run({name: check_gpu.CHECKS[name]}, CPU, small=True, budget_s=60)[name]["passed"] is True
@@ -88,7 +88,7 @@ def test_the_script_records_machine_and_versions_and_exits_1_on_failure(tmp_path
     assert str(output) in capsys.readouterr().out
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_only_tiny_sizes_run(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["check_gpu.py"])
     with pytest.raises(SystemExit) as ended:

@@ -12,7 +12,7 @@ from transformers import Qwen3Config
 from tests.gpu.models import QWEN3_0_6B, TINY, engine_of, learn, sequences_of
 
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12}
-"""Part of a device's name -> what it can do in bfloat16, without sparsity, by its maker."""
+"""Part of a device's name -> peak in bfloat16 without sparsity, by its maker."""
 
 PUBLISHED: dict[str, Any] = {"who": "prime-rl on one H100, a step of 16k tokens", "tokens_per_s": 11_900, "mfu": 0.111}
 WARM_UP, COUNTED = 2, 4
@@ -20,7 +20,7 @@ WARM_UP, COUNTED = 2, 4
 
 def flops_per_token(shape: Qwen3Config, lengths: Sequence[int]) -> float:
     """Forward and backward: 6 for each parameter (a tied head once), and those of causal attention, which grow with
-    the length. What is computed again to save memory counts for nothing. prime-rl counts the same."""
+    the length. Recomputation to save memory is not counted. prime-rl counts the same."""
     head_dim, heads = shape.head_dim, shape.num_attention_heads
     kv_heads, hidden = shape.num_key_value_heads or heads, shape.hidden_size
     layer = 2 * hidden * head_dim * (heads + kv_heads) + 3 * hidden * shape.intermediate_size

@@ -1,7 +1,6 @@
-"""A copy of the repository whose product ignores the key that the environment variable MUTATED_KEY names: whatever sets
-that key, its value is the default.
+"""A copy of the repository that ignores the key in the environment variable MUTATED_KEY: it always has its default.
 
-The copy is changed, never the product: all processes that a test starts from the copy ignore the key, too.
+Only the copy is changed. All processes that a test starts from the copy ignore the key, too.
 """
 
 import shutil
@@ -14,8 +13,7 @@ _RESET = '''
 
 
 def reset_ignored(schema, values, resolved):
-    """Puts the default of the ignored key in place of its value. Where references are resolved, the default is, too;
-    what `auto` became is left alone there."""
+    """Replaces the value of the ignored key by its default, resolved if `resolved`. Resolved `auto` values stay."""
     path = os.environ.get("MUTATED_KEY", "")
     above, _, name = path.rpartition(".")
     key, section = schema.keys.get(path), value_at(values, above) if above else values
@@ -62,7 +60,7 @@ CHANGES = {"areal_like/config/loaded.py": _RESET, "areal_like/config/load.py": _
 
 
 def copy_repository(folder: Path) -> None:
-    """What git tracks, and what it would track, as it is in the working tree; with the changes above."""
+    """Copies the working tree (tracked and untracked files, not ignored ones) and applies CHANGES."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
         if (ROOT / name).is_file():

@@ -1,11 +1,10 @@
-"""Which keys can be ignored without a test failing: `python -m tests.mutation.mutate_keys`, or `make mutate-keys`.
+"""Mutation tests of keys: disables each key in turn (`python -m tests.mutation.mutate_keys`, or `make mutate-keys`).
 
-In a copy of the repository the product ignores one key at a time, while the tests run that are marked as showing it,
-until one fails. Many keys share a session of pytest; a key whose tests all pass there is tried again in a session of
-its own, as tests may share what was made before. A key whose tests pass there, too, is listed, and makes the exit code
-1. The tests must be green to begin with.
+A copy of the repository ignores one key while the tests marked as showing that key run, until one fails. Many keys
+share a pytest session; a key whose tests all pass is tried again in a separate session, since tests may share state.
+If its tests pass again, the key is listed and the exit code is 1. All tests must pass without mutation.
 
-The result is kept as JSON: a later call with the same commit goes on where this one ended.
+Results are written as JSON: a later call at the same commit resumes an interrupted one.
 """
 
 import argparse
@@ -34,13 +33,13 @@ BATCH = 20
 
 
 def main() -> int:
-    """Runs the tests of each key that is to be ignored, and lists those that no test misses."""
+    """Runs the tests of each key while it is ignored; lists keys whose tests all pass."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", type=int, metavar="N", help="N keys, drawn by --seed, in place of all")
+    parser.add_argument("--sample", type=int, metavar="N", help="N random keys, drawn with --seed, instead of all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keys", nargs="+", metavar="KEY", help="these keys")
-    parser.add_argument("--result", type=Path, default=RESULT, help="file of the result (%(default)s)")
-    parser.add_argument("--timeout", type=int, default=180, help="seconds for one test (%(default)s)")
+    parser.add_argument("--keys", nargs="+", metavar="KEY", help="only these keys")
+    parser.add_argument("--result", type=Path, default=RESULT, help="result file (%(default)s)")
+    parser.add_argument("--timeout", type=int, default=180, help="time limit of one test in seconds (%(default)s)")
     arguments = parser.parse_args()
     keys = arguments.keys or sorted(shown().effect)
     if arguments.sample is not None:
@@ -51,7 +50,7 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         runner = Runner(Path(folder), arguments.timeout)
         left = [key for key in keys if key not in result["keys"]]
-        # Keys of the same tests next to each other: their files are collected once.
+        # Keys with the same tests become neighbours, so that their files are collected once.
         left.sort(key=lambda key: (shown().effect[key], key))
         for start in range(0, len(left), BATCH):
             for key, entry in runner.outcomes(left[start : start + BATCH]).items():
@@ -134,12 +133,12 @@ def _has_default(key: str) -> bool:
 def _report(entries: dict[str, Any], result: Path) -> int:
     green = {key: entry["passed"] for key, entry in entries.items() if entry["result"] == GREEN}
     for key, tests in green.items():
-        print(f"{key} can be ignored: {', '.join(tests)} passes all the same")
+        print(f"{key} can be ignored: {', '.join(tests)} still passes")
     for outcome in (NOT_CHECKED, NO_DEFAULT):
         if keys := [key for key, entry in entries.items() if entry["result"] == outcome]:
             print(f"{outcome}: {', '.join(keys)}")
     caught = sum(entry["result"] == CAUGHT for entry in entries.values())
-    print(f"{caught} of {len(entries)} ignored keys are caught; {result} has them all")
+    print(f"{caught} of {len(entries)} ignored keys are caught; details in {result}")
     return 1 if green else 0
 
 
@@ -153,7 +152,7 @@ def _earlier(result: Path) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The commit, and the tree of files that are changed but not committed."""
+    """The commit, and the tree of uncommitted changes."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

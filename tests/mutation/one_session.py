@@ -1,8 +1,8 @@
 """A pytest plugin: every test runs once for each key that it shows, while the product ignores that key.
 
-MUTATED_KEYS lists the keys, MUTATED_OUTCOMES is the file of outcomes: a line of JSON for each key and test. A key that
-one test has missed is done. What tests keep between them, such as composed configurations, is forgotten before each;
-but fixtures of a module or a session stay.
+MUTATED_KEYS lists the keys; MUTATED_OUTCOMES is the output file, one JSON line for each key and test. A key is done
+when one of its tests fails. Caches of test modules, such as composed configurations, are cleared before each test;
+fixtures of a module or a session stay.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A copy of the repository ignores a key, and no other, in every way of reading a configuration."""
+"""The copy of the repository ignores exactly one key, however the configuration is read."""
 
 import json
 import os
