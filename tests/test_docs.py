@@ -1,14 +1,13 @@
-"""The documents are true: their commands end as they say, what they quote is real output, their files compose and
-their links lead somewhere.
+"""Tests of the documents: commands end with the stated exit code, quoted output is real, files compose, links resolve.
 
-A page is worked through from top to bottom in a folder of its own. A block of YAML or Python begins with a comment
-that names its file. In a `console` block a line that begins with `$ ` is a command, `# exit code N` behind it says how
-it ends (0 where nothing is said), and what follows is all of its output, `...` standing for what is left out.
+Each page is run from top to bottom in an empty folder. A block of YAML or Python begins with a comment that names its
+file. In a `console` block a line that begins with `$ ` is a command; `# exit code N` after it is its exit code (default
+0), and the lines below are all of its output, with `...` for omitted parts.
 
-A command that starts a run goes as far as a start goes before its processes: everything is composed, planned and
-refused as it would be, and the run's directory is made. What a run would then have left there is put there, the model
-being the one that it would have begun with; so `resume=` and `chat` find it. Of such a command, and of `chat`, the
-output that a page quotes is not compared. A command marked `# for real` is also run as it stands, by a test of its own.
+A command that starts a run composes, plans and checks everything, and creates the run's directory, but starts no
+processes. Instead the test writes the files of a finished run there, with the initial model, for `resume=` and `chat`.
+The quoted output of such a command, and of `chat`, is not compared. A command marked `# for real` is also run
+unchanged, in a separate test.
 """
 
 import contextlib
@@ -66,15 +65,15 @@ PROSE = (
     "weights",
 )
 CHECKED = [f"{name}.md" for name in PROSE]
-"""Pages whose names of files and keys are looked up."""
+"""Pages whose names of files and keys must exist."""
 WRITTEN = sorted(set(PAGES) - set(GENERATED))
 LANGUAGES = ("console", "bash", "yaml", "python", "text")
 LAPTOP = Machine(num_gpus=0, num_cpu_cores=8, how="no NVIDIA driver", engines=())
-"""What the quoted plans were made on."""
+"""The machine of the quoted plans."""
 PLUGINS = {"optuna": "hydra_optuna_sweeper", "joblib": "hydra_joblib_launcher"}
 FOR_REAL = "# for real"
 MADE_STEPS = 20
-"""Of the runs that are made up."""
+"""Steps of the simulated runs."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Command:
     output: list[str] = field(default_factory=list)
 
     def complaint(self, code: int, printed: str, compare: bool = True) -> str:
-        """What is not as the page has it; empty where all is."""
+        """Differences from the page; empty if there are none."""
         printed = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
         while self.output and not self.output[-1]:
             self.output.pop()
@@ -129,7 +128,7 @@ def blocks(page: str) -> list[Block]:
             opened = None
         else:
             lines.append(line)
-    assert opened is None, f"{page}:{opened}: a block that is not closed"
+    assert opened is None, f"{page}:{opened}: block without end"
     return read
 
 
@@ -159,7 +158,7 @@ def pattern(lines: list[str]) -> str:
 
 
 class Session:
-    """A reader who types everything that one page says, in an empty folder."""
+    """Runs all commands of a page in an empty folder, and writes its files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -168,7 +167,7 @@ class Session:
         self.typed: list[str] = []
         self.failures: list[str] = []
         self.ran = False
-        """Whether the last command would have done what is only made up here."""
+        """Whether the last command was only simulated."""
         self.made: Path | None = None
         """The directory of the last run."""
 
@@ -195,7 +194,7 @@ class Session:
             compile(block.text, str(path), "exec")
 
     def settle(self, *only: Path) -> None:
-        """What no command has used is composed by itself; an option of a group or a module must have been used."""
+        """Composes files that no command has used; options of groups and modules must have been used."""
         for path, block in list(self.waiting.items()):
             if only and path not in only:
                 continue
@@ -215,7 +214,7 @@ class Session:
         assert assigned is not None
         text = command.text.removeprefix(assigned[0])
         program = next((runner for prefix, runner in PROGRAMS.items() if text.startswith(prefix)), None)
-        assert program is not None, f"{command.place}: nothing here knows how to check {text!r}"
+        assert program is not None, f"{command.place}: no check for {text!r}"
         variables = dict(word.split("=", 1) for word in shlex.split(assigned[0]))
         self.ran = False
         with pytest.MonkeyPatch.context() as patch:
@@ -225,10 +224,10 @@ class Session:
         if complaint := command.complaint(code, output, compare=not self.ran):
             self.failures.append(complaint)
 
-    # --- what runs would do
+    # --- simulated runs
 
     def begin(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
-        """In place of `launcher.supervisor.launch.launch`: a run that ends at once, in a directory like any other."""
+        """Replaces `launcher.supervisor.launch.launch`: a run that ends at once, in a normal directory."""
         self.ran = True
         if plan.warnings:
             self.failures.append(f"{self.typed[-1]}\nis a run of a page and has warnings:\n" + "\n".join(plan.warnings))
@@ -251,7 +250,7 @@ class Session:
         return 0
 
     def serve(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
-        """In place of `launcher.commands.serve.serve`: servers that are told to end at once."""
+        """Replaces `launcher.commands.serve.serve`: servers that end at once."""
         self.ran = True
         locked = lock_run(loaded, plan, run_id, replace, serves=True)
         locked.names.clear()
@@ -259,7 +258,7 @@ class Session:
         return 0
 
     def run_command(self, words: list[str]) -> api.CommandResult:
-        """In place of `areal_like.api.run_command`: in this process."""
+        """Replaces `areal_like.api.run_command`: in this process."""
         self.made = None
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors):
@@ -267,13 +266,13 @@ class Session:
         return api.CommandResult(code, self.made, errors.getvalue().strip())
 
     def answer(self, _prompt: str) -> str:
-        """In place of the model of `chat`."""
+        """Replaces the model of `chat`."""
         self.ran = True
         return "046"
 
 
 def launch(words: list[str]) -> tuple[int, str]:
-    """`python -m launcher ...` in this process; `> FILE` at the end keeps what it prints."""
+    """`python -m launcher ...` in this process; `> FILE` at the end redirects its output."""
     target = Path(words[-1]) if len(words) > 1 and words[-2] == ">" else None
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), warnings.catch_warnings():
@@ -286,7 +285,7 @@ def launch(words: list[str]) -> tuple[int, str]:
 
 
 def make(words: list[str]) -> tuple[int, str]:
-    """Not run, but read: that there is such a target, and what the launcher says where it is called."""
+    """A dry run of make: the target must exist; launcher commands in it are run."""
     done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
         return done.returncode, done.stderr
@@ -301,7 +300,7 @@ def make(words: list[str]) -> tuple[int, str]:
 
 
 def python(words: list[str]) -> tuple[int, str]:
-    """A program of the reader's own."""
+    """A Python program of the page."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", words[1:])
@@ -327,7 +326,7 @@ def pip_install(words: list[str]) -> tuple[int, str]:
 
 
 def tensorboard(words: list[str]) -> tuple[int, str]:
-    with warnings.catch_warnings(action="ignore"):  # parts of it are deprecated by others
+    with warnings.catch_warnings(action="ignore"):  # it uses deprecated functions
         from tensorboard.program import TensorBoard
 
     program = TensorBoard()
@@ -337,7 +336,7 @@ def tensorboard(words: list[str]) -> tuple[int, str]:
 
 
 def synchronize(words: list[str]) -> tuple[int, str]:
-    """Sending needs a service: its own parser takes the command, for a run that is there."""
+    """Sending needs a service: only parses the command, for an existing run."""
     (script,) = entry_points(group="console_scripts", name=words[0])
     script.load().commands["sync"].make_context("sync", words[2:], resilient_parsing=True)
     assert Path(words[2]).parents[1].is_dir()
@@ -364,7 +363,7 @@ PROGRAMS: dict[str, Callable[[list[str]], tuple[int, str]]] = {
 
 
 def have_plugins(text: str, folder: Path) -> bool:
-    """Whether the plugins of Hydra that a command asks for, itself or in its file, are installed here."""
+    """Whether the Hydra plugins that a command or its file uses are installed."""
     named = re.search(r"--config[ =](\S+\.yaml)", text)
     file = folder / named[1] if named else None
     text_and_file = text + (file.read_text(encoding="utf-8") if file is not None and file.is_file() else "")
@@ -473,7 +472,7 @@ def test_the_reference_has_every_key_and_every_section() -> None:
 
 
 def slugs(page: str) -> set[str]:
-    """The anchors that a reader of the page on the web finds."""
+    """The anchors of the page on the web."""
     anchors: set[str] = set()
     outside = re.sub(r"^```.*?^```", "", text_of(page), flags=re.S | re.M)
     for title in re.findall(r"^#+ (.*)$", outside, flags=re.M):

@@ -1,4 +1,4 @@
-"""Tokenizers of chat models for tests: that of the built-in model, one token for each character, with a template."""
+"""Chat tokenizers for tests: the built-in model's, one token per character, with a template."""
 
 import json
 import shutil
@@ -9,27 +9,27 @@ from areal_like.models import model_folder
 
 TURNS = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}<eos>{% endfor %}"
 PLAIN = TURNS + "{% if add_generation_prompt %}<assistant> {% endif %}"
-"""One like most: every turn ends with the token that ends answers."""
+"""Usual template: every turn ends with the token that ends answers."""
 
 MARKED = (
     "{% for m in messages %}<{{ m['role'] }}> {% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}<eos>"
     "{% endgeneration %}{% else %}{{ m['content'] }}<eos>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<assistant> {% endif %}"
 )
-"""One that says itself what the assistant wrote."""
+"""Template that marks the assistant's tokens."""
 
 SHORTENS = (
     "{% for m in messages %}<{{ m['role'] }}> {% set text = m['content'] %}"
     "{% if m['role'] == 'assistant' and not loop.last %}{% set text = text.split(']')[-1] %}{% endif %}"
     "{{ text }}<eos>{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
 )
-"""One that leaves the thoughts out of older answers."""
+"""Template that removes the thoughts from older answers."""
 
 BARE = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }} | {% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-"""One without a token that ends anything."""
+"""Template without end tokens."""
 
 USER, ANSWER = {"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}
 AGAIN, LAST = {"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}
@@ -48,7 +48,7 @@ def chat_tokenizer(folder: Path, template: str = PLAIN) -> TextTokenizer:
 
 
 def in_config(folder: Path, template: object) -> Path:
-    """The template where older tokenizers have it."""
+    """The template in the file of older tokenizers."""
     (folder / "chat_template.jinja").unlink()
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template}))

@@ -1,4 +1,4 @@
-"""The command line for tests: in this process, or in one of its own."""
+"""The command line for tests: in this process, or in a subprocess."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ AREAL = REPOSITORY / "tests" / "config" / "areal_files"
 
 
 class Done(NamedTuple):
-    """What a command came to."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -37,13 +37,13 @@ class Run:
         return Done(code, out, err)
 
     def answer(self, *words: str | Path) -> str:
-        """The output of a command that must succeed without a word of complaint."""
+        """The output of a command that must succeed without any error output."""
         done = self(*words)
         assert (done.code, done.err) == (0, "")
         return done.out
 
     def refusal(self, *words: str | Path) -> str:
-        """What is said about a command that must be refused."""
+        """The error output of a command that must be refused."""
         done = self(*words)
         assert (done.code, done.out) == (2, "")
         assert "Traceback" not in done.err
@@ -61,6 +61,6 @@ def standing_in(folder: Path, capsys: "pytest.CaptureFixture[str]", monkeypatch:
 def process(
     *words: str, command: Sequence[str] = (sys.executable, "-m", "launcher")
 ) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, in the current folder."""
+    """Runs a command in a subprocess, in the current folder."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run([*command, *words], env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -19,7 +19,7 @@ RUN_ID = "run-1"
 
 
 def write_adapter(folder: Path, model: Any, seed: int, strength: float = 0.3, **settings: Any) -> Path:
-    """A random adapter for a model, which stays as it is; `strength` 0 is one that changes nothing."""
+    """A random adapter for a model, which is not changed; with `strength` 0 it has no effect."""
     torch.manual_seed(seed)
     config = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": ALL, **settings})
     adapted = get_peft_model(copy.deepcopy(model), config)
@@ -36,7 +36,7 @@ def with_peft(model: Any, folder: Path) -> Any:
 
 
 def logprobs_by(model: Any, token_ids: list[int]) -> list[float]:
-    """Of each token after the first."""
+    """Log-probability of each token after the first."""
     ids = torch.tensor([token_ids])
     with torch.no_grad():
         of_tokens = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]

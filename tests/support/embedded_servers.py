@@ -1,4 +1,4 @@
-"""A server with a tiny model in the test's own process, and callers of it."""
+"""A server with a tiny model in the test's process, and clients for it."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator[Client]:
-    """`is_open`: as `serve` starts it."""
+    """`is_open`: started as by `serve`."""
     engine = LLMEngine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
     server = EmbeddedServer(engine, CallGuard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1, is_open=is_open)
     served = await serve(server.application(), "127.0.0.1")
@@ -101,7 +101,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def turns(client: Client, count: int = 5) -> None:
-    """Waits until the engine's thread has run so many iterations."""
+    """Waits until the engine's thread has run this many iterations."""
     for _ in range(count):
         await asyncio.wrap_future(client.server.async_engine.thread.call(lambda: None))
 

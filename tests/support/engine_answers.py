@@ -1,4 +1,4 @@
-"""Answers of real servers beside those of transformers, and many of them under way while the weights change."""
+"""Compares answers of real servers with transformers, also during weight updates."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,15 @@ from tests.support.server_session import ServerSession, group
 from tests.support.tiny_models import EOS_ID
 
 PARITY = 1e-4
-"""How far the log-probabilities of two programs may be apart in float32."""
+"""Maximum difference of log-probabilities of two programs in float32."""
 LONG, LONG_OF_OURS = 160, 400
-"""Tokens of an answer that is under way for long enough that something can be done to it; ours is quicker."""
+"""Length of an answer that runs long enough for a test to act on it; our engine is faster."""
 CANNOT_KEEP = ("sglang",)
-"""Engines that do not say which weights made which token."""
+"""Engines that do not report the weight version of each token."""
 UNSEEDED = ("sglang",)
-"""Engines that do not follow the seeds of requests on a CPU."""
+"""Engines that ignore the seeds of requests on a CPU."""
 PENALIZES_ANSWER_ALONE = ("sglang",)
-"""Engines whose repetition penalty does not look at the prompt."""
+"""Engines whose repetition penalty ignores the prompt."""
 
 
 def length_of(server: LiveServer) -> int:
@@ -25,7 +25,7 @@ def length_of(server: LiveServer) -> int:
 
 
 def long_groups(server: LiveServer, count: int, n: int = 1, name: str = "long") -> list[dict[str, Any]]:
-    """Answers of exactly that length."""
+    """Requests for answers of exactly this length."""
     exact = {"min_new_tokens": length_of(server), "max_new_tokens": length_of(server)}
     return [group(f"{name}{number}", PROBE[: 1 + number % 5], n, number, **exact) for number in range(count)]
 
@@ -54,7 +54,7 @@ def logprob_gaps(
 
 
 def largest_gap(prompt: Sequence[int], sample: Mapping[str, Any], seeds: Mapping[int, int], **how: Any) -> float:
-    """The largest of them."""
+    """The largest gap."""
     return max(logprob_gaps(prompt, sample, seeds, **how))
 
 

@@ -1,4 +1,4 @@
-"""What a test does where the engine that it is about is not installed."""
+"""Skips or fails a test whose engine is not installed."""
 
 import os
 import sys

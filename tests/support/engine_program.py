@@ -1,4 +1,4 @@
-"""A program of others that a test starts, which leaves nothing: no process, and nothing in /dev/shm."""
+"""An external program for a test; afterwards no process and nothing in /dev/shm is left."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ HANGS_S = 120.0
 
 
 class Program:
-    """One start of it, in a session of its own."""
+    """Starts it once, in a new session."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, output: Any) -> None:
         become_subreaper()  # or what it leaves behind could not be collected
@@ -63,7 +63,7 @@ class Program:
         self._segments.remove()
 
     def _alive(self) -> list[int]:
-        """All of its session that are left, without those that have ended."""
+        """Processes of its session that still run."""
         self._popen.poll()
         left = [seen for seen in all_processes().values() if seen.session == self._popen.pid]
         for seen in left:

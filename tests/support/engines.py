@@ -34,11 +34,11 @@ ENGINES = ("embedded", "vllm", "sglang")
 SECRET = "only-in-tests"
 VOCAB, CONTEXT = 60, 512
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": CONTEXT}
-"""Sizes that all engines can do; the vocabulary is no round number, so that an engine that fills it up is seen."""
+"""Sizes that all engines support; the vocabulary is not round, so that padding by an engine is noticed."""
 LOUD_LAYERS, QUIET_EMBEDDING = 0.3, 0.04
 """Spread of the weights of a tied model: its layers speak over its embedding, or it would only repeat its input."""
 FIRST_START_S = 300.0
-"""An engine of others takes half a minute, and some times that beside other tests."""
+"""An external engine needs half a minute, and several times that next to other tests."""
 PROBE = [5, 9, 13, 20, 7, 33, 41, 8]
 
 WORDS = {
@@ -49,7 +49,7 @@ WORDS = {
 """What a run of so small a model on a machine without a GPU says of its engine."""
 
 Models = Callable[[int], PreTrainedModel]
-"""Several sets of weights for one shape, by number; 0 is what the server's checkpoint holds."""
+"""Several sets of weights for one shape, by number; 0 is the server's checkpoint."""
 
 
 @functools.cache
@@ -68,7 +68,7 @@ def llama(seed: int) -> PreTrainedModel:
 def logprobs_of(
     reference: PreTrainedModel, ids: list[int], temperature: float = 1.0, never: Sequence[int] = ()
 ) -> torch.Tensor:
-    """Of every token after the first, by one plain run of transformers; `never` are tokens that could not come."""
+    """Log-probability of every token after the first, by transformers; `never`: tokens that are excluded."""
     logits = logits_of(reference, ids)[:-1]
     logits[:, list(never)] = -torch.inf
     return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[1:, None])[:, 0]
@@ -112,7 +112,7 @@ class LiveServer:
         self._versions = itertools.count(1)
 
     def start(self, name: str = "server/0") -> float:
-        """Until it is entered under its name; returns how long that took."""
+        """Waits until it is registered; returns the seconds."""
         began = time.monotonic()
         child = self.agent.start(name, attempt=1)
         with open_name_store(self.run, Identity("test", 0)) as names:
@@ -134,7 +134,7 @@ class LiveServer:
         return name in self.agent.alive and self.agent.alive[name].exited() is None
 
     def kill(self, name: str = "server/0") -> None:
-        """At once, with all that it started."""
+        """Kills it at once, with all descendants."""
         self.agent.kill([name])
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class LiveServer:
         shutil.rmtree(self.run.memory, ignore_errors=True)
 
     def leftovers(self, limit_s: float = 60.0) -> dict[int, str]:
-        """What is there of its processes, once it was given so long to go."""
+        """Its processes that still exist after this time."""
         return wait_until_gone(self.run.directory, limit_s)
 
     def log(self, name: str = "server/0") -> str:
@@ -153,7 +153,7 @@ class LiveServer:
     def published(
         self, seed: int, version: int | None = None, root: Path | None = None, **changes: Any
     ) -> dict[str, Any]:
-        """A version of the weights as a trainer publishes it, and how a controller says it."""
+        """Publishes a version of the weights like a trainer; returns the controller's message."""
         number = self.next_version() if version is None else version
         probe = self.probe(seed)
         folder = publish_weights(root or self.run.weights, number, self.tensors(seed), probe, self.run.run_id)
@@ -164,7 +164,7 @@ class LiveServer:
         return next(self._versions)
 
     def tensors(self, seed: int) -> list[tuple[str, torch.Tensor]]:
-        """As a trainer gives them: those that are tied once."""
+        """Tensors as a trainer publishes them: tied ones once."""
         return [(name, tensor.detach()) for name, tensor in self.models(seed).named_parameters()]
 
     def probe(self, seed: int) -> Probe:

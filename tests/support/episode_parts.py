@@ -135,7 +135,7 @@ async def _run(folder, leases, server, workflow, max_in_flight, meet=None, **opt
 
 
 class Rewards:
-    """Rewards in this process; a worker has a child for them."""
+    """Rewards in this process; a worker uses a child process."""
 
     def __init__(self, error=None):
         self.counts, self.error = RewardCounts(), error
@@ -148,7 +148,7 @@ class Rewards:
 
 @functools.cache
 def prepared():
-    """What all tests share."""
+    """Parts shared by all tests."""
     here = SearchFolders(Path(), Path())
     made: Any = DatasetConfig
     dataset = made(path="addition")

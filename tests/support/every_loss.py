@@ -1,4 +1,4 @@
-"""Every loss of ours on the same drawn tokens, for what holds for all of them."""
+"""All our losses on the same random tokens, for properties that all have."""
 
 from typing import Any
 
@@ -88,7 +88,7 @@ def cumulative(sizes: list[int]) -> Tensor:
 
 
 def part_of(tokens: Tokens, sizes: list[int], rows: list[int]) -> tuple[Tokens, Tensor]:
-    """These sequences, in this order."""
+    """The batch of these sequences, in this order."""
     starts = cumulative(sizes)
     places = [torch.arange(int(starts[row]), int(starts[row + 1])) for row in rows]
     chosen = torch.cat([*places, torch.zeros(0, dtype=torch.long)])

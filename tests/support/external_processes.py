@@ -1,4 +1,4 @@
-"""Server processes before external engines, which are small programs or running servers of ours."""
+"""Server processes for external engines, which are small programs or running servers of ours."""
 
 import json
 import os

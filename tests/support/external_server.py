@@ -1,4 +1,4 @@
-"""An external-engine server over real HTTP before a tiny model in this process.
+"""An external-engine server over real HTTP, with a tiny model in this process.
 
 The model implements the interface of engines; tests can abort it during an answer and make it do wrong.
 """
@@ -186,7 +186,7 @@ class TinyEngine:
         return self._piece(tokens, logprobs, versions, "abort")
 
     def _next(self, request: GenerateRequest, tokens: list[int]) -> torch.Tensor:
-        """Computed once for those who ask the same, so that thousands can."""
+        """Cached, so that tests can send thousands of equal requests."""
         ids = (request.adapter, (*request.prompt, *tokens))
         if ids not in self._known:
             model = self.model if request.adapter is None else self.adapters[request.adapter]
@@ -240,7 +240,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> AsyncIterator[Client]:
-    """`is_open`: as `serve` starts it."""
+    """`is_open`: started as by `serve`."""
     folder = write_tiny_model(root / "model")
     config = grpo(f"actor.path={folder}", "vllm.dtype=float32")
     run = Run(root, config, "grpo", RUN_ID, root, root)
@@ -281,7 +281,7 @@ def group(name: str, n: int = 1, seed: int = 3, **sampling: Any) -> dict[str, An
 
 
 def check(sample: dict[str, Any], seed_of: Callable[[int], int], prompt: Sequence[int] = PROMPT) -> None:
-    """Every token's log-probability is that of the model whose version stands beside it: none was lost or doubled."""
+    """Every token's log-probability is that of the model of its version: no token is lost or doubled."""
     tokens = sample["token_ids"]
     assert len(tokens) == len(sample["logprobs"]) == len(sample["versions"])
     expected = {
@@ -293,7 +293,7 @@ def check(sample: dict[str, Any], seed_of: Callable[[int], int], prompt: Sequenc
 
 
 async def until_tokens(engine: TinyEngine, tokens: int) -> None:
-    """So many more."""
+    """Waits for this many more."""
     required = engine.tokens + tokens
     await until(lambda: engine.tokens >= required)
 

@@ -1,4 +1,4 @@
-"""How many held-out rows a model answers exactly, when it always takes the likeliest token."""
+"""Share of held-out rows that a model answers exactly with greedy decoding."""
 
 from collections.abc import Sequence
 from itertools import groupby

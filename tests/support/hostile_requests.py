@@ -1,4 +1,4 @@
-"""Requests that mean harm, made from a seed for each route of a server: types, sizes, encodings, headers, half-closed
+"""Malicious requests, random by seed, for each route of a server: types, sizes, encodings, headers, half-closed
 connections and bodies that never end."""
 
 import asyncio
@@ -43,16 +43,16 @@ KEYS = (
 KINDS = (*["application/json"] * 8, "text/plain", "multipart/form-data", "application/octet-stream", "")
 HOSTS = ("evil.example", "127.0.0.1", "localhost", "", "[::1]", "127.0.0.1.evil.example", "\xff")
 ANSWER_S = 60.0
-"""Against hanging alone."""
+"""Only against hanging."""
 NONE, HUNG = 0, -1
-"""In place of a status."""
+"""Instead of a status."""
 SERVER_ERRORS = (500, 501, 502, 504)
 TRICKLE_S = 0.02
 LENGTH, CLOSES = re.compile(rb"(?i)\r\ncontent-length: *(\d+)"), re.compile(rb"(?i)\r\nconnection: *close|^HTTP/1\.0")
 EFFORT = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 FULL = EFFORT in ("full", "night")
 COUNT = {"full": 10_000, "night": 100_000}.get(EFFORT, 300)
-"""At each route."""
+"""Requests per route."""
 
 
 class Case(NamedTuple):
@@ -71,13 +71,13 @@ class Case(NamedTuple):
 
 
 def routes_of(app: web.Application) -> list[tuple[str, str]]:
-    """Method and path, from the router itself: a new route is covered by itself."""
+    """Method and path from the router, so that new routes are covered."""
     results = [(route.method, route.resource.canonical) for route in app.router.routes() if route.resource]
     return sorted({(method, path) for method, path in results if method != "HEAD"})
 
 
 def bad(results: dict[tuple[str, str], dict[int, int]]) -> dict[tuple[str, str], dict[int, int]]:
-    """Routes that answered with a fault of the server's own, or not at all while the connection stood."""
+    """Routes that answered with a server error, or not at all on an open connection."""
     return {route: counts for route, counts in results.items() if set(counts) & {*SERVER_ERRORS, HUNG}}
 
 
@@ -150,7 +150,7 @@ def case(chance: random.Random, method: str, path: str, address: str, heads: Seq
 
 
 def slow_case(chance: random.Random, method: str, path: str, address: str, heads: Sequence[str] = ()) -> Case:
-    """Headers that never end, or a body that does not, whose length is given or not."""
+    """Endless headers, or an endless body with or without a length."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {address}", "Content-Type: application/json", *heads]
     kind = chance.randrange(3)
     if kind == 0:
@@ -165,7 +165,7 @@ def _written(lines: Sequence[str], content: bytes) -> bytes:
 
 
 class Connection:
-    """To one address; opened again when the server or a case has closed it."""
+    """A connection to one address, reopened after the server or a case has closed it."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -239,7 +239,7 @@ async def throw_all(
     at_once: int = 8,
     make: Callable[..., Case] = case,
 ) -> dict[tuple[str, str], dict[int, int]]:
-    """So many at each route; how often each status came."""
+    """Sends this many requests to each route; returns the count of each status."""
     results: dict[tuple[str, str], dict[int, int]] = {}
 
     async def some(counts: dict[int, int], cases: Iterator[Case]) -> None:
@@ -264,6 +264,6 @@ async def throw_all(
 async def throw_slowly(
     address: str, routes: Iterable[tuple[str, str]], seed: int, count: int, heads: Sequence[str] = ()
 ) -> dict[tuple[str, str], dict[int, int]]:
-    """What never ends, at all routes at once: each costs the server's limit of time and no work."""
+    """Endless requests at all routes at once: each takes the server's time limit, but no work."""
     each = (throw_all(address, [route], seed, count, heads, count, slow_case) for route in routes)
     return {route: counts for some in await asyncio.gather(*each) for route, counts in some.items()}

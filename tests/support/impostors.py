@@ -1,4 +1,4 @@
-"""Who takes a port that is not theirs: real listeners, which keep what they are sent."""
+"""Listeners on a port of another process; they record what they receive."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ SECRET, SEAL = "the token of a run", "run1 server/0 1.1"
 
 
 class Listener:
-    """What somebody else puts on a port: keeps every byte that it is sent, and answers as `reply` says."""
+    """A foreign listener on a port: records every byte, and answers with `reply`."""
 
     def __init__(self, reply: Callable[[bytes], Awaitable[bytes]]) -> None:
         self.heard_by_connection: list[bytes] = []
@@ -48,12 +48,12 @@ class Listener:
             writer.close()
 
     def give_the_port_up(self) -> None:
-        """Connections that are there stay."""
+        """Existing connections stay open."""
         assert self._server is not None
         self._server.close()
 
     async def close(self) -> None:
-        """Once those who have called have closed their connections."""
+        """After all clients have closed their connections."""
         self.give_the_port_up()
         while self._open:
             await asyncio.wait(self._open)
@@ -69,12 +69,12 @@ async def foreign(_: bytes) -> bytes:
 
 
 async def replays(_: bytes) -> bytes:
-    """A proof that was once right, for another nonce."""
+    """A proof that was valid for another nonce."""
     return http(X_Areal_Run=SEAL, X_Areal_Proof=make_proof(SECRET, new_nonce(), "127.0.0.1:1", SEAL) or "")
 
 
 def passing_on(port: int) -> Callable[[bytes], Awaitable[bytes]]:
-    """Asks the right server what it is asked itself."""
+    """Forwards each request to the right server."""
 
     async def reply(request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""Who waits for calls on which address, as the kernel's tables show it."""
+"""Listening sockets of processes, from the kernel's tables."""
 
 import ipaddress
 import os
@@ -9,7 +9,7 @@ Address = tuple[str, int]
 
 
 def listening(pids: Iterable[int]) -> dict[int, set[Address]]:
-    """By process: the addresses and ports on which it can be called."""
+    """Process -> the addresses and ports on which it listens."""
     sockets = listening_sockets()
     results: dict[int, set[Address]] = {}
     for pid in pids:
@@ -22,7 +22,7 @@ def listening(pids: Iterable[int]) -> dict[int, set[Address]]:
 
 
 def open_to_others(results: dict[int, set[Address]]) -> list[Address]:
-    """Those that other machines can call."""
+    """The sockets that other machines can reach."""
     addresses = set().union(*results.values())
     return sorted(each for each in addresses if not ipaddress.ip_address(each[0]).is_loopback)
 

@@ -18,7 +18,7 @@ KEYS_PAGE = ROOT / "docs" / "keys.md"
 PROPERTY = "key shown"
 _PASSED, _SKIPPED = "passed", "was skipped"
 _GROUP = re.compile(r"@[^@]+$")
-"""What pytest-xdist adds to the name of a test that is in a group."""
+"""Suffix that pytest-xdist adds to the name of a test in a group."""
 _UNCHECKED_HINT = (
     "environments with vLLM and SGLang check most of them: `make vllm-cpu`, `make sglang-cpu`. To pass without: "
     "--allow-unchecked-keys (`make test TEST_ARGS=--allow-unchecked-keys`)"
@@ -43,7 +43,7 @@ class LiveKeys:
         self.required = required
         self.allow_unchecked = allow_unchecked
         self.fates: dict[str, str] = {}
-        """Test -> what became of it."""
+        """Test -> its outcome."""
         self.tests: dict[str, list[str]] = {}
         """Key -> its tests in this run."""
         self.missing: list[str] = []

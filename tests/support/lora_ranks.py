@@ -1,4 +1,4 @@
-"""One trainer rank of a test of adapters on several ranks. Writes what each update says and what the reference says,
+"""One trainer rank of a test of adapters on several ranks. Writes the results of each update and of the reference,
 and from the first rank also all weights: merged, and of the adapter alone."""
 
 import json
@@ -18,7 +18,7 @@ from tests.support.training_runs import section
 
 
 def run(world: World, folder: str, out: str) -> None:
-    """Plain SGD, so that an error of rounding stays one; the reference is asked before anything was learnt."""
+    """Plain SGD, so that rounding errors stay small; the reference is computed before the first update."""
     optimizer = section(OptimizerConfig, type="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
     lora = {"use_lora": True, "lora_rank": 4, "lora_modules_to_save": ["lm_head"]}
     config = section(TrainEngineConfig, path=folder, dtype="float32", optimizer=optimizer, **lora)

@@ -1,4 +1,4 @@
-"""A Hub with one model or dataset in it: as much of its protocol as fetching a snapshot takes, over real HTTP."""
+"""A Hub with one model or dataset: the part of its protocol that fetches snapshots, over real HTTP."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ def hub(folder: Path, more: dict[str, bytes] | None = None, kind: str = "models"
 
 
 class Hub(ThreadingHTTPServer):
-    """`asked` are the paths of all requests, `given` the files that were fetched. One that is `down` answers 503."""
+    """`requests`: paths of all requests; `given`: files that were fetched. If `down`, it answers 503."""
 
     daemon_threads = True
 
@@ -49,7 +49,7 @@ class _Answers(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Not to the terminal."""
+        """Logs nothing to the terminal."""
 
     def _answer(self, with_body: bool) -> None:
         path, files = self.path.partition("?")[0], self.server.files

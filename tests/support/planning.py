@@ -1,4 +1,4 @@
-"""Plans for tests: real configurations on machines that are made up."""
+"""Plans for tests: real configurations on invented machines."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -37,7 +37,7 @@ def machine_with(num_gpus: int = 0, num_cores: int = 16) -> HostInfo:
 
 
 def find_engine(engine: str, python: str | None, directory: Path, on_gpu: bool) -> Installation:
-    """A supported version of each engine, wherever it is looked for."""
+    """Finds a supported version of each engine everywhere."""
     version = {"vllm": "0.32.0", "sglang": "0.5.21"}[engine]
     return Installation(python or f"/engines/{engine}/bin/python", version, "made up")
 

@@ -1,4 +1,4 @@
-"""Several trainer ranks for a test, for the price of one import: a process that has everything imported forks them."""
+"""Several trainer ranks for a test, forked from one process with all imports done."""
 
 import json
 import multiprocessing

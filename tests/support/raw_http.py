@@ -1,4 +1,4 @@
-"""Requests as they are written to the socket: clients would put dots, slashes and escapes of a path right."""
+"""Raw HTTP requests: clients would normalize dots, slashes and escapes of a path."""
 
 import asyncio
 
@@ -10,12 +10,12 @@ DISGUISES = (
     *("//{}", "/v1//../{}", "/{}/", "/./{}", "/v1/models/..;/{}", "/v1/models?/../../{}", "/v1/models%00/../{}"),
     *("http://somewhere/v1/../{}", "/v1\\..\\{}", "/v1/completions/../../{}", "/tokenize/%2e%2e/{}"),
 )
-"""Of a path of commands, as one of those that are open."""
+"""Variants of a path of commands that look like an open path."""
 METHODS = ("POST", "GET", "HEAD", "OPTIONS")
 
 
 async def status_of(address: str, method: str, target: str, body: bytes = b"{}") -> int:
-    """Of an answer to somebody without a token; 400 where the connection is only closed."""
+    """Status of an answer without a token; 400 if the connection is only closed."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

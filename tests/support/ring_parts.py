@@ -1,4 +1,4 @@
-"""A controller and a server for tests of episodes: they answer in this process and remember what they were asked."""
+"""A controller and a server in this process for tests of episodes; they record all requests."""
 
 import asyncio
 import copy
@@ -26,7 +26,7 @@ EOS = 1
 
 
 class Server:
-    """Says the same answer to everything, or what `says` makes of a group; `fails` answers (or not) in its place."""
+    """Gives every group the same answer, or that of `says`; functions in `fails` answer the next requests instead."""
 
     def __init__(self, token_ids: list[int] | None = None) -> None:
         self.token_ids = token_ids or [2, 6, 8, EOS]
@@ -98,7 +98,7 @@ async def open_server(server: Server | None = None) -> AsyncIterator[Server]:
 
 
 class Controller:
-    """Gives out the leases that it was made with, then says that the run is over."""
+    """Hands out the given leases, then reports the end of the run."""
 
     def __init__(self, leases: list[dict[str, Any]]) -> None:
         self.leases = leases
@@ -164,7 +164,7 @@ async def open_controller(leases: list[dict[str, Any]]) -> AsyncIterator[Control
 
 
 def lease(number: int, server: str, **more: Any) -> dict[str, Any]:
-    """A lease as the controller says it."""
+    """A lease in the controller's format."""
     sampling = {"temperature": 0.5, "greedy": False, "max_new_tokens": 6, "max_tokens": 64, "stop_token_ids": []}
     known = {"id": f"{number}.1", "group": number, "purpose": "train", "split": "train", "row": number}
     return known | {"server": server, "n": 2, "seed": 1000 + number, "sampling": sampling, "order": None} | more

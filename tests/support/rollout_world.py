@@ -1,4 +1,4 @@
-"""A simulation around the rollout loop: servers, workers, a trainer, and a clock that is set by hand."""
+"""A simulation around the rollout loop: servers, workers, a trainer, and a manual clock."""
 
 from dataclasses import replace
 from functools import cache
@@ -111,7 +111,7 @@ class World:
         self.after()
 
     def after(self) -> None:
-        """What the controller does after every call."""
+        """The controller's work after every call."""
         for event in self.loop.events:
             self.events.append(orjson.loads(orjson.dumps(event)))
             self.book.read(self.events[-1])

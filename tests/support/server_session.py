@@ -1,4 +1,4 @@
-"""What the processes of a run say to its servers, for tests: the controller's commands, a worker's requests."""
+"""Requests of a run's processes to its servers, for tests: the controller's commands, a worker's requests."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ class ServerSession:
         return await self.controller.json("POST", self.address, path, body, timeout_s)
 
     async def refusal(self, path: str, body: Any) -> HttpError:
-        """What it says to what it must refuse."""
+        """Its error message for a request that it must refuse."""
         try:
             results = await self.post(path, body)
         except HttpError as refused:
@@ -55,13 +55,13 @@ class ServerSession:
         return await asyncio.gather(*map(self.client.generate, seats, groups))
 
     async def outcomes(self, *groups: dict[str, Any]) -> list[Any]:
-        """The same, with an error in place of the samples where there are none."""
+        """The same, with an error instead of missing samples."""
         seats = [LeaseRoute(group["id"], self.address) for group in groups]
         results: list[Any] = await asyncio.gather(*map(self.client.generate, seats, groups), return_exceptions=True)
         return results
 
     async def lines(self, *groups: dict[str, Any]) -> dict[str, Any]:
-        """What the server itself says to each, without a client of ours between."""
+        """The server's own answer to each group, without our client."""
         url = f"http://{self.address}/generate"
         async with self.controller.session.post(url, data=orjson.dumps({"groups": groups})) as response:
             answer = [orjson.loads(line) async for line in response.content]
@@ -73,7 +73,7 @@ class ServerSession:
         return [sample["token_ids"] for sample in samples]
 
     async def until(self, condition: Callable[[dict[str, Any]], bool], limit_s: float = 120.0) -> dict[str, Any]:
-        """Looks at the server's statistics until they are so."""
+        """Polls the server's statistics until the condition holds."""
         ends = time.monotonic() + limit_s
         while time.monotonic() < ends:
             results: dict[str, Any] = await self.get("/control/statistics")
@@ -83,7 +83,7 @@ class ServerSession:
         raise AssertionError(f"what was waited for did not happen: {results}")
 
     async def set_right(self) -> None:
-        """Nothing runs, and it is not paused. One that is broken or gone is left so."""
+        """Idle and not paused. A broken server is left as it is."""
         try:
             await self.post("/control/abort", {"ids": "all"})
             await self.post("/control/resume")
@@ -95,7 +95,7 @@ class ServerSession:
 async def open_session(
     server: LiveServer, name: str = "server/0", others: tuple[str, ...] = ()
 ) -> AsyncIterator[ServerSession]:
-    """`others` are servers that a client may go on with when this one is gone; without any, nothing is tried again."""
+    """`others`: servers for a client's retries when this one is gone; without any, there is no retry."""
     left = [server.addresses[other] for other in others]
 
     async def another(lease: str, gone: str) -> str:
@@ -112,7 +112,7 @@ async def open_session(
 
 
 def in_session(server: LiveServer, test: Callable[[ServerSession], Awaitable[None]], limit_s: float = 120.0) -> None:
-    """Runs a test with a server, and leaves that as the next one wants it."""
+    """Runs a test with a server, and resets that for the next test."""
 
     async def main() -> None:
         async with open_session(server) as one:
@@ -130,7 +130,7 @@ def group(name: str, prompt: list[int] | None = None, n: int = 1, seed: int = 3,
 
 
 def healthy(server: LiveServer) -> LiveServer:
-    """The server, started anew where an earlier test left it broken."""
+    """The server, restarted if an earlier test broke it."""
     if not server.is_alive() or asyncio.run(_status(server)) != "ok":
         print(f"{server.engine} was left broken; the end of its log:\n{server.log()}")
         server.kill()

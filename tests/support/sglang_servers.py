@@ -1,4 +1,4 @@
-"""A real SGLang for tests, started by the command line that a run would have, and nothing else of a run."""
+"""A real SGLang for tests, started with the command line of a run, but without the rest of a run."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ from tests.support.tiny_models import tiny_qwen3, write_tiny_model
 T = TypeVar("T")
 
 SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 512}
-"""The vocabulary is no round number, so that a server that fills it up is seen."""
+"""The vocabulary is not round, so that padding by a server is noticed."""
 PROMPT = [5, 9, 13, 20, 7, 33, 41, 8]
 EXACT = 1e-4
 ADAPTERS = ("actor.use_lora=true", "actor.lora_rank=4", "actor.weight_update_mode=adapter")
@@ -44,7 +44,7 @@ SAID = (
     *("sglang.context_length=512", "sglang.mem_fraction_static=0.2", "actor.dtype=float32"),
     "sglang.disable_radix_cache=false",
 )
-"""What it remembers of prompts is on, as an update of the weights must empty it."""
+"""The prefix cache is on: a weight update must empty it."""
 
 
 class Server(NamedTuple):
@@ -88,7 +88,7 @@ async def bring(engine: SGLangEngine, arrival: WeightUpdate) -> None:
 
 @contextmanager
 def tiny_sglang(folder: Path) -> Iterator[Server]:
-    """With adapters, which changes nothing for who asks for none."""
+    """With adapters, which do not affect other requests."""
     model = write_tiny_model(folder / "model", **SHAPE)
     with sglang_server(folder, model, *ADAPTERS, *FEW) as running:
         yield running
@@ -116,13 +116,13 @@ def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...]
 
 
 def sglang_python() -> str:
-    """Of its environment; without one the test is skipped."""
+    """Python of its environment; without one the test is skipped."""
     require_engine("sglang")
     return find_installation("sglang", None, Path.cwd()).python
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """As the server sets them: our package can be imported, and nothing beside it."""
+    """Variables as the server sets them: only our package can be imported."""
     imports = folder / "imports"
     imports.mkdir(exist_ok=True)
     (imports / "areal_like").symlink_to(Path(areal_like.__file__).parent)

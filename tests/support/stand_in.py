@@ -1,4 +1,4 @@
-"""What stands in for the processes of a run: it announces itself, makes steps and checkpoints, and fails as told.
+"""Stands in for the processes of a run: registers, makes steps and checkpoints, and fails as STAND_IN demands.
 
 `python -m tests.support.stand_in ROLE`, with the environment that the launcher gives. STAND_IN holds, as JSON, the
 number of steps, seconds per step, whether checkpoints are `resumable`, and faults:

@@ -1,4 +1,4 @@
-"""The command with stand-ins for its processes: `python -m tests.support.standing_in WORDS`, and its use in tests."""
+"""Runs the launcher with stand-ins for its processes: `python -m tests.support.standing_in WORDS`."""
 
 import getpass
 import importlib
@@ -46,7 +46,7 @@ def _with_stand_ins(loaded: Loaded, **more: Any) -> Plan:
 
 @dataclass
 class Standing:
-    """A run of stand-ins that goes on, or has ended."""
+    """A run of stand-ins."""
 
     process: subprocess.Popen[str]
     root: Path
@@ -61,7 +61,7 @@ class Standing:
         return Ended(self.process.returncode, out, err, self.root)
 
     def until(self, what: str) -> None:
-        """Until a file or pattern below the run's directory is there."""
+        """Waits until a file or pattern exists below the run's directory."""
         self.until_true(lambda: bool(list((self.root / "runs").glob(f"*/*/{what}"))))
 
     def until_said(self, words: str) -> None:
@@ -89,7 +89,7 @@ class Standing:
 
 @dataclass
 class Ended:
-    """What became of a run of stand-ins."""
+    """The result of a run of stand-ins."""
 
     code: int
     out: str
@@ -114,7 +114,7 @@ class Ended:
 
 
 def environment_of(root: Path, **behaviour: Any) -> dict[str, str]:
-    """What the stand-ins of a run below `root` are told."""
+    """Variables of the stand-ins of a run below `root`."""
     return {
         "PYTHONPATH": str(REPOSITORY),
         "XDG_STATE_HOME": str(root / "state"),
@@ -126,7 +126,7 @@ def environment_of(root: Path, **behaviour: Any) -> dict[str, str]:
 
 
 def stand(root: Path, *words: str, cwd: Path | None = None, **behaviour: Any) -> Standing:
-    """`told` is what the stand-ins are told (steps, step_s, faults), and constants of the launcher (patience)."""
+    """`behaviour`: settings of the stand-ins (steps, step_s, faults), and constants of the launcher (patience)."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AREAL_LIKE")}
     environment = inherited | environment_of(root, **behaviour)
     command = [sys.executable, "-m", "tests.support.standing_in"]
@@ -146,7 +146,7 @@ def stand(root: Path, *words: str, cwd: Path | None = None, **behaviour: Any) ->
 
 
 def alive(root: Path) -> dict[str, int]:
-    """Processes of runs below this folder, orphans included, but zombies."""
+    """Processes of runs below this folder, with orphans, without zombies."""
     processes = {}
     for entry in Path("/proc").iterdir():
         try:
@@ -162,7 +162,7 @@ def alive(root: Path) -> dict[str, int]:
 
 
 def left_over(root: Path, limit_s: float = 60.0) -> dict[str, int]:
-    """What still lives after a while."""
+    """Processes that are still alive after a while."""
     ends = time.monotonic() + limit_s
     while (left := alive(root)) and time.monotonic() < ends:
         time.sleep(0.02)
@@ -170,7 +170,7 @@ def left_over(root: Path, limit_s: float = 60.0) -> dict[str, int]:
 
 
 def memory_of(directory: Path) -> Path:
-    """Where a run's weights travel through."""
+    """The folder through which a run's weights are sent."""
     return memory_folder(json.loads((directory / "run.json").read_text())["run_id"])
 
 

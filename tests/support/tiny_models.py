@@ -1,4 +1,4 @@
-"""Tiny models with random weights, as HF directories: everything that a test of generating or training needs."""
+"""Tiny models with random weights, as HF directories, for tests of generation and training."""
 
 from pathlib import Path
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""Packages of trackers for tests: stand-ins that keep every call, and readers of what the real ones wrote."""
+"""Packages of trackers for tests: stand-ins that record every call, and readers of the real ones' files."""
 
 import json
 import struct
@@ -13,7 +13,7 @@ FULL, FIRST, LAST = 1, 2, 4
 
 
 class Package:
-    """Stands for wandb or swanlab."""
+    """Stand-in for wandb or swanlab."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[Any, Any]]] = []

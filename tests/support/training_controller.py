@@ -1,4 +1,4 @@
-"""A controller for tests of the trainer: the real routes and messages, with groups that a test makes up."""
+"""A controller for tests of the trainer: the real routes and messages, with invented groups."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ Make = Callable[["FakeController", int], Groups]
 
 
 class FakeController:
-    """Serves in a thread of its own while it is entered; writes down what it is asked."""
+    """Serves in a separate thread inside `with`; records the calls."""
 
     def __init__(self, run: Run, secret: str, make: Make, total_steps: int, stop_at: int | None = None) -> None:
         self.run, self._secret, self._make, self._total_steps, self._stop_at = run, secret, make, total_steps, stop_at
@@ -87,7 +87,7 @@ class FakeController:
             self._waited.add(step)
             return web.Response(body=frames.pack({"wait": True}))
         if step == self._stop_at:
-            return web.Response(body=frames.pack({"stop": "somebody asked for it"}))
+            return web.Response(body=frames.pack({"stop": "requested by a user"}))
         return web.Response(body=frames.pack(*batch_frame(step, self._make(self, step), body["rank"], body["world"])))
 
 
@@ -114,7 +114,7 @@ def batch_frame(step: int, groups: Groups, rank: int = 0, world: int = 1) -> tup
 def trajectory(
     ids: Sequence[int], prompt: int, reward: float, version: int = 0, logprobs: Sequence[float] | None = None
 ) -> Trajectory:
-    """One whose first `prompt` tokens were not generated."""
+    """A sample whose first `prompt` tokens were not generated."""
     generated = np.arange(len(ids)) >= prompt
     return Trajectory(
         token_ids=np.array(ids),

@@ -1,5 +1,5 @@
-"""What every rank of a world does in a test that compares worlds of several sizes. The first rank writes down what each
-step said, and the weights."""
+"""The work of every rank in a test that compares worlds of several sizes. The first rank writes the results of each step,
+and the weights."""
 
 import json
 from collections.abc import Callable
@@ -84,7 +84,7 @@ def actor_steps(folder: Path, world: World) -> Found:
 
 
 def critic_steps(folder: Path, world: World) -> Found:
-    """Of a critic beside a policy: it judges each batch, and learns from it."""
+    """A critic next to a policy: it values each batch, and learns from it."""
     plain = {"path": str(folder), "dtype": "float32", "is_critic": True, "ppo_n_minibatches": 1}
     config = section(PPOCriticConfig, **plain, gradient_checkpointing=False, optimizer=section(OptimizerConfig, **SGD))
     critic = Critic(TrainEngine(config, "critic", folder, world, seed=1), config, seed=1)
@@ -156,7 +156,7 @@ WAYS: dict[str, Callable[[Path, World], Found]] = {
     "offloaded": offloaded,
     "replicated": replicated,
 }
-"""Every way of training that has to be the same on any number of ranks."""
+"""All kinds of training that must give the same on any number of ranks."""
 
 
 def run(world: World, folder: str, out: str, *ways: str) -> None:

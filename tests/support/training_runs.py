@@ -110,7 +110,7 @@ def weights_of(engine: TrainEngine) -> dict[str, torch.Tensor]:
 
 
 MEMORY: list[Path] = []
-"""What these runs may leave in shared memory, where there is no guardian to remove it: the end of all tests does."""
+"""Shared memory of these runs, which have no guardian to remove it: removed after all tests."""
 
 
 def make_run(directory: Path, experiment: str, *overrides: str) -> Run:
@@ -138,5 +138,5 @@ def start_from(run: Run, checkpoint: Path | None, step: int, attempt: int = 1) -
 
 
 def metrics_of(run: Run) -> list[dict[str, Any]]:
-    """What the trainer wrote, line by line."""
+    """The lines that the trainer wrote."""
     return [json.loads(line) for line in (run.metrics / "trainer-0.jsonl").read_text().splitlines()]

@@ -32,13 +32,13 @@ from tests.support.tiny_models import write_tiny_model
 SECRET = "only-in-tests"
 START_S = 300.0
 GENTLE_END_S = 2.0
-"""As the server gives it."""
+"""The server's value."""
 SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 512}
-"""vLLM's attention on a CPU wants heads of a multiple of 32; a vocabulary that is no round number is filled up."""
+"""vLLM's attention on a CPU needs heads of a multiple of 32; it pads a vocabulary that is not round."""
 
 
 def python() -> str:
-    """Of vLLM's environment; where there is none, the test is skipped."""
+    """Python of vLLM's environment; without one the test is skipped."""
     require_engine("vllm")
     return find_installation("vllm", None, Path.cwd()).python
 
@@ -143,7 +143,7 @@ def started(root: Path, *words: str, model: Path | None = None) -> Iterator[Serv
 
 
 async def update(engine: VLLMEngine, arrival: WeightUpdate) -> None:
-    """As the server does it with kept requests."""
+    """As the server does with paused requests."""
     await engine.stage(arrival)
     await engine.pause()
     await engine.commit(arrival)
@@ -155,7 +155,7 @@ def asked(name: str, prompt: list[int], n: int = 1, seed: int = 3, **sampling: A
 
 
 def log_softmax(model: PreTrainedModel, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
-    """By one plain run of transformers: before each token but the first, of all the vocabulary."""
+    """Log-probabilities of the vocabulary before each token but the first, by transformers."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1].float()
     results: torch.Tensor = (logits / temperature).log_softmax(-1)
@@ -163,14 +163,14 @@ def log_softmax(model: PreTrainedModel, ids: list[int], temperature: float = 1.0
 
 
 def logprobs_of(model: PreTrainedModel, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
-    """Of every token after the first."""
+    """Log-probability of every token after the first."""
     return log_softmax(model, ids, temperature).gather(1, torch.tensor(ids)[1:, None])[:, 0]
 
 
 def apart(
     output: GenerateOutput, prompt: list[int], model: PreTrainedModel, start: int = 0, end: int | None = None
 ) -> float:
-    """How far the log-probabilities of a part of an answer are from those of a model."""
+    """Largest difference between the log-probabilities of a partial answer and those of a model."""
     expected = logprobs_of(model, [*prompt, *output.token_ids])[len(prompt) - 1 :]
     results = torch.tensor(output.logprobs)
     return float((expected - results)[start:end].abs().max())

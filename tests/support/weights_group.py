@@ -49,7 +49,7 @@ def send(host: BroadcastHost, at: Rendezvous, contents: Iterable[torch.Tensor]) 
 
 
 class Beside:
-    """Something done in a thread; `result` is what came of it, or what it raised."""
+    """Work in a thread; `result` is its result or exception."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.result: Any = None
@@ -69,7 +69,7 @@ class Beside:
 
 
 class Process:
-    """A member that goes on until it is killed, from when it is about to meet the others."""
+    """A member that runs until it is killed, started before it joins the others."""
 
     def __init__(self, what: str, world: int, port: int = 0, rank: int = 0) -> None:
         words = [sys.executable, __file__, what, str(port), str(rank), str(world)]
@@ -80,7 +80,7 @@ class Process:
         self.port = int(actual_port or port)
 
     def until_met(self) -> None:
-        """Of one that sends."""
+        """Waits until a sender has met the receivers."""
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "met\n", self.last_words()
 
@@ -89,7 +89,7 @@ class Process:
         self.process.communicate()
 
     def last_words(self, limit_s: float = 60.0) -> str:
-        """Those of one that ends by itself."""
+        """Error output of a member that ends by itself."""
         return self.process.communicate(timeout=limit_s)[1]
 
 
