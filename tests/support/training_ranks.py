@@ -1,5 +1,5 @@
-"""The work of every rank in a test that compares worlds of several sizes. The first rank writes the results of each step,
-and the weights."""
+"""The work of every rank in a test that compares worlds of several sizes. The first rank writes the results of each
+step, and the weights."""
 
 import json
 from collections.abc import Callable
