@@ -165,7 +165,7 @@ SECTIONS = {"saver": kept, "recover": kept, "evaluator": evaluated}
 @pytest.mark.parametrize("key", [f"{section}.{clock}" for section in SECTIONS for clock in CLOCKS])
 def test_a_clock_strikes_when_its_key_says(tmp_path, monkeypatch, key, kind):
     for module in (checkpoint, supervised):
-        monkeypatch.setattr(module, "Timer", Ticking)
+        monkeypatch.setattr(module, "IntervalTimer", Ticking)
     section, _, clock = key.partition(".")
     every, expected = CLOCKS[clock]
     alone = (*(f"{section}.{name}=null" for name in CLOCKS), f"{key}={every}", "recover.mode=auto")

@@ -64,8 +64,8 @@ class WandBConfig:
     random text."""
 
     id: str | None = key(None)
-    """Id of the run; an existing id is continued. Null: experiment, trial and `id_suffix`. A resumed run keeps its id;
-    a new run with the id of another one is refused."""
+    """Id of the run; the run with this id is continued if it exists. Null: experiment, trial and `id_suffix`; a resumed
+    run keeps its id, and a new run is refused if another run has it."""
 
     log_extras: LogExtras = section(LogExtras)
     """Tables of samples, and histograms."""

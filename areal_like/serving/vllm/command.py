@@ -99,9 +99,10 @@ def _on_cpu(vllm: "vLLMConfig", site: ServerSite, start: ServerCommand) -> None:
     if site.cores:
         start.env["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(str(core) for core in site.cores)
     if resolved_value(vllm, "enable_chunked_prefill", False):
-        start.without_effect.append("vllm.enable_chunked_prefill (on a CPU vLLM crashes with it and seeded requests)")
+        reason = "has no effect on a CPU, where vLLM crashes with it and seeded requests"
+        start.notes.append(("vllm.enable_chunked_prefill", reason))
     if vllm.gpu_memory_utilization != GPU_MEMORY:
-        start.without_effect.append("vllm.gpu_memory_utilization (there is no GPU)")
+        start.notes.append(("vllm.gpu_memory_utilization", "has no effect without a GPU"))
     if vllm.enable_sleep_mode:
         reason = "vLLM does not support sleep mode on a CPU; remove it, or generate on a GPU"
         start.problems.append(("vllm.enable_sleep_mode", reason))
