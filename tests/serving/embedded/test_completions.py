@@ -71,7 +71,7 @@ def test_completions_have_openais_format(folder: Path) -> None:
         ({"stream": True}, 400, "stream: "),
         ({"prompt": "Ä"}, 400, "prompt: the tokenizer cannot read"),
         ({"prompt": None}, 400, "prompt: give a text"),
-        ({"prompt": [VOCAB]}, 400, "prompt: 64 is no token"),
+        ({"prompt": [VOCAB]}, 400, "prompt: 64 is not a token"),
         ({"prompt": "1" * 64}, 400, "embedded.context_length: "),
         ({"model": "gpt-4"}, 404, "model: 'gpt-4' is not served here"),
         ({"seed": "x"}, 400, "seed: "),

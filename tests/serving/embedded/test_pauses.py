@@ -120,10 +120,10 @@ def test_smaller_priorities_go_first_and_equal_ones_in_order() -> None:
     assert order == ["first", "a", "b", "c", "d"]
 
 
-def finished_by(engine: LLMEngine, seconds: float) -> list[FinishedGroup]:
+def finished_by(engine: LLMEngine, num_groups: int, seconds: float) -> list[FinishedGroup]:
     done: list[FinishedGroup] = []
     until = time.monotonic() + seconds
-    while time.monotonic() < until and not done:
+    while time.monotonic() < until and len(done) < num_groups:
         engine.expire()
         done += engine.step()
     return done
@@ -133,7 +133,7 @@ def test_a_group_ends_at_its_deadline_and_the_error_names_it() -> None:
     engine = LLMEngine(tiny_qwen3(max_position_embeddings=4096), max_running_requests=2)
     for name, seconds in (("running", 0.2), ("waiting", 0.2), ("patient", None)):
         engine.submit(GroupRequest(name, (5, 9), 2, 0, Sampling(min_new_tokens=4000), deadline_s=seconds))
-    done = finished_by(engine, 60)
+    done = finished_by(engine, num_groups=2, seconds=60)
     assert {one.id: one.error for one in done} == dict.fromkeys(
         ("running", "waiting"), "deadline: not done within 0.2 s (deadline_s)"
     )

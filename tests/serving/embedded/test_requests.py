@@ -71,7 +71,7 @@ def test_a_group_accepts_what_the_configuration_accepts() -> None:
     ("changes", "message"),
     [
         ({"prompt": []}, "prompt: "),
-        ({"prompt": [VOCAB]}, "prompt: 64 is no token"),
+        ({"prompt": [VOCAB]}, "prompt: 64 is not a token"),
         ({"n": 0}, "n: 0"),
         ({"seed": -1}, "seed: -1"),
         ({"sampling": {"temprature": 1}}, "gconfig.temprature: not known"),

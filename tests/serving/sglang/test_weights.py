@@ -80,7 +80,7 @@ def test_a_removed_publication_is_never_loaded(sglang: Server, tmp_path: Path):
         await engine.stage(arrival)
         assert arrival.folder is not None
         (arrival.folder / arrival.index.buckets[0].file).unlink()
-        with pytest.raises(NotStaged, match="is gone or cut short"):
+        with pytest.raises(NotStaged, match="was removed or truncated"):
             await engine.commit(arrival)
         return await engine.logprobs(PROMPT)
 
