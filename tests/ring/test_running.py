@@ -77,7 +77,9 @@ def test_the_token_stands_in_no_file_and_no_command_line(ring: Running) -> None:
 def test_a_second_run_of_the_name_is_told_who_holds_it(ring: Running) -> None:
     second = run(ring.root, *WORDS)
     assert second.code == 2, second.text
-    assert f"is already running (pid {ring.process.pid} on host " in second.err and "Traceback" not in second.err, second.text
+    assert f"is already running (pid {ring.process.pid} on host " in second.err and "Traceback" not in second.err, (
+        second.text
+    )
     assert ring.process.poll() is None
 
 
