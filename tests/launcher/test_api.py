@@ -12,7 +12,7 @@ import pytest
 from areal_like import RunFailed, api, run
 from areal_like.config.problems import ConfigError
 from tests.support.commands import REPOSITORY
-from tests.support.standing_in import environment_of, left_over, stand
+from tests.support.fake_runs import environment_of, leftover_processes, start_fake_run
 
 WORDS = ["tracker=none", "recover.mode=auto"]
 
@@ -21,7 +21,7 @@ WORDS = ["tracker=none", "recover.mode=auto"]
 def standing_in(tmp_path, monkeypatch):
     """The API starts a command whose processes are stand-ins."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(api, "COMMAND", (sys.executable, "-m", "tests.support.standing_in"))
+    monkeypatch.setattr(api, "COMMAND", (sys.executable, "-m", "tests.support.fake_runs"))
 
     def messages(**what):
         for name, value in environment_of(tmp_path, **what).items():
@@ -75,7 +75,7 @@ def test_the_package_itself_opens_no_door():
 
 
 def test_a_sweep_is_a_table_of_runs_with_their_objectives(tmp_path):
-    done = stand(tmp_path, "--multirun", "seed=1,2", "objective=reward/mean", steps=2).wait()
+    done = start_fake_run(tmp_path, "--multirun", "seed=1,2", "objective=reward/mean", steps=2).wait()
     assert done.code == 0, done
     rows = re.findall(r"^(\d) +(r0001-\d) +(\d) +(1) .*done in", done.out, flags=re.M)
     assert rows == [("0", "r0001-0", "1", "1"), ("1", "r0001-1", "2", "1")], done.out
@@ -87,20 +87,20 @@ def test_a_sweep_is_a_table_of_runs_with_their_objectives(tmp_path):
 
 
 def test_ctrl_c_ends_the_run_and_the_sweep_and_leaves_nothing(tmp_path):
-    sweep = stand(tmp_path, "--multirun", "seed=1,2", steps=1000)
-    sweep.until_said("rollout/0 ready")
+    sweep = start_fake_run(tmp_path, "--multirun", "seed=1,2", steps=1000)
+    sweep.until_output("rollout/0 ready")
     sweep.until("metrics/trainer-0.jsonl")
     os.killpg(sweep.process.pid, signal.SIGINT)
     ended = sweep.wait()
     assert ended.code == 130, ended
     assert "not started: point 1" in ended.out
     assert list((ended.directory / "checkpoints").glob("step_*/.complete"))
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
 
 
 def test_a_sweep_that_is_killed_leaves_no_run_behind(tmp_path):
-    sweep = stand(tmp_path, "--multirun", "seed=1,2", steps=1000)
-    sweep.until_said("rollout/0 ready")
+    sweep = start_fake_run(tmp_path, "--multirun", "seed=1,2", steps=1000)
+    sweep.until_output("rollout/0 ready")
     sweep.process.kill()
     sweep.process.communicate()
-    assert left_over(tmp_path, 10.0) == {}
+    assert leftover_processes(tmp_path, 10.0) == {}

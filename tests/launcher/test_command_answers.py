@@ -14,14 +14,14 @@ from areal_like.config.sources.yaml_file import read_yaml
 from launcher.commands.help import first_sentence
 from launcher.commands.show_config import configuration_text
 from tests.config.areal_files.expected import PLAIN_FILES, SUBCLASS_FILES
-from tests.support.commands import AREAL, Run, standing_in
+from tests.support.commands import AREAL, Run, command_runner
 
 SHIPPED = sorted(data_folder("experiments").glob("*.yaml"))
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return standing_in(tmp_path, capsys, monkeypatch)
+    return command_runner(tmp_path, capsys, monkeypatch)
 
 
 class TestHelp:

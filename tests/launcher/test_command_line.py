@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from launcher.arguments import parse_arguments
-from tests.support.commands import AREAL, REPOSITORY, Run, process, standing_in
+from tests.support.commands import AREAL, REPOSITORY, Run, command_runner, process
 
 ESCAPE = "\x1b["
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return standing_in(tmp_path, capsys, monkeypatch)
+    return command_runner(tmp_path, capsys, monkeypatch)
 
 
 class TestOrder:

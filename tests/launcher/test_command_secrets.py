@@ -13,7 +13,7 @@ import pytest
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.load import load
 from areal_like.config.schema import Schema
-from tests.support.commands import Run, standing_in
+from tests.support.commands import Run, command_runner
 
 SECRET = "hunter2-is-my-secret"
 PLACES = {
@@ -32,7 +32,7 @@ IN_MAPS = ("launcher.env", "vllm.extra_args", "stats_logger.wandb.config")
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return standing_in(tmp_path, capsys, monkeypatch)
+    return command_runner(tmp_path, capsys, monkeypatch)
 
 
 def word(place: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.terminal import write_line
-from tests.support.standing_in import Standing, environment_of, left_over
+from tests.support.fake_runs import FakeRun, environment_of, leftover_processes
 
 WORDS = ("--config", "grpo.yaml", "tracker=none", "recover.mode=auto")
 
@@ -32,7 +32,7 @@ class Terminal:
 
         inherited = {name: value for name, value in os.environ.items() if name != "CI"}
         process: subprocess.Popen[str] = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.standing_in", *WORDS],
+            [sys.executable, "-m", "tests.support.fake_runs", *WORDS],
             cwd=root,
             env=inherited | environment_of(root, **messages) | {"TERM": "xterm"},
             stdin=theirs,
@@ -43,7 +43,7 @@ class Terminal:
             preexec_fn=take_terminal,
         )
         os.close(theirs)
-        self.run = Standing(process, root)
+        self.run = FakeRun(process, root)
         self._said = b""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reads = True
@@ -91,7 +91,7 @@ def test_a_closed_terminal_stops_a_run_with_a_checkpoint_unless_under_nohup(tmp_
         assert (code, summary["outcome"]) == (75, "stopped")
         assert 0 < len(steps) < 30
     assert summary["model"].endswith(f"step_{len(steps):06d}"), "there is a checkpoint of the last step"
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
 
 
 @pytest.mark.parametrize("moment", ["before anything is started", "before the first step"])
@@ -107,27 +107,27 @@ def test_a_terminal_that_is_closed_early_leaves_nothing_behind(tmp_path, moment)
     finally:
         stop(run.process)
     assert code in ((75,) if moment == "before the first step" else (75, -signal.SIGHUP))
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
 
 
 def test_a_run_goes_on_where_its_output_finds_no_room(tmp_path):
     environment = os.environ | environment_of(tmp_path, steps=5)
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "tests.support.standing_in", *WORDS]
+        command = [sys.executable, "-m", "tests.support.fake_runs", *WORDS]
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=full, stderr=full, text=True)
         try:
             code = process.wait(120)
         finally:
             process.kill()
-    directory = Standing(process, tmp_path).directory
+    directory = FakeRun(process, tmp_path).directory
     summary = json.loads((directory / "summary.json").read_text())
     assert (code, summary["outcome"], summary["steps"]) == (0, "done", 5)
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
 
 
 def test_a_refusal_that_nobody_can_hear_is_one_all_the_same(tmp_path):
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "tests.support.standing_in", *WORDS, "actor.lr=fast"]
+        command = [sys.executable, "-m", "tests.support.fake_runs", *WORDS, "actor.lr=fast"]
         done = subprocess.run(
             command, cwd=tmp_path, env=os.environ | environment_of(tmp_path), stderr=full, check=False
         )

@@ -50,7 +50,7 @@ class Run:
         return done.err
 
 
-def standing_in(folder: Path, capsys: "pytest.CaptureFixture[str]", monkeypatch: "pytest.MonkeyPatch") -> Run:
+def command_runner(folder: Path, capsys: "pytest.CaptureFixture[str]", monkeypatch: "pytest.MonkeyPatch") -> Run:
     """The command in an empty folder, with no keys in the environment."""
     monkeypatch.chdir(folder)
     for name in ("WANDB_API_KEY", "SWANLAB_API_KEY", "HF_TOKEN", "NO_COLOR"):

@@ -22,7 +22,7 @@ from launcher.runs import checkpoint_reader
 from launcher.runs.checkpoints import complete_steps
 from launcher.runs.run_files import write_description
 from launcher.runs.run_lock import keep_checkpoints
-from tests.support.commands import Done, Run, standing_in
+from tests.support.commands import Done, Run, command_runner
 
 
 def checkpoint(run_dir: Path, step: int) -> Path:
@@ -48,7 +48,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    run: Run = standing_in(tmp_path, capsys, monkeypatch)
+    run: Run = command_runner(tmp_path, capsys, monkeypatch)
 
     def ask(*words: str | Path) -> Done:
         monkeypatch.setattr("sys.stdin", io.StringIO("12+34=\n"))

@@ -16,8 +16,8 @@ from launcher.plan.build import build_plan
 from launcher.runs.environment_record import write_environment_record
 from launcher.runs.registry import look_up, register, run_state
 from launcher.runs.run_files import config_text, provenance_text, write_description
-from tests.support.commands import standing_in
-from tests.support.standing_in import left_over, memory_of, stand
+from tests.support.commands import command_runner
+from tests.support.fake_runs import leftover_processes, memory_of, start_fake_run
 
 SECRET = "sk-0123456789abcdef"
 
@@ -127,7 +127,7 @@ def test_a_whole_start_writes_down_what_it_ran_on(tmp_path):
     (tmp_path / "mine.py").write_text(f"after\napi_key={SECRET}\n")
     (tmp_path / "keys.env").write_text(f"OWN_TOKEN={SECRET}\n")
     faults = {"server/0 1.1": {"do": f"say {SECRET}"}}
-    ended = stand(tmp_path, "launcher.env_file=[keys.env]", steps=2, step_s=30, faults=faults).wait()
+    ended = start_fake_run(tmp_path, "launcher.env_file=[keys.env]", steps=2, step_s=30, faults=faults).wait()
     assert ended.code == 1
     assert "torch==" in (ended.directory / "environment.txt").read_text()
     code = (ended.directory / "code.txt").read_text()
@@ -136,11 +136,11 @@ def test_a_whole_start_writes_down_what_it_ran_on(tmp_path):
 
 
 def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
-    run = stand(tmp_path, "trial_name=t", steps=1000)
+    run = start_fake_run(tmp_path, "trial_name=t", steps=1000)
     run.until("metrics/trainer-0.jsonl")
     before = (run.directory / "attempt.json").read_text()
     assert run_state(run.directory) == "running"
-    second = stand(tmp_path, "trial_name=t", "--replace").wait()
+    second = start_fake_run(tmp_path, "trial_name=t", "--replace").wait()
     assert second.code == 2
     assert f"grpo-addition/t is already running (pid {run.process.pid} on host " in second.err
     assert "trial_name" in second.err and "Traceback" not in second.err
@@ -148,7 +148,7 @@ def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
     run.process.terminate()
     assert run.wait().code == 75
     assert run_state(run.directory).startswith("stopped, ")
-    kept = stand(tmp_path, "trial_name=t", "--replace", steps=2).wait()
+    kept = start_fake_run(tmp_path, "trial_name=t", "--replace", steps=2).wait()
     assert (kept.code, kept.steps()) == (0, [1, 2]), kept
     assert (tmp_path / "runs" / "grpo-addition" / "t.replaced-1" / "metrics.jsonl").exists()
     assert "t.replaced-1" in kept.out
@@ -156,7 +156,7 @@ def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
 
 def test_two_starts_at_once_are_two_runs(tmp_path):
     with ThreadPoolExecutor() as pool:
-        runs = [stand(tmp_path, steps=1) for _ in range(2)]
+        runs = [start_fake_run(tmp_path, steps=1) for _ in range(2)]
         ended = list(pool.map(lambda run: run.wait(), runs))
     assert [one.code for one in ended] == [0, 0], ended
     assert {path.name for path in (tmp_path / "runs" / "grpo-addition").iterdir()} == {"r0001", "r0002"}
@@ -164,13 +164,13 @@ def test_two_starts_at_once_are_two_runs(tmp_path):
 
 def test_shared_memory_that_an_earlier_run_left_is_freed_by_the_next_start_of_any(tmp_path):
     """As after launcher and guardian were killed at the same moment."""
-    first = stand(tmp_path, "trial_name=t", steps=1)
+    first = start_fake_run(tmp_path, "trial_name=t", steps=1)
     assert first.wait().code == 0
     left = memory_of(first.directory)
     (left / "v000002").mkdir(parents=True)
     (left / "segments-server-0.json").write_text("{")
     (tmp_path / "other").mkdir()
-    other = stand(tmp_path / "other", steps=1).wait()
+    other = start_fake_run(tmp_path / "other", steps=1).wait()
     assert other.code == 0, other
     assert not left.exists()
 
@@ -189,7 +189,7 @@ def test_a_trial_name_of_two_runs_is_not_guessed(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_one_message(tmp_path):
     (tmp_path / "runs").write_text("a file")
-    ended = stand(tmp_path).wait()
+    ended = start_fake_run(tmp_path).wait()
     assert ended.code == 2
     title, problem = ended.err.splitlines()
     assert title == "this run cannot start here:" and problem.startswith("cluster.fileroot "), ended.err
@@ -201,15 +201,15 @@ def test_a_full_disk_is_one_message(tmp_path):
     directory = tmp_path / "runs" / "grpo-addition" / "t"
     directory.mkdir(parents=True)
     (directory / ".run.json.half").symlink_to("/dev/full")
-    ended = stand(tmp_path, "trial_name=t").wait()
+    ended = start_fake_run(tmp_path, "trial_name=t").wait()
     assert ended.code == 1
     assert ended.err.startswith("cluster.fileroot: ") and "No space left on device" in ended.err
     assert len(ended.err.splitlines()) == 1
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
 
 
 def test_a_name_of_runs_in_several_clones_lists_them_to_every_verb(tmp_path, capsys, monkeypatch):
-    run = standing_in(tmp_path, capsys, monkeypatch)
+    run = command_runner(tmp_path, capsys, monkeypatch)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     places = [tmp_path / clone / "runs" / "adding" / "r0001" for clone in ("here", "there", "gone")]
     for place in places:

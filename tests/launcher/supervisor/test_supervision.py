@@ -12,24 +12,24 @@ import yaml
 
 from areal_like.discovery import file_name_store
 from areal_like.process.run import open_run
-from tests.support.standing_in import left_over, memory_of, stand
+from tests.support.fake_runs import leftover_processes, memory_of, start_fake_run
 
 
 def test_a_run_that_goes_well_ends_with_0_and_leaves_its_files_alone(tmp_path):
-    ended = stand(tmp_path, "+launcher.env.GREETING=hello", steps=5).wait()
+    ended = start_fake_run(tmp_path, "+launcher.env.GREETING=hello", steps=5).wait()
     assert ended.code == 0, ended
     assert (ended.steps(), ended.err) == ([1, 2, 3, 4, 5], "")
     assert {"outcome": "done", "exit_code": 0, "attempts": 1, "steps": 5}.items() <= ended.summary.items()
     logs = {path.name for path in (ended.directory / "logs").iterdir()}
     assert logs == {"server-0.log", "rollout-0.log", "episodes-0.log", "trainer-0.log"}
     assert "ready" in ended.out and "done: 5 steps" in ended.out
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
     assert not list((tmp_path / "runs" / ".names").rglob("*@entry"))
 
 
 def test_server_and_worker_are_replaced_and_nothing_else_is_disturbed(tmp_path):
     kill = {"do": "kill", "after_s": 0.3}
-    run = stand(tmp_path, steps=30, faults={"server/0 1.1": kill, "episodes/0 1.1": kill})
+    run = start_fake_run(tmp_path, steps=30, faults={"server/0 1.1": kill, "episodes/0 1.1": kill})
     run.until("logs/server-0.restart-2.log")
     run.until("logs/episodes-0.restart-2.log")
     ended = run.wait()
@@ -43,7 +43,7 @@ def test_server_and_worker_are_replaced_and_nothing_else_is_disturbed(tmp_path):
 @pytest.mark.shows("recover.mode")
 def test_a_dead_trainer_and_a_dead_controller_each_cost_one_attempt_and_no_step(tmp_path):
     faults = {"trainer/0 1.1": {"step": 5, "do": "kill"}, "rollout/0 2.1": {"after_s": 0.5, "do": "exit 1"}}
-    ended = stand(tmp_path, steps=30, faults=faults).wait()
+    ended = start_fake_run(tmp_path, steps=30, faults=faults).wait()
     assert (ended.code, ended.steps()) == (0, list(range(1, 31))), ended
     assert ended.summary["attempts"] == 3
     assert "attempt 2 goes on from the checkpoint of step 4" in ended.out
@@ -55,16 +55,20 @@ def test_a_dead_trainer_and_a_dead_controller_each_cost_one_attempt_and_no_step(
 
 
 def test_without_recovery_a_dead_trainer_is_the_end(tmp_path):
-    ended = stand(tmp_path, "recover.mode=disabled", faults={"trainer/0 1.1": {"step": 3, "do": "kill"}}).wait()
+    ended = start_fake_run(
+        tmp_path, "recover.mode=disabled", faults={"trainer/0 1.1": {"step": 3, "do": "kill"}}
+    ).wait()
     assert ended.code == 1
     assert ended.err.splitlines()[2].startswith("trainer/0 failed (killed by signal 9 (SIGKILL)) after"), ended.err
     assert "recover.mode=disabled" in ended.err
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
 
 
 def test_a_failure_that_a_process_explains_is_told_in_its_words(tmp_path):
     words = "reward.name: it raised 32 times"
-    ended = stand(tmp_path, faults={"rollout/0 1.1": {"after_s": 0.2, "do": f"fail {words}"}}, step_s=30).wait()
+    ended = start_fake_run(
+        tmp_path, faults={"rollout/0 1.1": {"after_s": 0.2, "do": f"fail {words}"}}, step_s=30
+    ).wait()
     assert ended.code == 1
     assert words in ended.err
     assert "rollout/0 of attempt" not in ended.err, "what it says itself needs no log"
@@ -72,24 +76,24 @@ def test_a_failure_that_a_process_explains_is_told_in_its_words(tmp_path):
 
 def test_what_every_attempt_would_meet_again_is_the_end_of_the_first(tmp_path):
     words = "checkpoints: a checkpoint could not be written: No space left on device"
-    ended = stand(tmp_path, faults={"trainer/0 1.1": {"step": 3, "do": f"give_up {words}"}}).wait()
+    ended = start_fake_run(tmp_path, faults={"trainer/0 1.1": {"step": 3, "do": f"give_up {words}"}}).wait()
     assert (ended.code, ended.summary["attempts"]) == (1, 1), ended
     assert words in ended.err
 
 
 def test_a_bad_configuration_found_late_is_its_message_and_leaves_no_trial(tmp_path):
     words = "task.name: mine.py has an error in line 3"
-    ended = stand(tmp_path, faults={"episodes/0 1.1": {"do": f"refuse {words}"}}, step_s=30).wait()
+    ended = start_fake_run(tmp_path, faults={"episodes/0 1.1": {"do": f"refuse {words}"}}, step_s=30).wait()
     trial = tmp_path / "runs" / "grpo-addition" / "r0001"
     assert (ended.code, ended.err) == (2, f"{words}\nnothing had begun: {trial} is removed again\n")
-    assert not trial.exists() and left_over(tmp_path) == {}
+    assert not trial.exists() and leftover_processes(tmp_path) == {}
 
 
 def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_path):
-    run = stand(tmp_path, "trial_name=mine", steps=2)
+    run = start_fake_run(tmp_path, "trial_name=mine", steps=2)
     assert run.wait().code == 0
     faults = {"episodes/0 2.1": {"do": "refuse task.name: no such thing"}}
-    assert stand(tmp_path, "resume=mine", "seed=5", step_s=30, faults=faults).wait().code == 2
+    assert start_fake_run(tmp_path, "resume=mine", "seed=5", step_s=30, faults=faults).wait().code == 2
     assert open_run(run.directory).config.seed == 1
     assert "seed: 5\n" in (run.directory / "config.attempt-2.yaml").read_text(), "what was tried is kept"
     message = yaml.safe_load((run.directory / "provenance.yaml").read_text())
@@ -97,7 +101,9 @@ def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_p
 
 
 def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_path):
-    ended = stand(tmp_path, "rollout.setup_timeout=5", faults={"server/0 1.1": {"do": "hang"}}, step_s=30).wait()
+    ended = start_fake_run(
+        tmp_path, "rollout.setup_timeout=5", faults={"server/0 1.1": {"do": "hang"}}, step_s=30
+    ).wait()
     assert ended.code == 1
     assert "rollout.setup_timeout: server/0 was not ready within 5 s" in ended.err
     assert "    loading the model" in ended.err
@@ -105,8 +111,8 @@ def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_p
 
 
 def test_ctrl_c_once_ends_with_a_checkpoint_that_the_same_command_goes_on_from(tmp_path):
-    run = stand(tmp_path, "trial_name=t", steps=1000)
-    run.until_said("rollout/0 ready")
+    run = start_fake_run(tmp_path, "trial_name=t", steps=1000)
+    run.until_output("rollout/0 ready")
     run.until("metrics/trainer-0.jsonl")
     os.killpg(run.process.pid, signal.SIGINT)
     ended = run.wait()
@@ -116,38 +122,38 @@ def test_ctrl_c_once_ends_with_a_checkpoint_that_the_same_command_goes_on_from(t
     assert "resume=" in ended.err
     (ended.directory / "stop").unlink()
     (ended.directory / "finished").unlink()
-    again = stand(tmp_path, "trial_name=t", steps=done + 2).wait()
+    again = start_fake_run(tmp_path, "trial_name=t", steps=done + 2).wait()
     assert (again.code, again.steps()) == (0, list(range(1, done + 3))), again
     assert f"it goes on from step {done} (attempt 2)" in again.out
     assert again.log("trainer-0.attempt-2.log")
 
 
 def test_ctrl_c_before_the_first_step_ends_at_once_as_there_is_nothing_to_save(tmp_path):
-    run = stand(tmp_path, step_s=60)
-    run.until_said("rollout/0 ready")
+    run = start_fake_run(tmp_path, step_s=60)
+    run.until_output("rollout/0 ready")
     run.process.send_signal(signal.SIGINT)
     ended = run.wait()
     assert ended.code == 130 and "there is no checkpoint to resume from" in ended.err, ended
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
 
 
 def test_ctrl_c_twice_ends_at_once(tmp_path):
-    run = stand(tmp_path, step_s=5)
-    run.until_said("rollout/0 ready")
+    run = start_fake_run(tmp_path, step_s=5)
+    run.until_output("rollout/0 ready")
     run.until("metrics/trainer-0.jsonl")
     run.process.send_signal(signal.SIGINT)
-    run.until_said("stopping")
+    run.until_output("stopping")
     run.process.send_signal(signal.SIGINT)
     ended = run.wait()
     assert ended.code == 130, ended
     assert "there is no checkpoint to resume from" in ended.err
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
 
 
 def test_without_recovery_a_stop_says_what_is_saved_and_gives_no_refused_advice(tmp_path):
     words = ("trial_name=t", "recover.mode=disabled")
-    run = stand(tmp_path, *words, steps=1000, resumable=False)
-    run.until_said("rollout/0 ready")
+    run = start_fake_run(tmp_path, *words, steps=1000, resumable=False)
+    run.until_output("rollout/0 ready")
     run.until("metrics/trainer-0.jsonl")
     os.killpg(run.process.pid, signal.SIGINT)
     ended = run.wait()
@@ -157,18 +163,18 @@ def test_without_recovery_a_stop_says_what_is_saved_and_gives_no_refused_advice(
     assert "recover.mode=disabled saves nothing to resume from; press Ctrl-C again to end at once" in ended.out
     assert f"{why}, recover.mode=auto does" in ended.err
     assert "with a checkpoint" not in ended.out and "resume=" not in ended.err
-    refused = stand(tmp_path, "resume=t").wait()
+    refused = start_fake_run(tmp_path, "resume=t").wait()
     assert refused.code == 2
     assert refused.err.count("\nresume ") == 1 and len(refused.err.splitlines()) == 2, refused.err
     assert why in refused.err and f"actor.path={ended.directory}/checkpoints/step_{step:06d}" in refused.err
-    again = stand(tmp_path, *words).wait()
+    again = start_fake_run(tmp_path, *words).wait()
     assert again.code == 2 and "resume=" not in again.err and "--replace" in again.err, again.err
-    assert stand(tmp_path, *words, "--replace", steps=1).wait().code == 0
+    assert start_fake_run(tmp_path, *words, "--replace", steps=1).wait().code == 0
 
 
 def test_a_scheduler_that_ends_the_job_gets_a_checkpoint_and_75(tmp_path):
-    run = stand(tmp_path, steps=1000)
-    run.until_said("rollout/0 ready")
+    run = start_fake_run(tmp_path, steps=1000)
+    run.until_output("rollout/0 ready")
     run.until("metrics/trainer-0.jsonl")
     os.kill(run.process.pid, signal.SIGTERM)
     ended = run.wait()
@@ -177,7 +183,7 @@ def test_a_scheduler_that_ends_the_job_gets_a_checkpoint_and_75(tmp_path):
 
 @pytest.mark.parametrize("name", ["guardian", "launcher", "trainer/0"])
 def test_whoever_is_killed_nothing_is_left(name, tmp_path):
-    run = stand(tmp_path, "recover.retries=0", steps=1000, faults={"episodes/0 1.1": {"do": "orphan"}})
+    run = start_fake_run(tmp_path, "recover.retries=0", steps=1000, faults={"episodes/0 1.1": {"do": "orphan"}})
     run.until("metrics/trainer-0.jsonl")
     memory = memory_of(run.directory)
     run.until_true(memory.exists)
@@ -185,7 +191,7 @@ def test_whoever_is_killed_nothing_is_left(name, tmp_path):
     run.kill(name)
     ended = run.wait()
     assert ended.code == (-9 if name == "guardian" else 1)
-    assert left_over(tmp_path) == {}
+    assert leftover_processes(tmp_path) == {}
     assert not memory.exists()
     if name == "launcher":
         assert "launcher/0 was killed by SIGKILL" in ended.err
@@ -194,7 +200,7 @@ def test_whoever_is_killed_nothing_is_left(name, tmp_path):
 @pytest.mark.shows("recover.retries")
 def test_a_server_that_dies_again_and_again_is_given_up(tmp_path):
     faults = {f"server/0 1.{number}": {"do": "kill"} for number in range(1, 9)}
-    ended = stand(tmp_path, "recover.retries=1", step_s=30, faults=faults).wait()
+    ended = start_fake_run(tmp_path, "recover.retries=1", step_s=30, faults=faults).wait()
     assert ended.code == 1
     assert "it died 2 times without a training step in between (recover.retries=1)" in ended.err
     assert ended.log("server-0.restart-2.log")
@@ -204,7 +210,7 @@ def test_a_worker_that_exits_with_0_again_and_again_ends_the_run_and_is_named(tm
     """Although steps are made all the while, as with other workers."""
     faults = {f"episodes/0 1.{number}": {"do": "exit 0", "after_s": 0.2} for number in range(1, 9)}
     patience = {"launcher.supervisor.supervisor.IDLE_WORKER_S": 0.3}
-    ended = stand(tmp_path, "recover.retries=2", steps=1000, faults=faults, patience=patience).wait()
+    ended = start_fake_run(tmp_path, "recover.retries=2", steps=1000, faults=faults, patience=patience).wait()
     assert ended.code == 1, ended
     assert ended.err.splitlines()[2].startswith("episodes/0 ended before the run did (exit code 0) after"), ended.err
     assert "it exited 3 times during the run" in ended.err and "recover.retries=2" in ended.err
@@ -217,13 +223,13 @@ def test_a_worker_that_exits_with_0_again_and_again_ends_the_run_and_is_named(tm
 
 
 def test_a_launcher_that_lost_its_name_ends_and_leaves_the_directory(tmp_path):
-    run = stand(tmp_path, "cluster.name_resolve.ttl_s=0.5", steps=10_000)
+    run = start_fake_run(tmp_path, "cluster.name_resolve.ttl_s=0.5", steps=10_000)
     run.until("checkpoints/step_000002/.complete")
     with closing(file_name_store(tmp_path / "runs" / ".names", prefix(run), "a later launcher", 30.0)) as later:
         later.delete("launcher/0")
         later.add("launcher/0", "mine")
         ended = run.wait()
-        assert (ended.code, left_over(tmp_path)) == (1, {})
+        assert (ended.code, leftover_processes(tmp_path)) == (1, {})
         assert "/launcher/0: this launcher has lost the name of its run (it is held by" in ended.err
         assert "a later launcher" in ended.err and str(ended.directory) in ended.err
         assert not (ended.directory / "summary.json").exists()
@@ -236,7 +242,9 @@ def prefix(run):
 
 def test_a_run_that_stands_still_says_once_what_is_waited_for(tmp_path):
     faults = {"trainer/0 1.1": {"step": 3, "do": "wait 5"}}
-    ended = stand(tmp_path, steps=6, faults=faults, patience={"launcher.supervisor.stall_detector.STALL_S": 0.5}).wait()
+    ended = start_fake_run(
+        tmp_path, steps=6, faults=faults, patience={"launcher.supervisor.stall_detector.STALL_S": 0.5}
+    ).wait()
     assert (ended.code, ended.steps()) == (0, [1, 2, 3, 4, 5, 6]), ended
     lines = ended.out.splitlines()
     (place,) = [number for number, line in enumerate(lines) if line.startswith("no step for ")]
@@ -246,7 +254,7 @@ def test_a_run_that_stands_still_says_once_what_is_waited_for(tmp_path):
 def test_what_fails_before_it_is_ready_is_told_at_once_and_not_tried_again(tmp_path):
     """Also where no logs are wanted: the end of one is shown all the same."""
     faults = {"server/0 1.1": {"do": "say no such model"}}
-    ended = stand(tmp_path, "log.file=false", faults=faults, step_s=30).wait()
+    ended = start_fake_run(tmp_path, "log.file=false", faults=faults, step_s=30).wait()
     assert ended.code == 1
     assert "server/0 failed (exit code 1)" in ended.err
     assert "    no such model" in ended.err.splitlines(), "the end of its log"
@@ -255,12 +263,12 @@ def test_what_fails_before_it_is_ready_is_told_at_once_and_not_tried_again(tmp_p
 
 
 def test_a_run_resumes_from_its_newest_sound_checkpoint_or_an_earlier_step(tmp_path):
-    run = stand(tmp_path, "trial_name=mine", steps=6)
+    run = start_fake_run(tmp_path, "trial_name=mine", steps=6)
     assert run.wait().code == 0
     checkpoints = run.directory / "checkpoints"
     (checkpoints / "step_000006" / "resume" / "state").write_text("!")
     (run.directory / "finished").unlink()
-    again = stand(tmp_path, "trial_name=mine", steps=7).wait()
+    again = start_fake_run(tmp_path, "trial_name=mine", steps=7).wait()
     assert (again.code, again.steps()) == (0, [1, 2, 3, 4, 5, 6, 7]), again
     assert "not from step 6: step_000006" in again.out, "its content is not what was written"
     assert "moved to checkpoints/before-attempt-2: step_000006" in again.out
@@ -268,7 +276,7 @@ def test_a_run_resumes_from_its_newest_sound_checkpoint_or_an_earlier_step(tmp_p
     (run.directory / "finished").unlink()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    back = stand(tmp_path, "resume=mine", "resume_step=2", "seed=5", steps=5, cwd=elsewhere).wait()
+    back = start_fake_run(tmp_path, "resume=mine", "resume_step=2", "seed=5", steps=5, cwd=elsewhere).wait()
     assert (back.code, back.steps()) == (0, [1, 2, 3, 4, 5]), back
     later = {path.name for path in (checkpoints / "before-attempt-3").iterdir()}
     assert later == {"step_000004", "step_000006"}

@@ -1,6 +1,6 @@
 """Stands in for the processes of a run: registers, makes steps and checkpoints, and fails as STAND_IN demands.
 
-`python -m tests.support.stand_in ROLE`, with the environment that the launcher gives. STAND_IN holds, as JSON, the
+`python -m tests.support.fake_process ROLE`, with the environment that the launcher gives. STAND_IN holds, as JSON, the
 number of steps, seconds per step, whether checkpoints are `resumable`, and faults:
 {"trainer/0 1.1": {"step": 3, "do": "kill"}} kills the first incarnation of the first attempt's trainer after three
 steps.
@@ -17,7 +17,7 @@ from typing import Any
 
 from areal_like.process.identity import Identity, identity
 
-TOLD: dict[str, Any] = json.loads(os.environ.get("STAND_IN", "{}"))
+BEHAVIOUR: dict[str, Any] = json.loads(os.environ.get("STAND_IN", "{}"))
 DIRECTORY = Path(os.environ["AREAL_LIKE_RUN_DIR"])
 STOP, FINISHED = DIRECTORY / "stop", DIRECTORY / "finished"
 
@@ -25,7 +25,7 @@ STOP, FINISHED = DIRECTORY / "stop", DIRECTORY / "finished"
 def main() -> int:
     me = identity()
     print(f"{me.name} of attempt {me.attempt}, incarnation {me.incarnation}", flush=True)
-    fault = TOLD.get("faults", {}).get(f"{me.name} {me.attempt}.{me.incarnation}", {})
+    fault = BEHAVIOUR.get("faults", {}).get(f"{me.name} {me.attempt}.{me.incarnation}", {})
     if "step" not in fault:
         _do(fault.get("do", ""), me)
     signal.signal(signal.SIGTERM, lambda *_: STOP.touch() if me.role in ("rollout", "trainer") else sys.exit(0))
@@ -49,8 +49,8 @@ def main() -> int:
 def _train(me: Identity, fault: dict[str, Any]) -> int:
     start = json.loads((DIRECTORY / "attempt.json").read_text())
     step: int = start["step"]
-    while step < TOLD.get("steps", 6):
-        time.sleep(TOLD.get("step_s", 0.05))
+    while step < BEHAVIOUR.get("steps", 6):
+        time.sleep(BEHAVIOUR.get("step_s", 0.05))
         step += 1
         for name, metric in (("rollout-0", "reward/mean"), ("trainer-0", "train/loss")):
             with (DIRECTORY / "metrics" / f"{name}.jsonl").open("a") as file:
@@ -61,7 +61,7 @@ def _train(me: Identity, fault: dict[str, Any]) -> int:
             _checkpoint(step)
             FINISHED.touch()
             return 75
-        if step % 2 == 0 and TOLD.get("resumable", True):
+        if step % 2 == 0 and BEHAVIOUR.get("resumable", True):
             _checkpoint(step)
     FINISHED.touch()
     return 0
@@ -74,7 +74,7 @@ def _checkpoint(step: int) -> None:
     half = folder.with_name(f".{folder.name}")
     half.mkdir(parents=True)
     (half / "config.json").write_text("{}")
-    if TOLD.get("resumable", True):
+    if BEHAVIOUR.get("resumable", True):
         (half / "resume").mkdir()
         (half / "resume" / "state").write_text(str(step))
     write_manifest(half, step)

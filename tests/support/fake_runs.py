@@ -1,4 +1,4 @@
-"""Runs the launcher with stand-ins for its processes: `python -m tests.support.standing_in WORDS`."""
+"""Runs the launcher with stand-ins for its processes: `python -m tests.support.fake_runs WORDS`."""
 
 import getpass
 import importlib
@@ -31,21 +31,21 @@ def main(words: list[str]) -> int:
     for name, value in json.loads(os.environ.get("STAND_IN", "{}")).get("patience", {}).items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
-    api.COMMAND = (sys.executable, "-m", "tests.support.standing_in")
+    api.COMMAND = (sys.executable, "-m", "tests.support.fake_runs")
     for module in (run, run_lock):
-        setattr(module, "build_plan", _with_stand_ins)  # noqa: B010
+        setattr(module, "build_plan", _with_fake_processes)  # noqa: B010
     return cli.main(words)
 
 
-def _with_stand_ins(loaded: Loaded, **more: Any) -> Plan:
+def _with_fake_processes(loaded: Loaded, **more: Any) -> Plan:
     plan = build_plan(loaded, **more)
-    stand_in = (sys.executable, "-m", "tests.support.stand_in")
+    stand_in = (sys.executable, "-m", "tests.support.fake_process")
     processes = [replace(process, command=(*stand_in, process.role), cores=()) for process in plan.processes]
     return plan._replace(processes=tuple(processes))
 
 
 @dataclass
-class Standing:
+class FakeRun:
     """A run of stand-ins."""
 
     process: subprocess.Popen[str]
@@ -56,15 +56,15 @@ class Standing:
         directories = [path for path in sorted((self.root / "runs").glob("*/*")) if ".replaced" not in path.name]
         return directories[-1]
 
-    def wait(self) -> "Ended":
+    def wait(self) -> "FinishedRun":
         out, err = self.process.communicate(timeout=LIMIT_S)
-        return Ended(self.process.returncode, out, err, self.root)
+        return FinishedRun(self.process.returncode, out, err, self.root)
 
     def until(self, what: str) -> None:
         """Waits until a file or pattern exists below the run's directory."""
         self.until_true(lambda: bool(list((self.root / "runs").glob(f"*/*/{what}"))))
 
-    def until_said(self, words: str) -> None:
+    def until_output(self, words: str) -> None:
         assert self.process.stdout is not None
         while words not in (line := self.process.stdout.readline()):
             assert line, self.wait()
@@ -78,7 +78,7 @@ class Standing:
 
     def pids(self) -> dict[str, int]:
         """By the name of the process; the launcher is the guardian's only child."""
-        pids = {"guardian": self.process.pid, **alive(self.root)}
+        pids = {"guardian": self.process.pid, **running_processes(self.root)}
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         pids["launcher"] = int(children[0])
         return pids
@@ -88,7 +88,7 @@ class Standing:
 
 
 @dataclass
-class Ended:
+class FinishedRun:
     """The result of a run of stand-ins."""
 
     code: int
@@ -98,7 +98,7 @@ class Ended:
 
     @property
     def directory(self) -> Path:
-        return Standing(None, self.root).directory  # type: ignore[arg-type]
+        return FakeRun(None, self.root).directory  # type: ignore[arg-type]
 
     def steps(self) -> list[int]:
         lines = (self.directory / "metrics.jsonl").read_text().splitlines()
@@ -125,11 +125,11 @@ def environment_of(root: Path, **behaviour: Any) -> dict[str, str]:
     }
 
 
-def stand(root: Path, *words: str, cwd: Path | None = None, **behaviour: Any) -> Standing:
+def start_fake_run(root: Path, *words: str, cwd: Path | None = None, **behaviour: Any) -> FakeRun:
     """`behaviour`: settings of the stand-ins (steps, step_s, faults), and constants of the launcher (patience)."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AREAL_LIKE")}
     environment = inherited | environment_of(root, **behaviour)
-    command = [sys.executable, "-m", "tests.support.standing_in"]
+    command = [sys.executable, "-m", "tests.support.fake_runs"]
     if not any(word.startswith("resume=") for word in words):
         command += ["--config", "grpo.yaml", "tracker=none", "recover.mode=auto"]
     process = subprocess.Popen(
@@ -142,10 +142,10 @@ def stand(root: Path, *words: str, cwd: Path | None = None, **behaviour: Any) ->
         text=True,
         start_new_session=True,
     )
-    return Standing(process, root)
+    return FakeRun(process, root)
 
 
-def alive(root: Path) -> dict[str, int]:
+def running_processes(root: Path) -> dict[str, int]:
     """Processes of runs below this folder, with orphans, without zombies."""
     processes = {}
     for entry in Path("/proc").iterdir():
@@ -161,10 +161,10 @@ def alive(root: Path) -> dict[str, int]:
     return processes
 
 
-def left_over(root: Path, limit_s: float = 60.0) -> dict[str, int]:
+def leftover_processes(root: Path, limit_s: float = 60.0) -> dict[str, int]:
     """Processes that are still alive after a while."""
     ends = time.monotonic() + limit_s
-    while (left := alive(root)) and time.monotonic() < ends:
+    while (left := running_processes(root)) and time.monotonic() < ends:
         time.sleep(0.02)
     return left
 
