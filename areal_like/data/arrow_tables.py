@@ -70,7 +70,7 @@ def import_package(key: str, name: str, what: Any) -> Any:
         return import_module(name)
     except ImportError as fault:
         package = name.partition(".")[0]
-        message = f"{what} is read by the package {package}, which is not installed; {pip_command(package)} installs it"
+        message = f"reading {what} needs the package {package}: {pip_command(package)}"
         raise config_error(key, message, fault) from fault
 
 

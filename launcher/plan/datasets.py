@@ -77,12 +77,9 @@ def data_problems(loaded: "Loaded", host: HostInfo, counts: bool = True) -> list
                 PlanProblem(f"{section}.path", f"there is no file or folder {data.path} (searched: {searched})")
             )
         problems += [
-            PlanProblem(
-                f"{section}.path", f"{data.path} is read by the package {package}, which is not installed; {how}"
-            )
+            PlanProblem(f"{section}.path", f"reading {data.path} needs the package {package}: {pip_command(package)}")
             for package in (_packages(local) if local is not None or is_hub_name(data.path) else ())
             if find_spec(package) is None
-            for how in (f"{pip_command(package)} installs it",)
         ]
         problems += row_problems(section, data, local) if local is not None and counts else ()
     switch = offline_switch()

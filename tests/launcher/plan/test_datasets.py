@@ -118,7 +118,7 @@ def test_a_batch_that_is_larger_than_a_task_is_known_before_the_start(host, task
 @pytest.mark.parametrize(("path", "num_packages"), [("foo.parquet", 0), ("nofolder", 0), ("org/tiny", 2)])
 def test_packages_are_asked_for_where_something_may_be_read_by_them(host, monkeypatch, path, num_packages):
     monkeypatch.setattr("launcher.plan.datasets.find_spec", lambda package: None)
-    packages = [reason for reason in against(experiment(host, path), host) if "is read by the package" in reason]
+    packages = [reason for reason in against(experiment(host, path), host) if "needs the package" in reason]
     assert len(packages) == num_packages
 
 
