@@ -16,7 +16,8 @@ from areal_like.config.allocation import Machine, detect_machine
 from areal_like.config.allocation.models import allocate
 from areal_like.config.checks.values import is_interpolation
 from areal_like.config.dependent_keys import DEPENDENT_KEYS, dependents_of
-from areal_like.config.dialects.areal import DROPPED_KEYS, infer_experiment, legacy_file_message, subclass_keys
+from areal_like.config.dialects.areal import infer_experiment, legacy_file_message, other_version_hint, subclass_keys
+from areal_like.config.dialects.other_frameworks import other_framework_message
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import Loaded, build_config, experiment_of, make_redactor
 from areal_like.config.problems import ConfigError, Problem, fold_consequences
@@ -44,7 +45,7 @@ class UnknownKeyHints:
 
     def for_problem(self, problem: Problem, package: str = "") -> Problem:
         """The problem with a hint: the key is one of another kind of experiment, or a top-level key in a group file, or
-        one that AReaL has removed, or declared in a class that `--schema` has to name."""
+        one of an older or newer AReaL, or declared in a class that `--schema` has to name."""
         if not problem.message.startswith(UNKNOWN):
             return problem
         section = problem.key.partition(".")[0]
@@ -55,8 +56,8 @@ class UnknownKeyHints:
         if package and self._means_the_top(problem.key, package):
             message = f"{UNKNOWN}; the file of this group sets keys below {package}"
             return replace(problem, message=f"{message}; begin it with `# @package _global_` to set others")
-        if (instead := DROPPED_KEYS.get(problem.key.rpartition(".")[2])) is not None:
-            return replace(problem, message=f"{UNKNOWN}: removed from AReaL; {instead}")
+        if hint := other_version_hint(problem.key):
+            return replace(problem, message=f"{UNKNOWN}: {hint}")
         if self.own_class:
             return problem
         known = subclass_keys({name: node.plain() for name, node in self.body.items()})
@@ -186,7 +187,8 @@ class Composition:
         file = self.library.read(self.path, allow_empty=False)
         if file.root is None:
             raise ConfigError([*self.problems, *file.problems])
-        message = legacy_file_message(file.root.plain())
+        body = file.root.plain()
+        message = legacy_file_message(body) or other_framework_message(body)
         if message:
             raise ConfigError([Problem(file.shown, message)])
         self.problems += file.problems

@@ -1,17 +1,22 @@
 """What AReaL's dialect tells from a file's body and from composed values, without composing anything."""
 
+import re
 from typing import Any, ClassVar
 
 import pytest
 
 from areal_like.config.dialects.areal import (
     FOREIGN_SECTIONS,
+    NEWER_KEYS,
     cannot_start,
     infer_experiment,
     legacy_file_message,
+    other_version_hint,
     subclass_keys,
 )
+from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.problems import ConfigError
+from areal_like.config.schema import Schema
 from tests.support.planning import load_text
 
 
@@ -49,7 +54,7 @@ class TestDropped:
         with pytest.raises(ConfigError) as refused:
             load_text(f"experiment_name: x\n{text}\n")
         (problem,) = (problem for problem in refused.value.problems if problem.key == key)
-        assert "removed from AReaL" in problem.message and instead in problem.message
+        assert "removed from AReaL before v0.3.4" in problem.message and instead in problem.message
         assert "--schema" not in problem.message
 
     def test_what_replaces_them_is_there(self):
@@ -58,6 +63,47 @@ class TestDropped:
 
 
 NORMS = ("adv_norm", "reward_norm")
+
+
+class TestNewer:
+    @pytest.mark.parametrize(
+        ("text", "key", "remedy"),
+        [
+            ("enable_offload: false", "enable_offload", "leave it out"),
+            ("scheduler: {type: local}", "scheduler.type", "cluster.type"),
+            ("perf_tracer: {enabled: false, fileroot: /x}", "perf_tracer", "profiler"),
+            ("rollout: {fileroot: /x}", "rollout.fileroot", "cluster.fileroot"),
+            ("rollout: {tokenizer_path: x}", "rollout.tokenizer_path", "tokenizer_path is for all processes"),
+            ("rollout: {dump_to_file: true}", "rollout.dump_to_file", "leave it out"),
+            ("rollout: {scheduling_spec: [{gpu: 1}]}", "rollout.scheduling_spec", "leave it out"),
+            ("actor: {scheduling_spec: [{gpu: 1}]}", "actor.scheduling_spec", "leave it out"),
+            ("ref: {scheduling_strategy: {type: colocation}}", "ref.scheduling_strategy", "leave it out"),
+            ("valid_dataset: {dataset_kwargs: {a: 1}}", "valid_dataset.dataset_kwargs", "leave it out"),
+            ("actor: {mb_spec: {packing_algorithm: kk}}", "actor.mb_spec.packing_algorithm", "leave it out"),
+        ],
+    )
+    def test_a_key_of_a_newer_areal_is_recognised(self, text, key, remedy):
+        with pytest.raises(ConfigError) as refused:
+            load_text(f"experiment_name: x\n{text}\n")
+        (problem,) = (problem for problem in refused.value.problems if problem.key == key)
+        assert "a key of a newer AReaL than v0.3.4; " in problem.message and remedy in problem.message
+        assert "did you mean" not in problem.message and "--schema" not in problem.message
+
+    def test_also_below_it_on_the_command_line(self):
+        with pytest.raises(ConfigError, match=r"perf_tracer\.enabled.*newer AReaL"):
+            load_text("experiment_name: x\n", "perf_tracer.enabled=true")
+
+    def test_no_entry_of_the_table_shadows_a_key_or_a_section_of_ours(self):
+        ours = {name for cls in EXPERIMENTS.values() for name in [*Schema.of(cls).names(), *Schema.of(cls).sections]}
+        assert [name for name in ours if other_version_hint(name)] == []
+
+    def test_remedies_name_only_keys_that_exist_here(self):
+        schemas = [Schema.of(cls) for cls in EXPERIMENTS.values()]
+        keys, sections = ({name for s in schemas for name in part(s)} for part in (Schema.names, lambda s: s.sections))
+        remedies = " ".join(NEWER_KEYS.values())
+        named = set(re.findall(r"[a-z]+[._][a-z._]+", remedies.replace(". ", " ")))
+        assert {"actor.ratio.level", "tokenizer_path"} <= named <= keys
+        assert set(re.findall(r"the section ([a-z_.]+)", remedies)) <= sections
 
 
 class TestLegacy:

@@ -1,4 +1,4 @@
-"""AReaL's files: kind of experiment, removed keys, keys of example classes, and why a run cannot start.
+"""AReaL's files: kind of experiment, keys of other versions and of example classes, and why a run cannot start.
 
 `infer_experiment`, `legacy_file_message` and `subclass_keys` get the parsed file, `cannot_start` the composed values.
 None of them opens a file.
@@ -24,6 +24,9 @@ SUBCLASS_KEYS: dict[str, str] = {
 }
 """Top-level keys that AReaL's examples declare in subclasses -> those examples."""
 
+BASE_VERSION = "v0.3.4"
+"""The version of AReaL whose keys have the same paths here."""
+
 DROPPED_KEYS: dict[str, str] = {
     "group_adv_norm": "set actor.adv_norm.mean_level=group and actor.adv_norm.std_level=group for true, and leave it "
     "out for false",
@@ -31,8 +34,61 @@ DROPPED_KEYS: dict[str, str] = {
     "leave it out for false",
     "server_only": "leave it out; `python -m launcher serve --config FILE` starts only the servers",
 }
-"""Last part of keys that AReaL has removed -> what to write instead."""
+"""Last part of keys that AReaL has removed before BASE_VERSION -> what to write instead."""
 
+NEWER_KEYS: dict[str, str] = {
+    "actor.archon": "leave it out",
+    "actor.behave_imp_weight_mode": "set actor.behav_imp_weight_mode instead",
+    "actor.enable_tree_training": "leave it out",
+    "actor.fsdp.memory_efficient_load": "leave it out",
+    "actor.fsdp.optim_step_prefetch_layers": "leave it out",
+    "actor.fsdp.per_layer_optim_step": "leave it out",
+    "actor.fsdp.shard_vision_across_sp": "leave it out",
+    "actor.importance_sampling_level": "set actor.ratio.level instead",
+    "actor.m2_threshold": "leave it out",
+    "actor.mb_spec.n_mbs_divisor": "leave it out",
+    "actor.mb_spec.packing_algorithm": "leave it out",
+    "actor.offload": "leave it out",
+    "actor.prox_logp_method": "leave it out",
+    "actor.rejection_sampling": "set actor.behav_imp_weight_cap instead",
+    "actor.sapo_tau_neg": "leave it out",
+    "actor.sapo_tau_pos": "leave it out",
+    "actor.scheduling_spec": "leave it out",
+    "actor.scheduling_strategy": "leave it out",
+    "actor.use_kernels": "leave it out",
+    "actor.use_sapo_loss": "leave it out",
+    "dynamic_bs": "leave it out",
+    "enable_offload": "leave it out",
+    "eval_gconfig": "leave it out",
+    "evaluator.eval_before_train": "leave it out",
+    "gconfig.lora_name": "leave it out",
+    "gconfig.use_beam_search": "leave it out",
+    "memory_profiler": "leave it out, or use the section profiler",
+    "perf_tracer": "leave it out, or use the section profiler",
+    "recover.no_load_optim": "leave it out",
+    "recover.no_save_optim": "leave it out",
+    "rollout.agent": "leave it out",
+    "rollout.dump_to_file": "leave it out",
+    "rollout.fileroot": "leave it out; cluster.fileroot is the root of all files",
+    "rollout.openai": "leave it out",
+    "rollout.return_routed_experts": "leave it out",
+    "rollout.scheduling_spec": "leave it out",
+    "rollout.scheduling_strategy": "leave it out",
+    "rollout.tokenizer_path": "leave it out; tokenizer_path is for all processes",
+    "rollout.use_lora": "leave it out; actor.use_lora is for trainer and servers",
+    "saver.mode": "leave it out",
+    "scheduler.type": "leave it out; cluster.type says where processes run",
+    "stats_logger.trackio": "leave it out",
+    "teacher": "leave it out",
+    "train_dataset.dataset_kwargs": "leave it out",
+    "train_dataset.num_dataset_workers": "leave it out",
+    "vllm.no_enable_chunked_prefill": "set vllm.enable_chunked_prefill instead",
+    "vllm.no_enable_prefix_caching": "set vllm.enable_prefix_caching instead",
+}
+"""Keys that AReaL added after BASE_VERSION -> what to do. `actor` stands for every model that is trained,
+`train_dataset` for both datasets."""
+
+_SAME_KEYS = {**dict.fromkeys(("critic", "ref", "model"), "actor"), "valid_dataset": "train_dataset"}
 _UNREADABLE_SUFFIXES = (".arrow", ".csv", ".tsv", ".xlsx", ".zip", ".gz", ".zst")
 _VISION_MODEL = re.compile(
     r"(?:^|[-_.\d])(?:vlm?|vision)(?:[-_.\d]|$)|internvl|smolvlm|llava|pixtral|paligemma|idefics|minicpm-v",
@@ -75,7 +131,7 @@ def infer_experiment(body: Mapping[str, Any]) -> str:
         return "ppo"
     if body.get("actor") is not None:
         return "grpo"
-    dataset_type = _at(body, "train_dataset.type")
+    dataset_type = value_at(body, "train_dataset.type")
     if dataset_type == "rw":
         return "reward_model"
     if "model" in body or dataset_type == "sft":
@@ -86,20 +142,34 @@ def infer_experiment(body: Mapping[str, Any]) -> str:
 def legacy_file_message(body: Mapping[str, Any]) -> str | None:
     """The message for a file of AReaL's first generation (realhf); None for other files."""
     marks = [key for key in _LEGACY_KEYS if key in body]
-    marks += [f"{model}.type._class" for model in _LEGACY_MODELS if _at(body, f"{model}.type._class") is not None]
+    marks += [f"{model}.type._class" for model in _LEGACY_MODELS if value_at(body, f"{model}.type._class") is not None]
     if "mode" in body and (marks or any(key in body for key in _LEGACY_COMPANIONS_OF_MODE)):
         marks.insert(0, "mode")
     if not marks:
         return None
     template = "grpo" if "ppo" in body else "sft"
-    if _at(body, "ppo.disable_value") is False:
+    if value_at(body, "ppo.disable_value") is False:
         template = "ppo"
-    homes = [f"{old} -> {new}" for old, new in _LEGACY_HOMES.items() if _at(body, old) is not None]
+    homes = [f"{old} -> {new}" for old, new in _LEGACY_HOMES.items() if value_at(body, old) is not None]
     carry_over = f" and copy what you need: {', '.join(homes)}" if homes else ""
     return (
         f"this file is for realhf, AReaL's first generation (it has {', '.join(marks)}), a "
         f"different program; such files cannot be loaded here: start from experiments/{template}.yaml{carry_over}"
     )
+
+
+def other_version_hint(key: str) -> str | None:
+    """The hint for a key of an older or newer AReaL; None for other keys."""
+    if (remedy := DROPPED_KEYS.get(key.rpartition(".")[2])) is not None:
+        return f"removed from AReaL before {BASE_VERSION}; {remedy}"
+    path = key
+    while path:
+        top, _, below = path.partition(".")
+        newer = f"{_SAME_KEYS.get(top, top)}.{below}" if below else top
+        if newer in NEWER_KEYS:
+            return f"a key of a newer AReaL than {BASE_VERSION}; {NEWER_KEYS[newer]}"
+        path = path.rpartition(".")[0]
+    return None
 
 
 def subclass_keys(body: Mapping[str, Any]) -> dict[str, str]:
@@ -137,24 +207,24 @@ def _foreign(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _vision(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for key in ("actor.path", "critic.path", "ref.path", "model.path"):
-        path = _at(values, key)
+        path = value_at(values, key)
         if isinstance(path, str) and path not in seen and _VISION_MODEL.search(path.rstrip("/").rsplit("/", 1)[-1]):
             seen.add(path)
             yield key, f"{path} is a vision model by its name, and only text models are supported"
     for key in _dataset_paths(values):
-        path = _at(values, key)
+        path = value_at(values, key)
         if _VISION_DATA.search(path):
             yield key, f"{path} holds images by its name, and only text is supported"
-    if _at(values, "sglang.enable_multimodal"):
+    if value_at(values, "sglang.enable_multimodal"):
         yield "sglang.enable_multimodal", "enables images in prompts, and only text is supported; set it to false"
 
 
 def _data(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Data that cannot be read on any machine; the plan checks whether it exists."""
-    brings_rows = _at(values, "task.name") or _at(values, "environments.train")
+    brings_rows = value_at(values, "task.name") or value_at(values, "environments.train")
     for key in _dataset_paths(values):
-        path, section = _at(values, key), key.removesuffix(".path")
-        if _at(values, f"{section}.fake") is not None:
+        path, section = value_at(values, key), key.removesuffix(".path")
+        if value_at(values, f"{section}.fake") is not None:
             continue
         if not path and not brings_rows:
             yield (
@@ -166,21 +236,25 @@ def _data(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _reward(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    named_by_others = _at(values, "task.name") or _at(values, "environments.train")
-    if not _at(values, "reward.name") and not named_by_others and ":" not in (_at(values, "workflow.name") or ""):
-        yield "reward.name", "names no reward; set reward.name=NAME, reward.name=pkg.mod:function or file.py:function"
+    named_by_others = value_at(values, "task.name") or value_at(values, "environments.train")
+    if (
+        not value_at(values, "reward.name")
+        and not named_by_others
+        and ":" not in (value_at(values, "workflow.name") or "")
+    ):
+        yield "reward.name", "no reward is set; set reward.name=NAME, reward.name=pkg.mod:function or file.py:function"
 
 
 def _workflow(values: Mapping[str, Any], cls_name: str) -> Iterator[tuple[str, str]]:
     added = [key for key in SUBCLASS_KEYS if key in values]
-    if added and not _at(values, "workflow.name"):
+    if added and not value_at(values, "workflow.name"):
         reader = f"nothing else reads {', '.join(added)} of {cls_name or 'this schema'}"
         yield "workflow.name", f"names no workflow, and {reader}; set workflow.name=pkg.mod:MyWorkflow"
 
 
 def _dataset_paths(values: Mapping[str, Any]) -> list[str]:
     keys = ("train_dataset.path", "valid_dataset.path")
-    return [key for key in keys if isinstance(_at(values, key), str)]
+    return [key for key in keys if isinstance(value_at(values, key), str)]
 
 
 def _annotation(value: Any) -> str:
@@ -189,7 +263,7 @@ def _annotation(value: Any) -> str:
     return type(value).__name__ if isinstance(value, bool | int | float | str) else "Any"
 
 
-def _at(tree: Mapping[str, Any], path: str) -> Any:
+def value_at(tree: Mapping[str, Any], path: str) -> Any:
     """The value at a dotted path, or None."""
     node: Any = tree
     for name in path.split("."):

@@ -1,0 +1,100 @@
+"""Recognises YAML files of verl and TRL, and names the keys here that replace theirs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from areal_like.config.dialects.areal import value_at
+
+PAGE = "docs/configuration.md#files-of-verl-and-trl"
+MAX_SHOWN = 6
+
+VERL_KEYS: dict[str, str] = {
+    "actor_rollout_ref.model.path": "actor.path",
+    "actor_rollout_ref.actor.optim.lr": "actor.optimizer.lr",
+    "actor_rollout_ref.actor.clip_ratio": "actor.eps_clip",
+    "actor_rollout_ref.actor.kl_loss_coef": "actor.kl_ctl",
+    "actor_rollout_ref.actor.entropy_coeff": "actor.entropy_coef",
+    "actor_rollout_ref.rollout.n": "gconfig.n_samples",
+    "actor_rollout_ref.rollout.temperature": "gconfig.temperature",
+    "actor_rollout_ref.rollout.gpu_memory_utilization": "vllm.gpu_memory_utilization",
+    "algorithm.gamma": "actor.discount",
+    "algorithm.lam": "actor.gae_lambda",
+    "data.train_files": "train_dataset.path",
+    "data.val_files": "valid_dataset.path",
+    "data.train_batch_size": "train_dataset.batch_size",
+    "data.max_prompt_length": "train_dataset.max_length",
+    "data.max_response_length": "gconfig.max_new_tokens",
+    "model.partial_pretrain": "model.path",
+    "optim.lr": "model.optimizer.lr",
+    "trainer.total_epochs": "total_train_epochs",
+    "trainer.total_training_steps": "total_train_steps",
+    "trainer.nnodes": "cluster.n_nodes",
+    "trainer.n_gpus_per_node": "cluster.n_gpus_per_node",
+    "trainer.save_freq": "saver.freq_steps",
+    "trainer.test_freq": "evaluator.freq_steps",
+    "trainer.project_name": "experiment_name",
+    "trainer.experiment_name": "trial_name",
+    "trainer.default_local_dir": "cluster.fileroot",
+}
+"""Key of verl -> key here."""
+
+TRL_KEYS: dict[str, str] = {
+    "model_name_or_path": "actor.path",
+    "learning_rate": "actor.optimizer.lr",
+    "num_generations": "gconfig.n_samples",
+    "max_completion_length": "gconfig.max_new_tokens",
+    "temperature": "gconfig.temperature",
+    "beta": "actor.kl_ctl",
+    "epsilon": "actor.eps_clip",
+    "dataset_name": "train_dataset.path",
+    "per_device_train_batch_size": "train_dataset.batch_size",
+    "gradient_accumulation_steps": "actor.mb_spec.n_mbs",
+    "num_train_epochs": "total_train_epochs",
+    "max_steps": "total_train_steps",
+    "reward_funcs": "reward.name",
+    "save_steps": "saver.freq_steps",
+    "eval_steps": "evaluator.freq_steps",
+    "run_name": "trial_name",
+    "output_dir": "cluster.fileroot",
+}
+"""Key of TRL -> key here; in supervised files `actor` is `model`."""
+
+_VERL_MARKS = ("data.train_files", "algorithm.adv_estimator", "trainer.total_epochs")
+_TRL_MARKS = (
+    *("per_device_train_batch_size", "model_name_or_path", "num_generations", "max_completion_length"),
+    *("num_train_epochs", "gradient_accumulation_steps", "dataset_name", "reward_funcs", "output_dir"),
+)
+_TRL_REINFORCEMENT = ("num_generations", "max_completion_length", "reward_funcs", "beta", "epsilon")
+
+
+def other_framework_message(body: Mapping[str, Any]) -> str | None:
+    """The message for a file of verl or TRL; None for other files."""
+    marks = [key for key in _VERL_MARKS if value_at(body, key) is not None]
+    if "actor_rollout_ref" in body:
+        return _message("verl", ["actor_rollout_ref", *marks], _verl_template(body), VERL_KEYS, body)
+    if "experiment_name" in body:
+        return None
+    if marks:
+        return _message("verl", marks, _verl_template(body), VERL_KEYS, body)
+    marks = [key for key in _TRL_MARKS if key in body]
+    if len(marks) < 2:
+        return None
+    if any(key in body for key in _TRL_REINFORCEMENT):
+        return _message("TRL", marks, "grpo", TRL_KEYS, body)
+    supervised = {key: f"model.{new.removeprefix('actor.')}" for key, new in TRL_KEYS.items() if "actor." in new}
+    return _message("TRL", marks, "sft", {**TRL_KEYS, **supervised}, body)
+
+
+def _verl_template(body: Mapping[str, Any]) -> str:
+    if "actor_rollout_ref" not in body and "algorithm" not in body:
+        return "sft"
+    return "ppo" if value_at(body, "algorithm.adv_estimator") == "gae" else "grpo"
+
+
+def _message(framework: str, marks: list[str], template: str, keys: Mapping[str, str], body: Mapping[str, Any]) -> str:
+    present = [f"{old} is {new} here" for old, new in keys.items() if value_at(body, old) is not None]
+    examples = f", such as: {', '.join(present[:MAX_SHOWN])}" if present else ""
+    return (
+        f"this is a configuration of {framework} (it has {', '.join(marks)}), which cannot be read: start from "
+        f"experiments/{template}.yaml and copy the values that you need{examples}; see {PAGE}"
+    )

@@ -1,0 +1,75 @@
+"""YAML files of verl and TRL are recognised, with one message that names the keys here."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from areal_like.config.dialects.other_frameworks import TRL_KEYS, VERL_KEYS, other_framework_message
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.problems import ConfigError
+from areal_like.config.schema import Schema
+from tests.support.planning import load_text
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+VERL = """
+    actor_rollout_ref:
+      model: {path: Qwen/Qwen3-0.6B}
+      actor: {optim: {lr: 1.0e-6}, ppo_mini_batch_size: 64}
+      rollout: {name: vllm, n: 8}
+    algorithm: {adv_estimator: grpo}
+    data: {train_files: train.parquet, train_batch_size: 256}
+    trainer: {total_epochs: 3}
+"""
+TRL = """
+    model_name_or_path: Qwen/Qwen3-0.6B
+    learning_rate: 1.0e-6
+    per_device_train_batch_size: 8
+    num_generations: 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "words"),
+    [
+        (VERL, "verl", ["grpo.yaml", "actor_rollout_ref.actor.optim.lr is actor.optimizer.lr here"]),
+        (VERL.replace("adv_estimator: grpo", "adv_estimator: gae"), "verl", ["ppo.yaml"]),
+        ("data: {train_files: a.parquet}\noptim: {lr: 1}", "verl", ["sft.yaml", "optim.lr is model.optimizer.lr here"]),
+        (TRL, "TRL", ["grpo.yaml", "num_generations is gconfig.n_samples here"]),
+        (
+            "model_name_or_path: a/b\nper_device_train_batch_size: 8\nlearning_rate: 1.0",
+            "TRL",
+            ["sft.yaml", "learning_rate is model.optimizer.lr here"],
+        ),
+    ],
+)
+def test_one_message_names_the_framework_and_the_keys_here(text: str, framework: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_text(dedent(text))
+    (problem,) = refused.value.problems
+    assert problem.message.startswith(f"this is a configuration of {framework} (it has ")
+    assert "docs/configuration.md#files-of-verl-and-trl" in problem.message
+    for word in words:
+        assert word in problem.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"num_generations": 8},
+        {"experiment_name": "x", "num_generations": 8, "model_name_or_path": "a/b"},
+        {"experiment_name": "x", "trainer": {"total_epochs": 3}},
+        {"actor": {"path": "a/b"}, "data": {"train_batch_size": 8}},
+    ],
+)
+def test_a_file_of_ours_with_a_foreign_key_is_not_taken_for_theirs(body: dict[str, object]) -> None:
+    assert other_framework_message(body) is None
+
+
+def test_their_keys_lead_to_keys_of_ours_and_stand_on_the_page() -> None:
+    known = {name for cls in EXPERIMENTS.values() for name in Schema.of(cls).names()}
+    text = PAGE.read_text(encoding="utf-8")
+    for old, new in [*VERL_KEYS.items(), *TRL_KEYS.items()]:
+        assert new in known
+        assert f"| `{old}` | `{new}` |" in text or old.startswith("model.")
