@@ -73,8 +73,8 @@ def run(config: str | Path, overrides: Sequence[str] = (), *, schema: str | None
     The overrides may contain `--replace` and `--dry-run`. A dry run shows the plan and returns "planned"."""
     for word in overrides:
         if word.partition("=")[0] in NOT_A_RUN:
-            ways = "overrides, --replace and --dry-run; for the rest there is `python -m launcher`"
-            raise RunRefused(f"overrides: {word} does not start a single run; run() takes {ways}")
+            remedy = "overrides, --replace and --dry-run; for the rest there is `python -m launcher`"
+            raise RunRefused(f"overrides: {word} does not start a single run; run() takes {remedy}")
     words = ["--config", str(config), *(["--schema", schema] if schema else []), *overrides]
     ended = run_command(words)
     if ended.exit_code == BAD_CONFIGURATION:

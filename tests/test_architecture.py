@@ -28,5 +28,5 @@ def test_every_class_on_the_page_exists():
 
 
 def test_every_room_is_on_the_page():
-    rooms = [folder.name for folder in (ROOT / "areal_like").iterdir() if (folder / "__init__.py").exists()]
-    assert [room for room in rooms if not re.search(rf"\b{room}\b", PAGE)] == []
+    packages = [folder.name for folder in (ROOT / "areal_like").iterdir() if (folder / "__init__.py").exists()]
+    assert [package for package in packages if not re.search(rf"\b{package}\b", PAGE)] == []

@@ -96,7 +96,7 @@ class Command:
     for_real: bool = False
     output: list[str] = field(default_factory=list)
 
-    def complaint(self, code: int, printed: str, compare: bool = True) -> str:
+    def mismatch(self, code: int, printed: str, compare: bool = True) -> str:
         """Differences from the page; empty if there are none."""
         printed = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
         while self.output and not self.output[-1]:
@@ -221,8 +221,8 @@ class Session:
             for name, value in variables.items():
                 patch.setenv(name, value)
             code, output = program(shlex.split(text))
-        if complaint := command.complaint(code, output, compare=not self.ran):
-            self.failures.append(complaint)
+        if mismatch := command.mismatch(code, output, compare=not self.ran):
+            self.failures.append(mismatch)
 
     # --- simulated runs
 
@@ -437,8 +437,8 @@ def test_commands_marked_for_real_run_as_they_stand(page: str, command: Command,
         timeout=240,
         check=False,
     )
-    complaint = command.complaint(done.returncode, done.stdout)
-    assert command.text.startswith("python ") and not complaint, complaint
+    mismatch = command.mismatch(done.returncode, done.stdout)
+    assert command.text.startswith("python ") and not mismatch, mismatch
     assert warnings_in(done.stdout) == []
     assert not any(processes_of(path.parent) for path in session.folder.glob("runs/*/*/run.json"))
 

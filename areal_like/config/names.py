@@ -235,9 +235,9 @@ def synonyms() -> dict[str, str]:
     """All synonyms: SYNONYMS first, then short names, then the keys of prime-rl."""
     from areal_like.config.dialects.prime_rl.keys import PATHS
 
-    meant = {**SYNONYMS}
+    targets = {**SYNONYMS}
     for table in (ALIASES, *PATHS.values()):
         for name, path in table.items():
             if "[]" not in path and name != path:
-                meant.setdefault(name, path)
-    return meant
+                targets.setdefault(name, path)
+    return targets

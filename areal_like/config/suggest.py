@@ -43,11 +43,11 @@ def suggest(path: str, names: Iterable[str]) -> str | None:
 
 def did_you_mean(path: str, names: Iterable[str]) -> str:
     """`; did you mean actor.optimizer.lr (short: actor.lr)?`, or nothing."""
-    meant = suggest(path, names)
-    if meant is None:
+    suggestion = suggest(path, names)
+    if suggestion is None:
         return ""
-    short = next((alias for alias, real in ALIASES.items() if real == meant), None)
-    return f"; did you mean {meant}" + (f" (short: {short})" if short else "") + "?"
+    short = next((alias for alias, real in ALIASES.items() if real == suggestion), None)
+    return f"; did you mean {suggestion}" + (f" (short: {short})" if short else "") + "?"
 
 
 class _Tree:
@@ -75,12 +75,12 @@ class _Tree:
         twin = {"actor": "model", "model": "actor"}.get(other or "")
         if other == top and twin not in self.below:
             return None
-        if not rest and (meant := self._synonym(path)):
-            return meant
-        if (meant := self._suffix(path)) or (meant := self._synonym(path, least=2)):
-            return meant
-        if meant := self._in_sections(path):
-            return meant
+        if not rest and (suggestion := self._synonym(path)):
+            return suggestion
+        if (suggestion := self._suffix(path)) or (suggestion := self._synonym(path, least=2)):
+            return suggestion
+        if suggestion := self._in_sections(path):
+            return suggestion
         if other:
             if twin not in self.below:
                 return other
@@ -93,11 +93,11 @@ class _Tree:
             if path in self.known and path not in self.below:
                 return path
             top, _, rest = path.partition(".")
-            meant = self._synonym(path) or self._suffix(path)
-            if not meant and rest and top in self.below:
-                meant = self._in_sections(path)
-            if meant:
-                return meant
+            suggestion = self._synonym(path) or self._suffix(path)
+            if not suggestion and rest and top in self.below:
+                suggestion = self._in_sections(path)
+            if suggestion:
+                return suggestion
             if not rest:
                 return self._elsewhere("", path)
             path = rest
@@ -133,33 +133,33 @@ class _Tree:
 
     def _synonym(self, path: str, least: int = 1) -> str | None:
         """By the longest suffix of the path that is a synonym, with at least `least` names."""
-        meant, parts = synonyms(), path.split(".")
+        suggestion, parts = synonyms(), path.split(".")
         for start in range(len(parts) - least + 1):
             end = ".".join(parts[start:])
-            spelt = [end] if end in meant else []
+            spelt = [end] if end in suggestion else []
             if not spelt and start == len(parts) - 1 and len(end) > 5:
-                spelt = _alike(end, [name for name in meant if "." not in name and len(name) > 5], 0.88)
+                spelt = _alike(end, [name for name in suggestion if "." not in name and len(name) > 5], 0.88)
             for name in spelt:
-                for place in self._places(path, meant[name], exact="." in name):
+                for place in self._places(path, suggestion[name], exact="." in name):
                     if place in self.known and place != path:
                         return place
                 if "." in name:
                     return None
         return None
 
-    def _places(self, path: str, meant: str, exact: bool) -> Iterator[str]:
+    def _places(self, path: str, suggestion: str, exact: bool) -> Iterator[str]:
         """Candidate paths of a synonym's key: in the section where it was written, then its own."""
-        top, _, below = meant.partition(".")
+        top, _, below = suggestion.partition(".")
         written = path.partition(".")[0]
         if written in self.below and written != top and below:
             yield f"{written}.{below}"
         if not exact and written in APART and written in self.below:
             return
-        if _is_in(meant, "evaluator.benchmarks") and written not in ("eval", "evaluator"):
+        if _is_in(suggestion, "evaluator.benchmarks") and written not in ("eval", "evaluator"):
             return
-        yield meant
+        yield suggestion
         if top == "actor":
-            yield f"model{meant.removeprefix('actor')}"
+            yield f"model{suggestion.removeprefix('actor')}"
 
     def _suffix(self, path: str) -> str | None:
         """The only path with this suffix, such as `mb_spec.n_mbs`."""

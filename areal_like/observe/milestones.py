@@ -29,7 +29,7 @@ class Milestones:
         self._offset = complete_lines_end(ledger) if ledger.is_file() else 0
         self._waiting = dict(PHASES)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Reads new events; does nothing once all milestones are reached."""
         if not self._waiting or not self._ledger.is_file():
             return

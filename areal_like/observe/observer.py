@@ -13,10 +13,10 @@ from pathlib import Path
 
 from areal_like.config.allocation.models import generates
 from areal_like.observe.evaluations import has_scores, write_evaluations
-from areal_like.observe.extras import FOLDER, Extras
 from areal_like.observe.joiner import JoinedLine, MetricJoiner, rewind_metrics
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.reading import JOINED, LineFollower, dump_lines, read_lines, values_of
+from areal_like.observe.tracker_samples import FOLDER, Extras
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run
@@ -70,7 +70,7 @@ class Observer:
         """Goes back to `step` completed steps; `attempt` is the one that ended. No process may write metrics."""
         with self._lock:
             if self.failure is None:
-                self._try(self._look)
+                self._try(self._poll)
             rewind_metrics(self.run.directory, step, attempt)
             if self._evaluations is not None:
                 write_evaluations(self._path, self._evaluations)
@@ -94,7 +94,7 @@ class Observer:
     def _watch(self) -> None:
         while self.failure is None and not self._ending.wait(self.poll_s):
             with self._lock:
-                self._try(self._look)
+                self._try(self._poll)
 
     def _try(self, work: Callable[[], object]) -> None:
         """The run continues if the observer fails; the metrics are joined when the run is resumed."""
@@ -105,12 +105,12 @@ class Observer:
             log.debug("the observer ended", exc_info=True)
             self._warn(f"{self._path}: metrics are no longer joined ({type(error).__name__}: {error})")
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Reads all files once. New lines are sorted by step, as the files are read one by one."""
         for path in sorted(self.run.metrics.glob("*.jsonl")):
             if path not in self._followers:
                 self._followers[path] = LineFollower(path)
-        self._milestones.look()
+        self._milestones.poll()
         joined: list[JoinedLine] = []
         for path, follower in self._followers.items():
             for line in follower.new_lines():
@@ -119,7 +119,7 @@ class Observer:
         self._pass_on_extras()
 
     def _look_last(self) -> None:
-        self._look()
+        self._poll()
         self._pass_on(self._joiner.flush())
 
     def _pass_on(self, lines: list[JoinedLine]) -> None:

@@ -36,15 +36,15 @@ class _ProvenConnection(http.client.HTTPConnection):
         ends = time.monotonic() + limit_s
         question = ProofRequest(self.sock.getpeername())
         self.sock.sendall(question.content)
-        greeting = None
-        while greeting is None:
+        proof_response = None
+        while proof_response is None:
             left_s = ends - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"no proof within {limit_s:g} s")
             self.sock.settimeout(left_s)
-            greeting = question.feed(self.sock.recv(1 << 14))
+            proof_response = question.feed(self.sock.recv(1 << 14))
         self.sock.settimeout(self.timeout)
-        self._proofs.check_connection(greeting)
+        self._proofs.check_connection(proof_response)
 
 
 class BlockingHttpClient:

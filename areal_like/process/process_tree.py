@@ -109,8 +109,10 @@ def kill_descendants() -> list[int]:
     while alive := descendants_of(os.getpid()):
         if time.monotonic() > began + KILL_TIMEOUT_S:
             return [each.pid for each in alive]
-        patient = time.monotonic() < began + RESOURCE_TRACKER_S
-        kill(each.pid for each in alive if each.state != "Z" and not (patient and is_resource_tracker(each.pid)))
+        in_grace_period = time.monotonic() < began + RESOURCE_TRACKER_S
+        kill(
+            each.pid for each in alive if each.state != "Z" and not (in_grace_period and is_resource_tracker(each.pid))
+        )
         _reap_all()
         time.sleep(PAUSE_S)
     return []
@@ -148,21 +150,21 @@ def kill_orphans(session: int, marks: Mapping[str, str], known: set[int]) -> Non
     become children of this process in turn."""
     me, began = os.getpid(), time.monotonic()
     until = began + ORPHANS_TIMEOUT_S
-    doomed: set[int] = set()
+    killed: set[int] = set()
     while time.monotonic() < until:
         processes = all_processes().values()
         orphans = [each for each in processes if each.parent == me and each.pid not in known]
         mine = [
             each.pid
             for each in orphans
-            if each.pid in doomed or each.session == session or marks.items() <= _environment(each.pid).items()
+            if each.pid in killed or each.session == session or marks.items() <= _environment(each.pid).items()
         ]
         if not mine and not _end_soon(orphans, processes):
             return
         targets = {*mine, *(each.pid for pid in mine for each in descendants_of(pid))}
-        doomed |= targets
-        patient = time.monotonic() < began + ORPHANS_TIMEOUT_S / 2
-        kill(pid for pid in targets if not (patient and is_resource_tracker(pid)))
+        killed |= targets
+        in_grace_period = time.monotonic() < began + ORPHANS_TIMEOUT_S / 2
+        kill(pid for pid in targets if not (in_grace_period and is_resource_tracker(pid)))
         for pid in mine:
             _reap(pid)
         time.sleep(PAUSE_S)

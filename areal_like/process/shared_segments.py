@@ -23,7 +23,7 @@ NAMES = re.compile(
     r"psm_\w+|sem\.(mp|loky)-[^\s/]+|torch_\d+_[^\s/]+|nccl-\w+|cuda\.shm\.[^\s/]+"  # Python, torch, NCCL and CUDA
     r"|sglang_(loads|host_pool)_[^\s/]+|sgl_shm_[^\s/]+|multi_tokenizer_args_\d+|vllm_(offload|ec)_[^\s/]+"
 )
-LOOK_S = 0.05
+POLL_S = 0.05
 MAX_LOOKS = 100
 """A segment that no descendant has mapped in so many looks belongs to another program."""
 RECORD, MAX_RECORD_BYTES = "segments-", 1 << 20
@@ -101,11 +101,11 @@ class SegmentRecorder:
         self._thread = threading.Thread(target=self._watch, name="segments", daemon=True)
         self._thread.start()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         with self._one_looks:
-            self._look()
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         new = {each for each in present_segments() - self._mine if self._looks.get(each, 0) < MAX_LOOKS}
         if not new:
             return
@@ -129,8 +129,8 @@ class SegmentRecorder:
             self._record.unlink(missing_ok=True)
 
     def _watch(self) -> None:
-        while not self._stop.wait(LOOK_S):
-            self.look()
+        while not self._stop.wait(POLL_S):
+            self.poll()
 
 
 def record_path(memory: Path, name: str) -> Path:

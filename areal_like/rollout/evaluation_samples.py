@@ -3,7 +3,7 @@
 from typing import Any
 
 from areal_like.data.sampled_text import SampledText
-from areal_like.observe.extras import EVAL, Extras, ExtrasWriter, enabled_extras
+from areal_like.observe.tracker_samples import EVAL, Extras, ExtrasWriter, enabled_extras
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.rollout.evaluation import Evaluation

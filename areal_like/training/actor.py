@@ -87,7 +87,7 @@ class Actor:
         return self.config.recompute_logprob and not self.config.use_decoupled_loss
 
     def _logprobs(self, engine: TrainEngine | BaseModelReference, sequences: Sequences) -> NDArray[np.float32]:
-        micros = engine.cut(sequences, np.flatnonzero(sequences.loss_tokens_N))
+        micros = engine.micro_batches(sequences, np.flatnonzero(sequences.loss_tokens_N))
         return sequences.scatter(micros, engine.logprobs(micros, self.config.temperature))
 
     def _add_advantages(self, batch: TrainingBatch) -> NDArray[np.bool_]:
@@ -116,7 +116,7 @@ class Actor:
         counts = sequences.loss_tokens_N[rows]
         local_count = aggregation.denominator(config.loss_aggregation, *_packed_shape(counts), config.max_new_tokens)
         divisor = max(1.0, self._world.sum([local_count])[0])
-        micros = self.engine.cut(sequences, rows[has_signal_N[rows]])
+        micros = self.engine.micro_batches(sequences, rows[has_signal_N[rows]])
 
         def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
             inputs = self._inputs(micro, logprobs, entropy)
@@ -153,7 +153,7 @@ class Actor:
         trained_N = has_signal_N if PROXIMAL in batch.sequences.fields else has_signal_N[first_rows]
         if self._world.sum([float(trained_N.sum())])[0] > 0:
             return
-        micros = self.engine.cut(batch.sequences, metrics.sample(batch.sequences))
+        micros = self.engine.micro_batches(batch.sequences, metrics.sample(batch.sequences))
         for micro, logprobs in zip(micros, self.engine.logprobs(micros, self.config.temperature), strict=True):
             metrics.add(None, micro, logprobs)
 

@@ -44,7 +44,7 @@ class Critic:
         """Adds to the batch the values of the states in which its tokens were chosen; all ranks must call it."""
         sequences = batch.sequences
         with watch("values"):
-            micros = self.engine.cut(sequences, np.flatnonzero(sequences.loss_tokens_N))
+            micros = self.engine.micro_batches(sequences, np.flatnonzero(sequences.loss_tokens_N))
             sequences.fields[VALUES] = sequences.scatter(micros, self.engine.values(micros))
 
     def step(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
@@ -79,7 +79,7 @@ class Critic:
             num_clipped += float(result.statistics.sums["clip_fraction"])
             return result.total / divisor
 
-        micros = self.engine.cut(sequences, rows_N[sequences.loss_tokens_N[rows_N] > 0])
+        micros = self.engine.micro_batches(sequences, rows_N[sequences.loss_tokens_N[rows_N] > 0])
         return CriticStep(self.engine.step(batch.step, self.engine.accumulate(micros, loss)), num_clipped)
 
     def _prediction_metrics(self, sequences: Sequences) -> dict[str, float]:

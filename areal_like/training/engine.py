@@ -102,7 +102,7 @@ class TrainEngine:
         assert self.config.optimizer is not None, "a frozen model has no schedule"
         self.schedule = make_schedule(self.config.optimizer, total_steps)
 
-    def cut(
+    def micro_batches(
         self,
         sequences: Sequences,
         rows: Sequence[int] | NDArray[np.int64],

@@ -19,7 +19,7 @@ class BaseModelReference:
     def __init__(self, engine: TrainEngine, config: TrainEngineConfig, section: str) -> None:
         self._engine, self._config, self._section = engine, config, section
 
-    def cut(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
+    def micro_batches(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
         """See `TrainEngine.cut`."""
         return make_micro_batches(sequences, rows, self._config, self._section, self._engine.world.device)
 

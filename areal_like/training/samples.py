@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from areal_like.config.sections.trackers import LogExtras
 from areal_like.data.sampled_text import SampledText
-from areal_like.observe.extras import TRAIN, Extras, ExtrasWriter, enabled_extras, is_due
+from areal_like.observe.tracker_samples import TRAIN, Extras, ExtrasWriter, enabled_extras, is_due
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.process.seeds import derive_seed

@@ -138,7 +138,7 @@ class Learner(ABC):
         shares = balance(batch.input_lengths_N.tolist(), self._world.size, granularity)
         mine = np.array(shares[self._world.rank], dtype=np.int64)
         mine = mine[batch.loss_tokens_N[mine] > 0]
-        return self.engine.cut(batch, mine, mine // granularity)
+        return self.engine.micro_batches(batch, mine, mine // granularity)
 
 
 class SupervisedLearner(Learner):

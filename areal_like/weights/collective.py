@@ -36,7 +36,7 @@ SOURCE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\]\s*")
 KEY = "weights.broadcast.timeout_s"
 HERE, GO, BROKEN, NONCE = "here", "go", "broken", "nonce-"
 PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
-LOOK_S = 0.25
+CHECK_INTERVAL_S = 0.25
 """Interval of the check whether the group was aborted."""
 
 
@@ -45,22 +45,24 @@ class BroadcastHost:
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
-        self._gone: dict[str, str] = {}
+        self._lost_members: dict[str, str] = {}
         """Title of each open group -> the member that disconnected without leaving."""
-        self._registry = GroupServer(host, port, self._on_gone)
+        self._registry = GroupServer(host, port, self._on_member_lost)
         self.port: int = self._registry.port
 
-    def open(self, meeting: Rendezvous) -> "BroadcastGroup":
+    def open(self, rendezvous: Rendezvous) -> "BroadcastGroup":
         """Opens a group as its rank 0; returns at once: `meet` waits for the others."""
-        self._gone[meeting.title] = ""
-        return BroadcastGroup(meeting, 0, self._registry.open(meeting.title, meeting.group), self._gone)
+        self._lost_members[rendezvous.title] = ""
+        return BroadcastGroup(
+            rendezvous, 0, self._registry.open(rendezvous.title, rendezvous.group), self._lost_members
+        )
 
     def close(self) -> None:
         self._registry.close()
 
-    def _on_gone(self, title: str, who: str) -> None:
-        if self._gone.get(title) == "":
-            self._gone[title] = f"{who} is gone"
+    def _on_member_lost(self, title: str, who: str) -> None:
+        if self._lost_members.get(title) == "":
+            self._lost_members[title] = f"{who} is gone"
 
 
 class BroadcastGroup:
@@ -68,38 +70,42 @@ class BroadcastGroup:
     raises GroupBroken when the group is aborted, when a member is gone, and after the timeout of a wait."""
 
     def __init__(
-        self, meeting: Rendezvous, rank: int, board: KeyValueStore | None = None, gone: dict[str, str] | None = None
+        self,
+        rendezvous: Rendezvous,
+        rank: int,
+        store: KeyValueStore | None = None,
+        lost_members: dict[str, str] | None = None,
     ) -> None:
         """`board` and `gone` are those of the trainer's process; other members use a connection."""
-        self.meeting, self.rank = meeting, rank
+        self.rendezvous, self.rank = rendezvous, rank
         self._why, self._bucket = "", 0
-        self._gone: dict[str, str] = {} if gone is None else gone
+        self._lost_members: dict[str, str] = {} if lost_members is None else lost_members
         self._store: Any = None
         self._member: GroupMember | None = None
         self._group: Any = None
         with self._as_group_broken("could not meet"):
-            self._store = GroupStore(board or RemoteKeyValueStore(self._connect_to_host()), meeting.timeout_s)
+            self._store = GroupStore(store or RemoteKeyValueStore(self._connect_to_host()), rendezvous.timeout_s)
 
     def _connect_to_host(self) -> GroupMember:
         """Connects to the rendezvous, once the trainer has opened the group."""
-        at = self.meeting
+        at = self.rendezvous
         try:
             self._member = GroupMember(at.host, at.port, at.group, at.title, self._member_name, at.timeout_s)
         except TimeoutError:
             raise GroupBroken(f"{KEY}: waited {at.timeout_s:g} s for the trainer to come") from None
         return self._member
 
-    def meet(self) -> Self:
+    def join(self) -> Self:
         """Returns when all members have joined."""
         with self._as_group_broken("could not meet"):
             self._store.add(HERE, 1)
             if self.rank == 0:
-                self._wait_until(lambda: self._num_joined() == self.meeting.world, "the servers to come")
+                self._wait_until(lambda: self._num_joined() == self.rendezvous.world, "the servers to come")
                 self._store.set(GO, "1")
             else:
                 self._wait_until(lambda: bool(self._store.check([GO])), "the trainer and the other servers to come")
             self._group = self._connect()
-            if self.meeting.backend == "gloo":
+            if self.rendezvous.backend == "gloo":
                 self._check_peers()
         return self
 
@@ -137,7 +143,7 @@ class BroadcastGroup:
             self.abort(f"{self._member_name} left it: {fault}")
         if self._member is not None:
             self._member.leave()
-        self._gone.pop(self.meeting.title, None)
+        self._lost_members.pop(self.rendezvous.title, None)
         self._group = None
 
     def _connect(self) -> Any:
@@ -146,7 +152,7 @@ class BroadcastGroup:
 
         def make() -> None:
             try:
-                made.set_result(_make_process_group(c10d.PrefixStore("group", self._store), self.meeting, self.rank))
+                made.set_result(_make_process_group(c10d.PrefixStore("group", self._store), self.rendezvous, self.rank))
             except Exception as fault:
                 made.set_exception(fault)
 
@@ -157,7 +163,7 @@ class BroadcastGroup:
     def _check_peers(self) -> None:
         """gloo accepts the first connection to an address; NCCL identifies members by an id that only they read. So
         each member proves its identity to each other one, over their gloo connection."""
-        me, world, secret = self.rank, self.meeting.world, self.meeting.group
+        me, world, secret = self.rank, self.rendezvous.world, self.rendezvous.group
         self._store.set(f"{NONCE}{me}", new_nonce())
         nonces = [f"{NONCE}{rank}" for rank in range(world)]
         self._wait_until(lambda: bool(self._store.check(nonces)), "the nonces of the other members")
@@ -186,7 +192,7 @@ class BroadcastGroup:
         self._bucket += 1
         options = c10d.BroadcastOptions()
         options.rootRank = options.rootTensor = 0
-        is_gloo = self.meeting.backend == "gloo"
+        is_gloo = self.rendezvous.backend == "gloo"
         sent = content if is_gloo else content.to(torch.device("cuda", torch.cuda.current_device()))
         work = self._group.broadcast([sent], options)
         if is_gloo:
@@ -204,16 +210,16 @@ class BroadcastGroup:
         return int(self._store.add(HERE, 0))
 
     def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        began = looked = time.monotonic()
+        began = checked = time.monotonic()
         pause_s = PAUSE_S
         while not condition():
             now = time.monotonic()
-            if now - looked >= LOOK_S:
-                looked = now
+            if now - checked >= CHECK_INTERVAL_S:
+                checked = now
                 self._check_aborted()
             if self._why:
                 raise GroupBroken(self._why)
-            if now - began > self.meeting.timeout_s:
+            if now - began > self.rendezvous.timeout_s:
                 raise GroupBroken(f"{KEY}: waited {now - began:.0f} s for {what}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -222,7 +228,7 @@ class BroadcastGroup:
         """Takes note if the group was aborted or a member is gone."""
         if self._store.check([BROKEN]):
             self._why = self._why or self._store.get(BROKEN).decode()
-        elif why := self._gone.get(self.meeting.title):
+        elif why := self._lost_members.get(self.rendezvous.title):
             self.abort(why)
 
     @contextlib.contextmanager
@@ -231,24 +237,24 @@ class BroadcastGroup:
         try:
             yield
         except GroupBroken as broken:
-            raise GroupBroken(f"group {self.meeting.title}: {self._member_name} {failed}: {broken}") from None
+            raise GroupBroken(f"group {self.rendezvous.title}: {self._member_name} {failed}: {broken}") from None
         except (RuntimeError, OSError) as fault:  # torch's errors of stores, gloo and NCCL
-            log.debug("group %s: %s", self.meeting.title, fault)
+            log.debug("group %s: %s", self.rendezvous.title, fault)
             self.abort(f"{self._member_name} {failed}: {_first_sentence(fault)}")
             raise GroupBroken(
-                f"group {self.meeting.title}: {self._member_name} {failed}: {_first_sentence(fault)}"
+                f"group {self.rendezvous.title}: {self._member_name} {failed}: {_first_sentence(fault)}"
             ) from None
 
     @property
     def _member_name(self) -> str:
-        return "the trainer" if self.rank == 0 else f"process {self.rank} of {self.meeting.world - 1} of the servers"
+        return "the trainer" if self.rank == 0 else f"process {self.rank} of {self.rendezvous.world - 1} of the servers"
 
 
-def join_group(meeting: Rendezvous, rank: int) -> BroadcastGroup:
+def join_group(rendezvous: Rendezvous, rank: int) -> BroadcastGroup:
     """Joins as a server process; returns when all members have joined."""
-    group = BroadcastGroup(meeting, rank)
+    group = BroadcastGroup(rendezvous, rank)
     try:
-        return group.meet()
+        return group.join()
     except GroupBroken as broken:
         group.leave(broken)
         raise
@@ -276,7 +282,7 @@ def _first_sentence(fault: Exception) -> str:
 def _is_done(work: Any) -> bool:
     """Waits for up to LOOK_S, which is faster than sleeping between polls."""
     try:
-        work.wait(timedelta(seconds=LOOK_S))
+        work.wait(timedelta(seconds=CHECK_INTERVAL_S))
     except RuntimeError:
         if not work.is_completed():
             return False
@@ -289,21 +295,21 @@ def gpu_ids(device: torch.device) -> list[str]:
     return [] if device.type == "cpu" else [str(torch.cuda.get_device_properties(device).uuid)]
 
 
-def _make_process_group(store: Any, meeting: Rendezvous, rank: int) -> Any:
-    limit = timedelta(seconds=meeting.timeout_s)
-    if meeting.backend == "nccl":
+def _make_process_group(store: Any, rendezvous: Rendezvous, rank: int) -> Any:
+    limit = timedelta(seconds=rendezvous.timeout_s)
+    if rendezvous.backend == "nccl":
         nccl = c10d.ProcessGroupNCCL.Options()
         nccl._timeout = limit
-        return c10d.ProcessGroupNCCL(store, rank, meeting.world, nccl)
+        return c10d.ProcessGroupNCCL(store, rank, rendezvous.world, nccl)
     gloo = c10d.ProcessGroupGloo._Options()
     gloo._timeout = limit
     gloo._threads = 1
-    gloo._devices = [c10d.ProcessGroupGloo.create_device(hostname=_own_address(meeting))]
-    return c10d.ProcessGroupGloo(store, rank, meeting.world, gloo)
+    gloo._devices = [c10d.ProcessGroupGloo.create_device(hostname=_own_address(rendezvous))]
+    return c10d.ProcessGroupGloo(store, rank, rendezvous.world, gloo)
 
 
-def _own_address(meeting: Rendezvous) -> str:
+def _own_address(rendezvous: Rendezvous) -> str:
     """This machine's address on the route to the trainer: loopback if the trainer is local."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((meeting.host, meeting.port))
+        probe.connect((rendezvous.host, rendezvous.port))
         return str(probe.getsockname()[0])

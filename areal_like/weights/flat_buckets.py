@@ -41,12 +41,12 @@ def flatten(
     tensors: Iterable[tuple[str, Tensor]],
     probe: Probe | None,
     run_id: str,
-    room: FlatWeights | None = None,
+    buffer: FlatWeights | None = None,
     max_bucket_bytes: int = MAX_SENT_BYTES,
 ) -> FlatWeights:
     """Copies tensors to the host, one bucket at a time. `room`: an unused version whose memory is reused."""
     buckets, contents = [], []
-    free = [] if room is None else list(room.contents)
+    free = [] if buffer is None else list(buffer.contents)
     for number, bucket in enumerate(plan_buckets(require_unique_names(tensors), max_bucket_bytes)):
         content = _take(free, sum(tensor.nbytes for _, tensor in bucket), bucket[0][1].is_cuda)
         buckets.append(_fill(content, number, bucket))

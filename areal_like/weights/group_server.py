@@ -92,8 +92,8 @@ class _Caller:
 class GroupServer:
     """`on_gone(title, who)` is called for a member that disconnects without leaving."""
 
-    def __init__(self, host: str, port: int, on_gone: Callable[[str, str], None]) -> None:
-        self._on_gone = on_gone
+    def __init__(self, host: str, port: int, on_member_lost: Callable[[str, str], None]) -> None:
+        self._on_member_lost = on_member_lost
         self._listening = socket.create_server((host, port), backlog=256)
         self.port: int = self._listening.getsockname()[1]
         self._groups: dict[str, tuple[str, KeyValueStore]] = {}
@@ -103,12 +103,12 @@ class GroupServer:
         threading.Thread(target=self._serve, name="weights: meeting", daemon=True).start()
 
     def open(self, title: str, secret: str) -> KeyValueStore:
-        board = KeyValueStore()
-        self._groups[title] = (secret, board)
+        store = KeyValueStore()
+        self._groups[title] = (secret, store)
         for old in list(self._groups)[:-MAX_GROUPS]:
             del self._groups[old]
         self._wake.send(b".")  # members may be waiting for it
-        return board
+        return store
 
     def close(self) -> None:
         self._is_closed = True
@@ -118,7 +118,7 @@ class GroupServer:
         with selectors.DefaultSelector() as selector, self._listening, self._wake_receiver:
             for each in (self._listening, self._wake_receiver):
                 selector.register(each, selectors.EVENT_READ)
-            boards: dict[socket.socket, KeyValueStore] = {}
+            stores: dict[socket.socket, KeyValueStore] = {}
             while not self._is_closed:
                 for key, _ in selector.select():
                     ready = key.fileobj
@@ -130,8 +130,8 @@ class GroupServer:
                         self._accept(selector)
                     elif isinstance(ready, socket.socket) and ready in self._callers:
                         caller = self._callers[ready]
-                        if not self._receive(caller, boards):
-                            self._forget(selector, caller, boards)
+                        if not self._receive(caller, stores):
+                            self._forget(selector, caller, stores)
             for caller in self._callers.values():
                 caller.connection.close()
 
@@ -148,14 +148,14 @@ class GroupServer:
         selector.register(connection, selectors.EVENT_READ)
 
     def _forget(
-        self, selector: selectors.BaseSelector, caller: _Caller, boards: dict[socket.socket, KeyValueStore]
+        self, selector: selectors.BaseSelector, caller: _Caller, stores: dict[socket.socket, KeyValueStore]
     ) -> None:
         del self._callers[caller.connection]
-        boards.pop(caller.connection, None)
+        stores.pop(caller.connection, None)
         selector.unregister(caller.connection)
         caller.connection.close()
 
-    def _receive(self, caller: _Caller, boards: dict[socket.socket, KeyValueStore]) -> bool:
+    def _receive(self, caller: _Caller, stores: dict[socket.socket, KeyValueStore]) -> bool:
         """Handles received lines; False if the connection is to be closed."""
         try:
             received = caller.connection.recv(MAX_LINE_BYTES)
@@ -166,29 +166,29 @@ class GroupServer:
         *lines, caller.unread = (caller.unread + received).split(b"\n")
         for each in lines:
             try:
-                goes_on = self._answer(caller, json.loads(each), boards)
+                keep_connection = self._answer(caller, json.loads(each), stores)
             except (ValueError, KeyError, TypeError, RecursionError):
-                goes_on = False  # a malformed line
-            if not goes_on:
+                keep_connection = False  # a malformed line
+            if not keep_connection:
                 return False
         if not received and caller.who:
-            self._on_gone(caller.title, caller.who)
+            self._on_member_lost(caller.title, caller.who)
         return bool(received) and len(caller.unread) <= MAX_LINE_BYTES
 
-    def _answer(self, caller: _Caller, request: dict[str, Any], boards: dict[socket.socket, KeyValueStore]) -> bool:
+    def _answer(self, caller: _Caller, request: dict[str, Any], stores: dict[socket.socket, KeyValueStore]) -> bool:
         if caller.who:
             if request["do"] == "leave":
                 return False
-            return self._send(caller, {"is": boards[caller.connection].answer(request)})
+            return self._send(caller, {"is": stores[caller.connection].answer(request)})
         if not caller.title:
             caller.title, caller.nonce = str(request["title"]), str(request["nonce"])
             return self._send_proof(caller)
         if caller.waits or caller.title not in self._groups:
             return False
-        (secret, board), who = self._groups[caller.title], str(request["who"])
+        (secret, store), who = self._groups[caller.title], str(request["who"])
         if not is_proof(request["proof"], secret, MEMBER, caller.nonce, caller.own_nonce, who):
             return False
-        caller.who, boards[caller.connection] = who, board
+        caller.who, stores[caller.connection] = who, store
         return self._send(caller, {"is": None})
 
     def _send_proof(self, caller: _Caller) -> bool:

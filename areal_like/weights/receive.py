@@ -16,13 +16,13 @@ from areal_like.weights.rendezvous import Rendezvous
 from areal_like.weights.verify import payload_bytes, verify_bucket
 
 
-def receive_tensors(meeting: Rendezvous, rank: int, index: Index) -> Iterator[tuple[str, Tensor]]:
+def receive_tensors(rendezvous: Rendezvous, rank: int, index: Index) -> Iterator[tuple[str, Tensor]]:
     """Yields tensors with verified hashes; each is valid until the next one, so copy what is kept. Raises GroupBroken,
     or BadWeights with the tensor's name."""
-    room = torch.empty(max((payload_bytes(bucket) for bucket in index.buckets), default=0), dtype=torch.uint8)
-    with join_group(meeting, rank) as group:
+    buffer = torch.empty(max((payload_bytes(bucket) for bucket in index.buckets), default=0), dtype=torch.uint8)
+    with join_group(rendezvous, rank) as group:
         for bucket in index.buckets:
-            content = room[: payload_bytes(bucket)]
+            content = buffer[: payload_bytes(bucket)]
             group.receive(content)
             verify_bucket(bucket, content.numpy(), index.version)
             at = 0
@@ -31,10 +31,10 @@ def receive_tensors(meeting: Rendezvous, rank: int, index: Index) -> Iterator[tu
                 at += info.nbytes
 
 
-def receive_folder(meeting: Rendezvous, rank: int, index: Index, folder: Path) -> None:
+def receive_folder(rendezvous: Rendezvous, rank: int, index: Index, folder: Path) -> None:
     """Receives into the files of a publication, in an existing folder, preferably in shared memory; the index is
     written last. Raises OSError with the folder's name if it has too little space."""
-    with join_group(meeting, rank) as group:
+    with join_group(rendezvous, rank) as group:
         for bucket in index.buckets:
             header = file_header(file_order(bucket.tensors))
             with (folder / bucket.file).open("w+b") as file:

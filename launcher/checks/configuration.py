@@ -6,7 +6,7 @@ from areal_like.config.allocation import Allocation, AllocationProblem
 from areal_like.config.allocation.models import trained_models
 from areal_like.config.checks.not_built import not_built_problems
 from areal_like.config.checks.refused import refusal
-from launcher.checks.attached import address_problems
+from launcher.checks.attached_servers import address_problems
 from launcher.checks.engines import head_size_problems
 from launcher.checks.fake_data import fake_data_problems
 from launcher.checks.parallel_sizes import parallel_size_problems

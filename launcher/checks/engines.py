@@ -39,8 +39,8 @@ def find_engine(
         return None
     try:
         return host.find_engine(name, getattr(config, name).python, host.directory, allocation.num_gpus > 0)
-    except ValueError as lack:
-        return str(lack)
+    except ValueError as fault:
+        return str(fault)
 
 
 def resolved_engine_options(config: GRPOConfig, engine: str, on_gpu: bool) -> list[Resolved]:

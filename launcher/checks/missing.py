@@ -12,7 +12,7 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
 from areal_like.observe.trackers.requirements import missing_requirements
 from areal_like.process.run_links import other_roots
-from launcher.checks.attached import missing_api_key
+from launcher.checks.attached_servers import missing_api_key
 from launcher.checks.engines import engine_problems
 from launcher.checks.model_files import model_file_problems
 from launcher.checks.packages import package_problems
@@ -160,7 +160,7 @@ def tracker_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[Pla
     there = run_environment(config, host.directory)
     problems = missing_requirements(config.stats_logger, host.packages, there)
     return [
-        PlanProblem(lack.key, lack.reason)
-        for lack in problems
-        if not (config.bench and lack.tracker in REMOTE_TRACKERS)
+        PlanProblem(problem.key, problem.reason)
+        for problem in problems
+        if not (config.bench and problem.tracker in REMOTE_TRACKERS)
     ]

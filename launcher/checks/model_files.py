@@ -43,7 +43,7 @@ def model_file_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[
         problems += _in_folder(f"{name}.path", engine.path, host, not engine.init_from_scratch, scratch)
     if isinstance(config, GRPOConfig) and has_reward_model(config):
         model = reward_model_source(config, host)
-        if model is not None and not model.lack:
+        if model is not None and not model.problem:
             problems += _in_folder(REWARD, model.path, host, True)
     return problems + ([] if getattr(config, "tokenizer_path", "") in runs else list(_tokenizer(config, host)))
 
@@ -96,8 +96,8 @@ def _in_folder(key: str, path: str, host: HostInfo, weights: bool, scratch: str 
     except ValueError as fault:
         yield PlanProblem(key, f"{path}/{CONFIG} is not JSON ({fault}); copy the model again")
         return
-    if weights and (lack := missing_weights(folder)):
-        yield PlanProblem(key, f"{path} has no {lack}; name the folder of a complete model{scratch}")
+    if weights and (problem := missing_weights(folder)):
+        yield PlanProblem(key, f"{path} has no {problem}; name the folder of a complete model{scratch}")
 
 
 def _tokenizer(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[PlanProblem]:

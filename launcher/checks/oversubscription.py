@@ -62,13 +62,13 @@ def node_capacity_problems(cluster: dict[str, Any], host: HostInfo) -> list[Plan
         return []
     problems, place, available = [], host.machine.place, host.machine.num_cpu_cores
     if cores > available:
-        ways = "lower it, and launcher.inference_server_cpus_per_gpu"
+        remedy = "lower it, and launcher.inference_server_cpus_per_gpu"
         reason = f"{cores} cores per node are requested, and {place} has {available}"
-        problems.append(PlanProblem("launcher.trainer_cpus_per_gpu", f"{reason}; {ways}"))
+        problems.append(PlanProblem("launcher.trainer_cpus_per_gpu", f"{reason}; {remedy}"))
     if host.memory_bytes and size > host.memory_bytes:
-        ways = "lower it, and launcher.inference_server_mem_per_gpu"
+        remedy = "lower it, and launcher.inference_server_mem_per_gpu"
         reason = f"{size_text(size)} of memory per node are requested, and {place} has {size_text(host.memory_bytes)}"
-        problems.append(PlanProblem("launcher.trainer_mem_per_gpu", f"{reason}; {ways}"))
+        problems.append(PlanProblem("launcher.trainer_mem_per_gpu", f"{reason}; {remedy}"))
     return problems
 
 
@@ -109,9 +109,9 @@ def _too_much(
         problems.append(PlanProblem(_sizes_key(config, placement), f"{reason}; take smaller sizes, {end}"))
     if host.memory_bytes and size > host.memory_bytes:
         reason = f"{_listed(requirements)} need {size_text(size)} of memory before caches and activations"
-        ways = f"take a smaller model or fewer processes, {end}"
+        remedy = f"take a smaller model or fewer processes, {end}"
         key = f"{_trained(config)}.path"
-        problems.append(PlanProblem(key, f"{reason}, and {place} has {size_text(host.memory_bytes)}; {ways}"))
+        problems.append(PlanProblem(key, f"{reason}, and {place} has {size_text(host.memory_bytes)}; {remedy}"))
     return problems
 
 
@@ -120,7 +120,7 @@ def resource_needs(
 ) -> list[ResourceNeed]:
     """What the processes without a GPU need."""
     problems = []
-    servers = sum(not seat.gpus for seat in placement.servers)
+    servers = sum(not process.gpus for process in placement.servers)
     if servers and allocation.rollout is not None and starts_servers(config):
         backend = allocation.rollout.backend
         model = memory.server.weights if memory.server else 0
@@ -130,7 +130,7 @@ def resource_needs(
         problems.append(
             ResourceNeed(servers, f"{TITLES.get(backend, backend)} server", cores, program + model * workers)
         )
-    ranks = sum(not seat.gpus for seat in placement.trainers)
+    ranks = sum(not process.gpus for process in placement.trainers)
     if ranks:
         problems.append(
             ResourceNeed(ranks, "trainer rank", CORES_PER_PROCESS, OUR_PROGRAM_BYTES + (memory.trainer_rank_bytes or 0))

@@ -50,8 +50,8 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
             was, now = value_at(before, f"{name}.{key}", MISSING), _current(engine, key)
             if was is not MISSING and _normalized(was) != _normalized(now):
                 reason = f"is {scalar_text(now)}, and the checkpoint of step {step} was made with {scalar_text(was)}"
-                ways = f"keep that value, or start a new run from those weights with {name}.path={folder}"
-                yield PlanProblem(f"{name}.{key}", f"{reason} and fits no other value; {ways}")
+                remedy = f"keep that value, or start a new run from those weights with {name}.path={folder}"
+                yield PlanProblem(f"{name}.{key}", f"{reason} and fits no other value; {remedy}")
 
 
 def _current(engine: Any, key: str) -> Any:

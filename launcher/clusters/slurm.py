@@ -177,6 +177,6 @@ def _image_problems(config: "BaseExperimentConfig", tasks: dict[str, list[Proces
     images = {"trainer_image": slurm.trainer_image}
     if "server" in tasks:
         images["inference_server_image"] = slurm.inference_server_image
-    ways = "name an image, or set launcher.slurm.container_type=none"
-    reason = f"is not set, and launcher.slurm.container_type is apptainer; {ways}"
+    remedy = "name an image, or set launcher.slurm.container_type=none"
+    reason = f"is not set, and launcher.slurm.container_type is apptainer; {remedy}"
     return [PlanProblem(f"launcher.slurm.{name}", reason) for name, image in images.items() if not image]

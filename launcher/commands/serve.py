@@ -94,7 +94,7 @@ def _serve(locked: LockedRun, key: str, say: Callable[[str], None], command: str
             say(line)
 
     watch = _ServerSupervisor(
-        run, agent, locked.names, wait_limits(run), policy, locked.start, say, cut=lambda step, attempt: None
+        run, agent, locked.names, wait_limits(run), policy, locked.start, say, rewind_metrics=lambda step, attempt: None
     )
     watch.announce = announce
     try:

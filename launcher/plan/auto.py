@@ -179,7 +179,7 @@ def _cache_tokens(config: GRPOConfig, allocation: Allocation, host: HostInfo, on
     else:
         share = SHARE_OF_MAIN_MEMORY * memory / allocation.rollout.data
         limit = "a quarter of main memory" + (" over all servers" if allocation.rollout.data > 1 else "")
-    room = max(longest, int(share) // (shape.kv_per_token * width))
-    if tokens <= room:
+    max_tokens = max(longest, int(share) // (shape.kv_per_token * width))
+    if tokens <= max_tokens:
         return tokens, f"embedded.max_running_requests={config.embedded.max_running_requests} of {longest} tokens each"
-    return room, f"fits into {limit}"
+    return max_tokens, f"fits into {limit}"

@@ -142,8 +142,8 @@ def _machine(host: HostInfo) -> dict[str, Any]:
 
 
 def _moved_parts(config: "BaseExperimentConfig", directory: RunDirectory, host: HostInfo) -> list[PlanProblem]:
-    goes_on = directory.state == "continues" or config.resume is not None
-    return [*moved_folder_problems(config, Path(directory.path), host.directory)] if goes_on else []
+    resumes = directory.state == "continues" or config.resume is not None
+    return [*moved_folder_problems(config, Path(directory.path), host.directory)] if resumes else []
 
 
 def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:

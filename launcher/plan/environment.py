@@ -23,15 +23,15 @@ def node_address(node: int, num_nodes: int) -> str:
 
 
 def base_environment(
-    config: "BaseExperimentConfig", name: str, seat: ProcessPlacement, run_dir: str, hide_gpus: bool
+    config: "BaseExperimentConfig", name: str, placement: ProcessPlacement, run_dir: str, hide_gpus: bool
 ) -> dict[str, str]:
     """Variables of every process; the user's override the defaults, except for reserved ones."""
     role = name.partition("/")[0]
-    variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(seat.threads)}
+    variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(placement.threads)}
     variables["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads take cores from other processes
     variables |= {key: value for key, value in user_variables(config, role).items() if key not in RESERVED_VARIABLES}
-    if seat.visible or hide_gpus:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(seat.visible)
+    if placement.visible or hide_gpus:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(placement.visible)
     return variables | {PROCESS: name, RUN_DIR: run_dir, TOKEN: SECRET}
 
 
@@ -68,13 +68,13 @@ def environment_problems(config: "BaseExperimentConfig") -> list[PlanProblem]:
     return problems
 
 
-def trainer_environment(rank: int, world_size: int, seat: ProcessPlacement, master: str) -> dict[str, str]:
+def trainer_environment(rank: int, world_size: int, placement: ProcessPlacement, master: str) -> dict[str, str]:
     """torchrun's variables."""
     return {
         "RANK": str(rank),
-        "LOCAL_RANK": str(seat.local_rank),
+        "LOCAL_RANK": str(placement.local_rank),
         "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(seat.local_world_size),
+        "LOCAL_WORLD_SIZE": str(placement.local_world_size),
         "MASTER_ADDR": master,
         "MASTER_PORT": PORT,
     }

@@ -58,7 +58,7 @@ def local_host(known: Machine | None = None) -> HostInfo:
     return HostInfo(
         machine=detected,
         cores=_cores(detected.num_cpu_cores),
-        gpus=_gpus(detected.num_gpus, look=known is None),
+        gpus=_gpus(detected.num_gpus, detect=known is None),
         memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
@@ -73,14 +73,14 @@ def _cores(count: int) -> tuple[int, ...]:
     return tuple(allowed[:count]) if len(allowed) >= count else tuple(range(count))
 
 
-def _gpus(count: int, look: bool) -> tuple[Gpu, ...]:
+def _gpus(count: int, detect: bool) -> tuple[Gpu, ...]:
     """With the names in CUDA_VISIBLE_DEVICES, where it is set."""
     if not count:
         return ()
     names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()][:count]
-    if not look or len(names) < count:
+    if not detect or len(names) < count:
         names = [str(index) for index in range(count)]
-    if not look or not Path("/dev/nvidiactl").exists():
+    if not detect or not Path("/dev/nvidiactl").exists():
         return tuple(Gpu(name) for name in names)
 
     sizes = {gpu.id: gpu for gpu in list_gpus()}

@@ -105,11 +105,11 @@ def offline_switch() -> str | None:
 
 def missing_model_text(references: Sequence[ModelReference], host: HostInfo, why: str) -> str:
     name, there = references[0].name, snapshots(references[0].name, host.hub)
-    lack = f"{name} is neither a folder (as seen from {host.directory.absolute()}) nor in the Hugging Face cache"
+    reason = f"{name} is neither a folder (as seen from {host.directory.absolute()}) nor in the Hugging Face cache"
     if there:
-        lack = f"of {name} only a part ({_missing_file(there[0], references)}) is in the Hugging Face cache"
+        reason = f"of {name} only a part ({_missing_file(there[0], references)}) is in the Hugging Face cache"
     command = f"python -m areal_like.models.fetch {name}"
-    return f"{lack} ({host.hub}), and {why}; `{command}` brings it there where there is a network, or name a folder"
+    return f"{reason} ({host.hub}), and {why}; `{command}` brings it there where there is a network, or name a folder"
 
 
 def model_download_warnings(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[str]:

@@ -71,8 +71,8 @@ def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host:
             section = "weights.broadcast" if port.purpose == "weights" else "rollout"
             reason = f"{port.process} cannot listen on {port.host}:{port.port or '*'}: {why}"
             is_host = why in (NO_ADDRESS, UNKNOWN_HOST)
-            way = "name an address of this machine" if is_host else "choose another, or 0 for a free one"
-            problems.append(PlanProblem(f"{section}.{'host' if is_host else 'port'}", f"{reason}; {way}"))
+            remedy = "name an address of this machine" if is_host else "choose another, or 0 for a free one"
+            problems.append(PlanProblem(f"{section}.{'host' if is_host else 'port'}", f"{reason}; {remedy}"))
             if is_host:
                 break
     return problems

@@ -81,21 +81,21 @@ class _BriefPage(PlanPage):
             title += f"; generation by {', '.join(addresses)}"
         yield from self.section(title, self.table(rows, (24, 24)))
 
-    def _step(self, room: int) -> Iterator[str]:
+    def _step(self, max_lines: int) -> Iterator[str]:
         """As many lines as fit beside problems and warnings."""
         lines = [line for word in self.plan.batch.words for line in wrapped(word, self.width, "  - ", "    ")]
-        most = max(FEWEST_WORDS, room - 2)
+        most = max(FEWEST_WORDS, max_lines - 2)
         title = "a step" if len(lines) <= most else f"a step (in full: {FULL_FLAG})"
         yield from self.section(title, lines[:most])
 
-    def _set(self, room: int) -> Iterator[str]:
+    def _set(self, max_lines: int) -> Iterator[str]:
         """Keys set by the command line, with the values they replace; then keys set by the file over its defaults."""
         typed = [f"{_pair(s)} ({_before(s)})" for s in self.plan.over_base if s.typed]
         written = [_pair(s) for s in self.plan.over_base if not s.typed]
         parts = (("the command line", typed), (Path(self.plan.file or "the file").name, written))
         items = [f"{place}: {', '.join(pairs)}" for place, pairs in parts if pairs]
         lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
-        most = max(FEWEST_SETTINGS, room - 2)
+        most = max(FEWEST_SETTINGS, max_lines - 2)
         if len(lines) > most:
             lines = [*lines[: most - 1], f"    ... {len(typed) + len(written)} keys in all: {FULL_FLAG} has them"]
         yield from self.section("set over the file's defaults", lines)

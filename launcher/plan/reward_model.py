@@ -25,7 +25,7 @@ class RewardModelSource(NamedTuple):
 
     path: str
     reason: str = ""
-    lack: str = ""
+    problem: str = ""
 
 
 def has_reward_model(config: "BaseExperimentConfig") -> bool:
@@ -43,32 +43,32 @@ def reward_model_source(config: "BaseExperimentConfig", host: HostInfo) -> Rewar
         root = host.directory / Path(config.cluster.fileroot).expanduser()
         runs = find_runs(path, root, host.directory)
         if len(runs) > 1:
-            return RewardModelSource(path, lack=ambiguity_text(path, runs, root))
+            return RewardModelSource(path, problem=ambiguity_text(path, runs, root))
         if not runs:
-            ways = (
+            remedy = (
                 "give the folder of a reward model, or a run that trained one: its folder, experiment/trial, or trial"
             )
-            return RewardModelSource(path, lack=f"{why}, and no run has that name; {ways}")
+            return RewardModelSource(path, problem=f"{why}, and no run has that name; {remedy}")
         (run,) = runs
         checkpoints = complete_checkpoints(run / "checkpoints")
         if not checkpoints:
-            return RewardModelSource(path, lack=f"{run} has no complete checkpoint yet")
+            return RewardModelSource(path, problem=f"{run} has no complete checkpoint yet")
         folder = str(checkpoints[-1][1].resolve())
         source = RewardModelSource(folder, f"the newest checkpoint of {'/'.join(run.parts[-2:])}")
         content, why = find_config(folder, host)
     kinds = (content or {}).get("architectures") or [why]
     if not any(str(kind).endswith(ARCHITECTURE) for kind in kinds):
-        lack = f"{source.path} is not a reward model ({', '.join(map(str, kinds))}); reward_model.yaml trains one"
-        return source._replace(lack=lack)
+        problem = f"{source.path} is not a reward model ({', '.join(map(str, kinds))}); reward_model.yaml trains one"
+        return source._replace(problem=problem)
     return source
 
 
 def resolved_reward_model(config: "BaseExperimentConfig", host: HostInfo) -> list[Resolved]:
     """The name of a run is resolved once, so that the whole run uses the same checkpoint."""
     source = reward_model_source(config, host)
-    return [Resolved(KEY, source.path, source.reason)] if source and source.reason and not source.lack else []
+    return [Resolved(KEY, source.path, source.reason)] if source and source.reason and not source.problem else []
 
 
 def reward_model_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
     source = reward_model_source(config, host)
-    return [PlanProblem(KEY, source.lack)] if source and source.lack else []
+    return [PlanProblem(KEY, source.problem)] if source and source.problem else []

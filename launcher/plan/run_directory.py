@@ -20,8 +20,8 @@ TRIAL = re.compile(r"r(\d{4,})(?:-\d+)?")
 """Points of a sweep append their number."""
 MODEL = "config.json"
 """A file that every model folder has."""
-THREE_WAYS = "name another with trial_name=, continue with resume={run}, or start over with --replace"
-TWO_WAYS = "name another with trial_name=, or start over with --replace"
+EXISTING_RUN_REMEDY = "name another with trial_name=, continue with resume={run}, or start over with --replace"
+NEW_RUN_REMEDY = "name another with trial_name=, or start over with --replace"
 
 
 def plan_run_directory(
@@ -73,8 +73,12 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
     run = path.relative_to(host.directory) if path.is_relative_to(host.directory) else path
     steps = resumable_steps(path)
     if mode not in ("auto", "resume"):
-        ways = THREE_WAYS.format(run=run) if steps else f"{TWO_WAYS} (it cannot be resumed: {why_not_resumable(path)})"
-        reason = f"the run directory {path} exists; {ways}"
+        remedy = (
+            EXISTING_RUN_REMEDY.format(run=run)
+            if steps
+            else f"{NEW_RUN_REMEDY} (it cannot be resumed: {why_not_resumable(path)})"
+        )
+        reason = f"the run directory {path} exists; {remedy}"
         return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("trial_name", reason)]
     if steps:
         reason = f"recover.mode={mode}: from step {steps[-1]}"
@@ -82,8 +86,8 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
     if mode == "auto":
         reason = f"recover.mode=auto: {missing_link_targets(path) or 'no complete checkpoint, from the start'}"
         return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
-    ways = "set recover.mode=auto to start from the beginning"
-    reason = f"resume must find a checkpoint in {path}, and {why_not_resumable(path)}; {ways}"
+    remedy = "set recover.mode=auto to start from the beginning"
+    reason = f"resume must find a checkpoint in {path}, and {why_not_resumable(path)}; {remedy}"
     return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("recover.mode", reason)]
 
 

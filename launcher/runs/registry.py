@@ -96,8 +96,8 @@ def ambiguity_text(run: str, matches: list[Path], root: Path) -> str:
     """The error for a name that no run has, or more than one."""
     if matches:
         return f"{run} is the name of {len(matches)} runs; name one by its folder:\n{runs_text(matches)}"
-    ways = "give its folder, experiment/trial or a trial name that only one run has"
-    return f"no run is called {run} under {root}, nor among the runs that this user has started; {ways}"
+    remedy = "give its folder, experiment/trial or a trial name that only one run has"
+    return f"no run is called {run} under {root}, nor among the runs that this user has started; {remedy}"
 
 
 def last_attempt(run_dir: Path) -> int:

@@ -34,7 +34,7 @@ class LockedRun(NamedTuple):
     run: Run
     names: NameStore
     start: StartPoint
-    remarks: tuple[str, ...]
+    messages: tuple[str, ...]
     is_new: bool = False
     """Whether this start created the run directory."""
 
@@ -47,7 +47,7 @@ def lock_run(loaded: Loaded, plan: Plan, run_id: str, replace_existing: bool, se
     plan, is_new = _make_folder(loaded, plan, replace_existing, serves)
     try:
         locked = _acquire(loaded, plan, run_id, serves)
-        return locked._replace(is_new=is_new, remarks=(*locked.remarks, *kept))
+        return locked._replace(is_new=is_new, messages=(*locked.messages, *kept))
     except BaseException:
         directory = Path(plan.run_dir)
         if is_new and not any(directory.iterdir()):  # frees the trial number
@@ -72,22 +72,22 @@ def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedR
     """Writes the files that describe this start, and its start point."""
     directory, config = run.directory, run.config
     remove_abandoned_memory()
-    remarks: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     if plan.run_directory.state == "replaced":
-        remarks = (_move_aside(directory),)
+        messages = (_move_aside(directory),)
     if run.folder == directory.resolve():  # resumed with its own configuration
         run = replace(run, folder=Path(read_facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1
     if attempt == 1:
-        remarks += create_links(run)
+        messages += create_links(run)
     write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt, run.serves)
     if attempt == 1:
         write_start_point(directory, StartPoint(1, 0, None))
     else:
         step = config.resume_step
-        remarks += roll_back(run, attempt, attempt, None if step is None or step < 0 else step).remarks
+        messages += roll_back(run, attempt, attempt, None if step is None or step < 0 else step).messages
     register(config.experiment_name, config.trial_name, directory)
-    return LockedRun(plan, run, names, run.start_point(), remarks)
+    return LockedRun(plan, run, names, run.start_point(), messages)
 
 
 def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, serves: bool) -> tuple[Plan, bool]:
@@ -134,20 +134,20 @@ def keep_checkpoints(config: Any, cwd: Path, own: Path) -> tuple[str, ...]:
     """Marks checkpoints of other runs that this one loads as kept, so that retention does not remove them. Returns
     messages for the user. `own` is the run's own directory, which is left out. Raises ConfigError where a checkpoint
     was removed since the plan was made."""
-    remarks = []
+    messages = []
     for key, path in _paths(config):
         folder = _checkpoint(cwd / Path(path).expanduser())
         if folder is None or folder.is_relative_to(own) or (folder / KEPT).is_file():
             continue
         try:
             (folder / KEPT).touch()
-            remarks.append(f"{key}: {folder} is marked as kept: its own run no longer removes it")
+            messages.append(f"{key}: {folder} is marked as kept: its own run no longer removes it")
         except PermissionError:
-            remarks.append(f"{key}: {folder} cannot be marked as kept by this user: its own run may remove it")
+            messages.append(f"{key}: {folder} cannot be marked as kept by this user: its own run may remove it")
         except FileNotFoundError:
             message = f"{folder} was just removed by its run; start again with a newer checkpoint"
             raise ConfigError([Problem(key, message)]) from None
-    return tuple(remarks)
+    return tuple(messages)
 
 
 def _checkpoint(model: Path) -> Path | None:

@@ -36,21 +36,21 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
         write_line(str(failure), sys.stderr)
         return FAILED
     become_subreaper()
-    launcher_lives, launcher_end = os.pipe()
-    guardian_lives, guardian_end = os.pipe()
+    launcher_pipe, launcher_end = os.pipe()
+    guardian_pipe, guardian_end = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
     launcher = os.fork()
     if launcher == 0:
-        os.close(launcher_lives)
+        os.close(launcher_pipe)
         os.close(guardian_end)
-        _run_launcher(launch, guardian_lives, memory)
+        _run_launcher(launch, guardian_pipe, memory)
     set_process_name("areal guardian")
     os.close(launcher_end)
-    os.close(guardian_lives)
+    os.close(guardian_pipe)
     _pass_signals_on(launcher)
-    while os.read(launcher_lives, 1):
+    while os.read(launcher_pipe, 1):
         pass
     _, status = os.waitpid(launcher, 0)
     code = os.waitstatus_to_exitcode(status)
@@ -79,10 +79,10 @@ def _pass_signals_on(launcher: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
 
 
-def _run_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) -> None:
+def _run_launcher(launch: Callable[[], int], guardian_pipe: int, memory: Path) -> None:
     """Never returns."""
     code = FAILED
-    watcher = threading.Thread(target=_end_with_guardian, args=(guardian_lives, memory), daemon=True)
+    watcher = threading.Thread(target=_end_with_guardian, args=(guardian_pipe, memory), daemon=True)
     try:
         os.setpgid(0, 0)
         become_subreaper()
@@ -103,7 +103,7 @@ def _run_launcher(launch: Callable[[], int], guardian_lives: int, memory: Path) 
         sys.excepthook(*sys.exc_info())
     finally:
         kill_descendants()
-        if _is_closed(guardian_lives):
+        if _is_closed(guardian_pipe):
             watcher.join()  # it clears the memory and ends this process
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -121,9 +121,9 @@ def _is_closed(pipe: int) -> bool:
     return bool(select.select([pipe], [], [], 0)[0])
 
 
-def _end_with_guardian(guardian_lives: int, memory: Path) -> None:
+def _end_with_guardian(guardian_pipe: int, memory: Path) -> None:
     """Runs in a thread, so that it acts while the launcher is busy."""
-    while os.read(guardian_lives, 1):
+    while os.read(guardian_pipe, 1):
         pass
     kill_descendants()
     remove_run_memory(memory)

@@ -68,9 +68,9 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
 def write_error_text(error: OSError, config: Any, run_dir: str) -> str:
     """The message for a file that could not be written; begins with the key that sets its folder."""
     place = str(error.filename or run_dir)
-    room = "make room there, or name" if error.errno in DISK_ERRORS else "name"
+    remedy = "make room there, or name" if error.errno in DISK_ERRORS else "name"
     key = key_of_path(Path(os.path.abspath(place)), config, Path.cwd())
-    return f"{key}: {place}: {error.strerror or error}; {room} another folder"
+    return f"{key}: {place}: {error.strerror or error}; {remedy} another folder"
 
 
 def disk_is_full(folder: Path) -> bool:
@@ -201,8 +201,8 @@ class _Launch:
             if total is not None and start.step >= total:
                 replace_existing = "" if self.loaded.config.resume else ", anew with --replace"  # which resume= refuses
                 self.say(f"  all of its {total} steps are done: more with total_train_steps=N{replace_existing}")
-        for remark in self.locked.remarks:
-            self.say(f"  {remark}")
+        for message in self.locked.messages:
+            self.say(f"  {message}")
 
     def _record_environment(self) -> None:
         try:

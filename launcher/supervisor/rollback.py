@@ -17,32 +17,32 @@ class Rollback(NamedTuple):
 
     step: int
     checkpoint: Path | None
-    remarks: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 def roll_back(run: Run, attempt: int, began: int, at_most: int | None = None) -> Rollback:
     """Chooses the newest undamaged checkpoint (of up to `at_most` steps) and records that `attempt` begins there.
     `began` is the first attempt of the same command."""
-    checkpoint, remarks = None, []
+    checkpoint, messages = None, []
     for candidate in _candidates(run, at_most):
         if (why := resume_problem(candidate, with_hashes=True)) is None:
             checkpoint = candidate
             break
-        remarks.append(f"not from step {step_of(candidate.name)}: {why}")
+        messages.append(f"not from step {step_of(candidate.name)}: {why}")
     step = 0 if checkpoint is None else step_of(checkpoint.name) or 0
     if checkpoint is not None and run.config.recover.skip_progress and attempt_of(checkpoint) < began:
         step = 0
-        remarks.append(f"recover.skip_progress: the steps before {checkpoint.name} do not count")
+        messages.append(f"recover.skip_progress: the steps before {checkpoint.name} do not count")
     moved = move_aside_after(run.directory, step, attempt)
     if moved:
-        remarks.append(f"moved to checkpoints/before-attempt-{attempt}: {', '.join(path.name for path in moved)}")
+        messages.append(f"moved to checkpoints/before-attempt-{attempt}: {', '.join(path.name for path in moved)}")
     if checkpoint is not None and not checkpoint.is_dir():
         (checkpoint,) = [path for path in moved if path.name == checkpoint.name]
     if is_private(run.memory):
         _empty(run.memory)
     _empty(run.weights)
     write_start_point(run.directory, StartPoint(attempt, step, checkpoint, began))
-    return Rollback(step, checkpoint, tuple(remarks))
+    return Rollback(step, checkpoint, tuple(messages))
 
 
 def _candidates(run: Run, at_most: int | None) -> list[Path]:

@@ -74,12 +74,12 @@ class Supervisor:
         policy: RestartPolicy,
         start: StartPoint,
         say: Callable[[str], None],
-        cut: Callable[[int, int], None],
+        rewind_metrics: Callable[[int, int], None],
     ) -> None:
         self.run, self.agent, self.names, self.limits, self.policy = run, agent, names, limits, policy
         self.attempt = start.attempt
         self._first_attempt, self._checkpoint = start.attempt, start.step
-        self._say, self._cut = say, cut
+        self._say, self._rewind_metrics = say, rewind_metrics
         self._vital = agent.names(CONTROLLER, TRAINER)
         self._ended: dict[str, int] = {}
         self._ended_workers: dict[str, tuple[float, ProcessExit]] = {}
@@ -156,14 +156,14 @@ class Supervisor:
             return self._stopped(f"while it was stopping: {headline(lost[0])}") if lost else None
         if any(exited.note is not None and exited.note.kind == "timeout" for exited in failed):
             self._dump_stacks()
-        went_back = False
+        rolled_back = False
         for exited in failed:
-            if went_back and exited.name not in self.agent.names(*SERVING_ROLES):
+            if rolled_back and exited.name not in self.agent.names(*SERVING_ROLES):
                 continue
             if self._is_port_conflict(exited):
                 self.agent.new_master_port()
                 self._roll_back(exited, "the port of the trainer was taken by another process")
-                went_back = True
+                rolled_back = True
                 continue
             first = exited.child.identity.attempt == self._first_attempt and exited.child.identity.incarnation == 1
             decision = self.policy.decide(exited.name, exited.code, self._was_ready(exited.child), first)
@@ -176,7 +176,7 @@ class Supervisor:
                 return RunEnding("failed", FAILED, failure_text(exited, others, self.run.directory, decision.why))
             if decision.kind == "recover":
                 self._roll_back(exited)
-                went_back = True
+                rolled_back = True
             else:
                 self._restart(exited)
         return None
@@ -200,14 +200,14 @@ class Supervisor:
         self._stall_detector.restarted()
         last_attempt, self.attempt = self.attempt, self.attempt + 1
         back = roll_back(self.run, self.attempt, self._first_attempt)
-        self._cut(back.step, last_attempt)
+        self._rewind_metrics(back.step, last_attempt)
         self._steps_bytes = self._steps_file_bytes()
         place = "the start: there is no checkpoint yet"
         if back.checkpoint is not None:
             place = f"the checkpoint of step {step_of(back.checkpoint.name)}"
         self._say(f"{why or headline(exited)}; attempt {self.attempt} goes on from {place}")
-        for remark in back.remarks:
-            self._say(f"  {remark}")
+        for message in back.messages:
+            self._say(f"  {message}")
         for name in again:
             self.agent.start(name, self.attempt)
 

@@ -143,7 +143,7 @@ async def _update(server: LiveServer, transport: str, root: Path, repeats: int) 
     """Each row: seconds to publish, seconds from then until served, and the times in the server's answer."""
     memory = server.run.memory if SHARED_MEMORY.is_dir() else root
     rows: list[dict[str, float]] = []
-    room = None
+    buffer = None
     async with open_session(server) as one:
         for number in range(repeats + 1):
             seed = 1 + number % 2
@@ -155,7 +155,7 @@ async def _update(server: LiveServer, transport: str, root: Path, repeats: int) 
                 answer = await one.post("/control/update_weights", body, 300)
             else:
                 version = server.next_version()
-                flat = room = flatten(version, server.tensors(seed), probe, server.run.run_id, room)
+                flat = buffer = flatten(version, server.tensors(seed), probe, server.run.run_id, buffer)
                 published = time.perf_counter()
                 answer = await send_flat(one, flat)
             served = time.perf_counter()

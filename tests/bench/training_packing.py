@@ -73,7 +73,7 @@ def measure(num: int = 32, shortest: int = 16, longest: int = 512, repeats: int 
 
 def packed(engine: TrainEngine, sequences: Sequences) -> None:
     engine.optimizer.zero_grad(set_to_none=True)
-    micros = engine.cut(sequences, range(len(sequences)))
+    micros = engine.micro_batches(sequences, range(len(sequences)))
     engine.accumulate(micros, mean_of(sequences))
 
 

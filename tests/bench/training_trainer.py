@@ -79,7 +79,7 @@ def our_steps(folder: Path, sequences: Sequences, steps: int) -> dict[str, list[
     losses, seconds = [], []
     for step in range(steps + FORGOTTEN):
         began = time.process_time()
-        micros = engine.cut(sequences, range(len(sequences)))
+        micros = engine.micro_batches(sequences, range(len(sequences)))
         losses.append(engine.accumulate(micros, mean_of(sequences)))
         engine.step(step, losses[-1])
         seconds.append(time.process_time() - began)

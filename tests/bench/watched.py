@@ -41,7 +41,7 @@ def watch(command: list[str], folder: Path, environment: dict[str, str], limit_s
     with (folder / "output.txt").open("w+b") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
         ended = threading.Event()
-        looking = threading.Thread(target=_look, args=(process.pid, watched, ended), daemon=True)
+        looking = threading.Thread(target=_poll, args=(process.pid, watched, ended), daemon=True)
         looking.start()
         timer = threading.Timer(limit_s, process.send_signal, [2])
         timer.start()
@@ -57,7 +57,7 @@ def watch(command: list[str], folder: Path, environment: dict[str, str], limit_s
     return watched
 
 
-def _look(root: int, watched: Watched, ended: threading.Event) -> None:
+def _poll(root: int, watched: Watched, ended: threading.Event) -> None:
     newest: dict[int, tuple[str, float]] = {}
     roles: dict[int, str] = {}
     while not ended.wait(POLL_S):

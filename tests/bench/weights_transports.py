@@ -169,10 +169,10 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
 
 
 def _send(host: BroadcastHost, flat: FlatWeights, send_command: Callable[[Any], None]) -> None:
-    meeting = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, LIMIT_S)
-    send_command({"index": dump_index(flat.index), "meeting": meeting._asdict()})
-    with host.open(meeting) as group:
-        group.meet()
+    rendezvous = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, LIMIT_S)
+    send_command({"index": dump_index(flat.index), "meeting": rendezvous._asdict()})
+    with host.open(rendezvous) as group:
+        group.join()
         for content in flat.contents:
             group.send(content)
 

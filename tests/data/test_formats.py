@@ -38,7 +38,7 @@ def load(folder: Path, path: str, valid: str | None = None, model: Path | None =
     return load_datasets(config, SearchFolders(folder, folder), tokenizer, folder / "data.json")
 
 
-def complaint(folder: Path, path: str, **settings: Any) -> str:
+def load_error(folder: Path, path: str, **settings: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         load(folder, path, **settings)
     return str(caught.value)
@@ -115,14 +115,14 @@ def test_a_saved_folder_of_several_has_their_splits(tmp_path):
     actual = load(tmp_path, "saved", valid="saved")
     assert actual.valid is not None and (len(actual.train), len(actual.valid)) == (20, 4)
     assert len(load(tmp_path, "saved", split="hard").train) == 3
-    message = complaint(tmp_path, "saved", split="easy")
+    message = load_error(tmp_path, "saved", split="easy")
     assert message.endswith("has no split easy; it has train, test, hard") and message.startswith(
         "train_dataset.split: "
     )
 
 
 def test_a_split_of_one_file_is_refused(tmp_path):
-    message = complaint(tmp_path, write_lines(tmp_path / "rows.jsonl").name, split="test")
+    message = load_error(tmp_path, write_lines(tmp_path / "rows.jsonl").name, split="test")
     assert message.startswith("train_dataset.split: ") and "leave it out" in message
 
 
@@ -130,19 +130,19 @@ def test_a_split_of_one_file_is_refused(tmp_path):
 def test_what_only_the_hub_has_is_refused_of_files_and_folders(tmp_path, name):
     write_lines(tmp_path / "rows" / "train.jsonl")
     for path in ("rows", "rows/train.jsonl"):
-        message = complaint(tmp_path, path, **{name: "v2"})
+        message = load_error(tmp_path, path, **{name: "v2"})
         assert message.startswith(f"train_dataset.{name}: ") and message.endswith(f"has no {name} v2; leave it out")
 
 
 def test_a_split_of_a_saved_folder_of_one_is_refused(tmp_path):
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text("{}")
-    assert complaint(tmp_path, "saved", split="test").startswith("train_dataset.split: ")
+    assert load_error(tmp_path, "saved", split="test").startswith("train_dataset.split: ")
 
 
 @pytest.mark.parametrize("name", ["split", "subset", "revision"])
 def test_what_a_task_does_not_have_is_refused(tmp_path, name):
-    message = complaint(tmp_path, "addition", **{name: "hard"})
+    message = load_error(tmp_path, "addition", **{name: "hard"})
     assert message.startswith(f"train_dataset.{name}: ") and "task addition" in message
 
 
@@ -180,7 +180,7 @@ def test_a_damaged_file_is_told_by_its_name(tmp_path, name, content, text):
     pytest.importorskip("pyarrow")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
-    message = complaint(tmp_path, name.partition("/")[0])
+    message = load_error(tmp_path, name.partition("/")[0])
     assert message.startswith("train_dataset.path: ") and text in message
 
 
@@ -190,7 +190,7 @@ def test_a_package_that_is_missing_is_named_with_the_way_to_have_it(tmp_path, mo
 
     monkeypatch.setattr(arrow_tables, "import_module", missing)
     (tmp_path / "rows.parquet").touch()
-    message = complaint(tmp_path, "rows.parquet")
+    message = load_error(tmp_path, "rows.parquet")
     assert (
         message.startswith("train_dataset.path: ")
         and "install -c constraints.txt pyarrow" in message
@@ -304,7 +304,7 @@ def test_fields_says_what_rows_call_things(tmp_path):
     write_lines(tmp_path / "rows.jsonl", theirs)
     actual = load(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.sum"}).train
     assert actual.rows[3] == {"prompt": "3+3=", "answer": "6", "level": 1, "truth": {"sum": "6"}}
-    message = complaint(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.total"})
+    message = load_error(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.total"})
     assert message.endswith(
         "rows.jsonl:1: 'truth.total' (train_dataset.fields.answer) is missing; it has question, truth, level"
     )
@@ -355,7 +355,7 @@ def test_messages_without_an_answer_are_a_prompt(tmp_path):
     row = load(tmp_path, "rows.jsonl", model=model, type="rl").train.rows[0]
     assert (row["prompt"], row["answer"]) == (TALK[:3], "7")
     write_lines(tmp_path / "rows.jsonl", [{"messages": [USER]}])
-    assert "rows.jsonl:1: 'messages' has no message of the assistant" in complaint(tmp_path, "rows.jsonl", model=model)
+    assert "rows.jsonl:1: 'messages' has no message of the assistant" in load_error(tmp_path, "rows.jsonl", model=model)
 
 
 def test_values_that_arrow_fills_up_are_none_of_a_message(tmp_path):
@@ -375,7 +375,7 @@ def test_pairs_without_a_prompt_are_whole_texts(tmp_path):
 
 def test_messages_need_a_template_and_that_is_told_of_the_tokenizer(tmp_path):
     write_lines(tmp_path / "rows.jsonl", [{"prompt": [USER], "answer": "2"}])
-    assert complaint(tmp_path, "rows.jsonl").startswith("tokenizer_path: ")
+    assert load_error(tmp_path, "rows.jsonl").startswith("tokenizer_path: ")
 
 
 def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
@@ -384,7 +384,7 @@ def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
     model = chat_folder(tmp_path / "m", template)
     for rows in ([TALK, TALK[:2]], [TALK[:2], TALK[:2], TALK]):
         write_lines(tmp_path / "rows.jsonl", [{"messages": each} for each in rows])
-        message = complaint(tmp_path, "rows.jsonl", model=model, max_length=99)
+        message = load_error(tmp_path, "rows.jsonl", model=model, max_length=99)
         line = rows.index(TALK) + 1
         assert message.startswith(
             f"train_dataset.path: {tmp_path}/rows.jsonl:{line}: {model}/chat_template.jinja cannot"
@@ -404,4 +404,4 @@ def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
 )
 def test_messages_that_are_none_are_told_with_their_line(tmp_path, row, text):
     write_lines(tmp_path / "rows.jsonl", [row])
-    assert f"rows.jsonl:1: {text}" in complaint(tmp_path, "rows.jsonl")
+    assert f"rows.jsonl:1: {text}" in load_error(tmp_path, "rows.jsonl")

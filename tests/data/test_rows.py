@@ -54,13 +54,13 @@ def read(tmp_path):
 
 
 @pytest.fixture
-def complaint(read):
-    def complaint(*args, **settings):
+def load_error(read):
+    def load_error(*args, **settings):
         with pytest.raises(ConfigError) as caught:
             read(*args, **settings)
         return str(caught.value)
 
-    return complaint
+    return load_error
 
 
 def test_a_task_by_its_name_has_a_part_to_train_on_and_one_to_evaluate_on(read):
@@ -101,18 +101,18 @@ def test_the_order_of_keys_in_a_line_makes_no_other_row(read, tmp_path):
     assert read("a.jsonl").train.digest == read("b.jsonl").train.digest
 
 
-def test_a_folder_has_a_file_for_each_split(read, complaint, tmp_path):
+def test_a_folder_has_a_file_for_each_split(read, load_error, tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "train.jsonl").write_text('{"prompt": "a"}\n')
-    assert "has no valid.jsonl or validation.jsonl or test.jsonl" in complaint("rows", valid="rows")
+    assert "has no valid.jsonl or validation.jsonl or test.jsonl" in load_error("rows", valid="rows")
     (tmp_path / "rows" / "test.jsonl").write_text('{"prompt": "b"}\n')
     assert read("rows", valid="rows").valid.rows[0]["prompt"] == "b"
 
 
 @pytest.mark.parametrize("most", [None, 9])
-def test_an_empty_file_is_told_as_that(complaint, tmp_path, most):
+def test_an_empty_file_is_told_as_that(load_error, tmp_path, most):
     (tmp_path / "rows.jsonl").touch()
-    message = complaint("rows.jsonl", max_length=most)
+    message = load_error("rows.jsonl", max_length=most)
     assert message == f"train_dataset.path: {tmp_path / 'rows.jsonl'} has no rows: it is empty"
 
 
@@ -122,19 +122,19 @@ def test_a_row_is_named_by_its_own_place_also_where_others_are_left_out(read, tm
     assert [actual.place(index).rpartition(":")[2] for index in range(2)] == ["1", "4"]
 
 
-def test_rows_that_are_too_long_are_left_out(read, complaint, tmp_path):
+def test_rows_that_are_too_long_are_left_out(read, load_error, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n{"prompt": "ab"}\n')
     actual = read("rows.jsonl", max_length=3).train
     assert [row["prompt"] for row in actual.rows] == ["abc", "ab"]
     assert len(actual.row_hashes) == 2
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "ab", "answer": "c"}\n{"prompt": "ab", "answer": "cd"}\n')
     assert len(read("pairs.jsonl", max_length=4, kind="sft").train) == 1  # the token that ends an answer counts
-    assert "has no rows of at most 1 tokens (train_dataset.max_length)" in complaint("rows.jsonl", max_length=1)
+    assert "has no rows of at most 1 tokens (train_dataset.max_length)" in load_error("rows.jsonl", max_length=1)
 
 
-def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(complaint, tmp_path):
+def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(load_error, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1="}\n\n{"prompt": "eins und é"}\n', encoding="utf-8")
-    message = complaint("rows.jsonl", max_length=9)
+    message = load_error("rows.jsonl", max_length=9)
     assert message.startswith(f"train_dataset.path: {tmp_path / 'rows.jsonl'}:3: 'eins und é' cannot be tokenized")
     assert message.endswith(": it has no token for 'é'")
 
@@ -153,9 +153,9 @@ def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(com
         ("\n", "rl", "rows.jsonl has no rows"),
     ],
 )
-def test_an_error_in_a_file_says_its_line(complaint, tmp_path, content, kind, text):
+def test_an_error_in_a_file_says_its_line(load_error, tmp_path, content, kind, text):
     (tmp_path / "rows.jsonl").write_text(content)
-    message = complaint("rows.jsonl", kind=kind)
+    message = load_error("rows.jsonl", kind=kind)
     assert message.startswith("train_dataset.path: ") and text in message
 
 
@@ -183,8 +183,8 @@ def test_an_error_in_a_file_says_its_line(complaint, tmp_path, content, kind, te
         ({"name": "no_such_package.x:Task"}, "task.name: no_such_package.x cannot be imported: ModuleNotFoundError"),
     ],
 )
-def test_what_cannot_be_had_is_one_message_that_begins_with_its_key(complaint, tmp_path, words, text):
-    message = complaint(**words)
+def test_what_cannot_be_had_is_one_message_that_begins_with_its_key(load_error, tmp_path, words, text):
+    message = load_error(**words)
     assert text.replace("MINE", str(tmp_path / "mine.py")) in message
     assert "Traceback" not in message
 
@@ -198,9 +198,9 @@ def test_what_cannot_be_had_is_one_message_that_begins_with_its_key(complaint, t
         ("raise SystemExit(3)\n", "line 1: SystemExit: 3"),
     ],
 )
-def test_a_file_that_cannot_be_imported_says_the_line_and_the_error(complaint, tmp_path, source, text):
+def test_a_file_that_cannot_be_imported_says_the_line_and_the_error(load_error, tmp_path, source, text):
     (tmp_path / "broken.py").write_text(source)
-    message = complaint(name="broken.py:Task")
+    message = load_error(name="broken.py:Task")
     assert message.startswith(f"task.name: broken.py cannot be imported: {tmp_path / 'broken.py'} {text}")
 
 

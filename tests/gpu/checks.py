@@ -97,7 +97,7 @@ def varlen(device: torch.device, small: bool) -> Result:
 
 def _in_order(engine: TrainEngine, sequences: Sequences) -> Tensor:
     """Log-probabilities of the tokens in the loss, in the order of sequences."""
-    micros = engine.cut(sequences, range(len(sequences)))
+    micros = engine.micro_batches(sequences, range(len(sequences)))
     logprobs = sequences.scatter(micros, engine.logprobs(micros, 1.0))
     return torch.from_numpy(logprobs[sequences.target_mask])
 

@@ -67,7 +67,7 @@ def learn(engine: TrainEngine, sequences: Sequences) -> float:
     def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
         return -logprobs.sum() / num
 
-    return engine.accumulate(engine.cut(sequences, range(len(sequences))), loss)
+    return engine.accumulate(engine.micro_batches(sequences, range(len(sequences))), loss)
 
 
 def on_cpu(folder: Path, sequences: Sequences) -> tuple[Tensor, dict[str, Tensor]]:

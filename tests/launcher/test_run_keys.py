@@ -196,8 +196,8 @@ def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_fr
         words = (f"cluster.fileroot={tmp_path}", "experiment_name=x", f"recover.mode={mode}")
         recover = loaded(kind, *words).config.recover
         death = RestartPolicy(recover.mode, recover.retries).decide("trainer/0", -9, True, False).kind
-        goes_on = [plan_of(kind, *words, f"trial_name={name}").run_directory.state for name in ("with", "without")]
-        assert (death, *(state == "continues" for state in goes_on)) == message, mode
+        states = [plan_of(kind, *words, f"trial_name={name}").run_directory.state for name in ("with", "without")]
+        assert (death, *(state == "continues" for state in states)) == message, mode
 
 
 def test_recover_retries_is_how_often_in_a_row(tmp_path):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from areal_like.config.experiment import GRPOConfig, SFTConfig
-from areal_like.observe.extras import Extras, ExtrasWriter
 from areal_like.observe.joiner import MetricJoiner, rewind_metrics
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.observer import Observer
 from areal_like.observe.reading import read_metrics
 from areal_like.observe.summary import read_run_record
+from areal_like.observe.tracker_samples import Extras, ExtrasWriter
 from areal_like.observe.trackers.base import Tracker
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.observe.writer import MetricWriter
@@ -84,8 +84,8 @@ class Scene:
         self.write("rollout", step, attempt, reward__mean=0.5)
         self.write("trainer", step, attempt, train__loss=loss)
 
-    def look(self) -> list[dict[str, Any]]:
-        self.observer._look()
+    def poll(self) -> list[dict[str, Any]]:
+        self.observer._poll()
         return self.lines()
 
     def lines(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
@@ -100,11 +100,11 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 def test_a_step_is_one_line_when_trainer_and_controller_have_spoken(scene: Scene) -> None:
     scene.write("rollout", 1, reward__mean=0.5)
-    assert scene.look() == []
+    assert scene.poll() == []
     scene.write("trainer", 1, train__loss=1.5)
-    (line,) = scene.look()
+    (line,) = scene.poll()
     assert (line["step"], line["attempt"], line["reward/mean"], line["train/loss"]) == (1, 1, 0.5, 1.5)
-    assert scene.look() == [line]
+    assert scene.poll() == [line]
     assert scene.received == [("step", 1, {"reward/mean": 0.5, "train/loss": 1.5})]
     assert scene.trackers[0].calls == [(1, ["reward/mean", "train/loss"])]
 
@@ -112,7 +112,7 @@ def test_a_step_is_one_line_when_trainer_and_controller_have_spoken(scene: Scene
 def test_without_a_controller_the_trainer_alone_makes_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(tmp_path, monkeypatch, SFTConfig)
     scene.write("trainer", 1, train__loss=1.5, eval__loss=2.0)
-    assert [sorted(line) for line in scene.look()] == [
+    assert [sorted(line) for line in scene.poll()] == [
         ["attempt", "step", "time", "train/loss"],
         ["attempt", "eval/loss", "step", "time"],
     ]
@@ -120,12 +120,12 @@ def test_without_a_controller_the_trainer_alone_makes_the_line(tmp_path: Path, m
 
 def test_an_evaluation_is_a_line_of_its_own_whenever_it_comes(scene: Scene) -> None:
     scene.write("rollout", 0, eval__score=0.4)
-    assert [line["eval/score"] for line in scene.look()] == [0.4]
+    assert [line["eval/score"] for line in scene.poll()] == [0.4]
     scene.step(1)
     scene.step(2)
-    scene.look()
+    scene.poll()
     scene.write("rollout", 1, eval__score=0.6)
-    assert [line["step"] for line in scene.look()] == [0, 1, 2, 1]
+    assert [line["step"] for line in scene.poll()] == [0, 1, 2, 1]
     assert [(kind, step) for kind, step, _ in scene.received] == [("eval", 0), ("step", 1), ("step", 2), ("eval", 1)]
     assert read_metrics(scene.run.directory)[1]["eval/score"] == 0.6
 
@@ -134,19 +134,19 @@ def test_two_evaluations_that_one_version_answered_are_both_kept(scene: Scene) -
     """The second may begin before a new version comes: neither takes the other's place, not even when read again."""
     scene.write("rollout", 1, eval__due_step=0, eval__score=0.4, eval__samples=10)
     scene.write("rollout", 1, eval__due_step=1, eval__score=0.6, eval__samples=90)
-    assert [line["eval/score"] for line in scene.look()] == [0.4, 0.6]
+    assert [line["eval/score"] for line in scene.poll()] == [0.4, 0.6]
     scene.begin()
-    assert [line["eval/score"] for line in scene.look()] == [0.4, 0.6]
+    assert [line["eval/score"] for line in scene.poll()] == [0.4, 0.6]
     scene.write("rollout", 1, attempt=2, eval__due_step=1, eval__score=0.7, eval__samples=90)
-    assert [line["eval/score"] for line in scene.look()] == [0.4, 0.6, 0.7]
+    assert [line["eval/score"] for line in scene.poll()] == [0.4, 0.6, 0.7]
     assert [line["eval/score"] for line in read_run_record(scene.run.directory).evaluations] == [0.4, 0.7]
 
 
 def test_values_that_come_after_the_line_of_their_step_are_not_lost(scene: Scene) -> None:
     scene.step(1)
-    scene.look()
+    scene.poll()
     scene.write("trainer", 1, perf__checkpoint_s=0.3)
-    scene.look()
+    scene.poll()
     (merged,) = read_metrics(scene.run.directory)
     assert merged["perf/checkpoint_s"] == 0.3 and merged["train/loss"] == 1.0
     assert len(scene.received) == 1
@@ -155,7 +155,7 @@ def test_values_that_come_after_the_line_of_their_step_are_not_lost(scene: Scene
 def test_a_step_that_one_process_skipped_does_not_wait_for_ever(scene: Scene) -> None:
     scene.write("trainer", 1, train__loss=1.0)
     scene.step(2)
-    assert [line["step"] for line in scene.look()] == [1, 2]
+    assert [line["step"] for line in scene.poll()] == [1, 2]
 
 
 def test_half_a_step_is_written_at_the_end(scene: Scene) -> None:
@@ -170,13 +170,13 @@ def test_an_observer_that_begins_again_goes_on_after_what_is_there(scene: Scene)
     scene.step(1)
     scene.write("rollout", 1, eval__score=0.5)
     scene.write("rollout", 2, reward__mean=0.5)
-    scene.look()
+    scene.poll()
     with (scene.run.directory / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step":2,"rew')
     scene.begin()
     scene.write("trainer", 2, train__loss=2.0)
     scene.step(3)
-    lines = scene.look()
+    lines = scene.poll()
     assert [(line["step"], "eval/score" in line) for line in lines] == [(1, False), (1, True), (2, False), (3, False)]
     assert [step for _, step, _ in scene.received] == [1, 1, 2, 3]
     assert scene.trackers[1].calls[0] == ("rewind", 1)
@@ -187,14 +187,14 @@ def test_a_recovery_cuts_back_and_repeated_steps_are_told_again(scene: Scene) ->
         scene.step(step, loss=1.0)
     scene.write("rollout", 2, eval__score=0.5)
     scene.write("rollout", 4, reward__mean=0.9)
-    scene.look()
+    scene.poll()
     scene.observer.rewind(step=2, attempt=1)
     assert [line["step"] for line in scene.lines()] == [1, 2, 2]
     assert [line["step"] for line in scene.lines("metrics.attempt-1.jsonl")] == [3]
     assert [line["step"] for line in scene.lines("metrics/attempt-1/rollout-0.jsonl")] == [3, 4]
     for step in (3, 4):
         scene.step(step, attempt=2, loss=0.5)
-    assert [(line["step"], line["attempt"]) for line in scene.look()] == [(1, 1), (2, 1), (2, 1), (3, 2), (4, 2)]
+    assert [(line["step"], line["attempt"]) for line in scene.poll()] == [(1, 1), (2, 1), (2, 1), (3, 2), (4, 2)]
     assert scene.lines()[-1]["reward/mean"] == 0.5, "the controller's earlier word on step 4 is of a life that is over"
     calls = scene.trackers[0].calls
     assert [step for step, _ in calls[:4]] == [1, 2, 2, 3] and calls[4] == ("rewind", 2)
@@ -228,7 +228,7 @@ def test_a_cut_that_was_interrupted_is_completed_by_a_second_one(tmp_path: Path)
 def test_an_observer_that_cannot_write_says_so_and_the_run_goes_on(scene: Scene) -> None:
     (scene.run.directory / "metrics.jsonl").mkdir()
     scene.step(1)
-    scene.observer._try(scene.observer._look)
+    scene.observer._try(scene.observer._poll)
     assert isinstance(scene.observer.failure, IsADirectoryError)
     assert len(scene.warnings) == 1 and "metrics are no longer joined" in scene.warnings[0]
     scene.observer.drain()
@@ -257,7 +257,7 @@ def test_what_happens_before_the_first_step_is_told_once(tmp_path: Path) -> None
     totals: list[int] = []
     milestones = Milestones(ledger, lambda what, when: calls.append((what, when)), totals.append)
     ledger.write_text(earlier)  # as a controller leaves it that begins
-    milestones.look()
+    milestones.poll()
     events = [
         {"event": "begun", "attempt": 2, "time": 1.5, "steps": 40},
         {"event": "submitted", "attempt": 2, "time": 2.0},
@@ -265,10 +265,10 @@ def test_what_happens_before_the_first_step_is_told_once(tmp_path: Path) -> None
     ]
     with ledger.open("a") as file:
         file.write("".join(json.dumps(event) + "\n" for event in events) + '{"event":"batc')
-    milestones.look()
+    milestones.poll()
     with ledger.open("a") as file:
         file.write('hed","attempt":2,"time":4.0}\n{"event":"batched","attempt":2,"time":5.0}\n')
-    milestones.look()
+    milestones.poll()
     assert calls == [("weights are served", 2.0), ("first batch", 4.0)]
     assert totals == [40]
 
@@ -279,12 +279,12 @@ def test_samples_are_passed_on_once_over_recoveries_and_resumes(scene: Scene) ->
 
     write(1, 1)
     write(2, 1)
-    scene.observer._look()
+    scene.observer._poll()
     scene.observer.rewind(1, 1)
     write(2, 2)
-    scene.observer._look()
+    scene.observer._poll()
     assert scene.trackers[0].calls == [("train", 1), ("train", 2), ("rewind", 1), ("train", 2)]
     scene.begin()
     write(3, 3)
-    scene.observer._look()
+    scene.observer._poll()
     assert scene.trackers[1].calls == [("train", 3)]

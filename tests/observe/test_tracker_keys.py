@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from areal_like.config.sections.trackers import is_enabled
-from areal_like.observe.extras import Extras
+from areal_like.observe.tracker_samples import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.observe.trackers.run_ids import FILE

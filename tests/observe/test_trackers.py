@@ -13,7 +13,7 @@ import pytest
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.sections.trackers import TRACKERS, is_enabled
 from areal_like.config.sections.trackers import LogExtras as LogExtrasConfig
-from areal_like.observe.extras import Extras
+from areal_like.observe.tracker_samples import Extras
 from areal_like.observe.trackers import fan_out, open_tracker
 from areal_like.observe.trackers.base import Tracker
 from areal_like.observe.trackers.fan_out import Trackers

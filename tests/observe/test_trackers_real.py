@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.observe.extras import Extras
+from areal_like.observe.tracker_samples import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.process.run import Run
 from tests.support.rollout_world import grpo

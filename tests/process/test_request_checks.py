@@ -183,11 +183,11 @@ def test_a_call_that_ends_just_when_its_server_is_ended_leaves_no_fault_in_the_l
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
-        begun, goes_on = asyncio.Event(), asyncio.Event()
+        begun, may_continue = asyncio.Event(), asyncio.Event()
 
         async def hold(request: web.Request) -> web.Response:
             begun.set()
-            await goes_on.wait()
+            await may_continue.wait()
             return json_response({})
 
         app = application(None)
@@ -199,7 +199,7 @@ def test_a_call_that_ends_just_when_its_server_is_ended_leaves_no_fault_in_the_l
         server: Any = served._runner._server
         while not any(protocol._handler_waiter for protocol in server.connections):
             await asyncio.sleep(0)
-        goes_on.set()
+        may_continue.set()
         closing.cancel()
         await asyncio.wait([closing, request])
 

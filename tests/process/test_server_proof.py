@@ -198,8 +198,8 @@ def test_an_answer_is_read_however_it_comes_and_nothing_may_follow_it() -> None:
     *before, last = (question.feed(head[at : at + 1]) for at in range(len(head)))
     assert before == [None] * (len(head) - 1) and last is not None and last.is_whole and last.proof == "abc"
     for rest in (head + b"x", head.replace(b" 0", b" 3"), head.replace(b"200", b"404")):
-        greeting = ProofRequest(("127.0.0.1", 80)).feed(rest)
-        assert greeting is not None and not greeting.is_whole
+        proof_response = ProofRequest(("127.0.0.1", 80)).feed(rest)
+        assert proof_response is not None and not proof_response.is_whole
     for garbage in (b"SSH-2.0", b"HTTP/1.1 200" + b"x" * (1 << 14)):
         with pytest.raises(ProofFailed, match="does not speak HTTP"):
             ProofRequest(("127.0.0.1", 80)).feed(garbage)

@@ -175,7 +175,7 @@ def test_only_what_appeared_since_and_is_mapped_below_is_written_down(tmp_path: 
     watch = SegmentRecorder(tmp_path / "segments-test.json")
     mine = SharedMemory(create=True, size=4096)  # this process is not below itself
     try:
-        watch.look()
+        watch.poll()
         assert not (tmp_path / "segments-test.json").exists()
     finally:
         watch.close()

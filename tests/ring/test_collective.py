@@ -49,12 +49,12 @@ def weights(server: Server, version: int) -> FlatWeights:
     return flatten(version, tensors, probe, server.run.run_id, max_bucket_bytes=BUCKET)
 
 
-def body(flat: FlatWeights, meeting: Rendezvous) -> dict[str, Any]:
+def body(flat: FlatWeights, rendezvous: Rendezvous) -> dict[str, Any]:
     facts = {"version": flat.index.version, "transport": "collective", "folder": None, "mode": "keep"}
     return {
         **facts,
         "index": dump_index(flat.index),
-        "meeting": meeting._asdict(),
+        "meeting": rendezvous._asdict(),
         "probe": dump_index(flat.index)["probe"],
     }
 
@@ -66,15 +66,15 @@ class Trainer:
         self.host = BroadcastHost("127.0.0.1", 0)
         self._number = 0
 
-    def meeting(self, world: int) -> Rendezvous:
+    def rendezvous(self, world: int) -> Rendezvous:
         self._number += 1
         return Rendezvous(self.host.host, self.host.port, f"g{self._number}", "gloo", 1, world, 60.0)
 
     def give(self, server: Server, flat: FlatWeights) -> Any:
         """What the server says in the end, or refuses by."""
-        meeting = self.meeting(2)
-        staged = Beside(lambda: call(server, "stage_weights", body(flat, meeting)))
-        broken = send(self.host, meeting, flat)
+        rendezvous = self.rendezvous(2)
+        staged = Beside(lambda: call(server, "stage_weights", body(flat, rendezvous)))
+        broken = send(self.host, rendezvous, flat)
         answer = staged.wait()
         if isinstance(answer, Exception):
             assert broken is None or isinstance(broken, GroupBroken)
@@ -83,10 +83,10 @@ class Trainer:
         return call(server, "commit_weights", {"version": flat.index.version, "mode": "keep"})
 
 
-def send(host: BroadcastHost, meeting: Rendezvous, flat: FlatWeights) -> GroupBroken | None:
+def send(host: BroadcastHost, rendezvous: Rendezvous, flat: FlatWeights) -> GroupBroken | None:
     try:
-        with host.open(meeting) as group:
-            group.meet()
+        with host.open(rendezvous) as group:
+            group.join()
             for content in flat.contents:
                 group.send(content)
     except GroupBroken as broken:
@@ -147,9 +147,9 @@ def test_a_bucket_that_is_corrupted_on_the_way_is_refused_by_its_tensor(server: 
 
 def test_a_stale_version_and_one_without_a_layer_are_refused_before_sending(server, trainer) -> None:
     stale = weights(server, 2)
-    refusal = call(server, "stage_weights", body(stale, trainer.meeting(2)))
+    refusal = call(server, "stage_weights", body(stale, trainer.rendezvous(2)))
     assert refusal.status == 409 and "version 2 of the weights is not newer than 3" in refusal.message
-    shallow = body(weights(server, 4), trainer.meeting(2))
+    shallow = body(weights(server, 4), trainer.rendezvous(2))
     tensors = [each for each in shallow["index"]["tensors"] if ".layers.2." not in each["name"]]
     shallow["index"] = {**shallow["index"], "tensors": tensors}
     refusal = call(server, "stage_weights", shallow)
@@ -165,8 +165,8 @@ def test_what_was_not_staged_cannot_be_committed(server: Server) -> None:
 
 def test_a_trainer_that_is_killed_in_the_middle_leaves_the_old_weights_in_use(server: Server) -> None:
     stuck = Member("stick", world=2)
-    meeting = Rendezvous("127.0.0.1", stuck.port, "g", "gloo", 1, 2, 60.0)
-    staging = Beside(lambda: call(server, "stage_weights", body(weights(server, 5), meeting)))
+    rendezvous = Rendezvous("127.0.0.1", stuck.port, "g", "gloo", 1, 2, 60.0)
+    staging = Beside(lambda: call(server, "stage_weights", body(weights(server, 5), rendezvous)))
     stuck.until_met()
     stuck.kill()
     refusal = staging.wait()
@@ -199,12 +199,12 @@ def test_after_a_server_is_killed_in_a_transfer_the_other_keeps_the_old_weights(
 ) -> None:
     flat = weights(server, 6)
     with another(server, 1) as (dies, process):
-        meeting = trainer.meeting(3)
-        stays_body, dies_body = body(flat, meeting), body(flat, meeting._replace(first_rank=2))
+        rendezvous = trainer.rendezvous(3)
+        stays_body, dies_body = body(flat, rendezvous), body(flat, rendezvous._replace(first_rank=2))
         stays = Beside(lambda: call(server, "stage_weights", stays_body))
         dying = Beside(lambda: call(dies, "stage_weights", dies_body))
-        with trainer.host.open(meeting) as group:
-            group.meet()
+        with trainer.host.open(rendezvous) as group:
+            group.join()
             group.send(flat.contents[0])
             os.kill(process.pid, signal.SIGKILL)
             process.wait()

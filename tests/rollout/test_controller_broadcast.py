@@ -40,7 +40,7 @@ class Taker(FakeServer):
         self.refuses: list[tuple[int, str]] = []
         self.dies = False
         self.never_takes_part = ""
-        self.meetings: list[dict[str, Any]] = []
+        self.rendezvous_bodies: list[dict[str, Any]] = []
         self.modes: list[str] = []
         self.trainer: Trainer | None = None
         self.staged = -1
@@ -56,7 +56,7 @@ class Taker(FakeServer):
         body = await read_json(request)
         assert body["transport"] == "collective" and body["folder"] is None
         assert body["index"]["version"] == body["version"]
-        self.meetings.append(body["meeting"])
+        self.rendezvous_bodies.append(body["meeting"])
         self.modes.append(body["mode"])
         if self.refuses:
             status, message = self.refuses.pop(0)
@@ -105,7 +105,7 @@ class Trainer:
     async def until_sent(self, group: str) -> str:
         """The failure that all servers of the group report."""
         self._waiting[group] = self._waiting.get(group, 0) + 1
-        world = next(meeting["world"] for meeting in self.groups if meeting["group"] == group)
+        world = next(rendezvous["world"] for rendezvous in self.groups if rendezvous["group"] == group)
         over = self._over.setdefault(group, asyncio.get_running_loop().create_future())
         if self._waiting[group] == world - 1 and not over.done():
             over.set_result("")
@@ -116,9 +116,9 @@ class Trainer:
             self.offered.append(self.version)
             reply = await self.world.json("/send", {"version": self.version})
             self.ended = bool(reply.get("end"))
-            if meeting := reply.get("meeting"):
-                self.groups.append(meeting)
-                await self._watch(meeting["group"])
+            if rendezvous := reply.get("meeting"):
+                self.groups.append(rendezvous)
+                await self._watch(rendezvous["group"])
 
     async def _watch(self, group: str) -> None:
         over = self._over.setdefault(group, asyncio.get_running_loop().create_future())
@@ -173,14 +173,16 @@ def test_all_servers_that_are_there_get_a_version_in_one_group(tmp_path) -> None
         for version in (0, 1):
             await trainer.publish(version)
             await until_served(world, version)
-        assert [meeting["world"] for meeting in trainer.groups] == [3, 3]
-        secrets = {meeting["group"].partition(".")[2] for meeting in trainer.groups}  # so that no other can be in one
+        assert [rendezvous["world"] for rendezvous in trainer.groups] == [3, 3]
+        secrets = {
+            rendezvous["group"].partition(".")[2] for rendezvous in trainer.groups
+        }  # so that no other can be in one
         assert len(secrets) == 2 and all(len(secret) == 32 for secret in secrets)
-        assert {server.meetings[0]["first_rank"] for server in (first, second)} == {1, 2}
-        assert {meeting["backend"] for meeting in trainer.groups} == {"gloo"}
+        assert {server.rendezvous_bodies[0]["first_rank"] for server in (first, second)} == {1, 2}
+        assert {rendezvous["backend"] for rendezvous in trainer.groups} == {"gloo"}
         assert first.log == second.log == ["stage 0", "commit 0", "stage 1", "commit 1"]
         assert first.modes == ["wait", "wait"]
-        assert {meeting["timeout_s"] for meeting in first.meetings} == {77}
+        assert {rendezvous["timeout_s"] for rendezvous in first.rendezvous_bodies} == {77}
         assert world.controller.servers.times.take()["perf/read_back_share"] == 0.75
 
     scenario(tmp_path, test, "rollout.update_mode=wait", "weights.broadcast.timeout_s=77")
@@ -224,7 +226,7 @@ def test_a_server_that_refuses_once_gets_it_again_after_the_others(tmp_path) -> 
         refuses.refuses = [(409, "version 0 of the weights: tensor model.norm.weight is corrupted")]
         await trainer.publish(0)
         await until_served(world, 0)
-        assert [meeting["world"] for meeting in trainer.groups] == [3, 2, 2]
+        assert [rendezvous["world"] for rendezvous in trainer.groups] == [3, 2, 2]
         assert sound.log == refuses.log == ["stage 0", "commit 0"]
 
     scenario(tmp_path, test)
@@ -269,7 +271,7 @@ def test_a_server_that_comes_later_is_sent_the_newest_version_in_a_group_of_its_
         late = await add(world, trainer, 1)
         await until_served(world, 4)
         assert (first.log, late.log) == (["stage 4", "commit 4"], ["stage 4", "commit 4"])
-        assert [meeting["world"] for meeting in trainer.groups] == [2, 2]
+        assert [rendezvous["world"] for rendezvous in trainer.groups] == [2, 2]
 
     scenario(tmp_path, test)
 
@@ -289,7 +291,7 @@ def test_a_trainer_that_has_gone_on_is_waited_for_with_the_newer_version(tmp_pat
 
 
 def numbers(server: Taker) -> list[int]:
-    return [int(Rendezvous(**meeting).title.rpartition("-")[2]) for meeting in server.meetings]
+    return [int(Rendezvous(**rendezvous).title.rpartition("-")[2]) for rendezvous in server.rendezvous_bodies]
 
 
 def test_a_version_published_while_the_trainer_still_asks_is_sent_in_one_round(tmp_path, monkeypatch) -> None:
@@ -332,7 +334,7 @@ def test_a_server_that_never_takes_part_does_not_hold_up_the_others(tmp_path) ->
             await trainer.publish(version)
             await world.until(partial(_serves, sound, version))
         assert sound.log == ["stage 0", "commit 0", "stage 1", "commit 1"]
-        assert [meeting["world"] for meeting in sound.meetings].count(3) <= 1
+        assert [rendezvous["world"] for rendezvous in sound.rendezvous_bodies].count(3) <= 1
         away.never_takes_part = ""
         await until_served(world, 1)
         await trainer.publish(2)
@@ -354,7 +356,7 @@ def test_a_server_that_never_takes_part_ends_the_run_after_growing_waits(tmp_pat
         with pytest.raises(Failure, match=words):
             async with asyncio.timeout(60):
                 await world.life
-        assert len(server.meetings) == 4
+        assert len(server.rendezvous_bodies) == 4
         assert time.monotonic() - began > (1 + 2 + 4) * weight_broadcast.RETRY_S
 
     scenario(tmp_path, test)

@@ -102,13 +102,13 @@ def test_a_forwarded_proof_request_is_answered_for_the_servers_own_port() -> Non
 
         stranger = await Listener(passing_on(server.port)).start()
         for address, is_proven in ((f"127.0.0.1:{server.port}", True), (f"127.0.0.1:{stranger.port}", False)):
-            greeting = await request_proof(address)
-            assert greeting.start_id == SEAL and len(greeting.proof) == 64
+            proof_response = await request_proof(address)
+            assert proof_response.start_id == SEAL and len(proof_response.proof) == 64
             if is_proven:
-                ProofVerifier(SECRET, SEAL).check(greeting)
+                ProofVerifier(SECRET, SEAL).check(proof_response)
                 continue
             with pytest.raises(ProofFailed, match="does not prove that it knows the secret"):
-                ProofVerifier(SECRET, SEAL).check(greeting)
+                ProofVerifier(SECRET, SEAL).check(proof_response)
         await stranger.close()
         await server.close()
         await stranger.close()
@@ -249,10 +249,10 @@ def test_a_server_that_answers_like_ours_without_a_proof_does_not_get_the_key(tm
 def test_a_server_of_ours_proves_its_identity_on_its_port(tmp_path: Path) -> None:
     async def main() -> None:
         async with running() as server:
-            greeting = await request_proof(server.address)
-            assert greeting.is_ours and RUN_HEADER not in greeting.start_id
-            ProofVerifier(KEY).check(greeting)
+            proof_response = await request_proof(server.address)
+            assert proof_response.is_ours and RUN_HEADER not in proof_response.start_id
+            ProofVerifier(KEY).check(proof_response)
             with pytest.raises(ProofFailed):
-                ProofVerifier("another key").check(greeting)
+                ProofVerifier("another key").check(proof_response)
 
     asyncio.run(main())

@@ -166,9 +166,9 @@ class World:
     async def frame(self, path: str, body: Any, who: str = "trainer/0") -> Frame:
         return await (await self.caller(who)).frame("POST", self._served.address, path, body)
 
-    async def until(self, look: Callable[[], Any], limit_s: float = 60.0) -> Any:
+    async def until(self, condition: Callable[[], Any], limit_s: float = 60.0) -> Any:
         async with asyncio.timeout(limit_s):
-            while not (result := look()):
+            while not (result := condition()):
                 await asyncio.sleep(0.005)
         return result
 

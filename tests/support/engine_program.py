@@ -48,7 +48,7 @@ class Program:
 
     def end(self, gentle_s: float = 0.0) -> None:
         """With so long to end by itself; then at once. Python's resource trackers may do their work before."""
-        self._segments.look()
+        self._segments.poll()
         if gentle_s and self.is_alive:
             self._popen.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):

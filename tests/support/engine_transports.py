@@ -18,7 +18,7 @@ from tests.support.embedded_adapters import logprobs_by, with_peft, write_adapte
 from tests.support.engines import PROBE
 from tests.support.server_session import ServerSession
 
-MEETING_S = 60.0
+RENDEZVOUS_TIMEOUT_S = 60.0
 
 
 async def send(
@@ -43,14 +43,16 @@ async def send(
 async def send_flat(one: ServerSession, flat: FlatWeights, **changes: Any) -> dict[str, Any]:
     processes = (await one.get("/health")).get("processes", 1)
     host = BroadcastHost("127.0.0.1", 0)
-    meeting = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 1 + processes, MEETING_S)
+    rendezvous = Rendezvous(
+        host.host, host.port, f"v{flat.index.version}", "gloo", 1, 1 + processes, RENDEZVOUS_TIMEOUT_S
+    )
     probe = flat.index.probe
     body = {
         **{"version": flat.index.version, "folder": None, "probe": None if probe is None else probe._asdict()},
-        **{"transport": "collective", "meeting": meeting._asdict(), "index": dump_index(flat.index), "mode": "auto"},
+        **{"transport": "collective", "meeting": rendezvous._asdict(), "index": dump_index(flat.index), "mode": "auto"},
         **changes,
     }
-    group = host.open(meeting)
+    group = host.open(rendezvous)
     sending = asyncio.ensure_future(asyncio.to_thread(_send, group, flat))
     try:
         results: dict[str, Any] = await one.post("/control/update_weights", body)
@@ -66,7 +68,7 @@ async def send_flat(one: ServerSession, flat: FlatWeights, **changes: Any) -> di
 
 def _send(group: BroadcastGroup, flat: FlatWeights) -> None:
     with group:
-        group.meet()
+        group.join()
         for content in flat.contents:
             group.send(content)
 

@@ -124,12 +124,12 @@ def runner(folder):
     return run
 
 
-async def _run(folder, leases, server, workflow, max_in_flight, meet=None, **options):
+async def _run(folder, leases, server, workflow, max_in_flight, meanwhile=None, **options):
     async with open_server(server), open_controller(leases(server.address)) as controller:
         async with open_worker(folder, controller.address, workflow, max_in_flight, **options) as worker:
             working = asyncio.create_task(worker.work())
-            if meet is not None:
-                await meet(controller, server, worker)
+            if meanwhile is not None:
+                await meanwhile(controller, server, worker)
             await asyncio.wait_for(working, 60)
         return controller
 

@@ -30,13 +30,13 @@ def run(world: World, folder: str, out: str) -> None:
     rows = np.arange(5)[world.rank :: world.size]
 
     def logprobs(model: Any) -> float:
-        values = model.logprobs(model.cut(sequences, rows), 1.0)
+        values = model.logprobs(model.micro_batches(sequences, rows), 1.0)
         return world.sum([float(sum(each.double().sum() for each in values))])[0]
 
     before = logprobs(reference)
     steps = []
     for step in range(5):
-        part = engine.accumulate(engine.cut(sequences, rows), lambda _, result, entropy: -result.sum() / 20)
+        part = engine.accumulate(engine.micro_batches(sequences, rows), lambda _, result, entropy: -result.sum() / 20)
         steps.append(engine.step(step, part))
     result = {"steps": steps, "before": before, "reference": logprobs(reference), "after": logprobs(engine)}
     weights = {**dict(engine.export_weights()), **dict(engine.export_weights(adapter_only=True))}

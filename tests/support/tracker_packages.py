@@ -49,9 +49,9 @@ def wandb_records(file: Path) -> Iterator[Any]:
     data, at, whole = file.read_bytes(), HEADER, b""
     assert data[:4] == b":W&B"
     while at + HEADER <= len(data):
-        room = BLOCK - at % BLOCK
-        if room < HEADER:
-            at += room
+        left = BLOCK - at % BLOCK
+        if left < HEADER:
+            at += left
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + HEADER])
         chunk = data[at + HEADER : at + HEADER + length]

@@ -33,17 +33,17 @@ def model(version: int = 3) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def flat(version: int = 3, room: FlatWeights | None = None) -> FlatWeights:
-    return flatten(version, model(version).items(), None, "run-1", room, max_bucket_bytes=4000)
+def flat(version: int = 3, buffer: FlatWeights | None = None) -> FlatWeights:
+    return flatten(version, model(version).items(), None, "run-1", buffer, max_bucket_bytes=4000)
 
 
-def meeting(host: BroadcastHost, world: int, group: str = "g", timeout_s: float = LIMIT_S) -> Rendezvous:
+def rendezvous(host: BroadcastHost, world: int, group: str = "g", timeout_s: float = LIMIT_S) -> Rendezvous:
     return Rendezvous(host.host, host.port, group, "gloo", 1, world, timeout_s)
 
 
 def send(host: BroadcastHost, at: Rendezvous, contents: Iterable[torch.Tensor]) -> None:
     with host.open(at) as group:
-        group.meet()
+        group.join()
         for content in contents:
             group.send(content)
 
@@ -95,17 +95,17 @@ class Process:
 
 def _receive_for_ever(port: int, rank: int, world: int) -> None:
     print("ready", flush=True)
-    room = torch.empty(1_000_000, dtype=torch.uint8)
+    buffer = torch.empty(1_000_000, dtype=torch.uint8)
     with join_group(Rendezvous("127.0.0.1", port, "g", "gloo", 1, world, LIMIT_S), rank) as group:
         while True:
-            group.receive(room)
+            group.receive(buffer)
 
 
 def _send_for_ever(world: int, is_stuck: bool) -> None:
     host = BroadcastHost("127.0.0.1", 0)
     print("ready", host.port, flush=True)
-    with host.open(meeting(host, world)) as group:
-        group.meet()
+    with host.open(rendezvous(host, world)) as group:
+        group.join()
         print("met", flush=True)
         while True:
             time.sleep(LIMIT_S) if is_stuck else group.send(torch.zeros(1_000_000, dtype=torch.uint8))

@@ -39,7 +39,7 @@ def ranks(size: int, *jobs: dict[str, Any]) -> None:
     assert [rank.returncode for rank in started] == [0] * size, "\n".join(errors)
 
 
-def goes_on(run: Run, source: Run, step: int) -> Run:
+def resumed(run: Run, source: Run, step: int) -> Run:
     return start_from(run, source.checkpoints / f"step_{step:06}", step, attempt=2)
 
 
@@ -58,16 +58,16 @@ def test_what_four_ranks_left_two_go_on_with_and_then_one(tmp_path):
         train(whole[kind], 2, world())
     ranks(4, *[{"run": str(fours[kind].directory), "steps": 2} for kind in SETTINGS])
     for kind in SETTINGS:
-        goes_on(twos[kind], fours[kind], 2)
-        goes_on(ones[kind], whole[kind], 2)
+        resumed(twos[kind], fours[kind], 2)
+        resumed(ones[kind], whole[kind], 2)
     jobs = [{"run": str(run[kind].directory), "steps": 3} for run in (twos, ones) for kind in SETTINGS]
     ranks(2, *jobs)
 
     for kind in SETTINGS:
-        train(goes_on(whole[kind], whole[kind], 2), 4, world())
+        train(resumed(whole[kind], whole[kind], 2), 4, world())
         expected = load_file(whole[kind].checkpoints / "step_000004" / "model.safetensors")
         for source in (twos, ones):
-            train(goes_on(last[kind], source[kind], 3), 4, world())
+            train(resumed(last[kind], source[kind], 3), 4, world())
             actual = load_file(last[kind].checkpoints / "step_000004" / "model.safetensors")
             for name, tensor in expected.items():
                 atol, rtol = (1e-5, 1e-5) if kind != "masters" else (0.01, 0.02)
@@ -97,7 +97,7 @@ def test_two_steps_and_two_resumed_are_four_bit_for_bit(tmp_path, kind):
     )
     train(whole, 4, world())
     train(parts, 2, world())
-    train(goes_on(parts, parts, 2), 4, world())
+    train(resumed(parts, parts, 2), 4, world())
 
     expected, actual = (load_file(run.checkpoints / "step_000004" / "model.safetensors") for run in (whole, parts))
     assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())

@@ -152,7 +152,7 @@ def sequences() -> Sequences:
 
 def micros_of(root: Path, section: str, **settings: Any) -> list[MicroBatch]:
     spec = {name if name == "pad_to_maximum" else f"mb_spec.{name}": value for name, value in settings.items()}
-    return engine_of(root, section, model_folder(root, "qwen3"), **spec).cut(sequences(), range(len(LENGTHS)))
+    return engine_of(root, section, model_folder(root, "qwen3"), **spec).micro_batches(sequences(), range(len(LENGTHS)))
 
 
 @pytest.mark.shows("{section}.mb_spec.n_mbs")

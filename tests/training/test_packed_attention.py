@@ -88,7 +88,7 @@ def test_the_cut_into_micro_batches_changes_no_gradient(sequences, tmp_path):
         "padded": section(MicroBatchSpec, n_mbs=2, max_tokens_per_mb=64),
     }.items():
         engine = make_engine(folder, mb_spec=spec, pad_to_maximum=name == "padded")
-        micros = engine.cut(sequences, range(len(LENGTHS)))
+        micros = engine.micro_batches(sequences, range(len(LENGTHS)))
         total = engine.accumulate(micros, loss)
         actual[name] = (micros, total, [gradient_of(parameter) for parameter in engine.parameters])
 
@@ -106,8 +106,8 @@ def rows_of(micros: list[MicroBatch]) -> list[set[int]]:
 def test_neighbours_stay_in_one_micro_batch_also_where_others_are_left_out(sequences, tmp_path):
     engine = make_engine(model_folder(tmp_path, "qwen3"), mb_spec=section(MicroBatchSpec, n_mbs=4, granularity=2))
 
-    assert sorted(map(sorted, rows_of(engine.cut(sequences, range(6))))) == [[0, 1], [2, 3], [4, 5]]
-    assert sorted(map(sorted, rows_of(engine.cut(sequences, [1, 4, 5])))) == [[1], [4, 5]]
+    assert sorted(map(sorted, rows_of(engine.micro_batches(sequences, range(6))))) == [[0, 1], [2, 3], [4, 5]]
+    assert sorted(map(sorted, rows_of(engine.micro_batches(sequences, [1, 4, 5])))) == [[1], [4, 5]]
 
 
 def test_padding_sequences_are_no_longer_than_real_ones_and_predict_nothing(sequences):

@@ -73,7 +73,7 @@ def begun(root: Path, *overrides: str) -> tuple[Run, Seen]:
     return run, Seen(run, BEGUN)
 
 
-def goes_on(run: Run, attempt: int = 2, began: int = 2) -> Seen:
+def resume(run: Run, attempt: int = 2, began: int = 2) -> Seen:
     """As the launcher lets it, which may have moved the checkpoint."""
     roll_back(run, attempt, began)
     return Seen(run, 2)
@@ -81,7 +81,7 @@ def goes_on(run: Run, attempt: int = 2, began: int = 2) -> Seen:
 
 def test_what_is_not_skipped_goes_on(tmp_path):
     run, _ = begun(tmp_path)
-    seen = goes_on(run)
+    seen = resume(run)
 
     assert (seen.steps, seen.schedule) == ([8, 9], [7, 8])
     assert (seen.batches, seen.samples) == (7, 9 * 8)
@@ -90,7 +90,7 @@ def test_what_is_not_skipped_goes_on(tmp_path):
 @pytest.mark.shows("recover.skip_progress")
 def test_skip_progress_begins_to_count_at_0_and_leaves_the_rest(tmp_path):
     run, first = begun(tmp_path, "recover.skip_progress=true", "recover.freq_steps=2")
-    seen = goes_on(run)
+    seen = resume(run)
 
     assert (seen.steps, seen.schedule) == ([1, 2], [7, 8])
     assert (seen.batches, seen.samples) == (7, 2 * 8)
@@ -101,7 +101,7 @@ def test_skip_progress_begins_to_count_at_0_and_leaves_the_rest(tmp_path):
 @pytest.mark.shows("recover.skip_scheduler")
 def test_skip_scheduler_begins_the_schedule_anew_and_leaves_the_rest(tmp_path):
     run, _ = begun(tmp_path, "recover.skip_scheduler=true")
-    seen = goes_on(run)
+    seen = resume(run)
 
     assert (seen.steps, seen.schedule) == ([8, 9], [0, 1])
     assert (seen.batches, seen.samples) == (7, 9 * 8)
@@ -110,7 +110,7 @@ def test_skip_scheduler_begins_the_schedule_anew_and_leaves_the_rest(tmp_path):
 @pytest.mark.shows("recover.skip_dataloader")
 def test_skip_dataloader_reads_the_data_from_its_beginning_and_leaves_the_rest(tmp_path):
     run, _ = begun(tmp_path, "recover.skip_dataloader=true")
-    seen = goes_on(run)
+    seen = resume(run)
 
     assert (seen.steps, seen.schedule) == ([8, 9], [7, 8])
     assert (seen.batches, seen.samples) == (0, 9 * 8)
@@ -121,10 +121,10 @@ def test_skip_dataloader_reads_the_data_from_its_beginning_and_leaves_the_rest(t
 def test_a_recovery_leaves_out_nothing_that_its_command_has_left_out_already(tmp_path):
     skips = [f"recover.skip_{what}=true" for what in ("progress", "scheduler", "dataloader")]
     run, _ = begun(tmp_path, *skips)
-    second = goes_on(run)
+    second = resume(run)
     assert (second.steps, second.schedule, second.batches) == ([1, 2], [0, 1], 0)
 
-    third = goes_on(run, attempt=3, began=2)
+    third = resume(run, attempt=3, began=2)
     assert (third.steps, third.schedule, third.batches, third.samples) == ([3, 4], [2, 3], 2, 4 * 8)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from areal_like.observe.extras import Extras
 from areal_like.observe.reading import read_lines
+from areal_like.observe.tracker_samples import Extras
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.rollout.evaluation import Evaluation

@@ -206,7 +206,7 @@ def test_how_many_steps_there_are_is_told_before_the_first(tmp_path):
     totals: list[int] = []
     observer = Observer(run, on_total=totals.append)
     train_in(run, StopAfter(1))
-    observer._look()
+    observer._poll()
     assert totals == [20]
 
 

@@ -20,7 +20,7 @@ from areal_like.weights.index import parse_index
 from areal_like.weights.probe import Probe
 from areal_like.weights.receive import receive_tensors
 from tests.support.rollout_world import grpo
-from tests.support.weights_group import Beside, flat, meeting, model
+from tests.support.weights_group import Beside, flat, model, rendezvous
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -31,7 +31,7 @@ class Controller:
     """Answers the sending thread: hands out `meetings` one by one; a test ends each."""
 
     def __init__(self) -> None:
-        self.meetings: list[dict[str, Any]] = []
+        self.rendezvous_bodies: list[dict[str, Any]] = []
         self.over: set[str] = set()
         self.versions: list[int] = []
         self.ends = False
@@ -46,7 +46,7 @@ class Controller:
         self.versions.append(body["version"])
         if self.ends:
             return {"end": True}
-        return {"meeting": self.meetings.pop(0)} if self.meetings else {"wait": True}
+        return {"meeting": self.rendezvous_bodies.pop(0)} if self.rendezvous_bodies else {"wait": True}
 
 
 def engine() -> Any:
@@ -99,9 +99,9 @@ def test_a_port_that_is_taken_is_told_by_its_key() -> None:
 def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwhile() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = WeightSender(host, controller.ask, 30.0)
-    first, at = flat(1), meeting(host, world=2)
+    first, at = flat(1), rendezvous(host, world=2)
     sender.offer(first)
-    controller.meetings.append(at._replace(first_rank=0)._asdict())
+    controller.rendezvous_bodies.append(at._replace(first_rank=0)._asdict())
     taken: dict[str, torch.Tensor] = {}
     go_on = threading.Event()
 
@@ -131,8 +131,8 @@ def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_no
     weights = flat(7)
     sender.offer(weights)
     for group in ("a", "b"):
-        at = meeting(host, world=2, group=group)
-        controller.meetings.append(at._replace(first_rank=0)._asdict())
+        at = rendezvous(host, world=2, group=group)
+        controller.rendezvous_bodies.append(at._replace(first_rank=0)._asdict())
         actual = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
         controller.over.add(group)
         assert torch.equal(actual["model.turned"], model(7)["model.turned"])
@@ -148,10 +148,10 @@ def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_no
 def test_a_group_that_nobody_comes_to_is_followed_by_another() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = WeightSender(host, controller.ask, 30.0)
-    weights, at = flat(7), meeting(host, world=2)
+    weights, at = flat(7), rendezvous(host, world=2)
     nowhere = at._replace(first_rank=0, group="nowhere", timeout_s=0.3)
     controller.over.add("nowhere")
-    controller.meetings += [nowhere._asdict(), at._replace(first_rank=0)._asdict()]
+    controller.rendezvous_bodies += [nowhere._asdict(), at._replace(first_rank=0)._asdict()]
     sender.offer(weights)
     actual = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
     assert torch.equal(actual["model.turned"], model(7)["model.turned"])

@@ -26,7 +26,7 @@ from areal_like.weights.group_member import MAX_LINE_BYTES, MEMBER, json_line, m
 from areal_like.weights.receive import receive_folder, receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
 from areal_like.weights.verify import verify_publication
-from tests.support.weights_group import Beside, Process, flat, meeting, model, send
+from tests.support.weights_group import Beside, Process, flat, model, rendezvous, send
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -49,7 +49,7 @@ def test_what_is_sent_arrives_bit_by_bit_at_all_servers_at_once(host) -> None:
     before = dist.is_initialized()
     weights = flat()
     assert len(weights.contents) > 3
-    at = meeting(host, world=4)
+    at = rendezvous(host, world=4)
     servers = [Beside(partial(received, at, rank, weights)) for rank in (1, 2, 3)]
     send(host, at, weights.contents)
     for server in servers:
@@ -63,7 +63,7 @@ def test_what_is_sent_arrives_bit_by_bit_at_all_servers_at_once(host) -> None:
 def test_one_meeting_place_is_for_group_after_group(host) -> None:
     for version in (1, 2, 3):
         weights = flat(version)
-        at = meeting(host, world=2, group=f"g{version}")
+        at = rendezvous(host, world=2, group=f"g{version}")
         server = Beside(partial(received, at, 1, weights))
         send(host, at, weights.contents)
         assert torch.equal(server.wait()["model.turned"], model(version)["model.turned"])
@@ -71,7 +71,7 @@ def test_one_meeting_place_is_for_group_after_group(host) -> None:
 
 def test_what_is_sent_can_be_laid_down_as_the_files_of_a_publication(host, tmp_path: Path) -> None:
     weights = flat()
-    at = meeting(host, world=2)
+    at = rendezvous(host, world=2)
     server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
     send(host, at, weights.contents)
     assert server.wait() is None
@@ -87,7 +87,7 @@ def test_where_there_is_no_room_for_what_is_sent_it_says_so_before_it_writes(hos
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     weights = flat()
-    at = meeting(host, world=2)
+    at = rendezvous(host, world=2)
     server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
     trainer = Beside(lambda: send(host, at, weights.contents))
     fault = server.wait(SOON_S)
@@ -104,7 +104,7 @@ def test_a_bit_that_is_flipped_on_the_way_is_found_and_ends_the_group_for_all(ho
     content = model()[name].view(torch.uint8).flatten()
     at_byte = bytes(weights.contents[number].numpy()).index(bytes(content.numpy()))
     weights.contents[number][at_byte + 5] ^= 1
-    at = meeting(host, world=3)
+    at = rendezvous(host, world=3)
     servers = [Beside(partial(received, at, rank, weights)) for rank in (1, 2)]
     # Servers refuse while the trainer has more to send.
     trainer = Beside(lambda: send(host, at, weights.contents * 50))
@@ -117,7 +117,7 @@ def test_a_bit_that_is_flipped_on_the_way_is_found_and_ends_the_group_for_all(ho
 
 
 def test_a_server_that_dies_in_the_middle_ends_it_for_all_within_seconds(host) -> None:
-    at = meeting(host, world=3)
+    at = rendezvous(host, world=3)
     under_way = threading.Event()
 
     def weights() -> Iterator[torch.Tensor]:
@@ -141,10 +141,10 @@ def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_second
     at = Rendezvous("127.0.0.1", trainer.port, "g", "gloo", 1, 3, 60.0)
 
     def take(rank: int) -> Any:
-        room = torch.empty(1_000_000, dtype=torch.uint8)
+        buffer = torch.empty(1_000_000, dtype=torch.uint8)
         with join_group(at, rank) as group:
             while True:
-                group.receive(room)
+                group.receive(buffer)
 
     servers = [Beside(partial(take, rank)) for rank in (1, 2)]
     trainer.until_met()
@@ -154,9 +154,9 @@ def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_second
 
 
 def test_a_group_is_broken_up_wherever_its_members_stand(host) -> None:
-    comes, never = Beside(lambda: join_group(meeting(host, world=3), 1)), "server/1: refused"
-    with host.open(meeting(host, world=3)) as group:
-        trainer = Beside(group.meet)
+    comes, never = Beside(lambda: join_group(rendezvous(host, world=3), 1)), "server/1: refused"
+    with host.open(rendezvous(host, world=3)) as group:
+        trainer = Beside(group.join)
         time.sleep(0.3)
         group.abort(never)
         for end in (trainer.wait(SOON_S), comes.wait(SOON_S)):
@@ -166,10 +166,10 @@ def test_a_group_is_broken_up_wherever_its_members_stand(host) -> None:
 
 def test_a_wait_past_its_limit_says_what_for_and_which_key_sets_it(host) -> None:
     with (
-        host.open(meeting(host, world=2, timeout_s=0.3)) as group,
+        host.open(rendezvous(host, world=2, timeout_s=0.3)) as group,
         pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s: waited 0 s for the servers to come"),
     ):
-        group.meet()
+        group.join()
 
 
 def nobody_listens() -> int:
@@ -180,14 +180,14 @@ def nobody_listens() -> int:
 def test_a_bucket_that_is_done_just_when_a_look_is_over_is_well(host, monkeypatch) -> None:
     monkeypatch.setattr(collective, "LOOK_S", 0.001)
     contents = [torch.full((4_000_000,), number % 100, dtype=torch.uint8) for number in range(400)]
-    at = meeting(host, world=2)
+    at = rendezvous(host, world=2)
 
     def take() -> list[int]:
-        room, found = torch.empty(4_000_000, dtype=torch.uint8), []
+        buffer, found = torch.empty(4_000_000, dtype=torch.uint8), []
         with join_group(at, 1) as group:
             for _ in contents:
-                group.receive(room)
-                found.append(int(room[-1]))
+                group.receive(buffer)
+                found.append(int(buffer[-1]))
         return found
 
     server = Beside(take)
@@ -201,7 +201,7 @@ def test_who_comes_to_a_place_that_is_gone_is_told_that_the_group_is_broken() ->
 
 
 def test_who_comes_before_the_trainer_and_never_sees_it_is_told_what_was_waited_for(host) -> None:
-    at = meeting(host, world=2, group="g.s3cret", timeout_s=0.3)
+    at = rendezvous(host, world=2, group="g.s3cret", timeout_s=0.3)
     with pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s: waited 0\.3 s for the trainer") as broken:
         join_group(at, 1)
     assert "s3cret" not in str(broken.value)
@@ -210,7 +210,7 @@ def test_who_comes_before_the_trainer_and_never_sees_it_is_told_what_was_waited_
 def test_a_program_without_the_secret_cannot_join_a_group_or_learn_anything(host) -> None:
     """Titles can be guessed. Neither a stranger's word nor its end means anything to the group."""
     weights = flat()
-    at = meeting(host, world=2, group="g.s3cret")
+    at = rendezvous(host, world=2, group="g.s3cret")
     stranger = socket.create_connection((host.host, host.port), timeout=SOON_S)
     stranger.sendall(json_line({"title": "g", "nonce": "0"}))
     with host.open(at) as group, stranger.makefile("rb") as heard:
@@ -224,11 +224,11 @@ def test_a_program_without_the_secret_cannot_join_a_group_or_learn_anything(host
         with pytest.raises(GroupBroken, match=r"does not know the secret|connection"):
             join_group(at._replace(group="g.guess3d"), 1)
         server = Beside(partial(received, at, 1, weights))
-        group.meet()
+        group.join()
         for content in weights.contents:
             group.send(content)
     assert server.wait().keys() == model().keys()
-    assert not host._gone
+    assert not host._lost_members
 
 
 def test_who_listens_in_the_trainer_s_place_is_not_spoken_to() -> None:
@@ -255,18 +255,18 @@ def test_who_took_the_place_of_a_member_in_the_transfer_is_sent_no_weights(host)
         """Is where a member should be, and cannot prove to be that."""
 
         def _check_peers(self) -> None:
-            self.meeting = self.meeting._replace(group="g.guess3d")
+            self.rendezvous = self.rendezvous._replace(group="g.guess3d")
             super()._check_peers()
 
-    at = meeting(host, world=2, group="g.s3cret")
+    at = rendezvous(host, world=2, group="g.s3cret")
 
     def steal() -> None:
         with Thief(at, 1) as thief:
-            thief.meet()
+            thief.join()
 
     thief = Beside(steal)
     with host.open(at) as group, pytest.raises(GroupBroken, match="connection of member 1 leads to another program"):
-        group.meet()
+        group.join()
     assert isinstance(thief.wait(SOON_S), GroupBroken)
 
 
@@ -287,7 +287,7 @@ def test_who_talks_nonsense_is_not_heard_any_more_and_the_others_are(host, words
         with contextlib.suppress(ConnectionError):
             assert talks.recv(1) == b""
     weights = flat()
-    at = meeting(host, world=2)
+    at = rendezvous(host, world=2)
     server = Beside(partial(received, at, 1, weights))
     send(host, at, weights.contents)
     assert server.wait().keys() == model().keys()
@@ -295,11 +295,11 @@ def test_who_talks_nonsense_is_not_heard_any_more_and_the_others_are(host, words
 
 def test_silent_unknown_connections_never_displace_a_member(host, monkeypatch) -> None:
     monkeypatch.setattr(group_server, "MAX_UNPROVEN", 3)
-    at = meeting(host, world=2)
+    at = rendezvous(host, world=2)
     weights = flat()
     with host.open(at) as group, contextlib.ExitStack() as stack:
         server = Beside(partial(received, at, 1, weights))
-        group.meet()
+        group.join()
         silent = [stack.enter_context(socket.create_connection((host.host, host.port), SOON_S)) for _ in range(9)]
         assert silent[0].recv(1) == b"", "the oldest made room"
         for content in weights.contents:

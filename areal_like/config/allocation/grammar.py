@@ -23,11 +23,11 @@ MAX_QUOTE_LENGTH = 70
 class AllocationSyntaxError(ValueError):
     """A syntax error; `position` counts characters from 1."""
 
-    def __init__(self, text: str, position: int, complaint: str) -> None:
-        self.text, self.position, self.complaint = text, position, complaint
+    def __init__(self, text: str, position: int, message: str) -> None:
+        self.text, self.position, self.message = text, position, message
         quote = text if len(text) <= MAX_QUOTE_LENGTH else text[: MAX_QUOTE_LENGTH - 3] + "..."
         where = f"position {position}" + (", its end" if position > len(text) else "")
-        super().__init__(f"{quote!r} cannot be read ({where}): {complaint}")
+        super().__init__(f"{quote!r} cannot be read ({where}): {message}")
 
 
 class Scanner:
@@ -56,9 +56,9 @@ class Scanner:
     def word(self) -> str:
         return self.match(r"[A-Za-z][A-Za-z0-9_-]*")
 
-    def fail(self, complaint: str, at: int | None = None) -> NoReturn:
+    def fail(self, message: str, at: int | None = None) -> NoReturn:
         self.peek()
-        raise AllocationSyntaxError(self.text, (self.at if at is None else at) + 1, complaint)
+        raise AllocationSyntaxError(self.text, (self.at if at is None else at) + 1, message)
 
     def sizes(self, letters: str, owner: str) -> ParallelDims:
         """Reads dims; `owner` names what takes these letters, for the error message."""

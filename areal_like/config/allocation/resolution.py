@@ -85,17 +85,17 @@ class _Resolution:
         """Completes the backend keys by `allocation_mode`."""
         mode = self.mode
         if mode.keyword == "manual":
-            self._demand_sizes()
+            self._require_sizes()
         if mode.colocated:
             self.problems.append(compatibility.colocation_problem(mode, MODE_KEY))
         if mode.rollout:
-            self._lay("rollout", mode.rollout)
+            self._apply_mode("rollout", mode.rollout)
         if mode.train:
-            self._lay("actor", mode.train)
+            self._apply_mode("actor", mode.train)
         elif mode.rollout and "actor" in self.parts:
             self._without_trainer(mode, self.parts["actor"])
 
-    def _demand_sizes(self) -> None:
+    def _require_sizes(self) -> None:
         for role, example in (("rollout", "vllm"), ("actor", "fsdp")):
             key, part = self.keys[role], self.parts.get(role)
             if part is None or part.dims or key in self.unsure:
@@ -107,7 +107,7 @@ class _Resolution:
             self.problems.append(AllocationProblem(key, text, (MODE_KEY,)))
             self.unsure.add(key)
 
-    def _lay(self, role: str, from_mode: BackendSpec) -> None:
+    def _apply_mode(self, role: str, from_mode: BackendSpec) -> None:
         key, own = self.keys[role], self.parts.get(role)
         if own is None:
             self._nothing_to_run(role, from_mode)

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from areal_like.config.sections.trackers import LogExtras
-from areal_like.observe.extras import Extras, ExtrasFilter
+from areal_like.observe.tracker_samples import Extras, ExtrasFilter
 from areal_like.process.run import CONFIG, Run
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Self
 
 from areal_like.config.sections.trackers import TRACKERS, is_enabled
-from areal_like.observe.extras import Extras
+from areal_like.observe.tracker_samples import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.base import Tracker
 from areal_like.observe.trackers.requirements import PACKAGES, is_installed, missing_requirements

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from areal_like.observe.extras import Extras
+from areal_like.observe.tracker_samples import Extras
 from areal_like.observe.trackers.base import Tracker, tracker_config
 from areal_like.observe.trackers.run_ids import tracker_run_id
 from areal_like.process.run import Run

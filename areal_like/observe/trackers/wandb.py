@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from areal_like.observe.extras import Extras
+from areal_like.observe.tracker_samples import Extras
 from areal_like.observe.trackers.base import Tracker, tracker_config
 from areal_like.observe.trackers.run_ids import tracker_run_id
 from areal_like.process.run import Run

@@ -30,10 +30,10 @@ from areal_like.serving.control_protocol import (
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.core.waiting_queue import QueuedGroup
 from areal_like.serving.embedded.engine_thread import AsyncLLMEngine, PauseCancelled
-from areal_like.serving.embedded.openai_api.about import AboutRoutes
-from areal_like.serving.embedded.openai_api.clients import OpenAIServing
 from areal_like.serving.embedded.openai_api.completions import CompletionsRoute
 from areal_like.serving.embedded.openai_api.generate_tokens import GenerateTokensRoute
+from areal_like.serving.embedded.openai_api.openai_serving import OpenAIServing
+from areal_like.serving.embedded.openai_api.server_info import ServerInfoRoutes
 from areal_like.serving.embedded.openai_api.tokenize import TokenizeRoutes
 from areal_like.serving.embedded.weights.update import EmbeddedWeightUpdater, NamedAdapters
 from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, parse_group
@@ -68,7 +68,7 @@ class EmbeddedServer:
     def application(self) -> web.Application:
         limits = BodyLimits(of_run=MAX_CALL_BYTES, of_others=max_client_bytes(self._engine.context_length))
         app = application(self._guard, *access_paths(self._is_open), limits)
-        about, texts = AboutRoutes(self.openai), TokenizeRoutes(self.openai)
+        about, texts = ServerInfoRoutes(self.openai), TokenizeRoutes(self.openai)
         app.add_routes(
             [
                 *control_routes(self, self),

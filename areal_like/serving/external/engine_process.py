@@ -78,7 +78,7 @@ class EngineProcess:
 
     async def end(self) -> None:
         """Sends SIGTERM, later kills it and all its descendants, and removes its shared memory."""
-        await asyncio.to_thread(self._segments.look)
+        await asyncio.to_thread(self._segments.poll)
         if self._popen.poll() is None:
             self._popen.send_signal(signal.SIGTERM)
             deadline = time.monotonic() + TERMINATE_S

@@ -200,8 +200,8 @@ def _sampling(config: "GRPOConfig", site: ServerSite, start: ServerCommand) -> N
         )
         start.problems.append(("gconfig.seed", reason))
     sampling = {name: value for name, value in asdict(config.gconfig).items() if name not in ("n_samples", "seed")}
-    able = Capabilities(has_tokenizer=not config.sglang.skip_tokenizer_init, by_seed=by_seed)
-    for name, reason in unsupported_sampling(parse_sampling(sampling, ANY_VOCABULARY), able):
+    capabilities = Capabilities(has_tokenizer=not config.sglang.skip_tokenizer_init, by_seed=by_seed)
+    for name, reason in unsupported_sampling(parse_sampling(sampling, ANY_VOCABULARY), capabilities):
         start.problems.append((f"gconfig.{name}", reason))
 
 

@@ -20,10 +20,10 @@ class Capabilities(NamedTuple):
     by_seed: bool
 
 
-def unsupported_sampling(sampling: Sampling, able: Capabilities) -> list[tuple[str, str]]:
+def unsupported_sampling(sampling: Sampling, capabilities: Capabilities) -> list[tuple[str, str]]:
     """Keys of `gconfig` that SGLang would not follow exactly, with the reason."""
     problems = []
-    if not able.has_tokenizer:
+    if not capabilities.has_tokenizer:
         for key in ("stop", "min_new_tokens"):
             if getattr(sampling, key):
                 problems.append((key, "SGLang needs its tokenizer for it; set sglang.skip_tokenizer_init=false"))
@@ -35,7 +35,7 @@ def unsupported_sampling(sampling: Sampling, able: Capabilities) -> list[tuple[s
         problems.append(("repetition_penalty", f"SGLang supports at most {MAX_REPETITION_PENALTY:g}; lower it"))
     if 0 < sampling.temperature < MIN_TEMPERATURE:
         problems.append(("temperature", f"SGLang supports 0 (the likeliest token), or at least {MIN_TEMPERATURE}"))
-    if able.by_seed and sampling.min_p > 0:
+    if capabilities.by_seed and sampling.min_p > 0:
         problems.append(
             ("min_p", "SGLang crashes with it when it samples by seeds; remove gconfig.seed or gconfig.min_p")
         )
@@ -43,12 +43,12 @@ def unsupported_sampling(sampling: Sampling, able: Capabilities) -> list[tuple[s
 
 
 def request_body(
-    request: GenerateRequest, names: Sequence[str], info: EngineInfo, able: Capabilities
+    request: GenerateRequest, names: Sequence[str], info: EngineInfo, capabilities: Capabilities
 ) -> dict[str, Any]:
     """For `/generate`: each of the n samples is a separate request with its own name and seed. Raises ValueError for
     what SGLang does differently."""
     sampling = parse_sampling(request.sampling, info.vocab_size)
-    for key, reason in unsupported_sampling(sampling, able):
+    for key, reason in unsupported_sampling(sampling, capabilities):
         raise ValueError(f"gconfig.{key}: {reason}")
     max_tokens = max_answer_tokens(sampling, len(request.prompt), info.context_length, "sglang.context_length")
     parameters = _parameters(sampling, max_tokens, info)

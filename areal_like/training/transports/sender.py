@@ -106,7 +106,7 @@ class WeightSender:
             watch = threading.Thread(target=self._watch, args=(group,), name="weights: watch", daemon=True)
             watch.start()
             try:
-                group.meet()
+                group.join()
                 for content in flat.contents:
                     group.send(content)
             except GroupBroken as broken:
@@ -119,7 +119,7 @@ class WeightSender:
         """Until the controller reports the end of the group: all received the weights, or a member failed."""
         while True:
             try:
-                answer = self._ask("/sending", {"group": group.meeting.group})
+                answer = self._ask("/sending", {"group": group.rendezvous.group})
             except Exception as fault:
                 group.abort(f"the controller does not answer the trainer ({fault})")
                 return

@@ -144,15 +144,15 @@ def test_any_machine_seats_everybody(cores, servers, ranks, gpus, episodes, on_g
     want = PlacementRequest((1 if on_gpu else 0,) * servers, ranks, on_gpu, episodes, False)
     placement = place_processes(want, gpus, machine_with(gpus, cores), loaded("grpo").config.launcher, True)
     assert (len(placement.servers), len(placement.trainers), len(placement.episodes)) == (servers, ranks, episodes)
-    for seat in (*placement.servers, *placement.trainers):
-        assert seat.threads >= 1
-        assert len(seat.gpus) == (1 if on_gpu else 0)
-        assert set(seat.cores) <= set(range(cores))
+    for process in (*placement.servers, *placement.trainers):
+        assert process.threads >= 1
+        assert len(process.gpus) == (1 if on_gpu else 0)
+        assert set(process.cores) <= set(range(cores))
     if on_gpu:
-        places = [(seat.node, seat.gpus) for seat in (*placement.servers, *placement.trainers)]
+        places = [(process.node, process.gpus) for process in (*placement.servers, *placement.trainers)]
         assert len(set(places)) == len(places)
     elif cores - min(episodes + 1 if episodes else 0, cores // 4) >= servers + ranks:
-        taken = [core for seat in (*placement.servers, *placement.trainers) for core in seat.cores]
+        taken = [core for process in (*placement.servers, *placement.trainers) for core in process.cores]
         assert len(set(taken)) == len(taken)
 
 

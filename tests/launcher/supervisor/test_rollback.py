@@ -51,7 +51,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_its_name_and_the_older_one_is_ta
     back = roll_back(run, attempt=2, began=2)
 
     assert (back.step, begins(run)) == (4, (4, "checkpoints/step_000004"))
-    messages = back.remarks[0]
+    messages = back.messages[0]
     assert messages.startswith("not from step 6: ") and f"step_000006/{part}" in messages and message in messages
     assert (run.checkpoints / "before-attempt-2" / "step_000006").is_dir()
 
@@ -63,7 +63,7 @@ def test_where_all_are_damaged_it_begins_at_the_start_and_all_are_named(tmp_path
     back = roll_back(run, attempt=2, began=2)
 
     assert back[:2] == (0, None)
-    assert ["step 4" in back.remarks[0], "step 2" in back.remarks[1]] == [True, True]
+    assert ["step 4" in back.messages[0], "step 2" in back.messages[1]] == [True, True]
 
 
 def test_what_is_asked_for_bounds_what_is_taken(tmp_path):
@@ -80,7 +80,7 @@ def test_skip_progress_counts_anew_from_the_checkpoint_s_weights(tmp_path):
     back = roll_back(run, attempt=2, began=2)
 
     assert begins(run) == (0, "checkpoints/before-attempt-2/step_000006")
-    assert any("recover.skip_progress" in remark for remark in back.remarks)
+    assert any("recover.skip_progress" in message for message in back.messages)
 
 
 def test_what_was_skipped_once_is_not_skipped_again_by_a_recovery(tmp_path):

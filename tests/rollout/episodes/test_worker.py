@@ -73,14 +73,14 @@ def test_cancelled_leases_are_dropped_also_while_nothing_finishes(run, monkeypat
     server = Server()
     server.gate = asyncio.Event()
 
-    async def meet(controller, server, worker):
+    async def meanwhile(controller, server, worker):
         while not server.requests:
             await asyncio.sleep(0.01)
         controller.void = ["0.1"]
         while not server.disconnected:
             await asyncio.sleep(0.01)
 
-    done = run(one, server, max_in_flight=1, meet=meet)
+    done = run(one, server, max_in_flight=1, meanwhile=meanwhile)
     assert not done.results
 
 
@@ -96,13 +96,13 @@ def test_each_stage_is_traced_when_asked_for(run, caplog):
 def test_a_server_that_is_gone_is_replaced_by_the_one_that_the_controller_names(run):
     server = Server()
 
-    async def meet(controller, server, worker):
+    async def meanwhile(controller, server, worker):
         controller.servers = ["wait", server.address]
 
     def leases(address):
         return [lease(0, "127.0.0.1:1")]
 
-    done = run(leases, server, meet=meet, retries=1)
+    done = run(leases, server, meanwhile=meanwhile, retries=1)
     assert done.results["0.1"]["status"] == "done"
 
 

@@ -31,11 +31,11 @@ def fails_once(engine: TinyEngine, name: str, fault: Exception) -> None:
 def test_a_version_is_reported_as_served_only_after_verification(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        looks, look = asyncio.Event(), client.engine.verify
+        looks, verify = asyncio.Event(), client.engine.verify
 
         async def held(*given: Any) -> Verification:
             await looks.wait()
-            return await look(*given)
+            return await verify(*given)
 
         client.engine.verify = held  # type: ignore[assignment, method-assign]
         updating = asyncio.create_task(client.update(tmp_path, 2, 2))
@@ -94,11 +94,11 @@ def test_changing_a_pause_does_not_resume_the_pause_of_another_owner() -> None:
         engine = TinyEngine(can_keep=True)
         pauser, resume = Pauser(engine, RequestQueue()), engine.resume
 
-        begins, goes_on = asyncio.Event(), asyncio.Event()
+        begins, may_continue = asyncio.Event(), asyncio.Event()
 
         async def slowly() -> None:
             begins.set()
-            await goes_on.wait()
+            await may_continue.wait()
             await resume()
 
         engine.resume = slowly  # type: ignore[method-assign]
@@ -108,7 +108,7 @@ def test_changing_a_pause_does_not_resume_the_pause_of_another_owner() -> None:
         freezing = asyncio.create_task(pauser.pause("other", KEEP))
         for _ in range(10):
             await asyncio.sleep(0)
-        goes_on.set()
+        may_continue.set()
         await freezing
         await changing
         assert not engine._runs.is_set()

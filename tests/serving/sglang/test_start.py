@@ -23,7 +23,7 @@ from areal_like.weights.buckets import TensorInfo
 from tests.support.planning import BIG_MODEL, loaded, plan_of
 
 FACTS = EngineInfo("sglang", "0.5.21", "/m", 512, 60, (1,))
-ABLE = Capabilities(has_tokenizer=True, by_seed=False)
+CAPABILITIES = Capabilities(has_tokenizer=True, by_seed=False)
 
 
 def started(
@@ -45,10 +45,10 @@ def keys(results: list[tuple[str, str]]) -> set[str]:
     return {key for key, _ in results}
 
 
-def body(n: int = 1, seed: int = 7, able: Capabilities = ABLE, **sampling: Any) -> dict[str, Any]:
+def body(n: int = 1, seed: int = 7, capabilities: Capabilities = CAPABILITIES, **sampling: Any) -> dict[str, Any]:
     names = [f"a#{number}#" for number in range(n)]
     return request_body(
-        GenerateRequest("a", [5, 9, 13], n, seed, {"max_new_tokens": 8, **sampling}), names, FACTS, able
+        GenerateRequest("a", [5, 9, 13], n, seed, {"max_new_tokens": 8, **sampling}), names, FACTS, capabilities
     )
 
 
@@ -206,12 +206,12 @@ def test_an_answer_ends_at_the_models_end_tokens_and_within_the_context():
     assert how["stop_token_ids"] == [1, 9]
     assert how["max_new_tokens"] == FACTS.context_length - 3
     with pytest.raises(ValueError, match=r"sglang\.context_length"):
-        request_body(GenerateRequest("a", [5] * 512, 1, 0, {"max_new_tokens": 8}), ["a"], FACTS, ABLE)
+        request_body(GenerateRequest("a", [5] * 512, 1, 0, {"max_new_tokens": 8}), ["a"], FACTS, CAPABILITIES)
 
 
 def test_unsupported_sampling_of_a_request_is_refused_by_key():
     with pytest.raises(ValueError, match=r"^gconfig\.min_p: SGLang crashes"):
-        body(able=Capabilities(True, by_seed=True), min_p=0.2)
+        body(capabilities=Capabilities(True, by_seed=True), min_p=0.2)
     with pytest.raises(ValueError, match=r"^gconfig\.beams"):
         body(beams=3)
 

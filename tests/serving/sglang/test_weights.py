@@ -18,7 +18,7 @@ from tests.support.sglang_servers import EXACT, PROMPT, Server, bring, published
 
 pytestmark = pytest.mark.xdist_group("sglang")
 
-MEETING_S = 30.0
+RENDEZVOUS_TIMEOUT_S = 30.0
 
 
 def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Server, tmp_path: Path):
@@ -87,9 +87,9 @@ def test_a_removed_publication_is_never_loaded(sglang: Server, tmp_path: Path):
     assert sglang.ask(vanished) == pytest.approx(logprobs_by(reference(0), PROMPT), abs=EXACT)
 
 
-def send(host: BroadcastHost, meeting: Rendezvous, flat: FlatWeights, stops: bool = False) -> None:
-    with contextlib.suppress(InterruptedError), host.open(meeting) as group:
-        group.meet()
+def send(host: BroadcastHost, rendezvous: Rendezvous, flat: FlatWeights, stops: bool = False) -> None:
+    with contextlib.suppress(InterruptedError), host.open(rendezvous) as group:
+        group.join()
         for content in flat.contents:
             if stops:
                 raise InterruptedError("the trainer is gone")
@@ -99,9 +99,9 @@ def send(host: BroadcastHost, meeting: Rendezvous, flat: FlatWeights, stops: boo
 async def receive(engine: SGLangEngine, flat: FlatWeights, stops: bool = False) -> None:
     host = BroadcastHost("127.0.0.1", 0)
     try:
-        meeting = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, MEETING_S)
-        arrival = WeightUpdate(flat.index.version, flat.index, None, meeting)
-        sending = asyncio.to_thread(send, host, meeting, flat, stops)
+        rendezvous = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, RENDEZVOUS_TIMEOUT_S)
+        arrival = WeightUpdate(flat.index.version, flat.index, None, rendezvous)
+        sending = asyncio.to_thread(send, host, rendezvous, flat, stops)
         await asyncio.gather(sending, engine.stage(arrival))
         await engine.commit(arrival)
     finally:

@@ -133,8 +133,8 @@ def test_every_route_but_health_and_ping_needs_the_token(server):
         called = [(verb, path) for path, verbs in routes.items() for verb in verbs]
         assert ("post", "/collective_rpc") in called and ("post", "/inference/v1/generate") in called
         called += [("get", path) for path in ("/metrics", "/openapi.json", "/docs", "/nothing", "/health/", "//health")]
-        greeting = await request_proof(server.address)
-        ProofVerifier(SECRET, greeting.start_id).check(greeting)
+        proof_response = await request_proof(server.address)
+        ProofVerifier(SECRET, proof_response.start_id).check(proof_response)
         wrong = {"Authorization": "Bearer another"}
         async with aiohttp.ClientSession() as session:
             for headers in ({}, wrong):
@@ -529,11 +529,11 @@ def test_weights_arrive_without_files_while_tokens_are_generated(server):
         arrival = published(server, new)
         assert arrival.folder is not None
         host = BroadcastHost("127.0.0.1", 0)
-        meeting = Rendezvous("127.0.0.1", host.port, "g", "gloo", 1, 2, 60.0)
-        sender = threading.Thread(target=_send, args=(host, meeting, arrival))
+        rendezvous = Rendezvous("127.0.0.1", host.port, "g", "gloo", 1, 2, 60.0)
+        sender = threading.Thread(target=_send, args=(host, rendezvous, arrival))
         sender.start()
         running = asyncio.create_task(engine.generate(asked("during", PROMPT, max_new_tokens=300)))
-        sent = dataclasses.replace(arrival, folder=None, rendezvous=meeting)
+        sent = dataclasses.replace(arrival, folder=None, rendezvous=rendezvous)
         await engine.stage(sent)
         sender.join()
         host.close()
@@ -552,9 +552,9 @@ async def update_staged(engine: VLLMEngine, arrival: WeightUpdate) -> None:
     await engine.resume()
 
 
-def _send(host: BroadcastHost, meeting: Rendezvous, arrival: WeightUpdate) -> None:
-    with host.open(meeting) as group:
-        group.meet()
+def _send(host: BroadcastHost, rendezvous: Rendezvous, arrival: WeightUpdate) -> None:
+    with host.open(rendezvous) as group:
+        group.join()
         for bucket in arrival.index.buckets:
             assert arrival.folder is not None
             content = (arrival.folder / bucket.file).read_bytes()

@@ -247,20 +247,20 @@ class RewardPool:
             suspects = []
         self._replace_child(suspects[:1], None, grace_s=GRACE_S)
 
-    def _replace_child(self, guilty: list[_Sample], reason: str | None, grace_s: float) -> None:
+    def _replace_child(self, cause: list[_Sample], reason: str | None, grace_s: float) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         self.counts.children_lost += 1
-        innocent = [sample for sample in self._sent.values() if sample not in guilty]
+        others = [sample for sample in self._sent.values() if sample not in cause]
         self._sent.clear()
-        self._waiting.extendleft(reversed(innocent))
-        self._replacing = asyncio.create_task(self._replace(process, guilty, reason, grace_s))
+        self._waiting.extendleft(reversed(others))
+        self._replacing = asyncio.create_task(self._replace(process, cause, reason, grace_s))
 
     async def _replace(
         self,
         lost: RewardProcess | None,
-        guilty: Sequence[_Sample] = (),
+        cause: Sequence[_Sample] = (),
         reason: str | None = None,
         grace_s: float = 0.0,
     ) -> None:
@@ -268,7 +268,7 @@ class RewardPool:
         try:
             if lost is not None:
                 how = await lost.end(grace_s)
-                for sample in guilty:
+                for sample in cause:
                     self._fail(sample, reason or f"it ended its process ({how})", at_once=True)
             if self._waiting:
                 self._starting = RewardProcess(self._spec, self._timeout_s)

@@ -11,7 +11,6 @@ from aiohttp import web
 from areal_like.process.errors import HttpError
 from areal_like.process.http import json_response, read_json
 from areal_like.process.seeds import derive_seed
-from areal_like.serving.embedded.openai_api.clients import OpenAIServing
 from areal_like.serving.embedded.openai_api.logprobs import (
     TokenLogprob,
     TokenNames,
@@ -19,6 +18,7 @@ from areal_like.serving.embedded.openai_api.logprobs import (
     to_completion_logprobs,
     to_prompt_logprobs,
 )
+from areal_like.serving.embedded.openai_api.openai_serving import OpenAIServing
 from areal_like.serving.embedded.openai_api.parse_request import (
     MAX_PROMPTS,
     check_num_scored,

@@ -10,9 +10,9 @@ from aiohttp import web
 from areal_like.process.errors import HttpError
 from areal_like.process.http import json_response, read_json
 from areal_like.process.seeds import derive_seed
-from areal_like.serving.embedded.openai_api.clients import OpenAIServing
 from areal_like.serving.embedded.openai_api.completions import stop_reason
 from areal_like.serving.embedded.openai_api.logprobs import sample_logprobs, to_generate_logprobs, to_prompt_logprobs
+from areal_like.serving.embedded.openai_api.openai_serving import OpenAIServing
 from areal_like.serving.embedded.openai_api.parse_request import (
     check_num_scored,
     parse_n,

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from areal_like.process.errors import HttpError
 from areal_like.process.http import json_response, read_json
-from areal_like.serving.embedded.openai_api.clients import OpenAIServing
+from areal_like.serving.embedded.openai_api.openai_serving import OpenAIServing
 from areal_like.serving.embedded.openai_api.parse_request import parse_flag
 from areal_like.serving.requests import BadRequest
 

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from areal_like import __version__
 from areal_like.process.http import json_response
-from areal_like.serving.embedded.openai_api.clients import OpenAIServing
+from areal_like.serving.embedded.openai_api.openai_serving import OpenAIServing
 
 GAUGES = {
     "sequences_running": ("running", "Sequences that are being generated."),
@@ -29,7 +29,7 @@ COUNTERS = {
 """Metric name -> key in the engine's statistics, and help text."""
 
 
-class AboutRoutes:
+class ServerInfoRoutes:
     def __init__(self, serving: OpenAIServing) -> None:
         self._serving = serving
         self._began = int(time.time())

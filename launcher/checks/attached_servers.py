@@ -45,5 +45,5 @@ def missing_api_key(config: "BaseExperimentConfig", host: HostInfo) -> list[Plan
     if run_environment(config, host.directory).get(name):
         return []
     reason = f"the variable {name}, which holds the API key of the servers at {KEY}, is not set"
-    way = f"export {name}=... (the key that they were started with), or name another variable"
-    return [PlanProblem("rollout.api_key_var", f"{reason}; {way}")]
+    remedy = f"export {name}=... (the key that they were started with), or name another variable"
+    return [PlanProblem("rollout.api_key_var", f"{reason}; {remedy}")]
