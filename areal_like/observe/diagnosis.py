@@ -150,4 +150,4 @@ def _why_skipped(step: int, values: Mapping[str, float]) -> str:
 
 def _why_failed(step: int, values: Mapping[str, float]) -> str:
     count = values["rollout/failed"]
-    return f"{count:g} group{'s' * (count != 1)} given up since the step before; logs/episodes-*.log says why"
+    return f"{count:g} group{'s' * (count != 1)} given up since the step before; see logs/episodes-*.log"

@@ -3,11 +3,16 @@
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from areal_like.observe.metrics import ERROR, ERROR_ROWS
 from areal_like.observe.reading import DUE, EVALUATION, Line, dump_lines, is_evaluation, read_lines
 from areal_like.process import atomic_file
 
 FILE = "evaluations.jsonl"
+
+ERROR_HEAD, ERROR_TAIL = 80, 115
+"""Characters that are kept of an error that is longer: it may begin with long paths, and ends with the message."""
 
 HEADLINES = {"eval/score": "held-out", "eval/accuracy": "held-out accuracy", "eval/loss": "held-out loss"}
 """Metric that is shown of an evaluation (the first that it has) -> its title."""
@@ -25,54 +30,78 @@ def evaluation_lines(lines: Iterable[Line]) -> list[Line]:
     return sorted([*alone, *by_due.values()], key=lambda line: int(line["step"]))
 
 
-def headline_metric(values: Mapping[str, float | None]) -> str | None:
+def headline_metric(values: Mapping[str, Any]) -> str | None:
     """The metric that is shown of an evaluation; None if it has none of them."""
     return next((name for name in HEADLINES if name in values), None)
 
 
-def has_value(values: Mapping[str, float | None], name: str) -> bool:
+def has_value(values: Mapping[str, Any], name: str) -> bool:
     value = values.get(name)
     return value is not None and math.isfinite(value)
 
 
-def why_no_score(values: Mapping[str, float | None]) -> str:
-    """Why an evaluation's value is null, as one clause."""
-    rows, failed, rejected = (values.get(f"eval/{name}") or 0.0 for name in ("rows", "failed", "rejected"))
-    if not failed + rejected:
+def why_no_score(values: Mapping[str, Any], max_failed_share: float | None = None) -> str:
+    """Why an evaluation's value is null, as one clause. `max_failed_share`: that of the configuration, if known."""
+    rows, failed, rejected = _row_counts(values)
+    share = (failed + rejected) / rows if rows else 0.0
+    if not share or (max_failed_share is not None and share < 1 and failed + rejected <= max_failed_share * rows):
         return "it is not finite"
-    missing = " and ".join(_missing(failed, rejected))
-    if failed + rejected >= rows:
-        return f"of {rows:g} rows {missing}"
-    return f"of {rows:g} rows {missing}, more than evaluator.max_failed_share allows; logs/episodes-*.log says why"
+    text = _missing(values)
+    if share < 1:
+        allowed = "less" if max_failed_share is None else f"{100 * max_failed_share:.3g}%"
+        text += f" ({100 * share:.3g}%, evaluator.max_failed_share allows {allowed})"
+    if error := values.get(ERROR):
+        count = values.get(ERROR_ROWS)
+        text += f"; most frequent error{f' ({count:g} of {failed:g})' if count else ''}: {error}"
+    return f"{text}; see logs/episodes-*.log" if failed else text
 
 
-def score_remarks(values: Mapping[str, float | None]) -> str:
-    """Remarks to the score: " (versions 50 to 52; of 500 rows 3 failed)"; empty if there are none."""
-    rows, failed, rejected = (values.get(f"eval/{name}") or 0.0 for name in ("rows", "failed", "rejected"))
+def short_error(text: str) -> str:
+    """The error on one line of at most 200 characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else f"{text[:ERROR_HEAD]} ... {text[-ERROR_TAIL:]}"
+
+
+def score_remarks(values: Mapping[str, Any]) -> str:
+    """Remarks to the score: " (weights of steps 50 to 52; 3 of 500 rows failed)"; empty if there are none."""
     oldest, newest = values.get("eval/version_min"), values.get("eval/version_max")
-    parts = (
-        [f"versions {oldest:g} to {newest:g}"] if oldest is not None and newest is not None and newest > oldest else []
-    )
-    if missing := _missing(failed, rejected):
-        parts.append(f"of {rows:g} rows {' and '.join(missing)}")
+    parts = []
+    if oldest is not None and newest is not None:
+        if newest > oldest:
+            parts.append(f"weights of steps {oldest:g} to {newest:g}")
+        elif oldest != values.get(DUE, oldest):
+            parts.append(f"weights of step {oldest:g}")
+    if missing := _missing(values):
+        parts.append(missing)
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def evaluation_text(step: int, values: Mapping[str, float | None]) -> str | None:
-    """A line about an evaluation; None if it has no metric to show."""
+def evaluation_text(step: int, values: Mapping[str, Any], max_failed_share: float | None = None) -> str | None:
+    """A line about an evaluation, with the step at which it was due; None if it has no metric to show."""
     name = headline_metric(values)
     if name is None:
         return None
-    when = "at the start" if step == 0 else f"after step {step}"
+    due = int(values.get(DUE, step))
+    when = "at the start" if due == 0 else f"at step {due}"
     if not has_value(values, name):
-        return f"{HEADLINES[name]}: no score {when}: {why_no_score(values)}"
+        return f"{HEADLINES[name]}: no score {when}: {why_no_score(values, max_failed_share)}"
     return f"{HEADLINES[name]} {values[name]:.3f} {when}{score_remarks(values)}"
 
 
-def _missing(failed: float, rejected: float) -> list[str]:
-    """Numbers of rows that are in no mean, with the reasons."""
-    counts = {"failed": failed, "were rejected by the workflow": rejected}
-    return [f"{count:g} {what}" for what, count in counts.items() if count]
+def _row_counts(values: Mapping[str, Any]) -> tuple[float, float, float]:
+    """All rows, those that failed, and those that were rejected."""
+    rows, failed, rejected = (values.get(f"eval/{name}") or 0.0 for name in ("rows", "failed", "rejected"))
+    return rows, failed, rejected
+
+
+def _missing(values: Mapping[str, Any]) -> str:
+    """How many rows are in no mean, and the reasons; empty if there are none."""
+    rows, failed, rejected = _row_counts(values)
+    of_rows = f" of {rows:g} rows"
+    parts = [f"{failed:g}{of_rows} failed"] if failed else []
+    if rejected:
+        parts.append(f"{rejected:g}{'' if failed else of_rows} were rejected by the workflow")
+    return " and ".join(parts)
 
 
 def has_scores(line: Line) -> bool:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 from areal_like.observe.evaluations import evaluation_lines
 from areal_like.observe.reading import Line
@@ -33,7 +34,7 @@ class History:
             if name in values:
                 series.append(values[name])
 
-    def add_evaluation(self, step: int, values: Mapping[str, float], now: float) -> None:
+    def add_evaluation(self, step: int, values: Mapping[str, Any], now: float) -> None:
         self._evaluated.append({"step": step, "time": now, **values})
 
     def evaluations(self, name: str) -> list[float]:

@@ -156,6 +156,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "Rows without a result, because reward, workflow or server kept failing. They are in no mean. If "
             "failed and rejected rows exceed evaluator.max_failed_share, score, reward and parts are null"
         ),
+        "eval/error_rows": Metric("Rows that failed with the most frequent error, whose text is `eval/error`"),
         "eval/rejected": Metric("Rows that the workflow rejected. They are in no mean"),
         "eval/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
         "eval/truncated_share": Metric("Share of the answers that were cut off by the length limit", "share"),
@@ -165,6 +166,9 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
 
 LINE_FIELDS = ("step", "attempt", "time")
 """Fields of a line beside its metrics: completed steps, the attempt, and seconds since 1970."""
+ERROR, ERROR_ROWS = "eval/error", "eval/error_rows"
+"""Text in the line of an evaluation: the most frequent error of the rows that failed, which is no metric; and how many
+rows have it."""
 
 
 def find_metric(name: str) -> Metric | None:

@@ -10,10 +10,12 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from areal_like.config.allocation.models import generates
-from areal_like.observe.evaluations import has_scores, write_evaluations
+from areal_like.observe.evaluations import has_scores, short_error, write_evaluations
 from areal_like.observe.joiner import JoinedLine, MetricJoiner, rewind_metrics
+from areal_like.observe.metrics import ERROR
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.reading import JOINED, LineFollower, dump_lines, read_lines, values_of
 from areal_like.observe.tracker_samples import FOLDER, Extras
@@ -22,31 +24,33 @@ from areal_like.process.identity import CONTROLLER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run
 
 StepCallback = Callable[[int, dict[str, float]], None]
+EvaluationCallback = Callable[[int, dict[str, Any]], None]
 
 log = logging.getLogger(__name__)
 
 
-def _ignore(step: int, values: dict[str, float]) -> None:
+def _ignore(step: int, values: dict[str, Any]) -> None:
     pass
 
 
 class Observer:
     """Follows `metrics/*.jsonl` and appends to `metrics.jsonl`, after lines that exist already. Calls `on_step`,
     `on_eval`, `on_phase` (milestone before the first step, and its time) and `on_total` (number of steps) in its
-    thread; `warn` gets messages for the user."""
+    thread; `warn` gets messages for the user. `clean` removes secrets from errors of rows."""
 
     def __init__(
         self,
         run: Run,
         on_step: StepCallback = _ignore,
-        on_eval: StepCallback = _ignore,
+        on_eval: EvaluationCallback = _ignore,
         warn: Callable[[str], None] = log.warning,
         on_phase: Callable[[str, float], None] = lambda what, at: None,
         on_total: Callable[[int], None] = lambda steps: None,
         poll_s: float = 0.2,
+        clean: Callable[[str], str] = str,
     ) -> None:
         self.run, self.poll_s = run, poll_s
-        self._on_step, self._on_eval, self._warn = on_step, on_eval, warn
+        self._on_step, self._on_eval, self._warn, self._clean = on_step, on_eval, warn, clean
         self._milestones = Milestones(run.rollouts / LEDGER, on_phase, on_total)
         self._path = run.directory / JOINED
         self._evaluations = run.evaluations
@@ -125,6 +129,9 @@ class Observer:
     def _pass_on(self, lines: list[JoinedLine]) -> None:
         if not lines:
             return
+        for joined in lines:
+            if ERROR in joined.line:
+                joined.line[ERROR] = short_error(self._clean(joined.line[ERROR]))
         with self._path.open("ab") as file:
             file.write(dump_lines(joined.line for joined in lines))
         if self._evaluations is not None and any(has_scores(joined.line) for joined in lines):
@@ -136,7 +143,7 @@ class Observer:
             if kind == "step":
                 self._on_step(step, values)
             elif kind == "eval":
-                self._on_eval(step, values)
+                self._on_eval(step, {**values, ERROR: line[ERROR]} if ERROR in line else values)
 
     def _pass_on_extras(self) -> None:
         """Sends new extras; those from before this observer started were sent by an earlier one."""

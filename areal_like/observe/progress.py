@@ -17,10 +17,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 from areal_like.observe.diagnosis import RunDiagnosis
-from areal_like.observe.evaluations import evaluation_text, has_value, headline_metric, score_remarks
+from areal_like.observe.evaluations import evaluation_text, has_value, headline_metric
 from areal_like.observe.history import History
 from areal_like.observe.view import panel, plain_line
 
@@ -31,7 +31,7 @@ REDRAW_S = 0.1
 
 class ProgressDisplay:
     """`max_staleness`: the bound shown beside the staleness, if it has one. `diagnosis`: its findings about each step
-    are shown."""
+    are shown. `max_failed_share`: the limit that is shown where an evaluation has no score."""
 
     def __init__(
         self,
@@ -41,10 +41,12 @@ class ProgressDisplay:
         stream: TextIO | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
+        max_failed_share: float | None = None,
     ) -> None:
         self.history = History(total_steps)
         self._max_staleness = max_staleness
         self._diagnosis = diagnosis
+        self._max_failed_share = max_failed_share
         self._stream = stream or sys.stdout
         self._live = is_live(self._stream) if live is None else live
         self._unicode = "utf" in (getattr(self._stream, "encoding", None) or "").lower()
@@ -82,17 +84,17 @@ class ProgressDisplay:
             for line in self._diagnosis.check(step, values) if self._diagnosis is not None else ():
                 self._print(line)
 
-    def evaluation(self, step: int, values: Mapping[str, float]) -> None:
-        """The result of an evaluation. Later lines repeat its score, so only its remarks are printed between the first
-        and the last step; on a terminal only the reason for a missing score."""
+    def evaluation(self, step: int, values: Mapping[str, Any]) -> None:
+        """The result of an evaluation: one line. On a terminal, whose view has the score, only the reason for a missing
+        one."""
         with self._lock:
             now = self._clock()
             self.history.add_evaluation(step, values, now)
             if self._live:
                 self._draw(now)
-            text, is_known = evaluation_text(step, values), has_value(values, headline_metric(values) or "")
-            is_an_end = step in (0, self.history.total_steps)
-            if text is not None and (not is_known or (not self._live and (is_an_end or score_remarks(values)))):
+            text = evaluation_text(step, values, self._max_failed_share)
+            is_in_view = self._live and has_value(values, headline_metric(values) or "")
+            if text is not None and not is_in_view:
                 self._print(text)
 
     def tick(self) -> None:

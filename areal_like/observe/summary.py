@@ -105,7 +105,7 @@ def summarize_run(
         "seconds": round(time.time() - started, 3),
         "model": None if is_fake else _text_of(last_model(run.checkpoints)),  # random tokens teach nothing
         "score": record.last("eval/score"),
-        "score_missing": _why_missing(record),
+        "score_missing": _why_missing(record, run.config.evaluator.max_failed_share),
         "evaluated_rows": _evaluated_rows(record),
         "objective": record.objective(objective),
         "objective_metric": record.objective_name(objective),
@@ -146,11 +146,11 @@ def curves_of(record: RunRecord) -> list[Series]:
     return [series for series in curves if series.points]
 
 
-def _why_missing(record: RunRecord) -> str | None:
+def _why_missing(record: RunRecord, max_failed_share: float) -> str | None:
     """Why the last evaluation has no score."""
     last = record.evaluations[-1] if record.evaluations else {}
     name = headline_metric(last)
-    return None if name is None or has_value(last, name) else why_no_score(last)
+    return None if name is None or has_value(last, name) else why_no_score(last, max_failed_share)
 
 
 def _evaluated_rows(record: RunRecord) -> dict[str, int] | None:
@@ -182,13 +182,14 @@ def _lines(
     from_to = [f"{one.name} {_from_to(one, one.marked and ends_without)}" for one in reversed(curves)]
     if from_to:
         lines.append("; ".join(from_to))
-    if curves and last is not None and (text := evaluation_text(last["step"], last)) and _needs_remark(last):
-        lines.append(text)
+    if curves and last is not None and _needs_remark(last):
+        text = evaluation_text(last["step"], last, run.config.evaluator.max_failed_share)
+        lines += [text] if text else []
     if from_to:
         lines.append("")
         columns = min(CHART_WIDTH, shutil.get_terminal_size((CHART_WIDTH + 2, 24)).columns - 2)
         lines += [f"  {line}" for line in terminal_chart(curves, max(24, columns))]
-    facts: list[tuple[str, str]] = []
+    logs, facts = run.directory / "logs", list[tuple[str, str]]()
     made: list[tuple[str, str]] = []
     if summary["model"]:
         model = Path(summary["model"])
@@ -198,9 +199,11 @@ def _lines(
     if summary["last"]:
         facts.append(("metrics", shown_path(run.directory / JOINED)))
     if summary["exit_code"]:
-        facts.append(("logs", shown_path(run.directory / "logs")))
+        facts.append(("logs", shown_path(logs)))
     ahead = next_steps(run, summary["exit_code"], summary["steps"])
     facts = [*made[:1], *facts, *made[1:], *ahead]
+    if summary["score_missing"] and summary["evaluated_rows"] and summary["evaluated_rows"]["failed"]:
+        facts = [("logs", shown_path(logs / "episodes-*.log")), *(fact for fact in facts if fact[0] != "logs")]
     width = max((len(name) for name, _ in facts), default=0)
     return [*lines, "", *(f"{name:<{width}}  {text}".rstrip() for name, text in facts)]
 

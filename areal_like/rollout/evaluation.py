@@ -1,12 +1,14 @@
 """Evaluations: when they are due, on which rows, and their results."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from areal_like.observe.metrics import ERROR_ROWS
 from areal_like.observe.reading import DUE
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.seeds import derive_seed
@@ -66,6 +68,13 @@ class Evaluation:
         newest = max((fact["version_max"] for fact in self.facts), default=self.version)
         return oldest, newest
 
+    @property
+    def most_frequent_error(self) -> tuple[str, int]:
+        """The error and its number of rows; of equally frequent errors that of the first row. Empty and 0 if no row
+        failed."""
+        counts = Counter(group.error for group in sorted(self.failed))
+        return max(counts.items(), key=lambda item: item[1], default=("", 0))
+
     def metrics(self, max_failed_share: float) -> dict[str, float]:
         """Scores are NaN where too many rows are missing."""
         oldest, newest = self.versions
@@ -73,6 +82,7 @@ class Evaluation:
         means = evaluation_metrics(self.facts) if self.facts else {"eval/score": math.nan, "eval/samples": 0.0}
         if missing > max_failed_share * self.num_rows:
             means = {name: math.nan if is_score(name) else value for name, value in means.items()}
+        _, error_rows = self.most_frequent_error
         return {
             DUE: self.version,
             "eval/version_min": oldest,
@@ -80,6 +90,7 @@ class Evaluation:
             "eval/rows": self.num_rows,
             "eval/failed": len(self.failed),
             "eval/rejected": self.num_rejected,
+            ERROR_ROWS: error_rows,
             **means,
         }
 

@@ -18,9 +18,11 @@ rejected, which are counted in `eval/failed` and `eval/rejected`. Before the fir
 always with `evaluator.pin=true`, one version of the weights answers all rows; the newest version takes over only if
 all servers with that version died and it cannot be loaded again. Otherwise an evaluation during training may be
 answered by several versions, `eval/version_min` to `eval/version_max`; `step` is then the oldest. The terminal and
-the summary show the same numbers, the versions if there are several, and the number of failed rows. If more rows
-failed or were rejected than `evaluator.max_failed_share` allows, the score is null, and the reason is shown instead;
-an objective that is this score is null too.
+the summary show the same numbers and the number of failed rows. They name the step at which the evaluation was due,
+`eval/due_step`, and the weights that answered, if these are others. If more rows failed or were rejected than
+`evaluator.max_failed_share` allows, the score is null, and the reason is shown instead; an objective that is this score
+is null too. If rows failed, the line also has the most frequent error of the rows as a text of at most 200 characters,
+`eval/error`; trackers do not get it.
 
 Trackers get the same names, with the step as the x-axis. A `*` stands for any text.
 

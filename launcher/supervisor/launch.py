@@ -14,7 +14,7 @@ from typing import Any
 from areal_like.config.allocation.models import generates
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
-from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
+from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets, scrub
 from areal_like.process.checkpoint_files import step_of
 from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
@@ -98,7 +98,9 @@ class _Launch:
         self.began = time.time()
         config, batch = self.run_.config, self.plan.batch
         diagnosis = RunDiagnosis(config) if generates(config) else None
-        self.progress = ProgressDisplay(batch.total_steps, batch.staleness_bound, diagnosis)
+        self.progress = ProgressDisplay(
+            batch.total_steps, batch.staleness_bound, diagnosis, max_failed_share=config.evaluator.max_failed_share
+        )
         self.observer = Observer(
             self.run_,
             self.progress.step,
@@ -106,6 +108,7 @@ class _Launch:
             self.say,
             on_phase=self._phase,
             on_total=self._total,
+            clean=lambda text: self._clean(scrub(text)),
         )
 
     def run(self) -> int:

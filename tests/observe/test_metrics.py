@@ -64,6 +64,15 @@ def test_a_line_is_whole_when_written_and_says_whose_it_is(tmp_path: Path) -> No
     assert math.isnan(values_of(second)["train/loss"])
 
 
+def test_the_error_of_an_evaluation_is_in_its_line_and_no_metric(tmp_path: Path) -> None:
+    mine = writer(tmp_path)
+    mine.write(1, {"eval/score": 0.5}, "ValueError: it is down")
+    mine.write(2, {"eval/score": 0.5})
+    first, second = LineFollower(tmp_path / "metrics/trainer-0.jsonl").new_lines()
+    assert first["eval/error"] == "ValueError: it is down" and "eval/error" not in second
+    assert values_of(first) == values_of(second) == {"eval/score": 0.5}
+
+
 @pytest.mark.parametrize("name", ["train/lose", "loss", "time"])
 def test_a_name_that_nobody_explained_is_refused_and_nothing_written(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name}: no such metric"):
@@ -105,6 +114,17 @@ def test_steps_are_read_merged_and_in_order(tmp_path: Path) -> None:
     assert found[2]["train/loss"] == 0.8 and found[2]["attempt"] == 2
     assert [line["time"] for line in found] == [1.0, 2.0, 4.0], "the time is that of the step, not of its evaluation"
     assert read_metrics(tmp_path / "nowhere") == []
+
+
+def test_steps_have_no_text_of_their_evaluations(tmp_path: Path) -> None:
+    lines = [
+        {"step": 1, "train/loss": 1.0, "time": 1.0},
+        {"step": 1, "eval/due_step": 0, "eval/failed": 2, "eval/error": "ValueError: it is down", "time": 2.0},
+        {"step": 1, "eval/due_step": 1, "eval/failed": 0, "time": 3.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (merged,) = read_metrics(tmp_path)
+    assert merged == {"step": 1, "train/loss": 1.0, "time": 1.0, "eval/due_step": 1, "eval/failed": 0}
 
 
 def test_a_stopwatch_adds_up_by_name_and_begins_anew() -> None:

@@ -72,6 +72,7 @@ class Scene:
             on_step=lambda step, values: self.received.append(("step", step, values)),
             on_eval=lambda step, values: self.received.append(("eval", step, values)),
             warn=self.warnings.append,
+            clean=lambda text: text.replace("s3cret", "***"),
         )
         self.observer._remember()
         return self.observer
@@ -140,6 +141,24 @@ def test_two_evaluations_that_one_version_answered_are_both_kept(scene: Scene) -
     scene.write("rollout", 1, attempt=2, eval__due_step=1, eval__score=0.7, eval__samples=90)
     assert [line["eval/score"] for line in scene.poll()] == [0.4, 0.6, 0.7]
     assert [line["eval/score"] for line in read_run_record(scene.run.directory).evaluations] == [0.4, 0.7]
+
+
+def test_the_error_of_an_evaluation_is_joined_without_secrets(scene: Scene) -> None:
+    writer = MetricWriter(scene.run, Identity("rollout", 0, 1))
+    writer.write(1, {"eval/due_step": 0, "eval/score": 0.4}, "ValueError: key s3cret")
+    (line,) = scene.look()
+    assert line["eval/error"] == "ValueError: key ***"
+    assert scene.received == [("eval", 1, {"eval/due_step": 0, "eval/score": 0.4, "eval/error": "ValueError: key ***"})]
+    assert scene.trackers[0].calls == [(1, ["eval/due_step", "eval/score"])], "a text is no metric"
+
+
+def test_the_error_of_an_evaluation_is_cut_after_its_secrets_are_removed(scene: Scene) -> None:
+    writer = MetricWriter(scene.run, Identity("rollout", 0, 1))
+    writer.write(1, {"eval/due_step": 0, "eval/score": 0.4}, "often\n" + "x" * 71 + "s3cret" + "y" * 300)
+    (line,) = scene.look()
+    error = line["eval/error"]
+    assert error.startswith("often xxx") and error.endswith("xx*** ... " + "y" * 115) and len(error) <= 200
+    assert "s3" not in (scene.run.directory / "metrics.jsonl").read_text()
 
 
 def test_values_that_come_after_the_line_of_their_step_are_not_lost(scene: Scene) -> None:

@@ -101,26 +101,45 @@ def test_a_plain_line_says_what_one_looks_at() -> None:
         progress.step(step, VALUES)
     lines = out.getvalue().splitlines()
     assert lines[0] == "held-out 0.450 at the start"
+    assert lines[10] == "held-out 0.620 at step 9", "each evaluation has a line"
     assert lines[-1] == (
         "step  12/160  reward 0.71  held-out 0.62  3.14k tok/s  staleness 1.2 (max 2)  |dlogp| 3e-06  left 2:28"
     )
-    assert len(lines) == 13
+    assert len(lines) == 14
 
 
-SEVERAL = {"eval/score": 0.62, "eval/version_min": 9.0, "eval/version_max": 11.0, "eval/rows": 50.0, "eval/failed": 2.0}
+SEVERAL = {
+    "eval/score": 0.62,
+    "eval/due_step": 8.0,
+    "eval/version_min": 9.0,
+    "eval/version_max": 11.0,
+    "eval/rows": 50.0,
+    "eval/failed": 2.0,
+}
 
 
 def test_what_a_score_between_the_ends_hides_is_said() -> None:
     out = io.StringIO()
-    progress = ProgressDisplay(160, stream=out)
+    progress = ProgressDisplay(160, stream=out, max_failed_share=0.1)
     progress.evaluation(5, {"eval/score": 0.5, "eval/version_min": 5.0, "eval/version_max": 5.0})
     progress.evaluation(9, SEVERAL)
-    progress.evaluation(15, SEVERAL | {"eval/score": math.nan, "eval/failed": 30.0})
+    failed = {
+        "eval/due_step": 15.0,
+        "eval/score": math.nan,
+        "eval/failed": 30.0,
+        "eval/error_rows": 29.0,
+        "eval/error": "ValueError: it is down",
+    }
+    progress.evaluation(15, SEVERAL | failed)
     progress.step(16, VALUES)
-    first, second, third = out.getvalue().splitlines()
-    assert first == "held-out 0.620 after step 9 (versions 9 to 11; of 50 rows 2 failed)"
-    assert second.startswith("held-out: no score after step 15: of 50 rows 30 failed, more than evaluator.max_failed")
-    assert "  held-out none  " in third
+    plain, several, missing, step = out.getvalue().splitlines()
+    assert plain == "held-out 0.500 at step 5"
+    assert several == "held-out 0.620 at step 8 (weights of steps 9 to 11; 2 of 50 rows failed)"
+    assert missing == (
+        "held-out: no score at step 15: 30 of 50 rows failed (60%, evaluator.max_failed_share allows 10%); "
+        "most frequent error (29 of 30): ValueError: it is down; see logs/episodes-*.log"
+    )
+    assert "  held-out none  " in step
 
 
 def test_the_panel_says_what_the_last_score_hides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +149,9 @@ def test_the_panel_says_what_the_last_score_hides(monkeypatch: pytest.MonkeyPatc
     progress.evaluation(9, SEVERAL)
     clock.now += 1.0
     progress.step(10, VALUES)
-    assert out.shown()[1] == "reward 0.71   held-out 0.62 (versions 9 to 11; of 50 rows 2 failed)"
+    assert out.shown()[1] == (
+        "reward 0.71   held-out 0.62 (weights of steps 9 to 11; 2 of 50 rows failed)"
+    )
 
 
 def test_without_rewards_the_loss_is_shown() -> None:
@@ -140,7 +161,7 @@ def test_without_rewards_the_loss_is_shown() -> None:
     progress.evaluation(2, {"eval/loss": 1.1})
     assert out.getvalue().splitlines() == [
         "step 1/2  loss 1.23  51k tok/s  lr 0.002",
-        "held-out loss 1.100 after step 2",
+        "held-out loss 1.100 at step 2",
     ]
 
 

@@ -234,35 +234,69 @@ def test_rows_that_failed_stand_beside_the_last_score(ended: Any) -> None:
     summary, text = run.finish()
     assert (summary["score"], summary["score_missing"]) == (0.6, None)
     assert summary["evaluated_rows"] == {"rows": 50, "failed": 3, "rejected": 0}
-    assert "held-out score 0.4 -> 0.6; reward 0.5\nheld-out 0.600 after step 1 (of 50 rows 3 failed)\n" in text
+    assert "held-out score 0.4 -> 0.6; reward 0.5\nheld-out 0.600 at step 1 (3 of 50 rows failed)\n" in text
 
 
 def test_an_older_score_does_not_stand_for_a_last_one_that_is_missing(ended: Any) -> None:
     run = ended()
-    run.metrics(evaluated(0, 0.4), {"step": 1, "train/loss": 0.1, "reward/mean": 0.5}, evaluated(1, None, failed=20))
+    last = evaluated(1, None, failed=20) | {"eval/error": "ValueError: judge is down"}
+    run.metrics(evaluated(0, 0.4), {"step": 1, "train/loss": 0.1, "reward/mean": 0.5}, last)
     summary, text = run.finish()
     assert (summary["score"], summary["objective"], summary["objective_metric"]) == (None, None, "eval/score")
-    why = "of 50 rows 20 failed, more than evaluator.max_failed_share allows; logs/episodes-*.log says why"
+    why = (
+        "20 of 50 rows failed (40%, evaluator.max_failed_share allows 10%); most frequent error: ValueError: judge is down; "
+        "see logs/episodes-*.log"
+    )
     assert summary["score_missing"] == why and summary["curve"] == [[0, 0.4]]
-    assert f"held-out score 0.4 -> none; reward 0.5\nheld-out: no score after step 1: {why}\n" in text
+    assert f"held-out score 0.4 -> none; reward 0.5\nheld-out: no score at step 1: {why}\n" in text
+    assert "eval/error" not in summary["last"], "a text is no metric"
+    block = text.rpartition("\n\n")[2].splitlines()
+    assert block[0].split() == ["logs", "runs/adding/r0001/logs/episodes-*.log"]
+    assert [line[:8].strip() for line in block if line[:8].strip()] == ["logs", "curve", "metrics", "change"]
+
+
+def test_rejected_rows_alone_do_not_point_to_the_logs(ended: Any) -> None:
+    run = ended()
+    last = evaluated(1, None) | {"eval/rejected": 20.0}
+    run.metrics({"step": 1, "train/loss": 0.1, "reward/mean": 0.5}, last)
+    summary, text = run.finish()
+    share = "(40%, evaluator.max_failed_share allows 10%)"
+    assert summary["score_missing"] == f"20 of 50 rows were rejected by the workflow {share}"
+    assert "logs" not in text
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         (evaluated(0, 0.42), "held-out 0.420 at the start"),
-        (evaluated(50, 0.9, newest=52), "held-out 0.900 after step 50 (versions 50 to 52)"),
-        (evaluated(50, 0.9, 1, 52), "held-out 0.900 after step 50 (versions 50 to 52; of 50 rows 1 failed)"),
+        (evaluated(50, 0.9, newest=52), "held-out 0.900 at step 50 (weights of steps 50 to 52)"),
+        (
+            evaluated(50, 0.9, 1, 52),
+            "held-out 0.900 at step 50 (weights of steps 50 to 52; 1 of 50 rows failed)",
+        ),
+        (
+            evaluated(121, 0.976, newest=122) | {"eval/due_step": 120.0},
+            "held-out 0.976 at step 120 (weights of steps 121 to 122)",
+        ),
+        (
+            evaluated(121, 0.976) | {"eval/due_step": 120.0},
+            "held-out 0.976 at step 120 (weights of step 121)",
+        ),
         (
             evaluated(50, 0.9, 1) | {"eval/rejected": 2.0},
-            "held-out 0.900 after step 50 (of 50 rows 1 failed and 2 were rejected by the workflow)",
+            "held-out 0.900 at step 50 (1 of 50 rows failed and 2 were rejected by the workflow)",
         ),
         (
             evaluated(0, None) | {"eval/rejected": 50.0},
-            "held-out: no score at the start: of 50 rows 50 were rejected by the workflow",
+            "held-out: no score at the start: 50 of 50 rows were rejected by the workflow",
         ),
         (evaluated(0, math.nan), "held-out: no score at the start: it is not finite"),
-        ({"step": 2, "eval/loss": 1.1}, "held-out loss 1.100 after step 2"),
+        (
+            evaluated(0, None, failed=20),
+            "held-out: no score at the start: 20 of 50 rows failed (40%, evaluator.max_failed_share allows less); "
+            "see logs/episodes-*.log",
+        ),
+        ({"step": 2, "eval/loss": 1.1}, "held-out loss 1.100 at step 2"),
         ({"step": 2, "eval/margin": 1.1}, None),
     ],
 )

@@ -53,7 +53,7 @@ def test_the_first_and_the_last_evaluation_are_complete_and_of_one_version(quick
     assert len(lines) == 4 and {line["eval/samples"] for line in lines.values()} == {400}
     for step in (0, STEPS):
         assert lines[step]["step"] == lines[step]["eval/version_min"] == lines[step]["eval/version_max"] == step
-    assert quick.out.count(" at the start\n") == quick.out.count(f" after step {STEPS}\n") == 1
+    assert quick.out.count(" at the start\n") == quick.out.count(f" at step {STEPS}\n") == 1
 
 
 def test_there_is_a_line_for_every_step_with_documented_names(quick):

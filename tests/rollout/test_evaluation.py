@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from areal_like.rollout.groups import Lease
+from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.groups import Group, Lease
 from areal_like.rollout.step_metrics import evaluation_metrics
 from tests.support.rollout_world import World, clock, facts, settings
 
@@ -173,6 +174,29 @@ def test_an_evaluation_of_which_nothing_comes_back_ends_the_run():
             world.finish(lease, "failed", error="boom", error_kind="reward")
     assert world.loop.failure.startswith("valid_dataset: not one of 2 rows could be evaluated for version 0")
     assert "boom" in world.loop.failure
+
+
+def test_the_most_frequent_error_of_an_evaluation_is_kept():
+    world = World(evaluating(request_retries=0, max_concurrent=12, evaluation_concurrent=6), valid_rows=6)
+    world.load()
+    leases = [lease for lease in world.lease() if lease.group.evaluation is not None]
+    assert len(leases) == 6
+    for lease in reversed(leases):
+        error = ("rare", "often\n" + "x" * 300, "often\n" + "x" * 300, "rarer")[min(lease.group.number, 3)]
+        done = lease.group.number > 3
+        world.finish(lease, "done") if done else world.finish(lease, "failed", error=error, error_kind="reward")
+    (evaluation,) = world.loop.evaluated
+    assert evaluation.most_frequent_error == ("often\n" + "x" * 300, 2)
+    assert world.loop.scores[-1][1]["eval/error_rows"] == 2
+
+
+def test_of_equally_frequent_errors_that_of_the_first_row_is_kept():
+    groups = [Group(number, number, 0, 1, 0, error=error) for number, error in enumerate("abba")]
+    evaluation = Evaluation(0, groups)
+    assert evaluation.most_frequent_error == ("", 0)
+    for group in groups[::-1]:
+        evaluation.fail(group)
+    assert evaluation.most_frequent_error == ("a", 2)
 
 
 def test_an_early_end_breaks_an_evaluation_off():

@@ -230,8 +230,8 @@ class Controller:
         for step, values in loop.reports:
             self._metrics.write(step, {**values, **self.servers.times.take()})
         loop.reports.clear()
-        for version, values in loop.scores:
-            self._metrics.write(version, values)
+        for evaluation, (version, values) in zip(loop.evaluated, loop.scores, strict=True):
+            self._metrics.write(version, values, evaluation.most_frequent_error[0])
         loop.scores.clear()
         for evaluation in loop.evaluated:
             self._samples.write(evaluation)
