@@ -149,9 +149,7 @@ def test_the_panel_says_what_the_last_score_hides(monkeypatch: pytest.MonkeyPatc
     progress.evaluation(9, SEVERAL)
     clock.now += 1.0
     progress.step(10, VALUES)
-    assert out.shown()[1] == (
-        "reward 0.71   held-out 0.62 (weights of steps 9 to 11; 2 of 50 rows failed)"
-    )
+    assert out.shown()[1] == ("reward 0.71   held-out 0.62 (weights of steps 9 to 11; 2 of 50 rows failed)")
 
 
 def test_without_rewards_the_loss_is_shown() -> None:

@@ -244,8 +244,8 @@ def test_an_older_score_does_not_stand_for_a_last_one_that_is_missing(ended: Any
     summary, text = run.finish()
     assert (summary["score"], summary["objective"], summary["objective_metric"]) == (None, None, "eval/score")
     why = (
-        "20 of 50 rows failed (40%, evaluator.max_failed_share allows 10%); most frequent error: ValueError: judge is down; "
-        "see logs/episodes-*.log"
+        "20 of 50 rows failed (40%, evaluator.max_failed_share allows 10%); "
+        "most frequent error: ValueError: judge is down; see logs/episodes-*.log"
     )
     assert summary["score_missing"] == why and summary["curve"] == [[0, 0.4]]
     assert f"held-out score 0.4 -> none; reward 0.5\nheld-out: no score at step 1: {why}\n" in text

@@ -187,7 +187,7 @@ def test_the_most_frequent_error_of_an_evaluation_is_kept():
         world.finish(lease, "done") if done else world.finish(lease, "failed", error=error, error_kind="reward")
     (evaluation,) = world.loop.evaluated
     assert evaluation.most_frequent_error == ("often\n" + "x" * 300, 2)
-    assert world.loop.scores[-1][1]["eval/error_rows"] == 2
+    assert world.scores[-1][1]["eval/error_rows"] == 2
 
 
 def test_of_equally_frequent_errors_that_of_the_first_row_is_kept():

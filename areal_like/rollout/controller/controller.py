@@ -230,12 +230,10 @@ class Controller:
         for step, values in loop.reports:
             self._metrics.write(step, {**values, **self.servers.times.take()})
         loop.reports.clear()
-        for evaluation, (version, values) in zip(loop.evaluated, loop.scores, strict=True):
+        while loop.evaluated:
+            evaluation, (version, values) = loop.evaluated.pop(0), loop.scores.pop(0)
             self._metrics.write(version, values, evaluation.most_frequent_error[0])
-        loop.scores.clear()
-        for evaluation in loop.evaluated:
             self._samples.write(evaluation)
-        loop.evaluated.clear()
         for warning in loop.warnings:
             log.warning("%s", warning)
         loop.warnings.clear()
