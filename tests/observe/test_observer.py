@@ -146,7 +146,7 @@ def test_two_evaluations_that_one_version_answered_are_both_kept(scene: Scene) -
 def test_the_error_of_an_evaluation_is_joined_without_secrets(scene: Scene) -> None:
     writer = MetricWriter(scene.run, Identity("rollout", 0, 1))
     writer.write(1, {"eval/due_step": 0, "eval/score": 0.4}, "ValueError: key s3cret")
-    (line,) = scene.look()
+    (line,) = scene.poll()
     assert line["eval/error"] == "ValueError: key ***"
     assert scene.received == [("eval", 1, {"eval/due_step": 0, "eval/score": 0.4, "eval/error": "ValueError: key ***"})]
     assert scene.trackers[0].calls == [(1, ["eval/due_step", "eval/score"])], "a text is no metric"
@@ -155,7 +155,7 @@ def test_the_error_of_an_evaluation_is_joined_without_secrets(scene: Scene) -> N
 def test_the_error_of_an_evaluation_is_cut_after_its_secrets_are_removed(scene: Scene) -> None:
     writer = MetricWriter(scene.run, Identity("rollout", 0, 1))
     writer.write(1, {"eval/due_step": 0, "eval/score": 0.4}, "often\n" + "x" * 71 + "s3cret" + "y" * 300)
-    (line,) = scene.look()
+    (line,) = scene.poll()
     error = line["eval/error"]
     assert error.startswith("often xxx") and error.endswith("xx*** ... " + "y" * 115) and len(error) <= 200
     assert "s3" not in (scene.run.directory / "metrics.jsonl").read_text()
