@@ -18,20 +18,20 @@ WORDS = ["tracker=none", "recover.mode=auto"]
 
 
 @pytest.fixture
-def standing_in(tmp_path, monkeypatch):
-    """The API starts a command whose processes are stand-ins."""
+def fake_processes(tmp_path, monkeypatch):
+    """The API starts a command whose processes are fakes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(api, "COMMAND", (sys.executable, "-m", "tests.support.fake_runs"))
 
-    def messages(**what):
-        for name, value in environment_of(tmp_path, **what).items():
+    def configure(**behaviour):
+        for name, value in environment_of(tmp_path, **behaviour).items():
             monkeypatch.setenv(name, value)
 
-    return messages
+    return configure
 
 
-def test_a_run_from_python_returns_what_it_came_to(tmp_path, standing_in, capsys):
-    standing_in(steps=3)
+def test_a_run_from_python_returns_what_it_came_to(tmp_path, fake_processes, capsys):
+    fake_processes(steps=3)
     result = run("grpo.yaml", WORDS)
     assert result.directory == tmp_path / "runs" / "grpo-addition" / "r0001"
     assert (result.outcome, result.score, result.summary["steps"]) == ("done", None, 3)
@@ -39,8 +39,8 @@ def test_a_run_from_python_returns_what_it_came_to(tmp_path, standing_in, capsys
     assert "done: 3 steps" in capsys.readouterr().out
 
 
-def test_a_run_that_fails_raises_with_its_words_and_says_where_it_was(tmp_path, standing_in):
-    standing_in(step_s=30, faults={"server/0 1.1": {"do": "say no such model"}})
+def test_a_run_that_fails_raises_with_its_words_and_says_where_it_was(tmp_path, fake_processes):
+    fake_processes(step_s=30, faults={"server/0 1.1": {"do": "say no such model"}})
     with pytest.raises(RunFailed, match="no such model") as caught:
         run("grpo.yaml", WORDS)
     assert caught.value.exit_code == 1

@@ -20,7 +20,7 @@ WORDS = ("--config", "grpo.yaml", "tracker=none", "recover.mode=auto")
 
 
 class Terminal:
-    """A run of stand-ins that was started by hand on a terminal of its own."""
+    """A run of fake processes that was started by hand on its own terminal."""
 
     def __init__(self, root: Path, ignores_hangup: bool, **messages: object) -> None:
         self.ours, theirs = pty.openpty()

@@ -64,3 +64,11 @@ def process(
     """Runs a command in a subprocess, in the current folder."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run([*command, *words], env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a subprocess: subreapers, guardians and limits would change the process of the tests."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )

@@ -1,6 +1,6 @@
-"""Stands in for the processes of a run: registers, makes steps and checkpoints, and fails as STAND_IN demands.
+"""A fake process of a run: registers, makes steps and checkpoints, and fails as FAKE_PROCESS demands.
 
-`python -m tests.support.fake_process ROLE`, with the environment that the launcher gives. STAND_IN holds, as JSON, the
+`python -m tests.support.fake_process ROLE`, with the environment that the launcher gives. FAKE_PROCESS holds, as JSON, the
 number of steps, seconds per step, whether checkpoints are `resumable`, and faults:
 {"trainer/0 1.1": {"step": 3, "do": "kill"}} kills the first incarnation of the first attempt's trainer after three
 steps.
@@ -17,7 +17,7 @@ from typing import Any
 
 from areal_like.process.identity import Identity, identity
 
-BEHAVIOUR: dict[str, Any] = json.loads(os.environ.get("STAND_IN", "{}"))
+BEHAVIOUR: dict[str, Any] = json.loads(os.environ.get("FAKE_PROCESS", "{}"))
 DIRECTORY = Path(os.environ["AREAL_LIKE_RUN_DIR"])
 STOP, FINISHED = DIRECTORY / "stop", DIRECTORY / "finished"
 
@@ -32,8 +32,8 @@ def main() -> int:
     if me.role in ("server", "rollout"):
         from areal_like.discovery import announce, file_name_store
 
-        root, prefix = os.environ["STAND_IN_NAMES"], "/".join(DIRECTORY.parts[-2:])
-        user = os.environ["STAND_IN_USER"]
+        root, prefix = os.environ["FAKE_PROCESS_NAMES"], "/".join(DIRECTORY.parts[-2:])
+        user = os.environ["FAKE_PROCESS_USER"]
         names = file_name_store(root, f"{user}/{prefix}", me.name, 30.0)
         announce(names, me, "127.0.0.1:1")
     if me.role == "trainer":

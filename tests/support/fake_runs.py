@@ -1,4 +1,4 @@
-"""Runs the launcher with stand-ins for its processes: `python -m tests.support.fake_runs WORDS`."""
+"""Runs the launcher with fake processes: `python -m tests.support.fake_runs WORDS`."""
 
 import getpass
 import importlib
@@ -28,7 +28,7 @@ def main(words: list[str]) -> int:
     from launcher import cli
     from launcher.runs import run_lock
 
-    for name, value in json.loads(os.environ.get("STAND_IN", "{}")).get("patience", {}).items():
+    for name, value in json.loads(os.environ.get("FAKE_PROCESS", "{}")).get("constants", {}).items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
     api.COMMAND = (sys.executable, "-m", "tests.support.fake_runs")
@@ -39,14 +39,14 @@ def main(words: list[str]) -> int:
 
 def _with_fake_processes(loaded: Loaded, **more: Any) -> Plan:
     plan = build_plan(loaded, **more)
-    stand_in = (sys.executable, "-m", "tests.support.fake_process")
-    processes = [replace(process, command=(*stand_in, process.role), cores=()) for process in plan.processes]
+    fake_process = (sys.executable, "-m", "tests.support.fake_process")
+    processes = [replace(process, command=(*fake_process, process.role), cores=()) for process in plan.processes]
     return plan._replace(processes=tuple(processes))
 
 
 @dataclass
 class FakeRun:
-    """A run of stand-ins."""
+    """A run of fake processes."""
 
     process: subprocess.Popen[str]
     root: Path
@@ -89,7 +89,7 @@ class FakeRun:
 
 @dataclass
 class FinishedRun:
-    """The result of a run of stand-ins."""
+    """The result of a run of fake processes."""
 
     code: int
     out: str
@@ -114,19 +114,19 @@ class FinishedRun:
 
 
 def environment_of(root: Path, **behaviour: Any) -> dict[str, str]:
-    """Variables of the stand-ins of a run below `root`."""
+    """Variables of the fake processes of a run below `root`."""
     return {
         "PYTHONPATH": str(REPOSITORY),
         "XDG_STATE_HOME": str(root / "state"),
-        "STAND_IN": json.dumps(behaviour),
-        "STAND_IN_NAMES": str(root / "runs" / ".names"),
-        "STAND_IN_USER": getpass.getuser(),
+        "FAKE_PROCESS": json.dumps(behaviour),
+        "FAKE_PROCESS_NAMES": str(root / "runs" / ".names"),
+        "FAKE_PROCESS_USER": getpass.getuser(),
         "OMP_NUM_THREADS": "1",
     }
 
 
 def start_fake_run(root: Path, *words: str, cwd: Path | None = None, **behaviour: Any) -> FakeRun:
-    """`behaviour`: settings of the stand-ins (steps, step_s, faults), and constants of the launcher (patience)."""
+    """`behaviour`: settings of the fake processes (steps, step_s, faults), and constants of the launcher (constants)."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AREAL_LIKE")}
     environment = inherited | environment_of(root, **behaviour)
     command = [sys.executable, "-m", "tests.support.fake_runs"]

@@ -1,4 +1,4 @@
-"""Runs of stand-ins under the real launcher: they start, fail, are mended and end as promised."""
+"""Runs of fake processes under the real launcher: they start, fail, are restarted and end as promised."""
 
 import getpass
 import json
@@ -209,8 +209,8 @@ def test_a_server_that_dies_again_and_again_is_given_up(tmp_path):
 def test_a_worker_that_exits_with_0_again_and_again_ends_the_run_and_is_named(tmp_path):
     """Although steps are made all the while, as with other workers."""
     faults = {f"episodes/0 1.{number}": {"do": "exit 0", "after_s": 0.2} for number in range(1, 9)}
-    patience = {"launcher.supervisor.supervisor.IDLE_WORKER_S": 0.3}
-    ended = start_fake_run(tmp_path, "recover.retries=2", steps=1000, faults=faults, patience=patience).wait()
+    constants = {"launcher.supervisor.supervisor.IDLE_WORKER_S": 0.3}
+    ended = start_fake_run(tmp_path, "recover.retries=2", steps=1000, faults=faults, constants=constants).wait()
     assert ended.code == 1, ended
     assert ended.err.splitlines()[2].startswith("episodes/0 ended before the run did (exit code 0) after"), ended.err
     assert "it exited 3 times during the run" in ended.err and "recover.retries=2" in ended.err
@@ -243,7 +243,7 @@ def prefix(run):
 def test_a_run_that_stands_still_says_once_what_is_waited_for(tmp_path):
     faults = {"trainer/0 1.1": {"step": 3, "do": "wait 5"}}
     ended = start_fake_run(
-        tmp_path, steps=6, faults=faults, patience={"launcher.supervisor.stall_detector.STALL_S": 0.5}
+        tmp_path, steps=6, faults=faults, constants={"launcher.supervisor.stall_detector.STALL_S": 0.5}
     ).wait()
     assert (ended.code, ended.steps()) == (0, [1, 2, 3, 4, 5, 6]), ended
     lines = ended.out.splitlines()

@@ -1,0 +1,95 @@
+"""Keys without effect on training are warnings and do not stop a run."""
+
+import pytest
+
+from tests.support.planning import plan_of
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["train_dataset.num_workers=4"], "train_dataset.num_workers"),
+        (["valid_dataset.pin_memory=true"], "valid_dataset.pin_memory"),
+        (["valid_dataset.batch_size=7"], "valid_dataset.batch_size"),
+        (["valid_dataset.shuffle=false"], "valid_dataset.shuffle"),
+        (["train_dataset.loss_on=all"], "train_dataset.loss_on"),
+        (["valid_dataset=null", "evaluator.freq_steps=5"], "evaluator.freq_steps"),
+        (["evaluator.pin=true", "async_training=false"], "evaluator.pin"),
+        (["async_training=false", "rollout.schedule_policy=least_loaded"], "rollout.schedule_policy"),
+        (
+            ["async_training=false", "rollout.oversampling_factor=2", "actor.dynamic_sampling=false"],
+            "rollout.oversampling_factor",
+        ),
+        (["stats_logger.wandb.log_extras.samples=false"], "stats_logger.wandb.log_extras.samples"),
+        (["actor.use_decoupled_loss=false", "actor.behav_imp_weight_cap=5"], "actor.behav_imp_weight_cap"),
+        (["actor.behav_imp_weight_mode=truncate"], "actor.behav_imp_weight_mode"),
+        (["actor.loss=importance_sampling", "actor.c_clip=3"], "actor.c_clip"),
+        (["actor.kl_in=loss"], "actor.kl_in"),
+        (["actor.log_agent_stats=true"], "actor.log_agent_stats"),
+        (["actor.log_agent_stats_keys=[turns]"], "actor.log_agent_stats_keys"),
+        (["actor.optimizer.hysteresis=3"], "actor.optimizer.hysteresis"),
+        (
+            ["actor.use_decoupled_loss=false", "actor.behav_imp_weight_level=sequence"],
+            "actor.behav_imp_weight_level",
+        ),
+        (["actor.ratio.length_norm=true"], "actor.ratio.length_norm"),
+        (["actor.kl_ctl=0", "actor.kl_estimator=k3"], "actor.kl_estimator"),
+        (["actor.overlong_penalty_factor=0.5"], "actor.overlong_penalty_factor"),
+        (["actor.overlong_tokens=2"], "actor.overlong_tokens"),
+        (["train_dataset.path=rows.jsonl"], "task.name"),
+        (
+            ["actor.gradient_checkpointing=false", "actor.activation_checkpointing.freq=2"],
+            "actor.activation_checkpointing",
+        ),
+        (["actor.lora_rank=8"], "actor.lora_rank"),
+        (["actor.lora_alpha=32"], "actor.lora_alpha"),
+        (["actor.target_modules=[q_proj]"], "actor.target_modules"),
+        (["actor.lora_dropout=0.1"], "actor.lora_dropout"),
+        (["actor.lora_modules_to_save=[lm_head]"], "actor.lora_modules_to_save"),
+    ],
+)
+def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overrides, key):
+    plan = plan_of("grpo", *overrides)
+    assert [warning for warning in plan.warnings if warning.startswith(f"{key}: ")]
+    assert plan.cannot_start == ()
+    assert not [warning for warning in plan_of("grpo").warnings if warning.startswith(f"{key}: ")]
+
+
+def test_keys_of_a_row_loader_are_reported_where_they_have_no_effect():
+    for experiment in ("grpo", "sft"):
+        words = ("valid_dataset.shuffle=false", "valid_dataset.pin_memory=true", "train_dataset.pin_memory=true")
+        keys = {warning.partition(":")[0] for warning in plan_of(experiment, *words).warnings}
+        assert "valid_dataset.shuffle" in keys and "train_dataset.pin_memory" not in keys
+        assert ("valid_dataset.pin_memory" in keys) == (experiment == "grpo")
+
+
+def test_keys_of_adapters_have_an_effect_where_there_are_adapters():
+    messages = plan_of("grpo", "actor.use_lora=true", "actor.lora_rank=8", "actor.lora_alpha=32").warnings
+    assert not [each for each in messages if each.startswith("actor.lora_")]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "message"),
+    [
+        ("sft", ["valid_dataset=null"], "has no effect"),
+        ("sft", [], "only brings the rows of valid_dataset"),
+        ("grpo", ["valid_dataset=null", "reward.name=null"], "only brings rewards"),
+        ("grpo", ["reward.name=null"], "only brings rewards and the rows of valid_dataset"),
+    ],
+)
+def test_a_task_beside_rows_of_a_file_says_what_is_left_of_it(experiment, overrides, message):
+    plan = plan_of(experiment, "train_dataset.path=rows.jsonl", *overrides)
+    messages = [warning for warning in plan.warnings if warning.startswith("task.name: ")]
+    assert messages == [f"task.name: {message}: training rows come from rows.jsonl (train_dataset.path)"]
+
+
+def test_the_ratio_of_a_loss_of_the_user_s_is_the_loss_s_own(tmp_path):
+    (tmp_path / "mine.py").write_text("def loss(logprobs, advantages):\n    return -logprobs * advantages\n")
+    plan = plan_of("grpo", f"actor.loss={tmp_path / 'mine.py'}:loss", "actor.ratio.mask_high=8")
+    assert [warning for warning in plan.warnings if warning.startswith("actor.ratio.mask_high: has no effect")]
+
+
+def test_loss_scaling_is_for_float16_wherever_that_is_said():
+    for message in ("actor.dtype=float16", "actor.grad_reduce_dtype=float16"):
+        messages = plan_of("grpo", message, "actor.optimizer.initial_loss_scale=8")
+        assert messages.cannot_start == () and not [each for each in messages.warnings if "loss_scale" in each]

@@ -1,0 +1,165 @@
+"""Keys that are not built yet are refused before the start: all at once, each with its key."""
+
+import pytest
+
+from areal_like.config.checks.not_built import (
+    MODEL_RULES,
+    NOT_BUILT_SECTIONS,
+    NOT_YET,
+    RUN_RULES,
+    SUPERVISED_RULES,
+    not_built_problems,
+    refuse_not_built,
+)
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.problems import ConfigError
+from areal_like.config.schema import Schema
+from launcher.commands.run import refuse as refuse_start
+from tests.support.planning import loaded, plan_of
+
+
+def refused(experiment, *overrides):
+    """Key -> why, by the configuration alone, as a trainer that was started by hand sees it."""
+    return dict(not_built_problems(loaded(experiment, *overrides).config))
+
+
+@pytest.mark.parametrize("experiment", ["grpo", "ppo", "sft", "reward_model"])
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_what_we_ship_is_let_through(experiment, gpus):
+    assert plan_of(experiment, gpus=gpus).cannot_start == ()
+    assert refused(experiment) == {}
+
+
+SETTINGS = [
+    "cluster.type=slurm",
+    "cluster.name_resolve.type=etcd3",
+    "rollout.mask_env_responses=false",
+    "rollout.trajectory_strategy=branching",
+    "environments.train=[{id: some/env}]",
+    "environments.mix.strategy=concatenate",
+    "recover.skip_curriculum=true",
+    "log.data=true",
+    "log.environment_level=error",
+    "curriculum.type=simple",
+    "curriculum.seed=5",
+    "curriculum.easy_border=0.7",
+    "evaluator.benchmarks.environments=[{id: some/env}]",
+    "evaluator.benchmarks.gconfig.temperature=0.1",
+    "evaluator.benchmarks.save.hf.private=true",
+    "actor.model_impl=liger_kernel",
+    "actor.debug.num_layers=1",
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_key_is_refused_by_its_name_with_what_to_take(setting):
+    result = refused("grpo", setting, "rollout.backend=embedded")
+    (key,) = result
+    assert setting.startswith(key)
+    assert NOT_YET in result[key]
+    assert any(word in result[key] for word in ("; use ", "; set it to ", "; leave it out")), result[key]
+    assert (key, result[key]) in [obstacle[:2] for obstacle in plan_of("grpo", setting).cannot_start]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "model.model_impl=custom",
+        "evaluator.n_samples=2",
+        "log.data=true",
+    ],
+)
+def test_so_is_one_of_supervised_training(setting):
+    (key,) = refused("sft", setting)
+    assert setting.startswith(key)
+
+
+def test_every_rule_has_a_test():
+    tried = [setting.partition("=")[0] for setting in SETTINGS]
+    rules = [*RUN_RULES, *SUPERVISED_RULES]
+    rules += [rule._replace(key=f"actor.{rule.key}") for rule in MODEL_RULES]
+    keys = [rule.key for rule in rules if rule not in SUPERVISED_RULES]
+    assert not [key for key in keys if not any(name.startswith(key) for name in tried)]
+
+
+def test_the_keys_of_the_rules_exist():
+    trees = [Schema.of(EXPERIMENTS[kind]) for kind in ("ppo", "sft")]
+    names = [name for tree in trees for name in (*tree.keys, *tree.sections)]
+    rules = [rule.key for rule in (*RUN_RULES, *SUPERVISED_RULES)] + [f"actor.{rule.key}" for rule in MODEL_RULES]
+    assert not {*rules, *NOT_BUILT_SECTIONS} - set(names)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "gconfig.top_k=0",
+        "gconfig.top_k=200000000",
+        "gconfig.top_p=1",
+        "gconfig.stop=[]",
+        "gconfig.stop=[x]",
+        "gconfig.stop_token_ids=[5]",
+        "weights.broadcast.timeout_s=1200",
+        "actor.weight_update_mode=filesystem",
+        "actor.attn_impl=flex_attention",
+        "stats_logger.wandb.log_extras.interval=5",
+        "recover.skip_dataloader=true",
+        "recover.skip_scheduler=true",
+        "recover.skip_progress=true",
+        "weights.save_format=torch",
+        "weights.save_sharded=true",
+    ],
+)
+def test_a_value_that_asks_for_nothing_or_for_what_is_there_is_let_through(setting):
+    assert refused("grpo", setting) == {}
+
+
+def test_a_default_is_never_refused():
+    for kind in ("grpo", "sft"):
+        tree = Schema.of(EXPERIMENTS[kind])
+        texts = [f"{path}={tree.keys[path].default}" for path in NOT_BUILT_SECTIONS if path in tree.keys]
+        assert refused(kind, *texts, "curriculum.seed=1" if kind == "grpo" else "seed=1") == {}
+
+
+def test_a_model_that_is_split_other_than_by_data_is_refused():
+    assert "use fsdp:d2" in refused("grpo", "actor.backend=fsdp:d1t2")["actor.backend"]
+    assert refused("grpo", "actor.backend=fsdp:d2") == {}
+    plan = plan_of("grpo", "allocation_mode=embedded:d1+fsdp:d1t2", gpus=4)
+    (reason,) = [obstacle.reason for obstacle in plan.cannot_start if obstacle.key == "actor.backend"]
+    assert "use fsdp:d2" in reason
+
+
+def test_the_reference_is_checked_too_and_what_it_follows_is_reported_once():
+    assert refused("grpo", "ref.model_impl=custom") == {}
+    assert refused("grpo", "ref.model_impl=custom", "actor.kl_ctl=0.1").keys() == {"ref.model_impl"}
+    assert refused("grpo", "actor.model_impl=custom", "actor.kl_ctl=0.1").keys() == {"actor.model_impl"}
+
+
+def test_a_group_is_a_prompt_with_its_answers(tmp_path):
+    (tmp_path / "turns.py").write_text("class Turns:\n    async def run(self, episode, row):\n        return None\n")
+    own = f"workflow.name={tmp_path / 'turns.py'}:Turns"
+    assert refused("grpo", own, "actor.group_size=3").keys() == {"actor.group_size"}
+    assert refused("grpo", own, "actor.adv_norm.group_size=3").keys() == {"actor.adv_norm.group_size"}
+
+
+def test_rewards_are_measured_against_their_group_once():
+    assert refused("grpo", "actor.advantage.leave_one_out=true", "actor.reward_norm.mean_level=group").keys() == {
+        "actor.advantage"
+    }
+    assert refused("grpo", "actor.advantage.leave_one_out=true", "actor.reward_norm=null") == {}
+
+
+def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
+    words = ("actor.model_impl=custom", "log.data=true", "curriculum.type=simple")
+    messages = loaded("grpo", *words)
+    with pytest.raises(ConfigError) as by_trainer:
+        refuse_not_built(messages.config)
+    with pytest.raises(ConfigError) as at_start:
+        refuse_start(plan_of("grpo", *words).problems)
+    for error in (by_trainer.value, at_start.value):
+        assert {problem.key for problem in error.problems} == {word.partition("=")[0] for word in words}
+
+
+def test_the_first_layers_of_a_model_are_for_training_without_servers():
+    assert refused("sft", "model.debug.num_layers=1") == {}
+    assert "model.debug.num_layers" in refused("grpo", "actor.debug.num_layers=1")["actor.debug.num_layers"]
+    assert refused("grpo", "ref.debug.num_layers=1", "actor.kl_ctl=0.1") == {}

@@ -1,0 +1,38 @@
+"""Keys that a run does not read: warnings for the command line, a list for the file."""
+
+from launcher.plan.render import render
+from tests.support.planning import loaded, plan_of
+
+
+def test_what_a_file_sets_for_its_own_algorithm_is_no_warning_beside_another():
+    keys = "actor.eps_clip_higher", "actor.use_decoupled_loss"
+    plan = plan_of("grpo", "algorithm=prime_rl")
+    assert not [warning for warning in plan.warnings if warning.startswith(keys)]
+    (unread,) = plan.unread_body_values
+    assert (unread.key, unread.reason) == (keys[0], "has no effect: actor.loss is importance_sampling")
+    assert "values of your file that the chosen algorithm or engine does not read" in render(plan)
+    typed = plan_of("grpo", "algorithm=prime_rl", "actor.eps_clip_higher=0.3", "actor.recompute_logprob=true")
+    assert len([warning for warning in typed.warnings if warning.startswith(keys)]) == 2
+    assert plan_of("grpo").unread_body_values == typed.unread_body_values == ()
+
+
+def test_keys_of_an_engine_that_does_not_run_are_one_warning():
+    words = ("sglang.enable_nan_detection=true", "vllm.seed=3")
+    plan = plan_of("grpo", *words, "rollout=embedded")
+    (warning,) = [each for each in plan.warnings if each.startswith(("sglang.", "vllm."))]
+    assert warning == ("sglang.enable_nan_detection, vllm.seed: have no effect: embedded is the engine that serves")
+    assert not [each for each in plan_of("grpo", words[0], "rollout=sglang").warnings if each.startswith("sglang.")]
+    (alone,) = [each for each in plan_of("grpo", words[0]).warnings if each.startswith("sglang.")]
+    assert alone == "sglang.enable_nan_detection: has no effect: embedded is the engine that serves"
+
+
+def test_what_has_no_effect_is_told_at_a_start_too(monkeypatch, capsys):
+    from launcher.commands import run
+    from launcher.supervisor import guardian
+
+    words = ("train_dataset.num_workers=4", "trial_name=auto")
+    messages = loaded("grpo", *words)
+    monkeypatch.setattr(run, "build_plan", lambda *_, **__: plan_of("grpo", *words))
+    monkeypatch.setattr(guardian, "run_guarded", lambda *_: 0)
+    assert run.start(messages) == 0
+    assert capsys.readouterr().err.startswith("warning: train_dataset.num_workers: has no effect")

@@ -1,0 +1,85 @@
+"""A process ends with an exit code and a failure note."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import yaml
+
+from tests.support.commands import REPOSITORY
+
+
+def test_a_process_of_a_run_may_hold_as_many_connections_as_the_machine_lets_it():
+    code = (
+        "import resource as r; from areal_like.process.entrypoint import raise_open_files_limit; "
+        "hard = r.getrlimit(7)[1]; r.setrlimit(7, (64, hard)); raise_open_files_limit(); "
+        "print(r.getrlimit(7)[0] > 64, r.getrlimit(7)[1] == hard)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+class TestRunProcess:
+    def run(self, folder: Path, text: str) -> tuple[int, str, dict[str, object] | None]:
+        from areal_like.config.load import load
+
+        loaded = load("grpo.yaml", [f"cluster.fileroot={folder}"])
+        (folder / "config.yaml").write_text(yaml.safe_dump(loaded.values))
+        facts = {"experiment": "grpo", "run_id": "abc", "folder": str(folder), "cwd": str(folder)}
+        (folder / "run.json").write_text(json.dumps(facts))
+        (folder / "main.py").write_text(
+            "from areal_like.process.entrypoint import run_process\n"
+            + textwrap.dedent(text)
+            + "\nraise SystemExit(run_process(main))\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "AREAL_LIKE_PROCESS": "episodes/1"}
+        command = [sys.executable, str(folder / "main.py"), "--run-dir", str(folder)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        note = folder / "logs" / "episodes-1.failure.json"
+        return done.returncode, done.stderr, json.loads(note.read_text()) if note.exists() else None
+
+    def test_it_reads_the_run_and_ends_with_what_main_returns(self, tmp_path):
+        code, err, note = self.run(
+            tmp_path,
+            """
+            import sys
+            def main(run, me):
+                assert run.config.gconfig.n_samples == 8 and not run.is_synchronous
+                assert (me.name, me.attempt) == ("episodes/1", 1)
+                assert not {"torch", "hydra"} & set(sys.modules)
+                return 75
+            """,
+        )
+        assert (code, err, note) == (75, "", None)
+
+    def test_a_failure_has_a_message_and_no_traceback(self, tmp_path):
+        code, err, note = self.run(
+            tmp_path,
+            """
+            from areal_like.process.errors import Failure
+            def main(run, me):
+                raise Failure("reward.name: raised 64 times in a row")
+            """,
+        )
+        assert code == 1 and note is not None and "Traceback" not in err
+        assert note["message"] == "reward.name: raised 64 times in a row"
+
+    def test_a_bad_configuration_found_late_is_exit_code_2(self, tmp_path):
+        code, err, note = self.run(
+            tmp_path,
+            """
+            from areal_like.config.problems import ConfigError, Problem
+            def main(run, me):
+                raise ConfigError([Problem("task.name", "my.py cannot be imported")])
+            """,
+        )
+        assert code == 2 and note is not None and "Traceback" not in err
+        assert note == {"time": note["time"], "message": "task.name: my.py cannot be imported", "kind": "config"}
+
+    def test_an_unexpected_error_leaves_its_traceback_in_the_log(self, tmp_path):
+        code, err, note = self.run(tmp_path, "def main(run, me):\n    return 1 // 0")
+        assert code == 1 and note is not None and "Traceback" in err
+        assert note["message"] == "ZeroDivisionError: integer division or modulo by zero"

@@ -1,0 +1,37 @@
+"""Calls are refused without the run's token, and from older attempts and incarnations."""
+
+import pytest
+
+from areal_like.process.identity import CallGuard, Identity, call_headers
+
+TRAINER = Identity("trainer", 0)
+
+
+class TestCallGuard:
+    def test_lets_in_who_knows_the_token(self):
+        assert CallGuard("secret").refuse(call_headers(TRAINER, "secret")) is None
+
+    @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
+    def test_refuses_who_does_not(self, headers):
+        refused = CallGuard("secret").refuse({**call_headers(TRAINER, "secret"), "Authorization": "", **headers})
+        assert refused is not None and refused[0] == 401
+
+    def test_refuses_an_older_attempt_of_anybody(self):
+        guard = CallGuard("secret")
+        seen: list[int] = []
+        guard.on_new_attempt = seen.append
+        assert guard.refuse(call_headers(Identity("trainer", 0, attempt=2), "secret")) is None
+        refused = guard.refuse(call_headers(Identity("rollout", 0, attempt=1), "secret"))
+        assert refused is not None and refused[0] == 409 and "attempt 1" in refused[1]
+        assert seen == [2]
+
+    def test_refuses_an_older_incarnation_of_the_same_process_only(self):
+        guard = CallGuard("secret")
+        assert guard.refuse(call_headers(Identity("episodes", 0, 1, 2), "secret")) is None
+        assert guard.refuse(call_headers(Identity("episodes", 1, 1, 1), "secret")) is None
+        refused = guard.refuse(call_headers(Identity("episodes", 0, 1, 1), "secret"))
+        assert refused is not None and refused[0] == 409
+
+    def test_refuses_a_call_that_does_not_say_its_attempt(self):
+        refused = CallGuard("secret").refuse({"Authorization": "Bearer secret"})
+        assert refused is not None and refused[0] == 400

@@ -1,0 +1,126 @@
+"""Descendants of a process are listed, killed and reaped."""
+
+import os
+import signal
+import subprocess
+
+from areal_like.process.process_tree import descendants_of, has_handler, process_info
+from tests.support.commands import run_python
+
+SLEEP = "import time; time.sleep(60)"
+
+
+def test_all_descendants_end_also_those_that_left_their_session():
+    code = f"""
+import os, subprocess, sys, time
+from areal_like.process.process_tree import become_subreaper, descendants_of, kill_descendants
+become_subreaper()
+middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
+subprocess.run([sys.executable, "-c", middle])
+subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+assert len(descendants_of(os.getpid())) == 2, descendants_of(os.getpid())
+assert kill_descendants() == []
+assert descendants_of(os.getpid()) == []
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_leftovers_of_one_process_are_ended_and_those_of_others_are_not():
+    code = f"""
+import os, subprocess, sys, time
+from areal_like.process.process_tree import become_subreaper, descendants_of, kill_orphans
+become_subreaper()
+middle = '''
+import subprocess, sys
+command = [sys.executable, "-c", {SLEEP!r}]
+print(subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL).pid)
+'''
+pids = {{}}
+for name in ("a/0", "b/0"):
+    done = subprocess.run([sys.executable, "-c", middle], env={{**os.environ, "WHO": name}}, stdout=subprocess.PIPE)
+    pids[name] = int(done.stdout)
+kill_orphans(-1, {{"WHO": "a/0"}}, set())
+def living():
+    return [seen.pid for seen in descendants_of(os.getpid()) if seen.state != "Z"]
+ends = time.monotonic() + 60
+while len(living()) > 1 and time.monotonic() < ends:
+    time.sleep(0.02)
+left = living()
+os.kill(pids["b/0"], 9)
+assert left == [pids["b/0"]], (left, pids)
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_falls_to_the_launcher_while_it_ends_leftovers_goes_too():
+    """A process that dies before it is asked for its children has left them to us."""
+    code = f"""
+import os, subprocess, sys
+from areal_like.process import process_tree
+process_tree.become_subreaper()
+middle = '''
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True).pid, flush=True)
+time.sleep(60)
+'''
+env = {{**os.environ, "WHO": "a/0"}}
+parent = subprocess.Popen([sys.executable, "-c", middle], env=env, stdout=subprocess.PIPE, text=True)
+child = int(parent.stdout.readline())
+look_below = process_tree.descendants_of
+def below_the_dead(pid):
+    if pid == parent.pid:
+        process_tree.kill([pid])
+        while process_tree.process_info(child).parent != os.getpid():
+            pass
+    return look_below(pid)
+process_tree.descendants_of = below_the_dead
+process_tree.kill_orphans(-1, {{"WHO": "a/0"}}, set())
+assert process_tree.process_info(child) is None, process_tree.process_info(child)
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_which_signals_a_process_has_a_handler_for():
+    before = signal.signal(signal.SIGUSR2, lambda *_: None)
+    assert has_handler(os.getpid(), signal.SIGUSR2)
+    signal.signal(signal.SIGUSR2, before)
+    assert not has_handler(os.getpid(), signal.SIGUSR2)
+    assert not has_handler(1 << 22, signal.SIGUSR2)
+
+
+def test_a_process_is_seen_with_its_parent_whatever_its_name():
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        seen = process_info(process.pid)
+        assert seen is not None and seen.parent == os.getpid()
+        assert process.pid in [one.pid for one in descendants_of(os.getpid())]
+    finally:
+        process.kill()
+        process.wait()
+    assert process_info(1 << 22) is None
+
+
+def test_dead_orphans_are_reaped_and_known_children_are_left():
+    code = f"""
+import os, subprocess, sys, time
+from areal_like.process.process_tree import become_subreaper, descendants_of, reap_orphans
+become_subreaper()
+reap_orphans(set())
+middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(0.2)'])"
+subprocess.run([sys.executable, "-c", middle])
+alive = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+until = time.monotonic() + 60
+while len(descendants_of(os.getpid())) > 1 and time.monotonic() < until:
+    reap_orphans({{alive.pid}})
+    time.sleep(0.02)
+assert [seen.pid for seen in descendants_of(os.getpid())] == [alive.pid]
+alive.kill()
+time.sleep(0.2)
+reap_orphans({{alive.pid}})
+assert alive.wait() == -9
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")

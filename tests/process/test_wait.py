@@ -1,0 +1,13 @@
+"""A wait that exceeds its limit names its condition and its key."""
+
+import pytest
+
+from areal_like.process.errors import TimedOut
+from areal_like.process.wait import NamedWait
+
+
+def test_a_wait_says_what_it_waits_for_and_which_key_limits_it():
+    waiting = NamedWait("batch 5 from rollout/0", 0.0, "rollout.request_timeout")
+    with pytest.raises(TimedOut, match="waited 0 s for batch 5 from rollout/0; the limit is 0 s"):
+        while True:
+            waiting.check()
