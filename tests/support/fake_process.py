@@ -1,7 +1,7 @@
 """A fake process of a run: registers, makes steps and checkpoints, and fails as FAKE_PROCESS demands.
 
-`python -m tests.support.fake_process ROLE`, with the environment that the launcher gives. FAKE_PROCESS holds, as JSON, the
-number of steps, seconds per step, whether checkpoints are `resumable`, and faults:
+`python -m tests.support.fake_process ROLE`, with the environment that the launcher gives. FAKE_PROCESS holds, as JSON,
+the number of steps, seconds per step, whether checkpoints are `resumable`, and faults:
 {"trainer/0 1.1": {"step": 3, "do": "kill"}} kills the first incarnation of the first attempt's trainer after three
 steps.
 """

@@ -126,7 +126,7 @@ def environment_of(root: Path, **behaviour: Any) -> dict[str, str]:
 
 
 def start_fake_run(root: Path, *words: str, cwd: Path | None = None, **behaviour: Any) -> FakeRun:
-    """`behaviour`: settings of the fake processes (steps, step_s, faults), and constants of the launcher (constants)."""
+    """`behaviour`: settings of the fake processes (steps, step_s, faults), and `constants` of the launcher."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AREAL_LIKE")}
     environment = inherited | environment_of(root, **behaviour)
     command = [sys.executable, "-m", "tests.support.fake_runs"]
