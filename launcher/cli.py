@@ -8,13 +8,15 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.problems import ConfigError, Problem, started_nothing_text
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
 from launcher.arguments import Arguments, parse_arguments
 from launcher.terminal import bold, red, write_line
 
 SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
 """Errors of paths that are too long, and of output that cannot be written."""
+QUESTIONS, QUESTION_FLAGS = ("chat", "keys"), ("--help", "-h", "--explain", "--cfg")
+"""Commands that never start a run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ConfigError as error:
-        write_line(_colored(error), sys.stderr)
+        write_line(_colored(error, words), sys.stderr)
         return BAD_CONFIGURATION
     except OSError as error:
         if error.errno not in SYSTEM_ERRORS:
@@ -156,12 +158,12 @@ def _run_one(arguments: Arguments) -> int:
     return start(loaded, arguments.replace, serves)
 
 
-def _colored(error: ConfigError) -> str:
+def _colored(error: ConfigError, words: Sequence[str]) -> str:
     """The problems, keys in red on a terminal."""
     lines = [error.title] if error.title else []
     for problem in error.problems:
         text = problem.text()
         lines.append(red(problem.key, sys.stderr) + text[len(problem.key) :])
-    if len(error.problems) > 1:
-        lines.append(f"{len(error.problems)} problems; nothing was started.")
+    if len(error.problems) > 1 or not any(word in QUESTIONS or word.startswith(QUESTION_FLAGS) for word in words):
+        lines.append(started_nothing_text(len(error.problems)))
     return "\n".join(lines)

@@ -47,8 +47,13 @@ class ConfigError(Exception):
         lines = [self.title] if self.title else []
         lines += [problem.text() for problem in self.problems]
         if count > 1:
-            lines.append(f"{count} problems; nothing was started.")
+            lines.append(started_nothing_text(count))
         return "\n".join(lines)
+
+
+def started_nothing_text(problems: int) -> str:
+    """The last line of a refusal."""
+    return f"{problems} problem{'s' * (problems != 1)}; nothing was started."
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:

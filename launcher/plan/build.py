@@ -9,6 +9,7 @@ from areal_like.config.allocation import Allocation, Machine, ParallelStrategy
 from areal_like.config.allocation import models as allocate
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.library import data_folder
+from launcher.checks.changed_values import changed_value_warnings
 from launcher.checks.configuration import configuration_problems
 from launcher.checks.engines import engine_info, engine_name
 from launcher.checks.epochs import data_end_warning
@@ -97,7 +98,8 @@ def build_plan(
         problems += cluster_problems
     refused = {problem.key for problem in problems}
     missing = [problem for problem in missing if problem.key not in refused]  # a refused value is not checked further
-    warnings = [*plan_warnings(loaded, allocation, batch, memory, starts, host)]
+    warnings = [*changed_value_warnings(loaded, auto.values(), directory)]
+    warnings += [*plan_warnings(loaded, allocation, batch, memory, starts, host)]
     warnings += capacity_warnings(config, allocation, placement, memory, host)
     warnings += [f"{key}: {message}" for key, message in ignored_by_bench(loaded)]
     warnings += dataset_download_warnings(loaded, host)

@@ -115,9 +115,3 @@ def wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
         rest = "        "
     wrapper = TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(text) or [first.rstrip()]
-
-
-def shortened(text: str, width: int) -> str:
-    """One line, cut between words."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 3].rpartition(" ")[0] + " ..."

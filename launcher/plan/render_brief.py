@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher.plan.plan import BaseSetting, Plan, Process
 from launcher.plan.plural import plural
-from launcher.plan.render_base import RED, YELLOW, PlanPage, shortened, value_text, wrapped
+from launcher.plan.render_base import RED, YELLOW, PlanPage, value_text, wrapped
 from launcher.plan.render_processes import ranges
 
 SCREEN_LINES = 40
@@ -23,12 +23,10 @@ def render_brief(plan: Plan, color: bool = False, width: int = 100) -> str:
 
 
 def warning_lines(plan: Plan, width: int) -> list[str]:
-    """The warnings, one line each, shortened."""
-    whole = [f"warning: {warning}" for warning in plan.warnings]
-    lines = [shortened(text, width) for text in whole[:MOST_WARNINGS]]
-    if lines != whole:
-        lines.append(f"{plural(len(whole), 'warning')}: {FULL_FLAG} has {'them' if len(whole) > 1 else 'it'} in full")
-    return lines
+    """The first warnings, wrapped, and the number of further ones."""
+    shown, rest = plan.warnings[:MOST_WARNINGS], plan.warnings[MOST_WARNINGS:]
+    lines = [line for warning in shown for line in wrapped(f"warning: {warning}", width, "", "    ")]
+    return [*lines, f"and {plural(len(rest), 'more warning')}: {FULL_FLAG}"] if rest else lines
 
 
 class _BriefPage(PlanPage):
@@ -61,10 +59,11 @@ class _BriefPage(PlanPage):
 
     def _warnings(self) -> Iterator[str]:
         warnings = self.plan.warnings
-        lines = ["  - " + shortened(warning, self.width - 4) for warning in warnings[:MOST_WARNINGS]]
-        whole = len(lines) == len(warnings) and not any(line.endswith("...") for line in lines)
-        title = f"warnings ({len(warnings)})" if whole else f"warnings ({len(warnings)}, in full: {FULL_FLAG})"
-        yield from self.section(title, lines, YELLOW)
+        items = list(warnings[:MOST_WARNINGS])
+        if rest := len(warnings) - len(items):
+            items.append(f"and {rest} more: {FULL_FLAG}")
+        lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
+        yield from self.section(f"warnings ({len(warnings)})", lines, YELLOW)
 
     def _processes(self) -> Iterator[str]:
         count = len(self.plan.processes)
@@ -76,7 +75,7 @@ class _BriefPage(PlanPage):
             if role not in ("guardian", "launcher"):
                 processes = list(group)
                 rows.append((_names(processes), self.noun(role), _places(processes, self.num_nodes)))
-        title = f"{plural(count, 'process', 'processes')} {self.place()}, with a guardian and the launcher"
+        title = f"{plural(count, 'process', 'processes')} {self.place()}, including guardian and launcher"
         if addresses := self.plan.servers["addresses"]:
             title += f"; generation by {', '.join(addresses)}"
         yield from self.section(title, self.table(rows, (24, 24)))

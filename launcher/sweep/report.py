@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.config.loaded import Loaded
+from areal_like.config.problems import started_nothing_text
 from launcher.commands.run import plan_text
 from launcher.plan.plan import Plan
 from launcher.plan.plural import plural
@@ -32,7 +33,7 @@ def check_points(points: SweepPoints, sample: Sequence[int], check: Check) -> li
     lines = [f"{_holders(points, holders, len(sample))}{text}" for text, holders in points_of.items()]
     if len(lines) > MAX_LISTED_PROBLEMS:
         lines[MAX_LISTED_PROBLEMS:] = [f"... and {len(lines) - MAX_LISTED_PROBLEMS} more"]
-    return [*lines, f"{len(points_of)} problem{'s' if len(points_of) > 1 else ''}; nothing was started."]
+    return [*lines, started_nothing_text(len(points_of))]
 
 
 def _holders(points: SweepPoints, holders: Sequence[int], all_of_them: int) -> str:

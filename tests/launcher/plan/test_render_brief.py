@@ -42,7 +42,7 @@ def test_what_is_shipped_fits_on_a_screen(experiment: str, gpus: int) -> None:
 def test_what_runs_where_comes_before_the_step_and_what_is_set() -> None:
     text = render_brief(plan_of("grpo", "actor.lr=1e-4", gpus=4))
     places, step, settings, after = titles(text)[:4]
-    assert places.endswith("processes on this machine, with a guardian and the launcher")
+    assert places.endswith("processes on this machine, including guardian and launcher")
     assert (step, settings, after) == ("a step", "set over the file's defaults", "next")
     assert re.search(r"trainer/0\.\.1 +trainer rank +GPUs 2-3", text)
     assert "command line: actor.optimizer.lr=0.0001 (was 0.0003)" in text
@@ -55,7 +55,7 @@ def test_what_the_command_line_says_again_is_shown_as_well() -> None:
     assert "actor.eps_clip=0.2 (as it was)" in render_brief(plan_of("grpo", "actor.eps_clip=0.2"))
 
 
-def test_obstacles_come_first_whole_and_warnings_in_a_line_each() -> None:
+def test_obstacles_come_first_then_warnings() -> None:
     plan = plan_of("grpo", *WRONG)
     text = render_brief(plan, width=100)
     against, warnings = titles(text)[:2]
@@ -72,7 +72,8 @@ def test_what_does_not_fit_is_counted_and_said_to_be_elsewhere() -> None:
     text = render_brief(plan, width=100)
     assert "cannot start here (30)" in text
     assert f"and {30 - MOST_PROBLEMS} more, of key{MOST_PROBLEMS:02}, " in text and "key29: --dry-run=full" in text
-    assert "warnings (20, in full: --dry-run=full)" in text and text.count(" ...\n") == MOST_WARNINGS
+    assert "warnings (20)" in text and f"  - and {20 - MOST_WARNINGS} more: --dry-run=full\n" in text
+    assert text.count("long") == 40 * MOST_WARNINGS, "a warning is wrapped, never cut"
     assert "a step (in full: --dry-run=full)" in text
     assert "keys in all: --dry-run=full has them" in text and FEWEST_SETTINGS >= 2
     assert all(f"key{number:02}: is wrong" in render(plan) for number in range(30))
@@ -86,7 +87,7 @@ def test_prose_stays_within_the_width_and_colour_changes_nothing_else(width: int
     assert "\033[" in render_brief(plan, color=True)
 
 
-def test_a_start_says_the_warnings_in_a_line_each_before_anything_runs(
+def test_a_start_says_the_warnings_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -104,10 +105,10 @@ def test_a_start_says_the_warnings_in_a_line_each_before_anything_runs(
 def test_warnings_that_do_not_fit_are_counted() -> None:
     plan: Any = plan_of("grpo")
     assert warning_lines(plan, 100) == []
-    (line, more) = warning_lines(plan._replace(warnings=("seed: " + "long " * 40,)), 80)
-    assert len(line) <= 80 and line.endswith(" ...") and more == "1 warning: --dry-run=full has it in full"
+    lines = warning_lines(plan._replace(warnings=("seed: " + "long " * 40,)), 80)
+    assert all(len(line) <= 80 for line in lines) and " ".join(lines).count("long") == 40, "wrapped, never cut"
     many = warning_lines(plan._replace(warnings=tuple(f"key{number}: odd" for number in range(9))), 80)
-    assert len(many) == MOST_WARNINGS + 1 and many[-1].startswith("9 warnings: --dry-run=full has them")
+    assert len(many) == MOST_WARNINGS + 1 and many[-1] == "and 3 more warnings: --dry-run=full"
 
 
 def test_below_a_sweeps_table_is_the_first_plan_and_what_differs_in_others() -> None:

@@ -1,15 +1,21 @@
 """Which directory a run would use: found by looking, and never made."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from areal_like.config.load import load
 from areal_like.discovery import announce, name_store_for
 from areal_like.process.identity import Identity
+from areal_like.process.run import StartPoint
 from launcher.commands.show_config import configuration_text
+from launcher.plan.build import build_plan
 from launcher.plan.render import render
+from launcher.plan.render_brief import render_brief
 from launcher.plan.run_directory import next_trial
 from launcher.runs.checkpoints import complete_steps
+from launcher.runs.run_files import config_text, provenance_text
 from tests.support.planning import loaded, machine_with, plan_of
 
 
@@ -246,3 +252,53 @@ def test_a_run_that_is_running_is_neither_resumed_nor_continued_nor_replaced(tmp
                 assert "grpo-addition/mine is already running (pid 12 on host " in reason
                 assert directory.state == "exists" and "checkpoint" not in reason
     assert directory_of(tmp_path, "trial_name=mine", "recover.mode=auto")[0].state == "continues"
+
+
+def started(tmp_path, *overrides, attempt=1):
+    """A run with a checkpoint of step 5, as a start with these overrides leaves it."""
+    words = (f"cluster.fileroot={tmp_path}", "trial_name=live", "recover.mode=auto", *overrides)
+    plan = plan_of("grpo", *words)
+    run = made(Path(plan.run_dir), 5, config=False)
+    (run / "config.yaml").write_text(config_text(loaded("grpo", *words), plan), "utf-8")
+    (run / "provenance.yaml").write_text(provenance_text(loaded("grpo", *words), plan), "utf-8")
+    (run / "attempt.json").write_text(json.dumps(StartPoint(attempt, 0, None)._asdict()), "utf-8")
+    return run, words
+
+
+def changes(plan):
+    return [warning for warning in plan.warnings if warning.startswith("changed since")]
+
+
+def test_a_run_that_continues_by_name_names_the_values_that_changed(tmp_path):
+    run, words = started(tmp_path)
+    plan = plan_of("grpo", *words, "gconfig.n_samples=4", "+task.args.digits=3")
+    assert plan.warnings[0] == (
+        "changed since attempt 1: gconfig.n_samples 8 -> 4, task.args.digits not set -> 3; "
+        f"`resume={run}` without --config keeps them"
+    ), "a key that follows gconfig.n_samples is not named as well"
+    assert plan.warnings[0] in plan.to_json()["warnings"]
+    assert "changed since attempt 1: gconfig.n_samples 8 -> 4" in render(plan) and "changed since" in render_brief(plan)
+    many = ("seed=3", "actor.lr=1e-5", "gconfig.n_samples=4", "gconfig.temperature=0.9", "total_train_steps=200")
+    assert ", and 1 more; `resume=" in changes(plan_of("grpo", *words, *many))[0]
+
+
+def test_values_that_did_not_change_are_not_named(tmp_path):
+    _, words = started(tmp_path)
+    assert changes(plan_of("grpo", *words)) == changes(plan_of("grpo", *words, "gconfig.n_samples=8")) == []
+    assert changes(plan_of("grpo", *words, cores=8)) == [], "each auto has the value of this machine"
+    (line,) = changes(plan_of("grpo", *words, "rollout.num_episode_workers=1"))
+    assert line.startswith("changed since attempt 1: rollout.num_episode_workers 4 -> 1; ")
+
+
+def test_a_resumed_run_with_its_own_configuration_names_no_changes(tmp_path):
+    run, _ = started(tmp_path)
+    own = load(run / "config.yaml", [f"resume={run}", "gconfig.n_samples=4"])
+    assert changes(build_plan(own, host=machine_with())) == []
+    other = load(loaded("grpo").file, [f"resume={run}", "gconfig.n_samples=4"])
+    assert "gconfig.n_samples 8 -> 4" in changes(build_plan(other, host=machine_with()))[0]
+
+
+def test_changes_count_from_the_attempt_that_the_configuration_describes(tmp_path):
+    run, words = started(tmp_path, attempt=3)
+    (run / "config.attempt-3.yaml").touch()
+    assert changes(plan_of("grpo", *words, "seed=7"))[0].startswith("changed since attempt 2: seed 1 -> 7; ")
