@@ -15,8 +15,8 @@ from launcher.terminal import bold, red, write_line
 
 SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
 """Errors of paths that are too long, and of output that cannot be written."""
-QUESTIONS, QUESTION_FLAGS = ("chat", "keys"), ("--help", "-h", "--explain", "--cfg")
-"""Commands that never start a run."""
+QUESTIONS, QUESTION_FLAGS = ("chat", "keys"), ("--help", "-h", "--explain", "--cfg", "--dry-run")
+"""Commands and flags that never start a run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

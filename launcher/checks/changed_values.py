@@ -32,7 +32,7 @@ def changed_value_warnings(loaded: "Loaded", auto: Iterable[Resolved], directory
     shown = ", ".join(changes[:MOST_KEYS])
     more = f", and {len(changes) - MOST_KEYS} more" if len(changes) > MOST_KEYS else ""
     name = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
-    keep = f"`resume={name}` without --config keeps them"
+    keep = f"`resume={name}` without --config keeps the old values"
     yield f"changed since attempt {_last_described(run, max(1, directory.attempt - 1))}: {shown}{more}; {keep}"
 
 
@@ -50,7 +50,7 @@ def _changes(loaded: "Loaded", auto: tuple[Resolved, ...], run: Path) -> Iterato
     different = [key for key in (*now, *(key for key in before if key not in now)) if before.get(key) != now.get(key)]
     follows = dict(whole_references(loaded.raw))
     for key in different:
-        if key not in same and not (follows.get(key) in (*same, *different)):
+        if key not in same and follows.get(key) not in (*same, *different):
             yield f"{key} {_shown(before, key)} -> {_shown(now, key)}"
 
 

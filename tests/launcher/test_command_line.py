@@ -162,6 +162,12 @@ def test_a_toml_file_is_told_what_is_read(run: Run, tmp_path: Path) -> None:
 
 
 class TestComplaints:
+    def test_a_refused_start_ends_with_the_number_of_problems(self, run: Run) -> None:
+        assert run.refusal("--config", "grpo", "seed=x").splitlines()[1:] == ["1 problem; nothing was started."]
+        assert len(run.refusal("--config", "grpo", "seed=x", "--dry-run").splitlines()) == 1, "it starts nothing"
+        here = run.refusal("--config", "grpo", "actor.path=./nowhere").splitlines()
+        assert here[0] == "this run cannot start here:" and here[-1] == "1 problem; nothing was started."
+
     def test_a_value_that_a_key_cannot_have_is_told_where_it_was_said(self, run: Run) -> None:
         """Not at each of the keys that follow it, whose defaults nobody has touched."""
         Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\ngconfig:\n  temperature: 0\n")

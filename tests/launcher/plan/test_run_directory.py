@@ -274,7 +274,7 @@ def test_a_run_that_continues_by_name_names_the_values_that_changed(tmp_path):
     plan = plan_of("grpo", *words, "gconfig.n_samples=4", "+task.args.digits=3")
     assert plan.warnings[0] == (
         "changed since attempt 1: gconfig.n_samples 8 -> 4, task.args.digits not set -> 3; "
-        f"`resume={run}` without --config keeps them"
+        f"`resume={run}` without --config keeps the old values"
     ), "a key that follows gconfig.n_samples is not named as well"
     assert plan.warnings[0] in plan.to_json()["warnings"]
     assert "changed since attempt 1: gconfig.n_samples 8 -> 4" in render(plan) and "changed since" in render_brief(plan)
