@@ -30,7 +30,7 @@ def joined(parts: list[Statistics]) -> Statistics:
 @pytest.mark.parametrize("loss", EVERY)
 @share(25)
 @given(drawn=sizes_and_places)
-def test_any_cut_gives_the_same_loss_gradient_and_statistics(loss, aggregation, drawn) -> None:
+def test_any_split_gives_the_same_loss_gradient_and_statistics(loss, aggregation, drawn) -> None:
     sizes = [size for size, _ in drawn]
     cut = [[row for row, (_, place) in enumerate(drawn) if place == number] for number in range(MOST_PARTS)]
     tokens = learnt(draw_tokens(sizes))
@@ -53,7 +53,7 @@ def test_any_cut_gives_the_same_loss_gradient_and_statistics(loss, aggregation, 
 
 @share(6)
 @given(places=st.lists(st.integers(0, MOST_PARTS - 1), min_size=1, max_size=9))
-def test_any_cut_of_pairs_gives_the_same_loss_and_gradient(places) -> None:
+def test_any_split_of_pairs_gives_the_same_loss_and_gradient(places) -> None:
     scores = torch.randn(2, len(places), requires_grad=True)
     whole = pairwise(*scores)
     cut = [torch.tensor([at for at, place in enumerate(places) if place == part]) for part in range(MOST_PARTS)]
@@ -74,7 +74,7 @@ def test_any_cut_of_pairs_gives_the_same_loss_and_gradient(places) -> None:
         ("fixed_length", [1, 1, 0, 1, 0, 0], 14),
     ],
 )
-def test_what_tokens_weigh_and_what_the_sum_is_divided_by(aggregation, weights, count) -> None:
+def test_aggregations_have_the_known_token_weights_and_denominators(aggregation, weights, count) -> None:
     mask, cu = torch.tensor([1, 1, 0, 1, 0, 0]), torch.tensor([0, 3, 4, 4, 6])  # the last sequence has none in the loss
     assert token_weights(aggregation, mask, cu).tolist() == weights
     assert denominator(aggregation, mask, cu, FIXED_LENGTH) == count

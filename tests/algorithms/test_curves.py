@@ -18,14 +18,14 @@ def row(curve: list[list[float]], name: str = "grpo") -> dict[str, Any]:
     return {**curves.judged(curve), "command": CASES[name].command, "wall_s": 1.0, "load_average": 1.0}
 
 
-def test_a_rise_is_from_the_first_score_to_the_last_not_to_the_best() -> None:
+def test_a_rise_is_from_the_first_to_the_last_score_not_to_the_best() -> None:
     actual = curves.judged(CURVE)
     assert (actual["start"], actual["end"]) == (0.42, 0.6)
     assert actual["rise"] == pytest.approx(0.18) and actual["learnt"]
     assert not curves.judged([*CURVE, [50, 0.56]])["learnt"]
 
 
-def test_the_table_shows_what_was_last_measured_on_the_way() -> None:
+def test_the_table_shows_the_last_measured_score() -> None:
     assert [curves.at(CURVE, share) for share in (0.25, 0.5, 0.74, 1.0)] == [0.5, 0.55, 0.55, 0.6]
     lines = curves.table({"ppo": row(CURVE, "ppo"), "grpo": row(CURVE)}).splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["GRPO", "PPO"]
@@ -42,7 +42,7 @@ def test_a_page_keeps_all_but_its_table() -> None:
         curves.page("# Title\n", {})
 
 
-def test_what_was_found_of_others_is_kept_and_too_small_a_rise_is_told(tmp_path, monkeypatch, capsys) -> None:
+def test_results_of_other_algorithms_are_kept_and_a_small_rise_is_reported(tmp_path, monkeypatch, capsys) -> None:
     output, docs = tmp_path / "new" / "algorithms.json", tmp_path / "results.md"
     docs.write_text(f"{BEGIN}\n{END}\n")
     actual = {"grpo": row(CURVE), "rloo": row(CURVE[:2], "rloo")}
@@ -56,14 +56,14 @@ def test_what_was_found_of_others_is_kept_and_too_small_a_rise_is_told(tmp_path,
     assert "did not rise by 0.15: RLOO" in capsys.readouterr().err
 
 
-def test_a_name_that_is_not_there_is_refused(monkeypatch, capsys) -> None:
+def test_an_unknown_name_is_refused(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["x", "grppo"])
     with pytest.raises(SystemExit) as ended:
         curves.main()
     assert ended.value.code == 2 and "dr_grpo" in capsys.readouterr().err
 
 
-def test_the_page_of_results_shows_every_algorithm_as_it_is_run_now() -> None:
+def test_the_results_page_shows_every_algorithm_with_its_current_settings() -> None:
     lines = [line for line in PAGE.read_text().partition(BEGIN)[2].partition(END)[0].splitlines() if "`" in line]
     assert [line.split("`")[1] for line in lines] == [case.command for case in CASES.values()]
     assert all(float(line.split("|")[-2]) >= curves.LEAST_RISE for line in lines)

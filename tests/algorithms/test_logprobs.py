@@ -27,7 +27,7 @@ def plainly(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -
 @pytest.mark.parametrize("chunk", [1, 5, 36, 37, None])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("uses", ["logprobs", "entropy", "both"])
-def test_values_and_gradients_are_those_of_all_logits_at_once(chunk, temperature, uses) -> None:
+def test_values_and_gradients_equal_those_of_all_logits_at_once(chunk, temperature, uses) -> None:
     hidden, head, targets = given()
     weigh = torch.randn(2, TOKENS, generator=torch.Generator().manual_seed(1))
 
@@ -45,7 +45,7 @@ def test_values_and_gradients_are_those_of_all_logits_at_once(chunk, temperature
         torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
+def test_gradients_match_finite_differences() -> None:
     hidden, head, targets = (x[:6] for x in given(torch.float64))
     hidden, head = hidden.detach().requires_grad_(), head.detach().requires_grad_()
 
@@ -58,7 +58,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("chunk", [4, None])
-def test_capped_logits_are_what_they_say_and_so_are_their_gradients(chunk) -> None:
+def test_capped_logits_and_their_gradients_are_correct(chunk) -> None:
     hidden, head, targets = (x[:6] for x in given(torch.float64))
     hidden, head, targets = hidden.detach().requires_grad_(), head.detach().requires_grad_(), targets % 6
 

@@ -142,7 +142,7 @@ def test_a_loss_is_divided_by_the_count_of_all_ranks_unlike_prime_rl() -> None:
         assert sum(denominator(aggregation, mask[part], starts) for part, starts in (first, second)) == expected
 
 
-def test_what_a_weight_is_limited_to_may_be_the_limit_itself() -> None:
+def test_a_truncated_weight_equals_its_limit() -> None:
     """Weights 2, 1, 1 and 9 of losses -1.2, 0.8, 6 and -0.5."""
 
     def total(**options: Any) -> float:
@@ -182,7 +182,7 @@ def test_values_give_the_known_numbers() -> None:
     assert losses.value(values, old, returns, ALL[:3]).total.item() == 1.0
 
 
-def test_a_value_that_goes_further_than_its_clip_is_not_drawn_on() -> None:
+def test_a_value_beyond_its_clip_range_gets_no_gradient() -> None:
     values = torch.tensor([1.0, -1.0], requires_grad=True)
     losses.value(values, torch.zeros(2), torch.tensor([2.0, 2.0]), ALL[:2], eps_clip=0.5).total.backward()
     assert values.grad is not None and values.grad.tolist() == [0, -3]
@@ -211,13 +211,13 @@ def test_an_entropy_bonus_lowers_the_loss_by_its_share() -> None:
     assert means_of(actual.statistics)["entropy"] == 2.5
 
 
-def test_cross_entropy_is_the_sum_of_what_was_not_expected() -> None:
+def test_cross_entropy_is_the_sum_of_negative_logprobs() -> None:
     actual = losses.cross_entropy(NEW, torch.tensor([1, 1, 0, 1]), weights=torch.tensor([1.0, 2, 5, 1]))
     assert actual.total.item() == pytest.approx(-(math.log(0.5) + 2 * math.log(0.4) + math.log(0.9)))
     assert means_of(actual.statistics)["nll"] == pytest.approx(-(math.log(0.5) + math.log(0.4) + math.log(0.9)) / 3)
 
 
-def test_how_far_sampler_and_trainer_are_apart() -> None:
+def test_the_difference_of_sampler_and_trainer_is_measured() -> None:
     trained, sampled = torch.tensor([-1.0, -2, -9]), torch.tensor([-1.5, -2, -1])
     actual = means_of(losses.off_policy(trained, sampled, torch.tensor([1, 1, 0])))
     assert actual["logprob_diff"] == pytest.approx(0.25)
@@ -227,7 +227,7 @@ def test_how_far_sampler_and_trainer_are_apart() -> None:
     assert actual["weight_max"] == pytest.approx(math.exp(0.5))
 
 
-def test_statistics_of_parts_add_up_to_those_of_the_whole() -> None:
+def test_statistics_of_parts_add_up_to_the_whole() -> None:
     whole = losses.ppo(NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL).statistics
     parts = [
         losses.ppo(*(x[part] for x in (NEW, OLD, ADVANTAGES, ALL)), proximal_logprobs=PROXIMAL[part]).statistics

@@ -68,7 +68,7 @@ def test_leave_one_out_over_the_batch_takes_the_mean_of_the_others() -> None:
 
 @pytest.mark.parametrize("leave1out", [False, True])
 @pytest.mark.parametrize("unbiased", [False, True])
-def test_groups_of_one_are_no_error_as_they_are_in_areal(leave1out, unbiased) -> None:
+def test_groups_of_one_are_no_error_unlike_areal(leave1out, unbiased) -> None:
     options: dict[str, Any] = {
         "mean_level": "group",
         "std_level": "group",
@@ -81,7 +81,7 @@ def test_groups_of_one_are_no_error_as_they_are_in_areal(leave1out, unbiased) ->
         close(actual, [0, 0, 0])
 
 
-def test_a_last_group_that_is_smaller_is_a_group_and_not_divided_by_eps_as_in_areal() -> None:
+def test_a_smaller_last_group_is_not_divided_by_eps_unlike_areal() -> None:
     options: dict[str, Any] = {"mean_level": "group", "std_level": "group"}
     actual = normalize(torch.tensor([1.0, 0, 1]), groups=consecutive_groups(3, 2), **options)
     close(actual, [0.707097, -0.707097, 0])
@@ -89,7 +89,7 @@ def test_a_last_group_that_is_smaller_is_a_group_and_not_divided_by_eps_as_in_ar
     close(actual[3:], [-0.707102, 0.707102])
 
 
-def test_a_batch_where_nothing_counts_becomes_zero_and_not_what_it_was_as_in_areal() -> None:
+def test_a_fully_masked_batch_becomes_zero_unlike_areal() -> None:
     close(normalize(torch.tensor([1.0, torch.nan]), mask=torch.zeros(2)), [0, 0])
 
 
@@ -120,7 +120,7 @@ def test_groups_of_rows_hold_for_every_value_of_a_row() -> None:
 
 @pytest.mark.parametrize("mean_level", ["batch", "group", None])
 @pytest.mark.parametrize("std_level", ["batch", "group", None])
-def test_ranks_that_add_up_their_sums_get_what_one_rank_gets(mean_level, std_level) -> None:
+def test_ranks_that_add_up_their_sums_equal_one_rank(mean_level, std_level) -> None:
     x, groups = torch.randn(20), torch.randint(3, (20,))
     mask = torch.rand(20) < 0.8
     options: dict[str, Any] = {
@@ -156,7 +156,7 @@ def test_an_unknown_level_is_refused(options) -> None:
         normalize(torch.ones(2), **options)
 
 
-def test_levels_that_need_groups_say_so() -> None:
+def test_group_levels_without_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="groups: "):
         normalize(torch.ones(2), mean_level="group")
     with pytest.raises(ValueError, match="num_groups: "):

@@ -47,7 +47,7 @@ def numbers(actual: Statistics) -> list[Tensor]:
 @pytest.mark.parametrize("name", EVERY)
 @share(15)
 @given(sizes=lengths, poison=st.sampled_from(POISON))
-def test_a_masked_token_never_matters_not_even_if_it_is_not_finite(name, sizes, poison) -> None:
+def test_a_masked_token_never_matters_even_if_not_finite(name, sizes, poison) -> None:
     clean, cu = draw_tokens(sizes), cumulative(sizes)
     dirty = {key: x if key == "mask" else torch.where(clean["mask"], x, poison) for key, x in clean.items()}
     actual = []
@@ -60,7 +60,7 @@ def test_a_masked_token_never_matters_not_even_if_it_is_not_finite(name, sizes, 
 
 @share(6)
 @given(sizes=lengths, poison=st.sampled_from(POISON))
-def test_nor_does_it_for_advantages_penalties_and_what_is_measured(sizes, poison) -> None:
+def test_masked_tokens_do_not_change_advantages_penalties_or_metrics(sizes, poison) -> None:
     clean, cu = draw_tokens(sizes), cumulative(sizes)
     mask = clean["mask"]
     dirty = {key: x if key == "mask" else torch.where(mask, x, poison) for key, x in clean.items()}
@@ -109,7 +109,7 @@ def test_padding_never_matters(name, sizes, padding, rows) -> None:
 @pytest.mark.parametrize("name", EVERY)
 @share(60)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
-def test_gradients_are_those_of_finite_differences(name, sizes) -> None:
+def test_gradients_match_finite_differences(name, sizes) -> None:
     """A ratio of a whole sequence moves with each of its tokens: there the advantage is that of the answer."""
     tokens, cu = draw_tokens(sizes, torch.float64), cumulative(sizes)
     if "ratio_level" in PPO.get(name, {}):
@@ -127,7 +127,7 @@ def test_gradients_are_those_of_finite_differences(name, sizes) -> None:
     assert torch.autograd.gradcheck(total, tuple(with_gradient(tokens)[key] for key in GRADIENTS))
 
 
-def test_gradients_of_pairs_are_those_of_finite_differences() -> None:
+def test_gradients_of_pairs_match_finite_differences() -> None:
     scores = [torch.randn(5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     assert torch.autograd.gradcheck(lambda *scores: pairwise(*scores).total, tuple(scores))
 
@@ -178,7 +178,7 @@ def test_advantages_do_not_depend_on_the_order_of_groups_and_answers(name, drawn
 
 @share(6)
 @given(sizes=lengths, data=st.data())
-def test_so_are_generalized_advantages_to_the_order_of_sequences(sizes, data) -> None:
+def test_generalized_advantages_do_not_depend_on_the_order_of_sequences(sizes, data) -> None:
     order = data.draw(st.permutations(range(len(sizes))), label="order")
     rewards = torch.randn(len(sizes))
 
@@ -195,7 +195,7 @@ def test_so_are_generalized_advantages_to_the_order_of_sequences(sizes, data) ->
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_what_these_properties_are_tried_on_is_held_back_here_and_there(name) -> None:
+def test_the_examples_of_these_tests_reach_every_clip_and_mask(name) -> None:
     sizes = [8, 9, 7, 12, 10, 8, 9]
     tokens, cu = draw_tokens(sizes), cumulative(sizes)
     sums = {key: value.item() for key, value in loss_of(name, tokens, cu).statistics.sums.items()}

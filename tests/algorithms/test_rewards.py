@@ -120,7 +120,7 @@ def test_k1_in_the_loss_is_that_of_the_policy_in_training_however_old_the_sample
     assert torch.autograd.grad(plain, logits)[0].abs().max() < 1e-9
 
 
-def test_a_token_far_from_the_reference_is_still_drawn_back() -> None:
+def test_a_token_far_from_the_reference_still_has_a_gradient() -> None:
     for estimator in ("k1", "k2", "k3"):
         logprobs = torch.tensor([-0.1], requires_grad=True)
         loss = kl_loss(logprobs, logprobs.detach(), torch.tensor([-9.0]), estimator)

@@ -72,7 +72,7 @@ def test_the_files_of_a_run_show_where_its_time_went(run_dir: Path, watched: Wat
     assert row["where_a_step_goes"] == {"step_s": 2.0, "wait_s": 0.5, "generate_busy_s": 1.0}
 
 
-def test_the_ceiling_is_what_doing_both_at_once_can_give(run_dir: Path, watched: Watched) -> None:
+def test_the_upper_bound_is_the_gain_of_full_overlap(run_dir: Path, watched: Watched) -> None:
     parts = ring_times.ring(run_dir, watched)["where_a_step_goes"]
     assert ring_times.ceiling(parts) == pytest.approx((1.0 + 1.5) / 1.5)
     assert ring_times.ceiling({"step_s": 2.0}) is None

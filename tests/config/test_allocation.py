@@ -110,7 +110,7 @@ def test_words_that_mean_auto(text):
     assert parse_mode(text) == AllocationMode(keyword="auto")
 
 
-def test_eval_and_servers_only_are_told_apart():
+def test_eval_and_servers_only_are_distinguished():
     evaluating, serving = settle("sglang:d4+eval"), settle("sglang:d4")
     assert evaluating.eval_only and not evaluating.servers_only
     assert serving.servers_only and not serving.eval_only
@@ -171,7 +171,7 @@ def test_eval_and_servers_only_are_told_apart():
         ("+", 1, "expected servers"),
     ],
 )
-def test_what_cannot_be_read_says_where_and_what_was_expected(text, position, words):
+def test_a_syntax_error_names_its_position_and_what_was_expected(text, position, words):
     with pytest.raises(AllocationSyntaxError, match="cannot be read") as caught:
         parse_mode(text)
     assert (caught.value.position, caught.value.text) == (position, text)
@@ -246,7 +246,7 @@ def test_impossible_combinations(text, words):
     assert words in problem.message
 
 
-def test_impossible_combinations_in_backend_keys_stand_under_them():
+def test_impossible_combinations_are_reported_under_their_backend_keys():
     problems = refuse(rollout="embedded:d1t2", train={"actor": "fsdp:d2p2", "ref": "fsdp:e2"})
     assert [problem.key for problem in problems][:3] == ["rollout.backend", "actor.backend", "ref.backend"]
 
@@ -259,7 +259,7 @@ def test_sizes_alone_take_the_name_of_the_backend_key():
     assert "fsdp:d2p2" in problem.message
 
 
-def test_all_problems_come_at_once():
+def test_all_problems_are_reported_at_once():
     problems = refuse("sglang:d8|fsdp:d8", "vlm", {"actor": "fsdp:d4d2", "ref": "fsdp:p2", "critic": "vllm"})
     keys = [problem.key for problem in problems]
     assert keys == ["rollout.backend", "actor.backend", "ref.backend", "critic.backend", "allocation_mode"]
@@ -270,7 +270,7 @@ def test_all_problems_come_at_once():
 
 @pytest.mark.parametrize("actor", ["", "auto", "fsdp", "fsdp:d4", "fsdp:d4t1"])
 @pytest.mark.parametrize("rollout", ["", "auto", "sglang", "sglang:d4", "sglang.d4p1"])
-def test_what_agrees_is_no_contradiction(rollout, actor):
+def test_equal_settings_in_both_places_are_accepted(rollout, actor):
     assert str(settle("sglang:d4+fsdp:d4", rollout, {"actor": actor})) == "sglang:d4+fsdp:d4"
 
 
@@ -290,14 +290,14 @@ def test_other_servers_contradict(rollout):
         ("megatron:d4t2", "allocation_mode=sglang:d4+megatron:d4t2"),
     ],
 )
-def test_another_trainer_contradicts_and_the_advice_is_possible(actor, advice):
+def test_another_trainer_contradicts_and_the_remedy_is_possible(actor, advice):
     (problem,) = refuse("sglang:d4+megatron:d2t2p2", train={"actor": actor})
     assert problem.key == "actor.backend"
     assert f"{advice} keeps" in problem.message
     settle(advice.split("=")[1], train={"actor": actor})
 
 
-def test_half_of_it_in_each_place():
+def test_the_allocation_may_be_split_over_both_keys():
     assert str(settle("sglang:d4", train={"actor": "fsdp:d2"})) == "sglang:d4+fsdp:d2"
     assert str(settle("fsdp:d2", rollout="vllm:d2t2")) == "vllm:d2t2+fsdp:d2"
     assert str(settle("fsdp:d6", rollout="vllm", on=gpus(8))) == "vllm:d2+fsdp:d6"
@@ -376,7 +376,7 @@ def test_a_server_stays_inside_a_node():
     assert "takes 16 GPUs and a node has 8" in need.message
 
 
-def test_whether_cores_carry_the_processes_is_said_by_the_plan_alone():
+def test_the_allocation_does_not_check_the_number_of_cores():
     found = settle("sglang:d4+fsdp:d4", on=gpus(0, cores=2))
     assert not found.needs and found.num_gpus == 0
     assert not found.warnings
@@ -420,13 +420,13 @@ def test_auto_on_several_nodes_takes_whole_nodes(cluster, text):
 @pytest.mark.parametrize(
     ("engines", "name"), [(("vllm",), "vllm"), (("sglang",), "sglang"), (("sglang", "vllm"), "vllm"), ((), "embedded")]
 )
-def test_auto_takes_an_engine_that_is_there(engines, name):
+def test_auto_takes_an_installed_engine(engines, name):
     found = settle(on=gpus(4, engines))
     assert str(found.rollout) == f"{name}:d2"
     assert "installed here" in found.reasons["rollout.backend"]
 
 
-def test_auto_keeps_what_is_named_and_fills_the_rest():
+def test_auto_keeps_named_values_and_fills_in_the_rest():
     assert str(settle(rollout="sglang", on=gpus(8))) == "sglang:d4+fsdp:d4"
     assert str(settle(rollout="sglang", on=gpus(0))) == "sglang:d1+fsdp:d1"
     assert str(settle(rollout="vllm:d1t2", on=gpus(8))) == "vllm:d1t2+fsdp:d6"
@@ -545,7 +545,7 @@ def test_resolving_garbage_gives_an_allocation_or_problems(mode, rollout, actor,
     server_parts | st.just(BackendSpec()),
     trainer_parts.filter(lambda part: part.backend) | st.just(BackendSpec()),
 )
-def test_what_is_accepted_is_what_is_run(mode, server, trainer):
+def test_an_accepted_allocation_is_the_one_that_is_planned(mode, server, trainer):
     allocation, problems = resolve(str(mode), str(server), {"actor": str(trainer)}, ClusterSize(1, 8), gpus(8))
     assert (allocation is None) == bool(problems)
     assert all(problem.key and problem.message for problem in problems)

@@ -31,7 +31,7 @@ def test_parts_of_gpus_count_by_name(tmp_path):
     assert detect_machine({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, fake_root(tmp_path, 1)).num_gpus == 2
 
 
-def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
+def test_without_a_driver_no_gpu_is_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert detect_machine({}, tmp_path).num_gpus == 0
     found = detect_machine({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
@@ -39,7 +39,7 @@ def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("script", "count"), [("echo 'GPU 0: A'; echo '  MIG 1g'; echo 'GPU 1: A'", 2), ("exit 9", 0)])
-def test_nvidia_smi_is_asked_where_files_are_missing(tmp_path, monkeypatch, script, count):
+def test_nvidia_smi_is_run_where_driver_files_are_missing(tmp_path, monkeypatch, script, count):
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -48,7 +48,7 @@ def test_nvidia_smi_is_asked_where_files_are_missing(tmp_path, monkeypatch, scri
     assert (found.num_gpus, found.how) == (count, "nvidia-smi -L")
 
 
-def test_cores_are_those_that_the_container_may_use(tmp_path):
+def test_cores_are_limited_by_the_container(tmp_path):
     quota = tmp_path / "sys/fs/cgroup/cpu.max"
     quota.parent.mkdir(parents=True)
     quota.write_text("100000 100000\n")

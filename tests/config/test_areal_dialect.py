@@ -50,14 +50,14 @@ class TestDropped:
             ("server_only: false", "server_only", "launcher serve"),
         ],
     )
-    def test_a_key_that_areal_has_dropped_leads_to_what_replaces_it(self, text, key, instead):
+    def test_a_key_that_areal_has_dropped_names_its_replacement(self, text, key, instead):
         with pytest.raises(ConfigError) as refused:
             load_text(f"experiment_name: x\n{text}\n")
         (problem,) = (problem for problem in refused.value.problems if problem.key == key)
         assert "removed from AReaL before v0.3.4" in problem.message and instead in problem.message
         assert "--schema" not in problem.message
 
-    def test_what_replaces_them_is_there(self):
+    def test_the_replacements_of_dropped_keys_exist(self):
         words = [f"actor.{norm}.{level}=group" for norm in NORMS for level in ("mean_level", "std_level")]
         assert load_text("experiment_name: x\n", *words).config.actor.adv_norm.std_level == "group"
 
@@ -117,7 +117,7 @@ class TestLegacy:
             {},
         ],
     )
-    def test_a_mistake_in_a_file_of_ours_is_no_legacy_file(self, body):
+    def test_a_mistake_in_a_current_file_does_not_make_it_a_legacy_file(self, body):
         assert legacy_file_message(body) is None
 
     def test_a_value_model_leads_to_ppo(self):
@@ -151,7 +151,7 @@ class TestCannotStart:
         assert self.keys(reward=nameless, task={"name": "addition"}) == []
         assert self.keys(reward=nameless, environments={"train": [{"id": "e"}]}) == []
 
-    def test_supervised_training_wants_no_reward(self):
+    def test_supervised_training_needs_no_reward(self):
         assert cannot_start({"model": {"path": "m"}, "train_dataset": {"path": "rows.jsonl"}}) == []
 
     @pytest.mark.parametrize("path", ["", "rows.csv", "data/rows.arrow", "/data/geometry3k/rows.jsonl"])
@@ -165,7 +165,7 @@ class TestCannotStart:
     def test_data_that_may_be_there(self, path):
         assert self.keys(train_dataset={"path": path}) == []
 
-    def test_what_brings_its_own_rows(self):
+    def test_tasks_environments_and_random_tokens_need_no_path(self):
         nothing = {"path": ""}
         assert self.keys(train_dataset=nothing, task={"name": "addition"}) == []
         assert self.keys(train_dataset=nothing, environments={"train": [{"id": "e"}]}) == []
@@ -190,7 +190,7 @@ class TestCannotStart:
 
 
 class TestSubclassKeys:
-    def test_a_class_of_the_users_own_is_asked_for_with_the_key_in_it(self):
+    def test_an_unknown_key_names_the_user_class_to_declare_it_in(self):
         hints = subclass_keys({"actor": {}, "max_turns": 8, "tir": {"max_turns": 2}, "seed": 1})
         assert [*hints] == ["max_turns", "tir"]
         assert "GRPOConfig with `max_turns: int`" in hints["max_turns"]

@@ -66,7 +66,7 @@ def test_every_file_is_named_here():
 
 class TestPlainFiles:
     @pytest.mark.parametrize("name", PLAIN_FILES)
-    def test_loads_as_the_class_it_means_with_the_values_it_says(self, name):
+    def test_loads_as_its_class_with_its_values(self, name):
         cls, expected = PLAIN_FILES[name]
         loaded = load(file(name))
         assert loaded.cls is cls
@@ -79,12 +79,12 @@ class TestPlainFiles:
         assert config.recover.fileroot == config.cluster.fileroot
         assert type(config) is PLAIN_FILES[name][0]
 
-    def test_a_section_that_only_repeats_is_needed_by_no_file(self):
+    def test_no_file_needs_a_section_that_only_repeats(self):
         bare = load(file("reinforce"))
         assert bare.get("ref.experiment_name") == "math-reinforce"
         assert bare.get("ref.dtype") == "bfloat16"
 
-    def test_what_no_example_may_say_twice_is_still_refused(self):
+    def test_a_contradiction_that_no_example_has_is_still_refused(self):
         with pytest.raises(ConfigError, match=r"saver\.trial_name.*trial_name"):
             load(file("grpo"), ["saver.trial_name=another"])
 
@@ -132,14 +132,14 @@ class TestSubclassFiles:
         assert loaded.get("max_llm_calls_per_run") == 100
         assert loaded.get("judge_engine.experiment_name") == "math-grpo"
 
-    def test_the_dry_run_says_that_nobody_reads_the_new_keys(self):
+    def test_the_dry_run_reports_unread_user_keys(self):
         found = obstacles("multi_turn_math", "--schema", SUBCLASS_FILES["multi_turn_math"][0])
         assert "n_trajs, max_turns" in found["workflow.name"][0]
 
 
 class TestLegacyFiles:
     @pytest.mark.parametrize("name", LEGACY_FILES)
-    def test_one_message_says_what_it_is_and_what_to_do(self, name):
+    def test_one_message_names_the_problem_and_the_remedy(self, name):
         done = launcher("--config", file(name), "--dry-run=json")
         assert done.returncode == 2
         assert done.stderr.count("realhf, AReaL's first generation") == 1
@@ -168,14 +168,14 @@ class TestPlan:
         assert "only text models" in found[model][0]
         assert "holds images" in found["train_dataset.path"][0]
 
-    def test_no_reward_is_said_with_what_to_set(self):
+    def test_a_missing_reward_names_the_key_to_set(self):
         assert "set reward.name=" in obstacles("grpo")[REWARD][0]
 
     def test_a_named_reward_is_enough(self):
         assert REWARD not in obstacles("grpo", "reward.name=my.rewards:score")
 
     @pytest.mark.parametrize("name", [name for name in PLAIN_FILES if "clevr" not in name])
-    def test_data_on_a_hub_or_of_this_machine_is_not_held_against_a_file(self, name):
+    def test_missing_datasets_are_no_fault_of_an_example_file(self, name):
         assert not set(DATA) & set(obstacles(name))
 
 

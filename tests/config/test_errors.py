@@ -58,7 +58,7 @@ class TestValues:
             ("rollout.max_head_offpolicyness=-1", "out of range"),
         ],
     )
-    def test_a_value_that_does_not_fit_says_what_would(self, tmp_path: Path, override: str, message: str) -> None:
+    def test_a_wrong_value_names_the_valid_ones(self, tmp_path: Path, override: str, message: str) -> None:
         text = only(GOOD, tmp_path, override)
         assert message in text
         assert f"[override {override}]" in text
@@ -74,7 +74,7 @@ class TestValues:
             ("dtype: 12:30", "'12:30' is not one of"),
         ],
     )
-    def test_a_file_says_the_line(self, tmp_path: Path, line: str, message: str) -> None:
+    def test_an_error_in_a_file_names_the_line(self, tmp_path: Path, line: str, message: str) -> None:
         text = only(f"experiment_name: e\nactor:\n  path: m\n  {line}\n", tmp_path)
         assert message in text
         assert "f.yaml:4]" in text
@@ -120,7 +120,7 @@ class TestNames:
         assert "remove the `+`" in only(GOOD, tmp_path, "+actor.path=x")
         assert "no such key" in only(GOOD, tmp_path, "++actor.zz=1")
 
-    def test_an_unknown_group_or_option_names_what_there_is(self, tmp_path: Path) -> None:
+    def test_an_unknown_group_or_option_lists_the_existing_ones(self, tmp_path: Path) -> None:
         assert "no option 'vlm'; did you mean vllm? There are: embedded, sglang, vllm" in only(
             GOOD, tmp_path, "rollout=vlm"
         )
@@ -134,7 +134,7 @@ class TestNames:
         text = only("experiment_name: e\nactr:\n  path: m\n  lr: x\n  foo: 1\n", tmp_path)
         assert "did you mean actor? (3 keys below it were not read)" in text
 
-    def test_what_follows_is_folded_under_its_cause(self, tmp_path: Path) -> None:
+    def test_consequences_of_an_error_are_listed_under_it(self, tmp_path: Path) -> None:
         found = problems("experiment_nam: e\nactor: {path: m}\n", tmp_path)
         assert [p.key for p in found] == ["experiment_nam"]
         assert found[0].follows[0].key == "experiment_name"
@@ -158,22 +158,22 @@ class TestNames:
 
 
 class TestReferences:
-    def test_a_reference_to_nothing_names_what_was_meant(self, tmp_path: Path) -> None:
+    def test_an_unresolved_reference_suggests_the_nearest_key(self, tmp_path: Path) -> None:
         text = only(GOOD + "gconfig:\n  temperature: ${actor.temprature}\n", tmp_path)
         assert "f.yaml:4" in text
         assert "no such key; did you mean actor.temperature?" in text
 
-    def test_a_circle_is_one_problem(self, tmp_path: Path) -> None:
+    def test_a_circular_reference_is_one_problem(self, tmp_path: Path) -> None:
         found = problems(GOOD + "gconfig: {n_samples: '${seed}'}\nseed: ${gconfig.n_samples}\n", tmp_path)
         assert len(found) == 1
         assert "refers to itself" in found[0].message
 
-    def test_a_circle_through_a_default_is_found(self, tmp_path: Path) -> None:
+    def test_a_circular_reference_through_a_default_is_detected(self, tmp_path: Path) -> None:
         found = problems(GOOD + "gconfig: {temperature: '${actor.temperature}'}\n", tmp_path)
         assert len(found) == 1
         assert "refers to itself" in found[0].message
 
-    def test_what_a_reference_leads_to_is_checked(self, tmp_path: Path) -> None:
+    def test_the_value_of_a_reference_is_checked(self, tmp_path: Path) -> None:
         text = only(GOOD + "gconfig:\n  n_samples: ${experiment_name}\n", tmp_path)
         assert "'e' is not an integer" in text
         assert "from ${experiment_name}" in text
@@ -181,12 +181,10 @@ class TestReferences:
     def test_a_broken_spelling_is_a_problem_of_the_file(self, tmp_path: Path) -> None:
         assert "is not an interpolation" in only(GOOD + "gconfig:\n  n_samples: ${seed\n", tmp_path)
 
-    def test_an_environment_variable_that_is_not_set(self, tmp_path: Path) -> None:
+    def test_a_missing_environment_variable_is_one_problem(self, tmp_path: Path) -> None:
         assert "NO_SUCH_VARIABLE" in only(GOOD + "tokenizer_path: ${oc.env:NO_SUCH_VARIABLE}\n", tmp_path)
 
-    def test_what_comes_from_the_environment_is_read_as_a_file_would_have_it(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_environment_values_are_parsed_like_yaml(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = tmp_path / "f.yaml"
         file.write_text(GOOD + "seed: ${oc.env:MY_SEED}\n")
         monkeypatch.setenv("MY_SEED", "7")
@@ -234,13 +232,13 @@ class TestFiles:
     ) -> None:
         assert message in only(content, tmp_path)
 
-    def test_a_key_that_stands_twice_is_refused_with_both_lines(self, tmp_path: Path) -> None:
+    def test_a_duplicate_key_is_refused_with_both_lines(self, tmp_path: Path) -> None:
         text = only("experiment_name: e\nactor:\n  path: m\n  lr: 1\n  lr: 2\n", tmp_path)
         assert text.startswith("actor.lr ")
         assert "f.yaml:5" in text
         assert "first on line 4" in text
 
-    def test_a_file_that_is_not_there_names_what_is(self, tmp_path: Path) -> None:
+    def test_a_missing_file_lists_the_existing_ones(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"Did you mean grpo\.yaml"):
             load("grpoo.yaml")
 
@@ -250,13 +248,13 @@ class TestFiles:
         with pytest.raises(ConfigError, match="cannot be read"):
             load("/proc/self/mem")
 
-    def test_a_broken_file_that_is_built_upon_is_the_only_problem(self, tmp_path: Path) -> None:
+    def test_a_broken_base_file_is_the_only_problem(self, tmp_path: Path) -> None:
         (tmp_path / "base.yaml").write_text("actor: [\n")
         found = problems("defaults: [base]\nexperiment_name: e\n", tmp_path)
         assert len(found) == 1
         assert found[0].key.endswith("base.yaml")
 
-    def test_a_required_value_is_asked_for(self, tmp_path: Path) -> None:
+    def test_a_missing_required_value_is_one_problem(self, tmp_path: Path) -> None:
         assert only("actor: {path: m}\n", tmp_path).startswith("experiment_name: a value is required")
 
 
@@ -274,9 +272,7 @@ class TestContradictions:
             ("actor.weight_update_mode=adapter", "actor.weight_update_mode", "actor.use_lora"),
         ],
     )
-    def test_keys_that_cannot_stand_together_name_each_other(
-        self, tmp_path: Path, override: str, key: str, other: str
-    ) -> None:
+    def test_contradicting_keys_name_each_other(self, tmp_path: Path, override: str, key: str, other: str) -> None:
         text = only(GOOD, tmp_path, override)
         assert text.startswith(f"{key} ")
         assert other in text
@@ -301,7 +297,7 @@ class TestContradictions:
             ("n_samples", 1 << 20, ""),
         ],
     )
-    def test_what_every_server_would_refuse_is_refused_before_one_is_started(
+    def test_settings_that_every_server_refuses_are_refused_at_the_start(
         self, tmp_path: Path, key: str, value: object, words: str
     ) -> None:
         lines = [one.text() for one in problems(GOOD + f"gconfig: {json.dumps({key: value})}\n", tmp_path)]
@@ -310,7 +306,7 @@ class TestContradictions:
         with pytest.raises(BadRequest):
             parse_group({"prompt": [5], **fields}, vocab_size=60)
 
-    def test_so_do_limits_that_leave_nothing_between_them(self, tmp_path: Path) -> None:
+    def test_limits_that_leave_no_range_name_each_other(self, tmp_path: Path) -> None:
         text = only(GOOD, tmp_path, "actor.behav_imp_weight_floor=3", "actor.behav_imp_weight_cap=2")
         assert text.startswith("actor.behav_imp_weight_floor ") and "not below actor.behav_imp_weight_cap=2" in text
 
@@ -320,7 +316,7 @@ class TestContradictions:
         assert load(file, ["actor.temperature=0.6"]).get("saver.experiment_name") == "e"
 
 
-def test_all_problems_are_told_at_once_sorted_with_exit_code_2_and_no_traceback(tmp_path: Path) -> None:
+def test_all_problems_are_printed_sorted_with_exit_code_2_and_no_traceback(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("experiment_name: e\nzeta: 1\nactor:\n  use_lora: yes\n  lr: x\ngconfig: {n_samples: 0}\n")
     command = [sys.executable, "-m", "launcher", "--config", str(file), "actor.learning_rate=1", "rollout=vlm"]

@@ -152,7 +152,7 @@ def on_the_command_line(row: Row) -> list[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(row.values()))
-def test_every_two_options_compose_and_both_have_their_say(tmp_path: Path, row: Row) -> None:
+def test_every_two_options_compose_and_both_take_effect(tmp_path: Path, row: Row) -> None:
     file = tmp_path / "pairs.yaml"
     file.write_text("experiment_name: pairs\n")
     loaded = composed(file, *on_the_command_line(row))
@@ -170,7 +170,7 @@ def test_options_mean_the_same_in_the_defaults_of_a_file_and_on_the_command_line
     assert load(infile).values == load(online, on_the_command_line(row)).values
 
 
-def test_no_two_groups_set_the_same_key_so_that_their_order_says_nothing() -> None:
+def test_no_two_groups_set_the_same_key() -> None:
     for left, right in combinations(OPTIONS, 2):
         if left.group != right.group:
             assert not option_keys(left).keys() & option_keys(right).keys(), f"{left} and {right}"
@@ -363,50 +363,50 @@ def mine(tmp_path: Path) -> Path:
 
 
 class TestGroupsBesideTheFile:
-    def test_an_option_beside_the_file_is_found(self, mine: Path) -> None:
+    def test_a_user_option_in_the_folder_of_the_file_is_used(self, mine: Path) -> None:
         loaded = load(mine, ["actor=mine"])
         assert loaded.get("actor.path") == "my/model"
         assert loaded.origin("actor.path").where.endswith("actor/mine.yaml:1")
         assert loaded.origin("actor.path").kind == "group of the command line"
 
-    def test_it_wins_over_a_shipped_one_of_its_name_and_takes_nothing_from_it(self, mine: Path) -> None:
+    def test_a_user_option_replaces_a_shipped_one_of_the_same_name(self, mine: Path) -> None:
         loaded = load(mine, ["actor=tiny"])
         assert loaded.get("actor.path") == "my/tiny"
         assert loaded.get("actor.dtype") == "float16"
 
-    def test_shipped_options_of_the_group_stay_within_reach(self, mine: Path) -> None:
+    def test_shipped_options_of_the_group_stay_available(self, mine: Path) -> None:
         assert load(mine, ["actor=qwen3_0_6b"]).get("actor.path") == "Qwen/Qwen3-0.6B"
 
-    def test_the_defaults_of_a_file_find_it_too(self, mine: Path) -> None:
+    def test_the_defaults_list_of_a_file_can_name_a_user_option(self, mine: Path) -> None:
         mine.write_text("defaults:\n  - recipe: short\n  - actor: tiny\n" + mine.read_text())
         loaded = load(mine)
         assert (loaded.get("total_train_steps"), loaded.get("actor.path")) == (7, "my/tiny")
         assert load(mine, ["recipe=null"]).get("total_train_steps") is None
 
-    def test_a_group_of_ones_own_may_set_keys_everywhere(self, mine: Path) -> None:
+    def test_a_user_group_may_set_keys_in_any_section(self, mine: Path) -> None:
         loaded = load(mine, ["recipe=short"])
         assert (loaded.get("total_train_steps"), loaded.get("actor.group_size")) == (7, 3)
 
-    def test_it_may_build_on_a_shipped_option(self, mine: Path) -> None:
+    def test_a_user_option_may_build_on_a_shipped_one(self, mine: Path) -> None:
         loaded = load(mine, ["rollout=half"])
         assert (loaded.get("rollout.backend"), loaded.get("rollout.max_head_offpolicyness")) == ("embedded", 5)
 
-    def test_a_group_may_stand_deeper_in_the_tree(self, mine: Path) -> None:
+    def test_a_group_may_be_nested(self, mine: Path) -> None:
         assert load(mine, ["stats_logger/wandb=team"]).get("stats_logger.wandb.entity") == "us"
 
-    def test_what_is_beaten_by_it_is_listed_as_well(self, mine: Path) -> None:
+    def test_values_replaced_by_a_user_option_are_listed(self, mine: Path) -> None:
         mine.write_text(mine.read_text() + "  path: written/here\n")
         (beaten,) = build_plan(load(mine, ["actor=mine"])).beaten_body_values
         assert (beaten.key, beaten.written, beaten.value) == ("actor.path", "written/here", "my/model")
         assert beaten.where.endswith("mine.yaml:4")
 
-    def test_a_wrong_option_is_told_which_there_are_of_both(self, mine: Path) -> None:
+    def test_an_unknown_option_lists_user_and_shipped_options(self, mine: Path) -> None:
         with pytest.raises(
             ConfigError, match=r"did you mean mine\?.*mine, qwen2_5_1_5b, qwen3_0_6b, smollm2_135m, tiny"
         ):
             load(mine, ["actor=min"])
 
-    def test_a_wrong_key_in_it_is_told_with_its_line(self, mine: Path) -> None:
+    def test_an_unknown_key_in_a_user_option_names_its_line(self, mine: Path) -> None:
         (mine.parent / "actor" / "mine.yaml").write_text("path: m\nleraning_rate: 1\n")
         with pytest.raises(ConfigError, match=r"actor\.leraning_rate \[.*actor/mine\.yaml:2\]: no such key"):
             load(mine, ["actor=mine"])
@@ -419,7 +419,7 @@ class TestGroupsBesideTheFile:
             load(mine, ["actor=tiny"])
         assert len(raised.value.problems) == 1
 
-    def test_what_an_option_builds_on_belongs_to_the_choice_as_well(self, mine: Path) -> None:
+    def test_the_base_of_an_option_belongs_to_the_choice(self, mine: Path) -> None:
         mine.write_text(mine.read_text() + "rollout:\n  backend: vllm\n")
         loaded = load(mine, ["rollout=half"])
         assert loaded.origin("rollout.backend").kind == "group of the command line"

@@ -48,7 +48,7 @@ def test_every_key_and_section_has_a_text() -> None:
     assert {f"{owner}.{name}" for (owner, name), (_, text) in TEXTS.items() if not text.strip()} == set()
 
 
-def test_every_class_says_what_its_section_is() -> None:
+def test_every_class_has_a_docstring_for_its_section() -> None:
     classes = {section.cls for schema in SCHEMAS.values() for section in schema.sections.values()}
     for cls in classes:
         text = " ".join((cls.__doc__ or "").split())
@@ -74,7 +74,7 @@ def test_every_text_is_short() -> None:
     assert wrong(longest=LONGEST) == {}
 
 
-def test_no_text_speaks_of_what_only_its_authors_know() -> None:
+def test_no_text_mentions_internals() -> None:
     assert wrong(INTERNAL) == {}
 
 
@@ -109,7 +109,7 @@ def test_every_name_that_a_text_mentions_exists(kind: str) -> None:
             assert quoted in known or f"{above}.{quoted}" in known, f"{path}: {quoted}"
 
 
-def test_a_subclass_may_put_a_default_in_other_words_and_the_rest_is_inherited() -> None:
+def test_a_subclass_may_replace_one_help_text_and_inherits_the_rest() -> None:
     inherited, own = help_of(SCHEMAS["ppo"].cls), help_of(SCHEMAS["sft"].cls)
     assert inherited["tokenizer_path"] != own["tokenizer_path"]
     assert inherited["seed"] == own["seed"]

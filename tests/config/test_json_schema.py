@@ -88,7 +88,7 @@ def test_every_key_and_section_is_in_it_with_its_description_and_default(kind: s
             assert there[path]["description"] == meaning(schema.sections[path]) != ""
 
 
-def test_every_description_says_something() -> None:
+def test_no_description_is_empty() -> None:
     assert [path for path, node in nodes(everything()) if not node.get("description", "").strip()] == []
 
 
@@ -264,21 +264,21 @@ def judged(tmp_path: Path, path: str, value: Any) -> tuple[list[str], Loaded | C
 
 
 @pytest.mark.parametrize("path", RIGHT)
-def test_what_is_right_is_taken_by_both(tmp_path: Path, path: str) -> None:
+def test_valid_values_are_accepted_by_schema_and_loader(tmp_path: Path, path: str) -> None:
     theirs, ours = judged(tmp_path, path, RIGHT[path])
     assert isinstance(ours, Loaded), ours
     assert theirs == []
 
 
 @pytest.mark.parametrize("path", WRITTEN_NONE)
-def test_none_is_null_for_both(tmp_path: Path, path: str) -> None:
+def test_none_is_null_for_schema_and_loader(tmp_path: Path, path: str) -> None:
     theirs, ours = judged(tmp_path, path, WRITTEN_NONE[path])
     assert isinstance(ours, Loaded), ours
     assert theirs == []
 
 
 @pytest.mark.parametrize("path", WRONG)
-def test_a_wrong_type_choice_or_name_is_refused_by_both(tmp_path: Path, path: str) -> None:
+def test_a_wrong_type_choice_or_name_is_refused_by_schema_and_loader(tmp_path: Path, path: str) -> None:
     theirs, ours = judged(tmp_path, path, WRONG[path])
     assert isinstance(ours, ConfigError)
     assert any(problem.key.startswith(path.split("[")[0]) for problem in ours.problems), ours
@@ -286,13 +286,13 @@ def test_a_wrong_type_choice_or_name_is_refused_by_both(tmp_path: Path, path: st
 
 
 @pytest.mark.parametrize("path", OUT_OF_RANGE)
-def test_a_value_out_of_range_is_refused_by_both(tmp_path: Path, path: str) -> None:
+def test_a_value_out_of_range_is_refused_by_schema_and_loader(tmp_path: Path, path: str) -> None:
     theirs, ours = judged(tmp_path, path, OUT_OF_RANGE[path])
     assert isinstance(ours, ConfigError)
     assert theirs != []
 
 
-def test_every_choice_and_no_other_is_taken() -> None:
+def test_only_listed_choices_are_accepted() -> None:
     """For each key with choices: the schema has the same ones."""
     there = dict(nodes(everything()))
     for cls in EXPERIMENTS.values():
@@ -308,7 +308,7 @@ def test_every_choice_and_no_other_is_taken() -> None:
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS)
-def test_every_default_is_valid_where_it_stands(kind: str) -> None:
+def test_every_default_is_valid(kind: str) -> None:
     """A default that an editor offers must be valid in the schema."""
     schema = Schema.of(EXPERIMENTS[kind])
     there = dict(nodes(everything()))

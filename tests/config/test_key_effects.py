@@ -67,7 +67,7 @@ def test_trial_name_names_the_run_directory(experiment: str) -> None:
 
 
 @pytest.mark.shows("cluster.fileroot")
-def test_fileroot_is_where_the_run_directory_stands(tmp_path: Path) -> None:
+def test_fileroot_contains_the_run_directory(tmp_path: Path) -> None:
     assert run_dir("grpo", f"cluster.fileroot={tmp_path}/elsewhere") == (tmp_path / "elsewhere/demo/first").parts
     assert run_dir("grpo")[-3:] == ("runs", "demo", "first")
 
@@ -115,7 +115,7 @@ def test_a_copy_must_agree(path: str) -> None:
 
 @pytest.mark.shows("{key}")
 @pytest.mark.parametrize(("engine", "key"), [("vllm", "vllm.model"), ("sglang", "sglang.model_path")])
-def test_the_model_that_is_served_must_be_the_one_that_is_trained(engine: str, key: str) -> None:
+def test_the_served_model_must_be_the_trained_one(engine: str, key: str) -> None:
     backend = ("cluster.n_gpus_per_node=2", f"rollout.backend={engine}:d1")
     refused = dry_run("grpo", *backend, f"{key}=another/model")
     assert refused.returncode == 2
@@ -140,7 +140,7 @@ def devices(contents: dict[str, Any]) -> list[tuple[int, int]]:
 
 @pytest.mark.shows("allocation_mode")
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_allocation_mode_says_what_runs_where(experiment: str) -> None:
+def test_allocation_mode_places_servers_and_trainer(experiment: str) -> None:
     if experiment in ("grpo", "ppo"):
         one = plan(experiment, "allocation_mode=sglang:d3+fsdp:d2", "cluster.n_gpus_per_node=8")
         other = plan(experiment, "allocation_mode=vllm:d1t2+fsdp:d4", "cluster.n_gpus_per_node=8")

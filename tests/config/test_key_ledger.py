@@ -60,7 +60,7 @@ def test_remarks_are_about_seed_keys(table: dict[tuple[str, str, str], str]) -> 
     assert not set(table) - set(seed_identities())
 
 
-def test_a_row_has_what_its_state_needs() -> None:
+def test_a_row_has_the_fields_of_its_state() -> None:
     for row in ledger.rows():
         assert row.homes, row.origin
         assert bool(row.tests) == (row.state not in (ledger.UNSHOWN, ledger.REFUSED, ledger.SECTION)), row.origin
@@ -84,7 +84,7 @@ def test_refused_keys_are_rows_and_shown_by_no_test() -> None:
     assert not set(REFUSED) & {*shown().effect, *shown().no_effect}
 
 
-def test_what_is_the_same_as_another_key_is_a_key_beside_it() -> None:
+def test_a_key_listed_as_same_as_another_names_an_existing_key() -> None:
     for path, fact in SAME_AS.items():
         assert any({path, fact} <= set(schema(name).keys) for name in EXPERIMENTS), path
 
@@ -119,7 +119,7 @@ def test_counts_add_up() -> None:
 # Homes
 
 
-def test_our_classes_bear_the_names_of_the_table() -> None:
+def test_classes_have_the_names_in_the_table() -> None:
     assert set(OUR_CLASS) == set(seed_keys()["areal"])
     for experiment, title in SEED_ROOTS.items():
         assert EXPERIMENTS[experiment].__name__ == OUR_CLASS[title]
@@ -136,7 +136,7 @@ def test_every_home_exists() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_a_prime_choice_is_one_of_ours() -> None:
+def test_a_prime_rl_choice_is_a_valid_choice() -> None:
     for row in ledger.rows():
         if row.source not in ("prime_rl", "prime_hosted"):
             continue
@@ -233,14 +233,14 @@ def test_keys_are_as_in_areal_or_listed_as_different() -> None:
     )
 
 
-def test_what_is_listed_as_different_is() -> None:
+def test_keys_listed_as_different_are_different() -> None:
     listed = listed_differences()
     assert len(set(listed)) == len(listed), "docs/differences.md lists a key twice"
     stale = sorted(set(listed) - set(differences()))
     assert not stale, "docs/differences.md lists what is as in AReaL, or is no key of AReaL's:\n" + "\n".join(stale)
 
 
-def test_what_behaves_differently_is_a_key_of_areal() -> None:
+def test_keys_that_behave_differently_are_keys_of_areal() -> None:
     paths = {home.path for homes in areal_homes().values() for home in homes}
     for cell in first_cells("Same key, different behaviour"):
         path = re.split(r"[`: ]", cell.strip("`"), maxsplit=1)[0].removesuffix(".*")

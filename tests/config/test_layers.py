@@ -38,7 +38,9 @@ def experiment(folder: Path, layers: set[str]) -> tuple[Path, list[str]]:
 
 
 @pytest.mark.parametrize(("weaker", "stronger"), list(combinations(LAYERS, 2)))
-def test_the_stronger_of_any_two_layers_wins_and_says_what_it_beat(tmp_path: Path, weaker: str, stronger: str) -> None:
+def test_the_stronger_of_two_layers_wins_and_names_the_overridden_one(
+    tmp_path: Path, weaker: str, stronger: str
+) -> None:
     file, overrides = experiment(tmp_path, {weaker, stronger})
     loaded = load(file, overrides)
     origin = loaded.origin(KEY)
@@ -46,13 +48,13 @@ def test_the_stronger_of_any_two_layers_wins_and_says_what_it_beat(tmp_path: Pat
     assert (origin.beaten[0].kind, origin.beaten[0].value) == (weaker, VALUES[weaker])
 
 
-def test_all_layers_at_once_stand_in_one_order(tmp_path: Path) -> None:
+def test_all_layers_have_one_order_of_precedence(tmp_path: Path) -> None:
     file, overrides = experiment(tmp_path, set(LAYERS))
     origin = load(file, overrides).origin(KEY)
     assert [origin.kind, *(beaten.kind for beaten in origin.beaten)] == LAYERS[::-1]
 
 
-def test_self_is_honoured_where_it_stands(tmp_path: Path) -> None:
+def test_self_takes_effect_at_its_place_in_the_defaults_list(tmp_path: Path) -> None:
     file, _ = experiment(tmp_path, {"group of the file", "file"})
     assert load(file).get(KEY) == VALUES["file"]
     file.write_text(file.read_text().replace("defaults:\n", "defaults:\n  - _self_\n"))
@@ -80,7 +82,7 @@ def test_an_alias_is_its_real_path_in_files_and_overrides(tmp_path: Path) -> Non
     assert load(file, ["fileroot=/somewhere"]).get("saver.fileroot") == "/somewhere"
 
 
-def test_an_optional_section_opens_when_something_below_it_is_set(tmp_path: Path) -> None:
+def test_setting_a_key_below_a_null_section_creates_the_section(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("experiment_name: a\nactor:\n  path: m\n")
     assert load(file).get("actor.adv_norm") is None
@@ -129,7 +131,7 @@ def test_maps_grow_and_shrink_from_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sft", "reward_model", "ppo"])
-def test_a_file_is_of_the_kind_that_it_builds_on_whatever_it_sets_of_a_section(tmp_path: Path, kind: str) -> None:
+def test_the_base_of_a_file_decides_its_kind_of_experiment(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(f"defaults: [{kind}, _self_]\nexperiment_name: mine\ntrain_dataset:\n  path: rows.jsonl\n")
     assert load(file).experiment == kind

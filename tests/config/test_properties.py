@@ -147,7 +147,7 @@ def assert_comes_back(loaded: Loaded) -> None:
 
 @composing
 @given(st.lists(st.tuples(paths, values), min_size=1, max_size=4))
-def test_mutated_files_load_or_say_why(mutations: list[tuple[str, Any]]) -> None:
+def test_mutated_files_load_or_give_an_error(mutations: list[tuple[str, Any]]) -> None:
     tree = deepcopy(BASE)
     for path, value in mutations:
         put(tree, path, value)
@@ -159,7 +159,7 @@ def test_mutated_files_load_or_say_why(mutations: list[tuple[str, Any]]) -> None
 
 @composing
 @given(st.data())
-def test_files_of_fitting_values_mostly_load_and_come_back(data: st.DataObject) -> None:
+def test_files_with_valid_values_load_and_print_to_the_same(data: st.DataObject) -> None:
     tree = deepcopy(BASE)
     for path in data.draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=5)):
         put(tree, path, data.draw(fitting(path), label=path))
@@ -170,7 +170,7 @@ def test_files_of_fitting_values_mostly_load_and_come_back(data: st.DataObject) 
 
 @composing
 @given(st.lists(st.tuples(st.sampled_from(["", "", "", "+", "++", "~"]), paths, values), min_size=1, max_size=3))
-def test_overrides_load_or_say_why(words: list[tuple[str, str, Any]]) -> None:
+def test_overrides_load_or_give_an_error(words: list[tuple[str, str, Any]]) -> None:
     overrides = [f"{sign}{path}" if sign == "~" else f"{sign}{path}={_typed(value)}" for sign, path, value in words]
     result = attempt(to_yaml(BASE), overrides)
     if isinstance(result, Loaded):
@@ -199,7 +199,7 @@ def test_any_word_is_an_override_or_a_problem(word: str) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=8), values, max_size=4))
-def test_what_is_dumped_reads_back(tree: dict[str, Any]) -> None:
+def test_printed_configurations_load_again(tree: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "f.yaml"
         file.write_text(to_yaml({"top": tree}), encoding="utf-8", errors="surrogatepass")

@@ -163,17 +163,17 @@ def test_a_wrong_name_means_a_right_one(wrong: str, right: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", NOT_CLEAR)
-def test_what_is_not_clear_means_nothing(wrong: str) -> None:
+def test_an_ambiguous_name_gives_no_suggestion(wrong: str) -> None:
     assert suggest(wrong, names("grpo")) is None
 
 
 @pytest.mark.parametrize(("kind", "wrong", "right"), OF_OTHER_KINDS)
-def test_each_kind_of_experiment_has_its_own_answer(kind: str, wrong: str, right: str | None) -> None:
+def test_suggestions_depend_on_the_kind_of_experiment(kind: str, wrong: str, right: str | None) -> None:
     assert suggest(wrong, names(kind)) == right
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS)
-def test_a_slip_of_the_pen_finds_its_key_or_nothing_hidden(kind: str) -> None:
+def test_a_typo_suggests_its_key_and_no_hidden_one(kind: str) -> None:
     known = names(kind)
     for name in (n for n in known if "[" not in n and len(n.rpartition(".")[2]) > 6):
         found = suggest(name[:-3] + name[-2:], known)

@@ -104,7 +104,7 @@ def refused(tmp_path: Path, *overrides: str) -> str:
         ["actor.loss=code.py:open_reward"],
     ],
 )
-def test_ones_own_code_is_read_and_its_arguments_fit(tmp_path: Path, overrides: list[str]) -> None:
+def test_valid_user_code_is_accepted_with_its_arguments(tmp_path: Path, overrides: list[str]) -> None:
     assert refused(tmp_path, *overrides) == ""
 
 
@@ -150,11 +150,11 @@ def test_ones_own_code_is_read_and_its_arguments_fit(tmp_path: Path, overrides: 
         (["actor.loss=ppo", "+actor.loss_args.beta=1"], "ppo takes no such argument"),
     ],
 )
-def test_what_is_not_there_or_does_not_fit_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_missing_user_code_or_wrong_arguments_are_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
     assert message in refused(tmp_path, *overrides)
 
 
-def test_code_that_is_no_python_says_the_line(tmp_path: Path) -> None:
+def test_user_code_with_a_syntax_error_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
     assert "cannot be read as Python: SyntaxError (line 2): invalid syntax" in refused(
         tmp_path, "reward.name=broken.py:f"

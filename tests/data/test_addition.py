@@ -32,7 +32,7 @@ def test_numbers_have_their_width(digits, pair, prompt, answer):
 
 
 @pytest.mark.parametrize("digits", [0, 4, 2.0, "2", True])
-def test_digits_that_cannot_be_are_refused(digits):
+def test_invalid_digit_counts_are_refused(digits):
     with pytest.raises(ValueError, match="digits must be 1, 2 or 3"):
         Addition(digits)
 
@@ -50,6 +50,6 @@ def test_digits_that_cannot_be_are_refused(digits):
         ("046046", 0.15, 0.0),
     ],
 )
-def test_a_part_for_each_digit_in_its_place_and_the_rest_for_the_whole(completion, digits, exact):
+def test_partial_reward_for_correct_digits_and_full_for_the_answer(completion, digits, exact):
     parts = addition_reward("12+34=", completion, "046")
     assert parts == {"digits": pytest.approx(digits), "exact": pytest.approx(0.7 * exact), "score": exact}

@@ -40,7 +40,7 @@ EVERYTHING = """\
 
 @pytest.mark.parametrize("template", [PLAIN, MARKED, SHORTENS, BARE, EVERYTHING])
 @pytest.mark.parametrize("asks", [False, True])
-def test_it_renders_what_transformers_renders(tmp_path, template, asks):
+def test_rendering_equals_transformers(tmp_path, template, asks):
     transformers = pytest.importorskip("transformers")
     folder = chat_folder(tmp_path / "m", template)
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), TextTokenizer(folder)
@@ -67,19 +67,19 @@ def test_a_prompt_of_messages_has_the_tokens_that_transformers_gives_it(tmp_path
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_the_template_may_stand_in_the_tokenizers_configuration(tmp_path, several):
+def test_the_template_may_be_in_the_tokenizer_configuration(tmp_path, several):
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": PLAIN}]
     folder = in_config(chat_folder(tmp_path / "m"), named if several else PLAIN)
     assert TextTokenizer(folder).chat.render([USER]) == "<user> 1+1<eos>"
 
 
-def test_without_a_template_messages_are_refused_with_what_to_do(tmp_path):
+def test_without_a_template_messages_are_refused_with_a_remedy(tmp_path):
     folder = in_config(chat_folder(tmp_path / "m"), None)
     with pytest.raises(ValueError, match=r"^tokenizer_path: .* has no chat template .*; use the tokenizer of a chat"):
         TextTokenizer(folder).encode_prompt([USER])
 
 
-def test_what_is_wrong_with_a_template_or_with_messages_is_told(tmp_path):
+def test_invalid_templates_and_messages_are_refused_with_the_reason(tmp_path):
     with pytest.raises(ValueError, match=r"^tokenizer_path: .*chat_template\.jinja is not a chat template: Expected"):
         chat_tokenizer(tmp_path / "a", "{% if %}").encode_prompt([USER])
     refusing = chat_tokenizer(tmp_path / "b", "{{ raise_exception('no ' + messages[0].role) }}")
@@ -102,24 +102,24 @@ def parts(template: str, messages: list[dict[str, str]]) -> tuple[list[str], int
 
 
 @pytest.mark.parametrize("template", [PLAIN, MARKED])
-def test_every_answer_is_told_from_the_rest(template):
+def test_answers_are_separated_from_the_rest(template):
     assert parts(template, TALK) == (["2<eos>", "4<eos>"], 0)
     assert parts(template, [*TALK, AGAIN]) == (["2<eos>", "4<eos>"], 0)
     assert parts(template, [USER]) == ([], 0)
 
 
-def test_an_answer_that_is_shortened_later_is_none_to_learn_from():
+def test_an_answer_that_is_shortened_later_is_not_trained_on():
     thought = {"role": "assistant", "content": "[one and one]2"}
     assert parts(SHORTENS, [USER, thought]) == (["[one and one]2<eos>"], 0)
     assert parts(SHORTENS, [USER, thought, AGAIN, LAST]) == (["4<eos>"], 1)
     assert parts(SHORTENS, TALK) == (["2<eos>", "4<eos>"], 0)
 
 
-def test_an_answer_begins_where_the_template_asks_for_it():
+def test_an_answer_begins_at_the_generation_prompt():
     opens = PLAIN.replace("<assistant> {% endif %}", "<assistant> [think]{% endif %}")
     assert parts(opens, [USER, {"role": "assistant", "content": "[think]so[/think]2"}]) == (["so[/think]2<eos>"], 0)
     assert parts(opens, [USER, ANSWER]) == (["2<eos>"], 0)  # there is no generation prompt
 
 
-def test_the_date_is_that_of_now():
+def test_the_date_is_the_current_date():
     assert ChatTemplate("{{ strftime_now('%Y') }}", {}, "here").render([USER]) == str(datetime.now().year)

@@ -113,7 +113,7 @@ def test_tools_and_their_calls_are_rendered_as_transformers_renders_them(both, m
     check(both, model, [SYSTEM, ASKED, CALLS, RESULT, ANSWERED, AGAIN], [TOOL])
 
 
-def test_what_a_template_refuses_is_refused_here_too(both):
+def test_messages_refused_by_a_template_are_refused(both):
     from jinja2 import TemplateError
 
     theirs, ours = both("qwen3_6")

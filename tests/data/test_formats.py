@@ -72,7 +72,7 @@ def write_saved(folder: Path, rows: list[Any] = ROWS) -> Path:
     return folder
 
 
-def test_the_format_makes_no_other_rows(tmp_path):
+def test_every_file_format_gives_the_same_rows(tmp_path):
     lines = load(tmp_path, str(write_lines(tmp_path / "rows.jsonl"))).train
     (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
     others = (tmp_path / "rows.json", write_parquet(tmp_path / "rows.parquet"), write_saved(tmp_path / "saved"))
@@ -82,7 +82,7 @@ def test_the_format_makes_no_other_rows(tmp_path):
         assert actual.digest == lines.digest and actual.rows[2:4] == ROWS[2:4]
 
 
-def test_files_of_json_may_have_lines_too(tmp_path):
+def test_a_json_file_may_hold_json_lines(tmp_path):
     assert len(load(tmp_path, write_lines(tmp_path / "rows.json").name).train) == 20
 
 
@@ -94,7 +94,7 @@ def test_files_of_json_may_have_lines_too(tmp_path):
         ("data/train-0.parquet", "data/validation-0.parquet"),
     ],
 )
-def test_a_folder_has_files_of_its_splits(tmp_path, train, valid):
+def test_a_folder_has_a_file_for_each_of_its_splits(tmp_path, train, valid):
     write = write_lines if train.endswith("l") else write_parquet
     write(tmp_path / "rows" / train, ROWS)
     write(tmp_path / "rows" / valid, ROWS[:4])
@@ -127,7 +127,7 @@ def test_a_split_of_one_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["subset", "revision"])
-def test_what_only_the_hub_has_is_refused_of_files_and_folders(tmp_path, name):
+def test_hub_settings_are_refused_for_files_and_folders(tmp_path, name):
     write_lines(tmp_path / "rows" / "train.jsonl")
     for path in ("rows", "rows/train.jsonl"):
         message = load_error(tmp_path, path, **{name: "v2"})
@@ -141,12 +141,12 @@ def test_a_split_of_a_saved_folder_of_one_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["split", "subset", "revision"])
-def test_what_a_task_does_not_have_is_refused(tmp_path, name):
+def test_settings_that_a_task_does_not_have_are_refused(tmp_path, name):
     message = load_error(tmp_path, "addition", **{name: "hard"})
     assert message.startswith(f"train_dataset.{name}: ") and "task addition" in message
 
 
-def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
+def test_a_file_that_changes_during_reading_is_an_error(tmp_path):
     file = write_lines(tmp_path / "rows.jsonl")
     rows = load(tmp_path, file.name).train.rows
     text = file.read_text()
@@ -160,7 +160,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
         rows[19]
 
 
-def test_a_file_that_is_replaced_stays_what_it_was(tmp_path):
+def test_a_replaced_file_does_not_change_rows_in_use(tmp_path):
     file = write_lines(tmp_path / "rows.jsonl")
     rows = load(tmp_path, file.name).train.rows
     write_lines(tmp_path / "new.jsonl", ROWS[:1]).replace(file)
@@ -176,7 +176,7 @@ def test_a_file_that_is_replaced_stays_what_it_was(tmp_path):
         ("saved/state.json", '{"_data_files": [{"filename": "away"}]}', "saved is not a complete folder"),
     ],
 )
-def test_a_damaged_file_is_told_by_its_name(tmp_path, name, content, text):
+def test_an_error_about_a_damaged_file_names_it(tmp_path, name, content, text):
     pytest.importorskip("pyarrow")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
@@ -184,7 +184,7 @@ def test_a_damaged_file_is_told_by_its_name(tmp_path, name, content, text):
     assert message.startswith("train_dataset.path: ") and text in message
 
 
-def test_a_package_that_is_missing_is_named_with_the_way_to_have_it(tmp_path, monkeypatch):
+def test_a_missing_package_is_named_with_its_install_command(tmp_path, monkeypatch):
     def missing(name: str) -> None:
         raise ImportError(name)
 
@@ -233,7 +233,7 @@ def offline(folder: Path, *calls: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_name_on_the_hub_is_a_snapshot_whose_revision_is_written_down(tmp_path):
+def test_a_hub_name_is_a_snapshot_whose_revision_is_recorded(tmp_path):
     cached(tmp_path)
     done = offline(tmp_path, "'org/sums'", "None, split='test'")
     assert done.returncode == 0, done.stderr
@@ -245,7 +245,7 @@ def test_a_name_on_the_hub_is_a_snapshot_whose_revision_is_written_down(tmp_path
     assert (record["train_dataset"]["rows"], record["valid_dataset"]["rows"]) == (4, 4)
 
 
-def test_a_run_takes_the_revision_that_it_began_with(tmp_path):
+def test_a_resumed_run_keeps_its_dataset_revision(tmp_path):
     """Although the branch has moved on since."""
     old = cached(tmp_path)
     assert offline(tmp_path, "").returncode == 0
@@ -258,7 +258,7 @@ def test_a_run_takes_the_revision_that_it_began_with(tmp_path):
     assert offline(tmp_path, "").stdout.startswith("6 None False")
 
 
-def test_what_is_neither_in_the_cache_nor_to_be_had_is_one_error(tmp_path):
+def test_a_dataset_that_is_neither_cached_nor_downloadable_is_one_error(tmp_path):
     done = offline(tmp_path, "")
     message = done.stderr.splitlines()[-1]
     assert "train_dataset.path: org/sums is not in the Hugging Face cache (" in message
@@ -269,7 +269,7 @@ def test_what_is_neither_in_the_cache_nor_to_be_had_is_one_error(tmp_path):
     )
 
 
-def test_of_several_parts_main_is_taken_unless_another_is_the_default_or_named(tmp_path):
+def test_the_subset_main_is_used_unless_a_default_or_name_is_given(tmp_path):
     """As those of AReaL's examples who train on gsm8k expect."""
     for part in ("main", "socratic"):
         snapshot = tmp_path / "hub" / "datasets--org--sums" / "snapshots" / REVISION
@@ -288,7 +288,7 @@ def test_of_several_parts_main_is_taken_unless_another_is_the_default_or_named(t
     )
 
 
-def test_a_split_or_a_part_that_the_dataset_does_not_have_is_told(tmp_path):
+def test_an_unknown_split_or_subset_is_an_error(tmp_path):
     cached(tmp_path)
     message = offline(tmp_path, "split='tain'").stderr.splitlines()[-1]
     assert message.endswith("train_dataset.split: there is no split tain; splits are train, test")
@@ -299,7 +299,7 @@ def test_a_split_or_a_part_that_the_dataset_does_not_have_is_told(tmp_path):
 # What rows may look like
 
 
-def test_fields_says_what_rows_call_things(tmp_path):
+def test_fields_renames_columns_of_rows(tmp_path):
     theirs = [{"question": row["prompt"], "truth": {"sum": row["answer"]}, "level": 1} for row in ROWS]
     write_lines(tmp_path / "rows.jsonl", theirs)
     actual = load(tmp_path, "rows.jsonl", fields={"prompt": "question", "answer": "truth.sum"}).train
@@ -318,7 +318,7 @@ def test_fields_says_what_rows_call_things(tmp_path):
         ("reward_model", "train_dataset", "choosen", "chosen? There are: prompt, chosen, rejected, tools"),
     ],
 )
-def test_fields_for_what_nothing_reads_are_refused(experiment, section, name, meant):
+def test_fields_that_nothing_reads_are_refused(experiment, section, name, meant):
     """Once, although valid_dataset follows train_dataset."""
     with pytest.raises(ConfigError) as caught:
         loaded(experiment, f"{section}.fields={{prompt: question, {name}: theirs}}")
@@ -327,11 +327,11 @@ def test_fields_for_what_nothing_reads_are_refused(experiment, section, name, me
     assert message.message == f"is not a column of such rows; did you mean {meant}"
 
 
-def test_fields_may_give_names_to_what_a_reward_wants():
+def test_fields_may_rename_columns_for_a_reward():
     assert loaded("grpo", "train_dataset.fields={answers: theirs}").config.train_dataset.fields == {"answers": "theirs"}
 
 
-def test_as_chat_makes_a_prompt_the_message_of_a_user(tmp_path):
+def test_as_chat_turns_a_prompt_into_a_user_message(tmp_path):
     model = chat_folder(tmp_path / "m")
     write_lines(tmp_path / "rows.jsonl")
     actual = load(tmp_path, "rows.jsonl", model=model, as_chat=True).train
@@ -358,7 +358,7 @@ def test_messages_without_an_answer_are_a_prompt(tmp_path):
     assert "rows.jsonl:1: 'messages' has no message of the assistant" in load_error(tmp_path, "rows.jsonl", model=model)
 
 
-def test_values_that_arrow_fills_up_are_none_of_a_message(tmp_path):
+def test_null_values_added_by_arrow_are_not_part_of_a_message(tmp_path):
     rows = [{"messages": [USER, ANSWER]}, {"messages": [{**USER, "name": "eve"}, ANSWER]}]
     file = write_parquet(tmp_path / "rows.parquet", rows)
     actual = load(tmp_path, file.name, model=chat_folder(tmp_path / "m")).train
@@ -373,12 +373,12 @@ def test_pairs_without_a_prompt_are_whole_texts(tmp_path):
     assert load(tmp_path, "rows.jsonl", type="rw", model=chat_folder(tmp_path / "m")).train.rows[0]["prompt"] == []
 
 
-def test_messages_need_a_template_and_that_is_told_of_the_tokenizer(tmp_path):
+def test_messages_without_a_template_are_an_error_of_the_tokenizer(tmp_path):
     write_lines(tmp_path / "rows.jsonl", [{"prompt": [USER], "answer": "2"}])
     assert load_error(tmp_path, "rows.jsonl").startswith("tokenizer_path: ")
 
 
-def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
+def test_a_row_refused_by_the_template_is_named_by_its_line(tmp_path):
     """The first one and any other."""
     template = "{% if messages|length > 2 %}{{ raise_exception('no more') }}{% endif %}" + PLAIN
     model = chat_folder(tmp_path / "m", template)
@@ -402,6 +402,6 @@ def test_a_row_that_the_template_refuses_is_told_with_its_line(tmp_path):
         ({"prompt": None, "answer": "2"}, "'prompt' is None, neither a text nor a list of messages"),
     ],
 )
-def test_messages_that_are_none_are_told_with_their_line(tmp_path, row, text):
+def test_invalid_messages_are_named_by_their_line(tmp_path, row, text):
     write_lines(tmp_path / "rows.jsonl", [row])
     assert f"rows.jsonl:1: {text}" in load_error(tmp_path, "rows.jsonl")

@@ -33,7 +33,7 @@ def test_first_fit_decreasing_gives_the_known_groups(sizes, capacity, min_groups
 
 
 @pytest.mark.parametrize(("sizes", "capacity", "min_groups"), [([11], 10, 1), ([1, 2], 10, 3)])
-def test_first_fit_decreasing_refuses_what_cannot_be(sizes, capacity, min_groups) -> None:
+def test_first_fit_decreasing_refuses_impossible_limits(sizes, capacity, min_groups) -> None:
     with pytest.raises(ValueError, match=r"does not fit|cannot fill"):
         first_fit_decreasing(sizes, capacity, min_groups)
 
@@ -55,7 +55,7 @@ def test_micro_batches_hold_every_sequence_once_fit_and_keep_neighbours_together
     assert plan == micro_batches(lengths, **expected)
 
 
-def test_what_is_left_of_a_pair_is_a_unit_too() -> None:
+def test_the_rest_of_a_pair_is_a_unit_too() -> None:
     """Of pairs (0, 1), (2, 3), (4, 5) the rows 1 and 2 were left out."""
     assert micro_batches([9, 8, 7, 6], n_mbs=3, units=[0, 1, 2, 2]) == [[2, 3], [0], [1]]
     assert group_neighbours([0, 1, 2, 2]) == [[0], [1], [2, 3]]

@@ -28,16 +28,16 @@ def one(tokenizer: TextTokenizer, prompt: object, answer: object, loss_on: str =
     return actual
 
 
-def test_an_answer_and_its_end_are_learnt():
+def test_an_answer_and_its_end_token_are_in_the_loss():
     assert one(PLAIN_TEXT, "1+1=", "02") == ("1+1=02<eos>", "....02<eos>")
     assert one(PLAIN_TEXT, "1+1=", "02", "all") == ("1+1=02<eos>", "1+1=02<eos>")
 
 
-def test_an_answer_that_has_its_end_gets_no_other():
+def test_an_answer_with_an_end_token_gets_no_second_one():
     assert one(PLAIN_TEXT, "1+1=", "02<eos>") == ("1+1=02<eos>", "....02<eos>")
 
 
-def test_of_a_conversation_all_answers_are_learnt(tmp_path):
+def test_all_answers_of_a_conversation_are_in_the_loss(tmp_path):
     tokenizer = chat_tokenizer(tmp_path / "m")
     whole, learnt = one(tokenizer, TALK[:3], [LAST])
     assert whole == "<user> 1+1<eos><assistant> 2<eos><user> 2+2<eos><assistant> 4<eos>"
@@ -46,19 +46,19 @@ def test_of_a_conversation_all_answers_are_learnt(tmp_path):
     assert one(tokenizer, TALK[:3], "4") == (whole, learnt)
 
 
-def test_a_template_that_marks_answers_itself_says_the_same(tmp_path):
+def test_a_template_with_generation_marks_gives_the_same_mask(tmp_path):
     plain, marked = chat_tokenizer(tmp_path / "a"), chat_tokenizer(tmp_path / "b", MARKED)
     assert one(plain, TALK[:3], [LAST]) == one(marked, TALK[:3], [LAST])
 
 
-def test_what_a_template_writes_behind_the_end_of_an_answer_is_not_learnt(tmp_path):
+def test_template_text_after_an_answer_is_not_in_the_loss(tmp_path):
     tokenizer = chat_tokenizer(tmp_path / "m", PLAIN.replace("<eos>", "<eos> "))
     whole, learnt = one(tokenizer, TALK[:3], [LAST])
     assert whole == "<user> 1+1<eos> <assistant> 2<eos> <user> 2+2<eos> <assistant> 4<eos>"
     assert learnt.replace(".", "") == "2<eos>4<eos>"
 
 
-def test_where_no_token_ends_an_answer_one_is_added(tmp_path):
+def test_a_missing_end_token_is_added(tmp_path):
     whole, learnt = one(chat_tokenizer(tmp_path / "m", BARE), [USER], [ANSWER])
     assert whole == "user: 1+1 | assistant: 2 |<eos>"
     assert learnt.replace(".", "").endswith("2 |<eos>")
@@ -99,7 +99,7 @@ def test_the_length_of_a_row_is_that_of_its_longest_sequence():
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
-def test_rows_may_be_put_into_tokens_a_few_at_a_time(monkeypatch, at_once):
+def test_rows_can_be_tokenized_in_parts(monkeypatch, at_once):
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(5)]
     expected = RowTokenizer(PLAIN_TEXT, "sft").tokens(rows)
     monkeypatch.setattr("areal_like.data.row_tokenizer.ROWS_AT_ONCE", at_once)
@@ -108,7 +108,7 @@ def test_rows_may_be_put_into_tokens_a_few_at_a_time(monkeypatch, at_once):
         assert np.array_equal(getattr(actual, name), getattr(expected, name))
 
 
-def test_some_sequences_are_taken_in_the_order_that_is_asked_for():
+def test_sequences_are_selected_in_the_given_order():
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in (1, 10, 3)]
     tokens = RowTokenizer(PLAIN_TEXT, "sft").tokens(rows).take(np.array([2, 0, 2]))
     assert [whole for whole, _ in shown(PLAIN_TEXT, tokens)] == ["3+3=6<eos>", "1+1=2<eos>", "3+3=6<eos>"]

@@ -79,7 +79,7 @@ def test_the_task_is_named_by_either_key():
     assert task_name(config) is None
 
 
-def test_a_task_of_ones_own_from_a_file(read):
+def test_a_user_task_is_loaded_from_a_file(read):
     actual = read("", "mine.py:Task", {"count": 5}, valid="mine.py:Task")
     assert actual.train.rows[4] == {"prompt": "train 4", "extra": {"n": 4}}
     assert actual.valid.rows[0]["prompt"] == "test 0"
@@ -110,13 +110,13 @@ def test_a_folder_has_a_file_for_each_split(read, load_error, tmp_path):
 
 
 @pytest.mark.parametrize("most", [None, 9])
-def test_an_empty_file_is_told_as_that(load_error, tmp_path, most):
+def test_an_empty_file_is_an_error(load_error, tmp_path, most):
     (tmp_path / "rows.jsonl").touch()
     message = load_error("rows.jsonl", max_length=most)
     assert message == f"train_dataset.path: {tmp_path / 'rows.jsonl'} has no rows: it is empty"
 
 
-def test_a_row_is_named_by_its_own_place_also_where_others_are_left_out(read, tmp_path):
+def test_row_numbers_count_skipped_rows(read, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n\n{"prompt": "ab"}\n')
     actual = read("rows.jsonl", max_length=3).train
     assert [actual.place(index).rpartition(":")[2] for index in range(2)] == ["1", "4"]
@@ -132,7 +132,7 @@ def test_rows_that_are_too_long_are_left_out(read, load_error, tmp_path):
     assert "has no rows of at most 1 tokens (train_dataset.max_length)" in load_error("rows.jsonl", max_length=1)
 
 
-def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(load_error, tmp_path):
+def test_a_prompt_that_cannot_be_tokenized_is_an_error_of_its_dataset(load_error, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1="}\n\n{"prompt": "eins und é"}\n', encoding="utf-8")
     message = load_error("rows.jsonl", max_length=9)
     assert message.startswith(f"train_dataset.path: {tmp_path / 'rows.jsonl'}:3: 'eins und é' cannot be tokenized")
@@ -153,7 +153,7 @@ def test_a_prompt_that_the_tokenizer_cannot_take_is_the_error_of_its_dataset(loa
         ("\n", "rl", "rows.jsonl has no rows"),
     ],
 )
-def test_an_error_in_a_file_says_its_line(load_error, tmp_path, content, kind, text):
+def test_an_error_in_a_data_file_names_its_line(load_error, tmp_path, content, kind, text):
     (tmp_path / "rows.jsonl").write_text(content)
     message = load_error("rows.jsonl", kind=kind)
     assert message.startswith("train_dataset.path: ") and text in message
@@ -183,7 +183,7 @@ def test_an_error_in_a_file_says_its_line(load_error, tmp_path, content, kind, t
         ({"name": "no_such_package.x:Task"}, "task.name: no_such_package.x cannot be imported: ModuleNotFoundError"),
     ],
 )
-def test_what_cannot_be_had_is_one_message_that_begins_with_its_key(load_error, tmp_path, words, text):
+def test_an_unusable_dataset_is_one_message_that_begins_with_its_key(load_error, tmp_path, words, text):
     message = load_error(**words)
     assert text.replace("MINE", str(tmp_path / "mine.py")) in message
     assert "Traceback" not in message
@@ -198,13 +198,13 @@ def test_what_cannot_be_had_is_one_message_that_begins_with_its_key(load_error, 
         ("raise SystemExit(3)\n", "line 1: SystemExit: 3"),
     ],
 )
-def test_a_file_that_cannot_be_imported_says_the_line_and_the_error(load_error, tmp_path, source, text):
+def test_a_file_that_cannot_be_imported_names_the_line_and_the_error(load_error, tmp_path, source, text):
     (tmp_path / "broken.py").write_text(source)
     message = load_error(name="broken.py:Task")
     assert message.startswith(f"task.name: broken.py cannot be imported: {tmp_path / 'broken.py'} {text}")
 
 
-def test_a_file_of_ones_own_finds_its_neighbours(read, tmp_path):
+def test_user_code_can_import_files_beside_it(read, tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "neighbour_of_the_task.py").write_text("PROMPT = 'hello'\n")
     (tmp_path / "sub" / "task.py").write_text(

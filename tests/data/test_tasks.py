@@ -25,14 +25,14 @@ def task(request):
     return BUILT_IN[request.param]()
 
 
-def test_no_row_to_be_tested_on_is_trained_on(task):
+def test_no_test_row_is_in_the_training_rows(task):
     train, test = ([row["prompt"] for row in task.rows(split)] for split in (TRAIN, TEST))
     assert len(set(train)) == len(train) and len(set(test)) == len(test)
     assert not set(train) & set(test)
     assert len(train) / len([*train, *test]) == pytest.approx(0.8, abs=0.01)
 
 
-def test_rows_are_the_same_each_time_and_made_when_they_are_asked_for(task):
+def test_rows_are_deterministic_and_generated_on_access(task):
     one, other = task.rows(TRAIN), task.rows(TRAIN)
     assert list(one[:50]) == list(other)[:50] == [one[number] for number in range(50)]
     assert one[7] is not one[7]
@@ -96,14 +96,14 @@ def test_counts_are_not_all_alike():
 
 
 @pytest.mark.parametrize("kind", DRAWN.values())
-def test_lengths_and_the_number_of_rows_are_what_was_asked_for(kind):
+def test_lengths_and_the_number_of_rows_follow_the_arguments(kind):
     made = kind(min_length=5, max_length=6, num_rows=200)
     rows = [*made.rows(TRAIN), *made.rows(TEST)]
     assert len(rows) == 200
     assert {len(row["prompt"].removesuffix(":").split()[-1]) for row in rows} == {5, 6}
 
 
-def test_what_was_drawn_before_counts_once():
+def test_duplicate_draws_count_once():
     made = Sorting(min_length=2, max_length=2, num_rows=1000)
     assert len(made.rows(TRAIN)) + len(made.rows(TEST)) == 100
 
@@ -119,12 +119,12 @@ def test_what_was_drawn_before_counts_once():
         ({"min_length": 9, "max_length": 8}, r"min_length must be at most max_length \(8\), not 9"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(kind, args, message):
+def test_impossible_arguments_are_refused(kind, args, message):
     with pytest.raises(ValueError, match=message):
         kind(**args)
 
 
-def test_a_task_whose_rows_cannot_be_asked_for_by_split_is_refused(tmp_path):
+def test_a_task_whose_rows_take_no_split_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text("class Base:\n    def rows(self): ...\nclass Mine(Base): ...\n")
     with pytest.raises(
         ConfigError, match=r"^task\.name: rows of mine\.py:Mine takes \(\) and is called as rows\(split\):"
@@ -132,7 +132,7 @@ def test_a_task_whose_rows_cannot_be_asked_for_by_split_is_refused(tmp_path):
         make_task("mine.py:Mine", {}, SearchFolders(tmp_path, tmp_path))
 
 
-def test_a_split_that_is_not_there_is_refused(task):
+def test_an_unknown_split_is_refused(task):
     with pytest.raises(ValueError, match="there is no split 'valid'; there are train and test"):
         task.rows("valid")
 
@@ -154,12 +154,14 @@ def test_a_split_that_is_not_there_is_refused(task):
         (Counting(), "3", "9" * 5000, "near", 0.0, 0.0),
     ],
 )
-def test_a_part_for_what_is_nearly_right_and_the_rest_for_the_whole(task, answer, completion, part, near, exact):
+def test_partial_reward_for_nearly_correct_answers_and_full_for_correct_ones(
+    task, answer, completion, part, near, exact
+):
     parts = task.reward("", completion, answer)
     assert parts == {part: pytest.approx(near), "exact": pytest.approx(0.7 * exact), "score": exact}
 
 
-def test_the_configuration_knows_every_task_and_its_arguments():
+def test_the_configuration_lists_every_task_and_its_arguments():
     """It reads a list, not the code of tasks."""
     taken = {name: frozenset(inspect.signature(kind).parameters) for name, kind in BUILT_IN.items()}
     assert user_code.BUILT_IN["task"] == taken

@@ -15,7 +15,7 @@ def tokenizer():
     return TextTokenizer(model_folder("builtin:tiny-addition"))
 
 
-def test_every_character_is_a_token_and_comes_back(tokenizer):
+def test_every_character_is_a_token_and_decodes_to_itself(tokenizer):
     assert tokenizer.encode("12+34=") == [3, 4, 12, 5, 6, 13]
     assert tokenizer.encode(CHARACTERS) == list(range(2, 64))
     assert tokenizer.decode(tokenizer.encode(CHARACTERS)) == CHARACTERS
@@ -30,7 +30,7 @@ def test_a_character_without_a_token_is_an_error_that_shows_the_text(tokenizer):
         tokenizer.encode_all(["1+1=", "what is Ä?"])
 
 
-def test_the_packages_tokenizer_is_what_the_builder_writes(tmp_path):
+def test_the_packaged_tokenizer_equals_the_builders_output(tmp_path):
     write_tokenizer(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / name).read_text() == (model_folder("builtin:tiny-addition") / name).read_text()
@@ -53,12 +53,12 @@ def test_the_packages_model_is_a_small_one_with_the_tokenizers_ids():
 
 
 @pytest.mark.parametrize("vocab", [2, 65])
-def test_a_vocabulary_that_cannot_be_is_refused(tmp_path, vocab):
+def test_an_invalid_vocabulary_is_refused(tmp_path, vocab):
     with pytest.raises(ValueError, match="vocab"):
         write_tokenizer(tmp_path, vocab)
 
 
-def test_what_was_cut_or_padded_in_somebodys_file_is_not_here(tmp_path):
+def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(tmp_path):
     folder = shutil.copytree(model_folder("builtin:tiny-addition"), tmp_path / "m")
     content = json.loads((folder / "tokenizer.json").read_text())
     content["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
@@ -66,7 +66,7 @@ def test_what_was_cut_or_padded_in_somebodys_file_is_not_here(tmp_path):
     assert len(TextTokenizer(folder).encode("12+34=")) == 6
 
 
-def test_a_folder_without_a_tokenizer_says_so(tmp_path):
+def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer_path: .* has no tokenizer.json"):
         TextTokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -74,13 +74,13 @@ def test_a_folder_without_a_tokenizer_says_so(tmp_path):
         TextTokenizer(tmp_path)
 
 
-def test_a_built_in_model_that_is_not_there_lists_those_that_are():
+def test_an_unknown_built_in_model_lists_the_existing_ones():
     assert "tiny-addition" in built_in_models()
     with pytest.raises(ValueError, match=r"builtin:tiny-additon: .* there are: .*builtin:tiny-addition"):
         model_folder("builtin:tiny-additon")
 
 
-def test_a_folder_is_seen_from_where_the_command_was_given(tmp_path):
+def test_a_relative_folder_is_resolved_from_the_working_directory(tmp_path):
     (tmp_path / "model").mkdir()
     assert model_folder("model", tmp_path) == (tmp_path / "model").resolve()
     with pytest.raises(ValueError, match="hf download other"):
@@ -100,7 +100,7 @@ def test_a_name_on_the_hub_is_its_snapshot_in_the_cache(tmp_path, monkeypatch):
     assert model_folder("org/name", tmp_path).name == "bbb"
 
 
-def test_lengths_are_those_of_the_tokens_however_many_texts_there_are(tokenizer, monkeypatch):
+def test_lengths_count_tokens_for_any_number_of_texts(tokenizer, monkeypatch):
     monkeypatch.setattr("areal_like.data.tokenizer.TEXTS_AT_ONCE", 2)
     texts = ["1+1=", "", "12+34=", "7", "046"]
     assert tokenizer.lengths(texts) == [len(ids) for ids in tokenizer.encode_all(texts)]

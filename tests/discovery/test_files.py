@@ -155,7 +155,7 @@ def patience(limit_s=5.0):
     return NamedWait("a name that a dead one holds", limit_s, "cluster.name_resolve.ttl_s")
 
 
-def test_of_processes_that_add_one_name_at_once_exactly_one_wins(root, names, workers):
+def test_one_of_several_processes_that_add_a_name_at_once_wins(root, names, workers):
     racers = workers("server/0", "server/1")
     for place in range(ROUNDS):
         name = f"race/{place}"
@@ -173,7 +173,7 @@ def test_of_processes_that_add_one_name_at_once_exactly_one_wins(root, names, wo
     assert len(list(root.rglob(".*"))) == ROUNDS, "one state for each entry and nothing else"
 
 
-def test_threads_of_one_process_race_like_processes_do(names):
+def test_one_of_several_threads_that_add_a_name_at_once_wins(names):
     won = []
 
     def add(place):
@@ -191,7 +191,7 @@ def test_threads_of_one_process_race_like_processes_do(names):
     assert won == [names.get("a")]
 
 
-def test_the_name_of_a_killed_process_is_free_at_once_even_before_it_is_reaped(names, workers):
+def test_the_name_of_a_killed_process_is_free_before_it_is_reaped(names, workers):
     (worker,) = workers("server/0")
     worker.add("server/0")
     assert worker.answer() == "won"
@@ -207,7 +207,7 @@ def test_the_name_of_a_killed_process_is_free_at_once_even_before_it_is_reaped(n
     assert names.get("server/0") == "mine"
 
 
-def test_a_process_that_stands_still_on_this_machine_keeps_its_name(names, workers, clock):
+def test_a_stopped_process_on_this_machine_keeps_its_name(names, workers, clock):
     (worker,) = workers("server/0", ttl_s=TTL_S)
     worker.add("server/0")
     assert worker.answer() == "won"
@@ -219,19 +219,19 @@ def test_a_process_that_stands_still_on_this_machine_keeps_its_name(names, worke
     assert names.get("server/0") == "server/0"
 
 
-def test_another_process_with_the_number_of_the_owner_is_not_the_owner(root, names):
+def test_another_process_with_the_pid_of_the_owner_is_not_the_owner(root, names):
     Stranger(root, "server/0", ME._replace(started=ME.started - 1))
     assert names.find() == {}
     names.add("server/0", "mine")
 
 
-def test_a_process_is_told_by_number_and_start():
+def test_a_process_is_identified_by_pid_and_start_time():
     assert is_alive(ME)
     assert not is_alive(DEAD)
     assert started_at(2**22 + 1) is None
 
 
-def test_an_entry_of_another_host_is_taken_over_when_its_counter_stands_still(root, names, caplog):
+def test_an_entry_of_another_host_is_taken_over_when_its_counter_stops(root, names, caplog):
     caplog.set_level(logging.INFO)
     Stranger(root, "server/0")
     began = time.monotonic()
@@ -243,14 +243,14 @@ def test_an_entry_of_another_host_is_taken_over_when_its_counter_stands_still(ro
 
 
 @pytest.mark.parametrize("difference", [{"host": "h"}, {"boot": "b"}, {"space": "pid:[1]"}])
-def test_a_process_whose_number_means_nothing_here_counts_as_living_when_first_seen(root, names, difference):
+def test_a_process_of_another_pid_namespace_first_counts_as_alive(root, names, difference):
     Stranger(root, "server/0", DEAD._replace(**difference))
     assert names.get("server/0") == "of a stranger"
     with pytest.raises(NameTaken):
         names.add("server/0", "mine")
 
 
-def test_an_entry_from_another_host_is_never_taken_over_while_its_counter_moves(root, names, clock):
+def test_an_entry_of_another_host_is_kept_while_its_counter_moves(root, names, clock):
     stranger = Stranger(root, "server/0")
     for _ in range(12):
         assert names.get("server/0") == "of a stranger"
@@ -263,7 +263,7 @@ def test_an_entry_from_another_host_is_never_taken_over_while_its_counter_moves(
     beating.join()
 
 
-def test_an_entry_from_another_host_that_stood_still_is_found_no_more(root, names, clock):
+def test_an_entry_of_another_host_that_expired_is_not_listed(root, names, clock):
     Stranger(root, "server/0")
     assert list(names.find()) == ["server/0"]
     clock.now += 1.1 * TTL_S
@@ -273,7 +273,7 @@ def test_an_entry_from_another_host_that_stood_still_is_found_no_more(root, name
     names.add("server/0", "mine")
 
 
-def test_one_that_counts_more_slowly_is_given_its_own_time(root, names, clock):
+def test_an_entry_expires_after_its_own_time_to_live(root, names, clock):
     Stranger(root, "server/0", ttl_s=60.0)
     names.find()
     clock.now += 59.0
@@ -283,7 +283,7 @@ def test_one_that_counts_more_slowly_is_given_its_own_time(root, names, clock):
         names.get("server/0")
 
 
-def test_watching_ends_at_its_limit_and_leaves_nothing(root, names):
+def test_watching_ends_at_its_limit_and_leaves_no_file(root, names):
     Stranger(root, "server/0", ttl_s=60.0)
     before = sorted(root.rglob("*"))
     with pytest.raises(TimedOut, match=r"^cluster.name_resolve.ttl_s: "):
@@ -291,7 +291,7 @@ def test_watching_ends_at_its_limit_and_leaves_nothing(root, names):
     assert sorted(root.rglob("*")) == before
 
 
-def test_a_counter_stands_still_by_the_clock_of_who_looks():
+def test_expiry_is_measured_by_the_clock_of_the_observer():
     now = [100.0]
     counters = HeartbeatCounters(lambda: now[0])
     seen = []
@@ -309,7 +309,7 @@ def test_the_heartbeat_moves_the_counter_and_nothing_else(root, names):
     assert after.value == before.value == "mine"
 
 
-def test_a_heartbeat_goes_on_after_a_failure(root, names, monkeypatch, caplog):
+def test_a_heartbeat_continues_after_a_failure(root, names, monkeypatch, caplog):
     names.add("server/0", "mine")
     with monkeypatch.context() as broken:
 
@@ -324,7 +324,7 @@ def test_a_heartbeat_goes_on_after_a_failure(root, names, monkeypatch, caplog):
     assert "could not be renewed; trying again: [Errno 28]" in caplog.text
 
 
-def test_one_that_was_away_too_long_overwrites_nothing_of_who_took_over(root, names, workers, caplog):
+def test_an_owner_that_lost_its_name_does_not_overwrite_the_new_owner(root, names, workers, caplog):
     (worker,) = workers("server/0", ttl_s=TTL_S)
     worker.add("a")
     assert worker.answer() == "won"
@@ -337,7 +337,7 @@ def test_one_that_was_away_too_long_overwrites_nothing_of_who_took_over(root, na
     assert not names.lost
 
 
-def test_who_comes_late_to_remove_a_dead_entry_leaves_the_living_one_in_its_place(root, names):
+def test_a_late_removal_of_a_dead_entry_keeps_the_new_entry(root, names):
     dead = Stranger(root, "a", DEAD)
     names.add("a", "mine")
     assert remove(dead.slot, dead.id, Liveness(ME, TTL_S), lambda: claim_of(ME)) is None
@@ -345,7 +345,7 @@ def test_who_comes_late_to_remove_a_dead_entry_leaves_the_living_one_in_its_plac
     assert len(list(root.rglob(".*"))) == 1
 
 
-def test_a_dead_entry_is_left_to_who_is_removing_it_already(root, names, monkeypatch):
+def test_a_dead_entry_that_is_being_removed_is_not_removed_twice(root, names, monkeypatch):
     """Were there two, the slower could remove what the quicker has put there since."""
     monkeypatch.setattr("areal_like.discovery.files.MAX_TRIES", 3)
     dead = Stranger(root, "a", DEAD)
@@ -358,7 +358,7 @@ def test_a_dead_entry_is_left_to_who_is_removing_it_already(root, names, monkeyp
 
 
 @pytest.mark.parametrize("deep", [1, 3])
-def test_who_died_removing_a_dead_entry_keeps_nobody_from_it(root, names, deep):
+def test_a_process_killed_during_a_removal_does_not_block_the_name(root, names, deep):
     slot = Stranger(root, "a", DEAD).slot
     held = slot.read()
     assert held is not None
@@ -371,7 +371,7 @@ def test_who_died_removing_a_dead_entry_keeps_nobody_from_it(root, names, deep):
     assert len(list(root.rglob(".*"))) == 1
 
 
-def test_an_addition_whose_answer_was_lost_counts(root, names, monkeypatch):
+def test_an_addition_whose_confirmation_was_lost_counts(root, names, monkeypatch):
     link = os.link
 
     def answer_lost(source, target):
@@ -384,7 +384,7 @@ def test_an_addition_whose_answer_was_lost_counts(root, names, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"id": "x', b"[]", b"null", b'{"id": "../x", "owner": {}}', b"\xff\xfe"])
-def test_a_claim_that_cannot_be_read_is_watched_like_a_stranger(root, names, content, caplog):
+def test_an_unreadable_claim_is_watched_like_an_entry_of_another_host(root, names, content, caplog):
     folder = root / PREFIX / "server"
     folder.mkdir()
     (folder / "0@entry").write_bytes(content)
@@ -409,7 +409,7 @@ def test_a_state_that_cannot_be_read_is_missing_until_the_next_heartbeat(root, n
     assert not names.lost
 
 
-def test_a_stale_answer_is_asked_for_again(names, monkeypatch):
+def test_a_stale_read_is_repeated(names, monkeypatch):
     names.add("a", "mine")
     read, tries = Path.read_bytes, []
 
@@ -423,7 +423,7 @@ def test_a_stale_answer_is_asked_for_again(names, monkeypatch):
     assert names.get("a") == "mine"
 
 
-def test_folders_and_files_are_their_users_alone(root, names):
+def test_folders_and_files_are_private_to_their_user(root, names):
     before = os.umask(0)
     try:
         with file_name_store(root / "deep" / "below", "him/ppo/r1", "server/0", TTL_S) as other:
@@ -439,7 +439,7 @@ def test_folders_and_files_are_their_users_alone(root, names):
         os.umask(before)
 
 
-def test_folders_that_others_could_write_to_are_shut(root):
+def test_own_folders_writable_by_others_are_made_private(root):
     (root / "me").mkdir(parents=True)
     root.chmod(0o777)
     (root / "me").chmod(0o777)
@@ -477,7 +477,7 @@ def test_nothing_is_left_when_all_have_closed(root):
     assert list(root.iterdir()) == []
 
 
-def test_clearing_removes_what_killed_processes_left_half_done(root, names):
+def test_clearing_removes_partial_files_of_killed_processes(root, names):
     folder = root / PREFIX / "server"
     folder.mkdir()
     (folder / ".new-1").write_text("half")

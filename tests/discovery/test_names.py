@@ -52,13 +52,13 @@ def eventually(condition, limit_s=60.0):
         time.sleep(0.01)
 
 
-def test_what_one_process_adds_another_one_gets(opened):
+def test_a_name_added_by_one_process_is_read_by_another(opened):
     ours, theirs = opened("server/0"), opened("trainer/0")
     ours.add("server/0", "127.0.0.1:4444")
     assert theirs.get("server/0") == ours.get("server/0") == "127.0.0.1:4444"
 
 
-def test_a_name_that_nobody_holds_is_missing(opened):
+def test_an_unclaimed_name_is_missing(opened):
     with pytest.raises(NameMissing, match=r"me/grpo/r0001/server/0: no process has entered it"):
         opened().get("server/0")
 
@@ -72,7 +72,7 @@ def test_a_held_name_is_refused_and_the_holder_named(opened):
     assert theirs.get("launcher/0") == "first"
 
 
-def test_only_the_owner_replaces_an_entry_and_only_when_it_says_so(opened):
+def test_only_the_owner_replaces_an_entry_and_only_with_replace(opened):
     ours, theirs = opened(), opened()
     ours.add("a", "1")
     with pytest.raises(NameTaken):
@@ -83,13 +83,13 @@ def test_only_the_owner_replaces_an_entry_and_only_when_it_says_so(opened):
     assert theirs.get("a") == "4"
 
 
-def test_replace_adds_what_is_not_there(opened):
+def test_replace_adds_a_missing_entry(opened):
     names = opened()
     names.add("a", "1", replace=True)
     assert names.get("a") == "1"
 
 
-def test_a_subtree_is_found_without_its_neighbours_and_in_order(opened):
+def test_a_subtree_is_listed_in_order_and_without_siblings(opened):
     names = opened()
     for name in ("server/10", "server/2", "server", "server2/0", "rollout/0"):
         names.add(name, f"value of {name}")
@@ -123,7 +123,7 @@ ODD = (
 )
 
 
-def test_odd_names_stay_apart_and_come_back_as_they_were(opened):
+def test_unusual_names_stay_distinct_and_unchanged(opened):
     names = opened()
     for place, name in enumerate(ODD):
         names.add(name, str(place))
@@ -132,7 +132,7 @@ def test_odd_names_stay_apart_and_come_back_as_they_were(opened):
 
 
 @pytest.mark.parametrize("name", ["/a", "a/", "a//b", "", "/"])
-def test_what_is_no_name_is_refused(opened, name):
+def test_an_invalid_name_is_refused(opened, name):
     with pytest.raises(ValueError, match=r"is not a name|not be empty"):
         opened().add(name, "value")
     with pytest.raises(ValueError, match=r"is not a name|not be empty"):
@@ -147,7 +147,7 @@ def test_waiting_ends_when_the_name_appears(opened):
     late.join()
 
 
-def test_waiting_past_its_limit_names_the_key_and_what_was_missing(opened):
+def test_a_wait_past_its_limit_names_the_key_and_the_missing_name(opened):
     with pytest.raises(TimedOut, match=r"rollout.setup_timeout: waited .* for server/0; the limit is 0.05 s"):
         opened().wait("server/0", NamedWait("server/0", 0.05, "rollout.setup_timeout"))
 
@@ -163,12 +163,12 @@ def test_a_deleted_name_is_free_again(opened):
     assert not ours.lost
 
 
-def test_deleting_what_is_not_there_is_an_error(opened):
+def test_deleting_a_missing_name_is_an_error(opened):
     with pytest.raises(NameMissing):
         opened().delete("a")
 
 
-def test_the_owner_learns_that_its_entry_was_deleted(opened):
+def test_the_owner_notices_that_its_entry_was_deleted(opened):
     ours, theirs = opened(), opened()
     ours.add("a", "1")
     ours.add("b", "1")
@@ -179,7 +179,7 @@ def test_the_owner_learns_that_its_entry_was_deleted(opened):
     assert theirs.get("a") == "2"
 
 
-def test_the_owner_learns_that_another_one_holds_its_name(opened):
+def test_the_owner_notices_that_another_process_has_its_name(opened):
     ours, theirs = opened(), opened()
     ours.add("a", "1")
     theirs.delete("a")
@@ -189,7 +189,7 @@ def test_the_owner_learns_that_another_one_holds_its_name(opened):
     assert theirs.get("a") == "2"
 
 
-def test_clearing_removes_what_others_left_in_the_subtree_and_spares_what_is_ours(opened):
+def test_clearing_removes_entries_of_others_and_keeps_own_ones(opened):
     ours, theirs = opened(), opened()
     ours.add("server/0", "ours")
     for name in ("server/1", "server/2", "rollout/0"):
@@ -202,7 +202,7 @@ def test_clearing_removes_what_others_left_in_the_subtree_and_spares_what_is_our
     assert not ours.lost
 
 
-def test_closing_removes_what_is_ours_and_nothing_else(opened):
+def test_closing_removes_only_own_entries(opened):
     ours, theirs = opened(), opened()
     ours.add("a", "1")
     theirs.add("b", "2")
@@ -217,7 +217,7 @@ def test_leaving_the_with_block_closes(opened):
     assert opened().find() == {}
 
 
-def test_an_announced_process_is_read_as_it_was_entered(opened):
+def test_an_announced_process_is_read_unchanged(opened):
     names, me = opened("server/1"), Identity("server", 1, attempt=2, incarnation=3)
     announce(names, me, "127.0.0.1:4444")
     announce(names, me, "127.0.0.1:5555")
@@ -249,12 +249,12 @@ def test_the_processes_of_a_run_find_each_other_by_its_configuration(type, tmp_p
 
 
 @pytest.mark.parametrize("type", ["etcd3", "ray"])
-def test_a_store_that_is_not_there_yet_is_refused_with_the_one_to_use(type, tmp_path):
+def test_a_store_that_is_not_built_yet_is_refused_with_the_one_to_use(type, tmp_path):
     with pytest.raises(ValueError, match=rf"^cluster.name_resolve.type: {type} is not built yet .*nfs, memory.*=nfs"):
         name_store_for(configured(type), tmp_path, "launcher/0")
 
 
-def test_a_user_without_a_name_goes_by_its_number(tmp_path, monkeypatch):
+def test_a_user_without_a_name_is_identified_by_uid(tmp_path, monkeypatch):
     def nameless():
         raise KeyError("getpwuid(): uid not found: 1234")
 

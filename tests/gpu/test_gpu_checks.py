@@ -16,7 +16,7 @@ COMPILED = [name for name in check_gpu.CHECKS if "compiled" in name]
 DONE = {"passed": True}
 
 
-def test_utilisation_is_computed_as_it_is_published() -> None:
+def test_utilisation_uses_the_published_formula() -> None:
     """11.9k tokens/s of a Qwen3-0.6B at 16k tokens were published as 11.1% of an H100."""
     peak = peak_flops("NVIDIA H100 80GB HBM3")
     assert peak is not None

@@ -10,7 +10,7 @@ from tests.support.commands import run_python
 SLEEP = "import time; time.sleep(60)"
 
 
-def test_all_descendants_end_also_those_that_left_their_session():
+def test_all_descendants_are_killed_even_in_another_session():
     code = f"""
 import os, subprocess, sys, time
 from areal_like.process.process_tree import become_subreaper, descendants_of, kill_descendants
@@ -26,7 +26,7 @@ assert descendants_of(os.getpid()) == []
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_leftovers_of_one_process_are_ended_and_those_of_others_are_not():
+def test_only_orphans_of_the_named_process_are_killed():
     code = f"""
 import os, subprocess, sys, time
 from areal_like.process.process_tree import become_subreaper, descendants_of, kill_orphans
@@ -54,7 +54,7 @@ assert left == [pids["b/0"]], (left, pids)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_falls_to_the_launcher_while_it_ends_leftovers_goes_too():
+def test_children_of_a_process_that_dies_during_the_kill_are_killed():
     """A process that dies before it is asked for its children has left them to us."""
     code = f"""
 import os, subprocess, sys
@@ -83,7 +83,7 @@ assert process_tree.process_info(child) is None, process_tree.process_info(child
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_which_signals_a_process_has_a_handler_for():
+def test_a_handled_signal_is_recognized():
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
     assert has_handler(os.getpid(), signal.SIGUSR2)
     signal.signal(signal.SIGUSR2, before)
@@ -91,7 +91,7 @@ def test_which_signals_a_process_has_a_handler_for():
     assert not has_handler(1 << 22, signal.SIGUSR2)
 
 
-def test_a_process_is_seen_with_its_parent_whatever_its_name():
+def test_process_info_gives_the_parent_of_any_process():
     process = subprocess.Popen(["sleep", "60"])
     try:
         seen = process_info(process.pid)
@@ -103,7 +103,7 @@ def test_a_process_is_seen_with_its_parent_whatever_its_name():
     assert process_info(1 << 22) is None
 
 
-def test_dead_orphans_are_reaped_and_known_children_are_left():
+def test_dead_orphans_are_reaped_and_known_children_are_not():
     code = f"""
 import os, subprocess, sys, time
 from areal_like.process.process_tree import become_subreaper, descendants_of, reap_orphans

@@ -76,7 +76,7 @@ def test_a_reward_that_fails_on_some_rows_leaves_these_out_and_goes_on(folder):
     assert sum(ended.metric("rollout/failed")) > 0
 
 
-def test_a_task_of_ones_own_from_a_file(folder):
+def test_a_user_task_is_loaded_from_a_file(folder):
     words = ("task.name=mine.py:Task", "reward.name=addition", "total_train_steps=1")
     ended = run(folder, *WORDS, *words, "valid_dataset=null")
     assert ended.code == 0, ended.text

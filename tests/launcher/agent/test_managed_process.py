@@ -15,5 +15,5 @@ from launcher.agent.managed_process import log_name
         (Identity("server", 1, attempt=2, incarnation=2), "server-1.attempt-2.restart-2.log"),
     ],
 )
-def test_every_start_has_a_log_of_its_own(me, name):
+def test_every_start_has_a_separate_log_file(me, name):
     assert log_name(me) == name

@@ -17,7 +17,7 @@ def checkpoint(run, step, size=3, resume=True):
     return folder
 
 
-def test_the_newest_checkpoint_that_is_whole_and_can_be_resumed(tmp_path):
+def test_the_newest_complete_resumable_checkpoint_is_chosen(tmp_path):
     assert newest_resumable(tmp_path) is None
     good = checkpoint(tmp_path, 20)
     checkpoint(tmp_path, 9)
@@ -29,7 +29,7 @@ def test_the_newest_checkpoint_that_is_whole_and_can_be_resumed(tmp_path):
     assert newest_resumable(tmp_path) == (20, good)
 
 
-def test_checkpoints_of_a_life_that_is_over_are_kept_out_of_the_way(tmp_path):
+def test_checkpoints_after_the_resumed_step_are_moved_aside(tmp_path):
     for step in (10, 20, 30):
         checkpoint(tmp_path, step)
     moved = move_aside_after(tmp_path, 10, attempt=2)

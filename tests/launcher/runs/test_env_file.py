@@ -6,13 +6,13 @@ from areal_like.config.problems import ConfigError
 from launcher.runs.env_file import read_env_files
 
 
-def test_variables_from_files(tmp_path):
+def test_variables_are_read_from_env_files(tmp_path):
     (tmp_path / "a.env").write_text("# keys\nHF_TOKEN=abc\nexport NAME = 'x y'\n\nURL=http://a/b#c # mine\n")
     (tmp_path / "b.env").write_text('HF_TOKEN="def"\n')
     assert read_env_files(["a.env", "b.env"], tmp_path) == {"HF_TOKEN": "def", "NAME": "x y", "URL": "http://a/b#c"}
 
 
-def test_a_line_that_is_none_is_named_by_its_number_and_never_shown(tmp_path):
+def test_an_invalid_line_is_named_by_its_number_and_not_shown(tmp_path):
     (tmp_path / "a.env").write_text("A=1\nsk-secretsecret\n")
     with pytest.raises(ConfigError) as caught:
         read_env_files(["a.env"], tmp_path)

@@ -6,7 +6,7 @@ from tests.support.commands import run_python
 
 
 @pytest.mark.parametrize(("work", "code"), [("return 7", 7), ("raise KeyboardInterrupt", 130), ("sys.exit(3)", 3)])
-def test_a_guardian_returns_what_the_launcher_does_and_clears_the_memory(work, code, tmp_path):
+def test_a_guardian_returns_the_exit_code_and_removes_the_shared_memory(work, code, tmp_path):
     text = f"""
 import pathlib, sys
 from launcher.supervisor.guardian import run_guarded
@@ -25,7 +25,7 @@ sys.exit(code)
     assert (done.returncode, done.stdout, done.stderr) == (code, "before\nlaunched\n", "")
 
 
-def test_a_guardian_tells_of_a_launcher_that_fell():
+def test_a_guardian_prints_the_traceback_of_a_crashed_launcher():
     done = run_python(
         "import pathlib, sys\nfrom launcher.supervisor.guardian import run_guarded\n"
         "sys.exit(run_guarded(lambda: 1 // 0, pathlib.Path('/dev/shm/areal-like.none')))"

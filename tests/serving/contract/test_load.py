@@ -1,4 +1,4 @@
-"""Many requests at once on every engine, through updates and through the exited of a server: none is lost."""
+"""Many requests at once on every engine, during updates and after a server is killed: all are answered."""
 
 import asyncio
 import os
