@@ -133,33 +133,33 @@ class _Tree:
 
     def _synonym(self, path: str, least: int = 1) -> str | None:
         """By the longest suffix of the path that is a synonym, with at least `least` names."""
-        suggestion, parts = synonyms(), path.split(".")
+        targets, parts = synonyms(), path.split(".")
         for start in range(len(parts) - least + 1):
             end = ".".join(parts[start:])
-            spelt = [end] if end in suggestion else []
+            spelt = [end] if end in targets else []
             if not spelt and start == len(parts) - 1 and len(end) > 5:
-                spelt = _alike(end, [name for name in suggestion if "." not in name and len(name) > 5], 0.88)
+                spelt = _alike(end, [name for name in targets if "." not in name and len(name) > 5], 0.88)
             for name in spelt:
-                for place in self._places(path, suggestion[name], exact="." in name):
+                for place in self._places(path, targets[name], exact="." in name):
                     if place in self.known and place != path:
                         return place
                 if "." in name:
                     return None
         return None
 
-    def _places(self, path: str, suggestion: str, exact: bool) -> Iterator[str]:
+    def _places(self, path: str, target: str, exact: bool) -> Iterator[str]:
         """Candidate paths of a synonym's key: in the section where it was written, then its own."""
-        top, _, below = suggestion.partition(".")
+        top, _, below = target.partition(".")
         written = path.partition(".")[0]
         if written in self.below and written != top and below:
             yield f"{written}.{below}"
         if not exact and written in APART and written in self.below:
             return
-        if _is_in(suggestion, "evaluator.benchmarks") and written not in ("eval", "evaluator"):
+        if _is_in(target, "evaluator.benchmarks") and written not in ("eval", "evaluator"):
             return
-        yield suggestion
+        yield target
         if top == "actor":
-            yield f"model{suggestion.removeprefix('actor')}"
+            yield f"model{target.removeprefix('actor')}"
 
     def _suffix(self, path: str) -> str | None:
         """The only path with this suffix, such as `mb_spec.n_mbs`."""

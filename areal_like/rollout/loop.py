@@ -126,9 +126,9 @@ class RolloutLoop:
                 self._close(lease)
                 self.order.finished(lease, result)
 
-    def another_server(self, worker: str, lease_id: str, gone: str) -> str | None:
-        """Replaces the server at address `gone`, which does not answer: the new address, "" if the lease is cancelled,
-        None if no server is free yet."""
+    def another_server(self, worker: str, lease_id: str, failed_address: str) -> str | None:
+        """Replaces the server at `failed_address`, which does not answer: the new address, "" if the lease is
+        cancelled, None if no server is free yet."""
         lease = self.leases.get(lease_id, worker)
         if lease is None:
             return ""
@@ -136,9 +136,9 @@ class RolloutLoop:
             self._close(lease)
             self.order.lost(lease, f"{lease.server} does not answer")
             return ""
-        if lease.address != gone:
+        if lease.address != failed_address:
             return lease.address
-        server = self.server_pool.choose(by_share=False, other_than=gone)
+        server = self.server_pool.choose(by_share=False, other_than=failed_address)
         if server is None:
             return None
         self.server_pool.release(lease)

@@ -66,7 +66,7 @@ def parse_update(body: Any) -> UpdateRequest:
     folder, index = body_field(body, "folder", str, ""), body_field(body, "index", dict, {})
     rendezvous = body_field(body, "meeting", dict, {})
     if transport == COLLECTIVE and not (index and rendezvous):
-        raise HttpError(400, "transport: collective needs an index and a meeting")
+        raise HttpError(400, "transport: collective needs index and meeting")
     if transport != COLLECTIVE and not folder:
         raise HttpError(400, f"folder: {transport} needs the folder of the weights")
     return UpdateRequest(

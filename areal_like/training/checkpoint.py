@@ -253,11 +253,11 @@ def check_complete(checkpoint: Path) -> None:
 
 def _remove(folder: Path) -> None:
     """Under another name first: a folder that is half gone must not look like a checkpoint."""
-    gone = folder.with_name(f".{folder.name}.gone")
-    _discard(gone)
-    folder.rename(gone)
+    discarded = folder.with_name(f".{folder.name}.gone")
+    _discard(discarded)
+    folder.rename(discarded)
     fsync_path(folder.parent)
-    _discard(gone)
+    _discard(discarded)
 
 
 def _discard(folder: Path) -> None:

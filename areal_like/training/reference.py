@@ -20,7 +20,7 @@ class BaseModelReference:
         self._engine, self._config, self._section = engine, config, section
 
     def micro_batches(self, sequences: Sequences, rows: NDArray[np.int64]) -> list[MicroBatch]:
-        """See `TrainEngine.cut`."""
+        """See `TrainEngine.micro_batches`."""
         return make_micro_batches(sequences, rows, self._config, self._section, self._engine.world.device)
 
     def logprobs(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:

@@ -51,7 +51,7 @@ class BroadcastHost:
         self.port: int = self._registry.port
 
     def open(self, rendezvous: Rendezvous) -> "BroadcastGroup":
-        """Opens a group as its rank 0; returns at once: `meet` waits for the others."""
+        """Opens a group as its rank 0; returns at once: `join` waits for the others."""
         self._lost_members[rendezvous.title] = ""
         return BroadcastGroup(
             rendezvous, 0, self._registry.open(rendezvous.title, rendezvous.group), self._lost_members
@@ -76,14 +76,14 @@ class BroadcastGroup:
         store: KeyValueStore | None = None,
         lost_members: dict[str, str] | None = None,
     ) -> None:
-        """`board` and `gone` are those of the trainer's process; other members use a connection."""
+        """`store` and `lost_members` are those of the trainer's process; other members use a connection."""
         self.rendezvous, self.rank = rendezvous, rank
         self._why, self._bucket = "", 0
         self._lost_members: dict[str, str] = {} if lost_members is None else lost_members
         self._store: Any = None
         self._member: GroupMember | None = None
         self._group: Any = None
-        with self._as_group_broken("could not meet"):
+        with self._as_group_broken("could not join"):
             self._store = GroupStore(store or RemoteKeyValueStore(self._connect_to_host()), rendezvous.timeout_s)
 
     def _connect_to_host(self) -> GroupMember:
@@ -97,7 +97,7 @@ class BroadcastGroup:
 
     def join(self) -> Self:
         """Returns when all members have joined."""
-        with self._as_group_broken("could not meet"):
+        with self._as_group_broken("could not join"):
             self._store.add(HERE, 1)
             if self.rank == 0:
                 self._wait_until(lambda: self._num_joined() == self.rendezvous.world, "the servers to come")
@@ -280,7 +280,7 @@ def _first_sentence(fault: Exception) -> str:
 
 
 def _is_done(work: Any) -> bool:
-    """Waits for up to LOOK_S, which is faster than sleeping between polls."""
+    """Waits for up to CHECK_INTERVAL_S, which is faster than sleeping between polls."""
     try:
         work.wait(timedelta(seconds=CHECK_INTERVAL_S))
     except RuntimeError:

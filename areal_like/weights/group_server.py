@@ -90,7 +90,7 @@ class _Caller:
 
 
 class GroupServer:
-    """`on_gone(title, who)` is called for a member that disconnects without leaving."""
+    """`on_member_lost(title, who)` is called for a member that disconnects without leaving."""
 
     def __init__(self, host: str, port: int, on_member_lost: Callable[[str, str], None]) -> None:
         self._on_member_lost = on_member_lost
@@ -100,7 +100,7 @@ class GroupServer:
         self._callers: dict[socket.socket, _Caller] = {}
         self._wake, self._wake_receiver = socket.socketpair()
         self._is_closed = False
-        threading.Thread(target=self._serve, name="weights: meeting", daemon=True).start()
+        threading.Thread(target=self._serve, name="weights: group server", daemon=True).start()
 
     def open(self, title: str, secret: str) -> KeyValueStore:
         store = KeyValueStore()

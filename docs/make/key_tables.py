@@ -1,4 +1,4 @@
-"""What the ledger of keys says of single keys: which effects need a GPU, what must equal another key, remarks."""
+"""What the ledger of keys says of single keys: which effects need a GPU, what must equal another key, notes."""
 
 from types import MappingProxyType
 
@@ -80,7 +80,7 @@ NOTES = MappingProxyType(
         ("prime_rl", "infer", "parallel.dp"): _DIMS,
     }
 )
-"""(source, group, key) -> a remark for the reader of the page."""
+"""(source, group, key) -> a note for the reader of the page."""
 
 SAME_AS = MappingProxyType({**DEPENDENT_KEYS, "ref.backend": "actor.backend", "critic.backend": "actor.backend"})
 """Dotted path -> the key that it must equal; a start refuses another value."""

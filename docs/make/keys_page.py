@@ -74,19 +74,19 @@ def _counts_table() -> list[str]:
 
 
 def _table_row(row: Row) -> str:
-    remarks = [f"`{test}`" for test in row.tests]
+    notes = [f"`{test}`" for test in row.tests]
     if row.reason and row.state != SAME:
-        remarks.append(row.reason)
+        notes.append(row.reason)
     if row.note:
-        remarks.append(row.note)
+        notes.append(row.note)
     if row.state == SECTION:
-        remarks.append("*section*")
+        notes.append("*section*")
     if row.gpu_seen:
-        remarks.append(f"GPU: {row.gpu_seen}")
+        notes.append(f"GPU: {row.gpu_seen}")
     # A rule is a sentence with code in it already; its words stand as they are.
     key = row.key if row.source == "prime_config_rules" else f"`{row.key}`"
     state = {SAME: f"{SAME} {row.reason}", SECTION: ""}.get(row.state, row.state)
-    cells = (key, _homes(row), state, "; ".join(remarks))
+    cells = (key, _homes(row), state, "; ".join(notes))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,4 +1,4 @@
-"""Checks of external servers (`rollout.server_addresses`): their addresses and the API key."""
+"""Checks of attached servers (`rollout.server_addresses`): their addresses and the API key."""
 
 import re
 from typing import TYPE_CHECKING

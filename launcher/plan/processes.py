@@ -70,7 +70,7 @@ def plan_processes(context: ProcessContext, starts: list[ServerCommand]) -> tupl
 
 
 def server_starts(context: ProcessContext) -> list[ServerCommand]:
-    """The command of each server; empty where the run uses external servers."""
+    """The command of each server; empty where the run uses attached servers."""
     if not isinstance(context.config, GRPOConfig) or context.allocation.rollout is None:
         return []
     rollout, parallel = context.config.rollout, context.allocation.rollout

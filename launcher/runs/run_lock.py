@@ -28,7 +28,7 @@ from launcher.supervisor.rollback import roll_back
 
 
 class LockedRun(NamedTuple):
-    """A run that no other launcher can start now. `remarks` are messages for the user."""
+    """A run that no other launcher can start now. `messages` are messages for the user."""
 
     plan: Plan
     run: Run

@@ -63,7 +63,7 @@ class WaitLimits(NamedTuple):
 
 
 class Supervisor:
-    """`cut(step, attempt)` rewinds the metrics; `say` prints a message for the user."""
+    """`rewind_metrics(step, attempt)` rewinds the metrics; `say` prints a message for the user."""
 
     def __init__(
         self,

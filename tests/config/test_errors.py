@@ -98,7 +98,7 @@ class TestValues:
 
 class TestNames:
     @pytest.mark.parametrize(
-        ("override", "meant"),
+        ("override", "suggestion"),
         [
             ("actor.learning_rate=1", "actor.optimizer.lr (short: actor.lr)"),
             ("actor.optimizer.learning_rate=1", "actor.optimizer.lr (short: actor.lr)"),
@@ -112,8 +112,8 @@ class TestNames:
             ("max_steps=5", "total_train_steps"),
         ],
     )
-    def test_an_unknown_key_names_the_nearest_right_one(self, tmp_path: Path, override: str, meant: str) -> None:
-        assert f"no such key; did you mean {meant}" in only(GOOD, tmp_path, override)
+    def test_an_unknown_key_names_the_nearest_right_one(self, tmp_path: Path, override: str, suggestion: str) -> None:
+        assert f"no such key; did you mean {suggestion}" in only(GOOD, tmp_path, override)
 
     def test_plus_adds_only_inside_maps(self, tmp_path: Path) -> None:
         assert "`+` adds only inside maps" in only(GOOD, tmp_path, "+actor.zz=1")

@@ -311,20 +311,20 @@ def test_fields_renames_columns_of_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("experiment", "section", "name", "meant"),
+    ("experiment", "section", "name", "suggestion"),
     [
         ("sft", "train_dataset", "answr", "answer? There are: prompt, answer, messages, tools"),
         ("sft", "valid_dataset", "mesages", "messages? There are: prompt, answer, messages, tools"),
         ("reward_model", "train_dataset", "choosen", "chosen? There are: prompt, chosen, rejected, tools"),
     ],
 )
-def test_fields_that_nothing_reads_are_refused(experiment, section, name, meant):
+def test_fields_that_nothing_reads_are_refused(experiment, section, name, suggestion):
     """Once, although valid_dataset follows train_dataset."""
     with pytest.raises(ConfigError) as caught:
         loaded(experiment, f"{section}.fields={{prompt: question, {name}: theirs}}")
     (message,) = caught.value.problems
     assert message.key == f"{section}.fields.{name}"
-    assert message.message == f"is not a column of such rows; did you mean {meant}"
+    assert message.message == f"is not a column of such rows; did you mean {suggestion}"
 
 
 def test_fields_may_rename_columns_for_a_reward():

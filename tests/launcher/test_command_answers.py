@@ -72,12 +72,12 @@ class TestHelp:
         assert run.answer(f"--help={path}").startswith(path)
 
     @pytest.mark.parametrize(
-        ("key", "meant"),
+        ("key", "suggestion"),
         [("rolout", "rollout"), ("actor.optimzer", "actor.optimizer"), ("actor.learning_rate", "actor.optimizer.lr")],
     )
-    def test_help_of_what_is_not_there_names_the_nearest(self, run: Run, key: str, meant: str) -> None:
+    def test_help_of_what_is_not_there_names_the_nearest(self, run: Run, key: str, suggestion: str) -> None:
         message = run.refusal(f"--help={key}")
-        assert message.startswith(f"{key} [--help]: no such section or key; did you mean {meant}")
+        assert message.startswith(f"{key} [--help]: no such section or key; did you mean {suggestion}")
         assert run.refusal("--help=nonsense").startswith("nonsense [--help]: no such section or key")
 
     def test_help_of_a_users_class_has_the_keys_of_the_user(self, run: Run) -> None:

@@ -83,18 +83,23 @@ class TestOrder:
 
 class TestUnknownWords:
     @pytest.mark.parametrize(
-        ("flag", "meant"),
+        ("flag", "suggestion"),
         [("--confg", "--config"), ("--dryrun", "--dry-run"), ("--multi-run", "--multirun"), ("--explian", "--explain")],
     )
-    def test_an_unknown_flag_names_the_nearest(self, run: Run, flag: str, meant: str) -> None:
-        assert f"did you mean {meant}?" in run.refusal("--config", "grpo", flag)
+    def test_an_unknown_flag_names_the_nearest(self, run: Run, flag: str, suggestion: str) -> None:
+        assert f"did you mean {suggestion}?" in run.refusal("--config", "grpo", flag)
 
     def test_an_unknown_verb_names_the_nearest_and_all(self, run: Run) -> None:
         message = run.refusal("kesy", "--config", "grpo")
         assert "did you mean keys?" in message
         assert "run, serve, chat, keys" in message
-        for word, meant in (("gropo", "grpo"), ("dry-run", "--dry-run"), ("resume", "resume=RUN"), ("train", "run")):
-            assert f"did you mean {meant}?" in run.refusal(word)
+        for word, suggestion in (
+            ("gropo", "grpo"),
+            ("dry-run", "--dry-run"),
+            ("resume", "resume=RUN"),
+            ("train", "run"),
+        ):
+            assert f"did you mean {suggestion}?" in run.refusal(word)
 
     def test_a_key_with_dashes_is_told_how_keys_are_written(self, run: Run) -> None:
         assert "a key has no dashes: actor.lr=1e-4 " in run.refusal("grpo", "--actor.lr=1e-4")
@@ -137,7 +142,7 @@ class TestUnknownWords:
 
 class TestSpaces:
     @pytest.mark.parametrize(
-        ("words", "meant"),
+        ("words", "suggestion"),
         [
             ("actor.lr 1e-4", "actor.lr=1e-4"),
             ("actor.lr = 1e-4", "actor.lr=1e-4"),
@@ -149,9 +154,11 @@ class TestSpaces:
             ("total_steps 3", "total_steps=3"),
         ],
     )
-    def test_a_key_with_spaces_is_told_how_to_write_it(self, run: Run, words: str, meant: str) -> None:
+    def test_a_key_with_spaces_is_told_how_to_write_it(self, run: Run, words: str, suggestion: str) -> None:
         message = run.refusal("--config", "grpo", *words.split(), "--dry-run")
-        assert message == f"{meant.partition('=')[0]} [command line]: is a key: write {meant}, without spaces\n"
+        assert (
+            message == f"{suggestion.partition('=')[0]} [command line]: is a key: write {suggestion}, without spaces\n"
+        )
 
 
 def test_a_toml_file_is_told_what_is_read(run: Run, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_the_facts_are_what_the_controller_needs():
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"reward": float("nan")}, "'reward' is nan"),
         ({"rewards": {"exact": float("inf")}}, "'exact' is inf"),
@@ -47,8 +47,8 @@ def test_the_facts_are_what_the_controller_needs():
         ({"finish": "over"}, "'over'"),
     ],
 )
-def test_what_could_not_be_trained_on_is_refused(changes, complaint):
-    with pytest.raises(ValueError, match=complaint):
+def test_what_could_not_be_trained_on_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
         pack_group([trajectory(), trajectory(**changes)])
 
 

@@ -115,7 +115,7 @@ class Wrong(Base):
 
 
 def runner(folder):
-    """Runs leases in a worker; `leases` gets the server's address, `meet` runs beside them."""
+    """Runs leases in a worker; `leases` gets the server's address, `meanwhile` runs beside them."""
     (folder / "mine.py").write_text(MINE)
 
     def run(leases, server=None, workflow=None, max_in_flight=8, **options):

@@ -217,9 +217,15 @@ class Client:
     """A caller of the run, and the server that it calls."""
 
     def __init__(
-        self, address: str, caller: HttpClient, session: aiohttp.ClientSession, parts: ServerParts, gone: Any
+        self, address: str, caller: HttpClient, session: aiohttp.ClientSession, parts: ServerParts, engine_exit: Any
     ) -> None:
-        self.address, self.caller, self.session, self.parts, self.gone = address, caller, session, parts, gone
+        self.address, self.caller, self.session, self.parts, self.engine_exit = (
+            address,
+            caller,
+            session,
+            parts,
+            engine_exit,
+        )
         self.engine: TinyEngine = parts.pauser._engine  # type: ignore[assignment]
         self.server: Any = None
 
@@ -246,13 +252,15 @@ async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> Async
     run = Run(root, config, "grpo", RUN_ID, root, root)
     facts = await engine.ready()
     parts = build_parts(run, "vllm", engine, facts)
-    gone: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+    engine_exit: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
     proxy = PublicProxy("127.0.0.1:9", SECRET, parts.queue, parts.pauser, parts.served, facts)
-    server = ExternalEngineServer(engine, facts, gone, parts, proxy, CallGuard(SECRET, 1), RUN_ID, "tiny", is_open)
+    server = ExternalEngineServer(
+        engine, facts, engine_exit, parts, proxy, CallGuard(SECRET, 1), RUN_ID, "tiny", is_open
+    )
     served = await serve(server.application(), "127.0.0.1")
     try:
         async with HttpClient(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
-            client = Client(served.address, caller, session, parts, gone)
+            client = Client(served.address, caller, session, parts, engine_exit)
             client.server = server
             yield client
     finally:

@@ -178,7 +178,7 @@ def nobody_listens() -> int:
 
 
 def test_a_bucket_that_is_done_just_when_a_look_is_over_is_well(host, monkeypatch) -> None:
-    monkeypatch.setattr(collective, "LOOK_S", 0.001)
+    monkeypatch.setattr(collective, "CHECK_INTERVAL_S", 0.001)
     contents = [torch.full((4_000_000,), number % 100, dtype=torch.uint8) for number in range(400)]
     at = rendezvous(host, world=2)
 
@@ -196,7 +196,7 @@ def test_a_bucket_that_is_done_just_when_a_look_is_over_is_well(host, monkeypatc
 
 
 def test_who_comes_to_a_place_that_is_gone_is_told_that_the_group_is_broken() -> None:
-    with pytest.raises(GroupBroken, match="group g: process 1 of 1 of the servers could not meet"):
+    with pytest.raises(GroupBroken, match="group g: process 1 of 1 of the servers could not join"):
         join_group(Rendezvous("127.0.0.1", nobody_listens(), "g.s3cret", "gloo", 1, 2, 0.5), 1)
 
 

@@ -131,7 +131,7 @@ class UpdateTimings:
                 sums[index] += value
         self._last_update[server] = now
 
-    def gone(self, server: str) -> None:
+    def server_gone(self, server: str) -> None:
         self._last_update.pop(server, None)
 
     def take(self) -> dict[str, float]:

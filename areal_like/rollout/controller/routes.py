@@ -62,8 +62,8 @@ class Routes:
         want = body_int(body, "want")
 
         def ready_leases() -> list[Lease] | None:
-            gone = request.transport is None or request.transport.is_closing()
-            return [] if controller.over or gone else loop.lease(worker, want) or None
+            is_disconnected = request.transport is None or request.transport.is_closing()
+            return [] if controller.over or is_disconnected else loop.lease(worker, want) or None
 
         leases = await controller.changed.wait_for(ready_leases, LONG_POLL_S)
         if controller.over:
@@ -85,12 +85,14 @@ class Routes:
     async def another_server(self, request: web.Request) -> web.Response:
         body = await read_json(request)
         controller, loop, worker = self._controller, self._loop, request.headers[PROCESS_HEADER]
-        lease, gone = body_field(body, "lease", str), body_field(body, "gone", str)
+        lease, failed_address = body_field(body, "lease", str), body_field(body, "gone", str)
         controller.servers.check_now()
-        address = await controller.changed.wait_for(lambda: loop.another_server(worker, lease, gone), LONG_POLL_S)
+        address = await controller.changed.wait_for(
+            lambda: loop.another_server(worker, lease, failed_address), LONG_POLL_S
+        )
         controller.loop_changed()
-        if address is None and controller.has_server(gone):
-            address = gone
+        if address is None and controller.has_server(failed_address):
+            address = failed_address
         if address is None:
             return json_response({"wait": True})
         return json_response({"server": address} if address else {"void": True})

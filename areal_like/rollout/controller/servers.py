@@ -115,7 +115,7 @@ class Servers:
                 for task in list(server.tasks):
                     task.cancel()
                 del self.handles[name]
-                self.times.gone(name)
+                self.times.server_gone(name)
                 self._listener.server_gone(name)
                 self.changed.notify()
         for name, entry in entries.items():

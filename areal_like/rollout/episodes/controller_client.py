@@ -48,11 +48,11 @@ class ControllerClient:
                     raise Superseded(f"the controller refuses this process: {refusal.message}") from None
                 raise
 
-    async def another_server(self, lease: str, gone: str) -> str:
+    async def another_server(self, lease: str, failed_address: str) -> str:
         """The address of another server for a lease. Raises LeaseCancelled if its result is no longer needed."""
-        waiting = NamedWait(f"a server in place of {gone}", self._limit_s, TIMEOUT_KEY)
+        waiting = NamedWait(f"a server in place of {failed_address}", self._limit_s, TIMEOUT_KEY)
         while True:
-            reply = await self.post("/another_server", {"worker": self.me.name, "lease": lease, "gone": gone})
+            reply = await self.post("/another_server", {"worker": self.me.name, "lease": lease, "gone": failed_address})
             if reply.get("void"):
                 raise LeaseCancelled(lease)
             if "server" in reply:

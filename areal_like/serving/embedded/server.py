@@ -68,13 +68,13 @@ class EmbeddedServer:
     def application(self) -> web.Application:
         limits = BodyLimits(of_run=MAX_CALL_BYTES, of_others=max_client_bytes(self._engine.context_length))
         app = application(self._guard, *access_paths(self._is_open), limits)
-        about, texts = ServerInfoRoutes(self.openai), TokenizeRoutes(self.openai)
+        server_info, texts = ServerInfoRoutes(self.openai), TokenizeRoutes(self.openai)
         app.add_routes(
             [
                 *control_routes(self, self),
-                web.get("/version", about.version),
-                web.get("/metrics", about.metrics),
-                web.get("/v1/models", about.models),
+                web.get("/version", server_info.version),
+                web.get("/metrics", server_info.metrics),
+                web.get("/v1/models", server_info.models),
                 web.post("/v1/completions", CompletionsRoute(self.openai).completions),
                 web.post("/inference/v1/generate", GenerateTokensRoute(self.openai).generate),
                 web.post("/tokenize", texts.tokenize),

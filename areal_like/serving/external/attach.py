@@ -43,21 +43,21 @@ class AttachedEngine:
         folder = model_folder(run.config.actor.path, run.cwd)
         self._kind, self._address, self._waiting, self._proofs = kind, address, waiting, proofs
         self._engine = connect(kind, address, secret, run, folder, proofs)
-        self._gone: asyncio.Task[Failure] | None = None
+        self._engine_exit: asyncio.Task[Failure] | None = None
 
     async def __aenter__(self) -> "AttachedEngine":
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        if self._gone is not None:
-            self._gone.cancel()
+        if self._engine_exit is not None:
+            self._engine_exit.cancel()
         await self._engine.close()
 
     async def start(self) -> RunningEngine:
         await remove_leftovers(self._engine)
         info = await until_ready(self._engine, self._address, self._proofs, self._waiting)
-        self._gone = asyncio.create_task(watch_engine(self._engine, f"{self._kind} at {self._address}"))
-        return RunningEngine(self._engine, info, self._address, self._gone, self._proofs)
+        self._engine_exit = asyncio.create_task(watch_engine(self._engine, f"{self._kind} at {self._address}"))
+        return RunningEngine(self._engine, info, self._address, self._engine_exit, self._proofs)
 
 
 async def prove_attached(address: str, secret: str, key_variable: str, waiting: NamedWait) -> ProofVerifier | None:
@@ -113,9 +113,9 @@ async def watch_engine(engine: InferenceEngine, what: str) -> Failure:
         await asyncio.sleep(POLL_S)
         try:
             await engine.statistics()
-        except EngineGone as gone:
+        except EngineGone as fault:
             missed += 1
-            reason = str(gone)
+            reason = str(fault)
         else:
             missed = 0
     return Failure(f"{what} (rollout.server_addresses) does not answer any more: {reason}")

@@ -103,7 +103,7 @@ class ForwardingServer:
                 self._attempt = 1 + int(orjson.loads(content).get("attempt", 0))
             return self._attempt
 
-    async def gone(self) -> Failure:
+    async def wait_until_gone(self) -> Failure:
         """Returns when the server does not answer any more."""
         missed, reason = 0, ""
         while missed < MAX_MISSED_ANSWERS:

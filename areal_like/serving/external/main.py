@@ -89,7 +89,7 @@ class ServerProcess:
         stack.push_async_callback(server.close)
         await server.ready(self._me, waiting)
         await self._register(stack, server.application())
-        return await server.gone()
+        return await server.wait_until_gone()
 
     async def _serve_engine(self, stack: AsyncExitStack, kind: str, running: RunningEngine, secret: str) -> Failure:
         """Serves until the engine or this process ends."""
@@ -102,12 +102,14 @@ class ServerProcess:
         stack.push_async_callback(proxy.close)
         name = display_name(self._run.config.actor.path)
         guard, opens = self._guard, self._run.opens_generation
-        server = ExternalEngineServer(engine, info, running.gone, parts, proxy, guard, self._run.run_id, name, opens)
+        server = ExternalEngineServer(
+            engine, info, running.engine_exit, parts, proxy, guard, self._run.run_id, name, opens
+        )
         log.info(
             "%s %s generates: %s, %d tokens of context", info.engine, info.version, info.model, info.context_length
         )
         await self._register(stack, server.application())
-        done, _ = await asyncio.wait([running.gone, server.fatal], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([running.engine_exit, server.fatal], return_when=asyncio.FIRST_COMPLETED)
         return done.pop().result()
 
     async def _register(self, stack: AsyncExitStack, app: web.Application) -> None:

@@ -77,14 +77,14 @@ def engine_dtype(value: Any) -> str:
 
 
 class ExternalEngineServer:
-    """`gone` ends when the engine ends; `fatal` is set when this process must end for another reason. `model` is the
-    name that public clients use; `is_open`: generation needs no token."""
+    """`engine_exit` is done when the engine ends; `fatal` is set when this process must end for another reason. `model`
+    is the name that public clients use; `is_open`: generation needs no token."""
 
     def __init__(
         self,
         engine: InferenceEngine,
         info: EngineInfo,
-        gone: "asyncio.Future[Failure]",
+        engine_exit: "asyncio.Future[Failure]",
         parts: ServerParts,
         proxy: PublicProxy,
         guard: CallGuard,
@@ -93,7 +93,7 @@ class ExternalEngineServer:
         is_open: bool = False,
     ) -> None:
         self.fatal: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
-        self._engine, self._info, self._gone = engine, info, gone
+        self._engine, self._info, self._engine_exit = engine, info, engine_exit
         self._guard, self._run_id, self._model = guard, run_id, model
         self._is_open = is_open
         self._queue, self._pauser, self._served = parts.queue, parts.pauser, parts.served
@@ -131,8 +131,8 @@ class ExternalEngineServer:
             task.add_done_callback(done.put_nowait)
         try:
             await _write(request, response, done, len(tasks))
-        except EngineGone as gone:
-            log.warning("answers are cut off: %s", gone)
+        except EngineGone as fault:
+            log.warning("answers are cut off: %s", fault)
             if request.transport is not None:
                 request.transport.abort()  # a regular end would keep the client from asking another server
         finally:
@@ -145,11 +145,13 @@ class ExternalEngineServer:
         """If the engine failed at a group, its line has an error; if the engine is gone, there is no line."""
         try:
             return await self._generation.generate_group(group, attempt)
-        except EngineGone as gone:
-            await asyncio.wait([self._gone, self.fatal], timeout=EXIT_DETECTED_S, return_when=asyncio.FIRST_COMPLETED)
-            if self._gone.done() or self.fatal.done():
+        except EngineGone as fault:
+            await asyncio.wait(
+                [self._engine_exit, self.fatal], timeout=EXIT_DETECTED_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if self._engine_exit.done() or self.fatal.done():
                 raise
-            return {"id": str(group.get("id", "")), "error": str(gone)}
+            return {"id": str(group.get("id", "")), "error": str(fault)}
 
     async def update_weights(self, request: web.Request) -> web.Response:
         update = parse_update(await read_json(request))

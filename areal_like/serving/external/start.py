@@ -32,13 +32,13 @@ class PortTaken(Exception):
 
 
 class RunningEngine(NamedTuple):
-    """An engine that generates. `gone` returns a Failure when the engine has ended. `proofs` is None for an engine that
-    cannot prove its identity."""
+    """An engine that generates. `engine_exit` returns a Failure when the engine has ended. `proofs` is None for an
+    engine that cannot prove its identity."""
 
     engine: InferenceEngine
     info: EngineInfo
     address: str
-    gone: "asyncio.Task[Failure]"
+    engine_exit: "asyncio.Task[Failure]"
     proofs: ProofVerifier | None
 
 
@@ -49,7 +49,7 @@ class LaunchedEngine:
         self._run, self._kind, self._command = run, kind, list(command)
         self._child: EngineProcess | None = None
         self._lease: PortLease | None = None
-        self._gone: asyncio.Task[Failure] | None = None
+        self._engine_exit: asyncio.Task[Failure] | None = None
 
     async def __aenter__(self) -> "LaunchedEngine":
         return self
@@ -84,18 +84,18 @@ class LaunchedEngine:
         child = self._child = EngineProcess(
             command, variables, self._run.cwd, record_path(self._run.memory, identity().file_name)
         )
-        gone = self._gone = asyncio.create_task(self._watch(child))
+        engine_exit = self._engine_exit = asyncio.create_task(self._watch(child))
         folder = model_folder(self._run.config.actor.path, self._run.cwd)
         proofs = ProofVerifier(token(), start_id({**os.environ, **variables}))
         engine = connect(self._kind, address, token(), self._run, folder, proofs)
         ready = asyncio.create_task(until_ready(engine, address, proofs, waiting))
         try:
-            await asyncio.wait([ready, gone], return_when=asyncio.FIRST_COMPLETED)
-            if gone.done() and (not ready.done() or ready.exception() is not None):
+            await asyncio.wait([ready, engine_exit], return_when=asyncio.FIRST_COMPLETED)
+            if engine_exit.done() and (not ready.done() or ready.exception() is not None):
                 if child.port_was_taken:
                     raise PortTaken("the engine reports that its address is in use")
-                raise gone.result()
-            return RunningEngine(engine, await ready, address, gone, proofs)
+                raise engine_exit.result()
+            return RunningEngine(engine, await ready, address, engine_exit, proofs)
         except TimedOut as late:
             last = child.lines[-1].strip() if child.lines else "nothing"
             raise TimedOut(f"{late}. Its last output: {last}") from None
@@ -120,13 +120,13 @@ class LaunchedEngine:
         raise Failure(f"the engine's command has no --port with a number or {PORT}: {' '.join(self._command)}")
 
     async def _end(self) -> None:
-        if self._gone is not None:
-            self._gone.cancel()
+        if self._engine_exit is not None:
+            self._engine_exit.cancel()
         if self._child is not None:
             await self._child.end()
         if self._lease is not None:
             self._lease.close()
-        self._child = self._lease = self._gone = None
+        self._child = self._lease = self._engine_exit = None
 
 
 async def until_ready(

@@ -65,8 +65,8 @@ class SGLangEngine:
             if refusal.status == 401:
                 raise IncompatibleEngine("the server is not of this run: it requires another token") from refusal
             raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
-        except EngineGone as gone:
-            raise NotReady(str(gone)) from gone
+        except EngineGone as fault:
+            raise NotReady(str(fault)) from fault
         return info
 
     async def _read_info(self) -> EngineInfo:

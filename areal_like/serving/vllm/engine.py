@@ -65,15 +65,15 @@ class VLLMEngine:
             if refusal.status == 401:
                 raise IncompatibleEngine("the server is not of this run: it requires another token") from refusal
             raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
-        except EngineGone as gone:
-            raise NotReady(str(gone)) from gone
+        except EngineGone as fault:
+            raise NotReady(str(fault)) from fault
         return self._info
 
     async def _check_extension(self) -> None:
         try:
             await self._workers("areal_discard")
-        except EngineGone as gone:
-            raise IncompatibleEngine(f"it cannot take new weights ({gone}); {START_HINT}") from gone
+        except EngineGone as fault:
+            raise IncompatibleEngine(f"it cannot take new weights ({fault}); {START_HINT}") from fault
 
     async def _read_info(self) -> EngineInfo:
         version = str((await self._calls.get("/version"))["version"])

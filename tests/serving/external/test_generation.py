@@ -236,7 +236,7 @@ def test_answers_of_a_dead_engine_are_cut_off_and_not_ended_regularly(tmp_path: 
         async with client.caller.session.post(f"http://{client.address}/generate", data=body) as response:
             await until(lambda: len(client.engine.in_flight) == 1)
             client.engine.stopped = True
-            client.gone.set_result(None)
+            client.engine_exit.set_result(None)
             with pytest.raises(Exception, match=r"(?i)payload|disconnected|reset|connection"):
                 await response.read()
 

@@ -64,8 +64,8 @@ class ScoreClient:
         body = [text.token_ids for text in texts]
         try:
             scores = await http.json("POST", self._address, "/score", body, self._call_timeout_s)
-        except Unreachable as gone:
-            log.warning("%s: %s", self._server, gone)
+        except Unreachable as fault:
+            log.warning("%s: %s", self._server, fault)
             self._look_up()
             return False
         except HttpError as refusal:

@@ -53,8 +53,8 @@ class OpenAIServing:
         tasks = [asyncio.create_task(self._generate_one(request, group)) for group in groups]
         try:
             return await asyncio.gather(*tasks)
-        except ConnectionError as gone:
-            raise HttpError(503, str(gone)) from gone
+        except ConnectionError as fault:
+            raise HttpError(503, str(fault)) from fault
         finally:
             for task in tasks:
                 task.cancel()
@@ -86,7 +86,7 @@ class OpenAIServing:
                 logprobs, top_logprobs = await self.async_engine.run_in_background(
                     request, lambda: self.engine.prompt_logprobs(group, num_top)
                 )
-        except ConnectionError as gone:
-            raise HttpError(503, str(gone)) from gone
+        except ConnectionError as fault:
+            raise HttpError(503, str(fault)) from fault
         first: TokenLogprob = (group.prompt[0], None, {})
         return [first, *zip(group.prompt[1:], logprobs, top_logprobs, strict=True)]
