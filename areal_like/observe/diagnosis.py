@@ -11,7 +11,7 @@ MAX_TOKEN_DIFF_FULL = 0.02
 """The same for a single token. In half precision a rare token may differ by nats without a problem."""
 MAX_DIFF_STALE = 0.5
 MAX_KL_STALE = 0.5
-"""Limits with older weights: more than a few updates of usual size explain."""
+"""Limits with older weights: larger than the effect of a few updates of usual size."""
 DRIFT_STEPS = 10
 """Steps in a row: Adam's first updates are as large as the learning rate allows, and a short run has no warmup. Their
 effect is over by then."""
@@ -45,7 +45,7 @@ class RunDiagnosis:
         )
 
     def check(self, step: int, values: Mapping[str, float]) -> list[str]:
-        """Lines to show to the user, mostly none."""
+        """Lines to show to the user, usually none."""
         lines = []
         for symptom in self._symptoms:
             if not symptom.shows(values):
@@ -79,21 +79,24 @@ class RunDiagnosis:
         config, causes = self._config, []
         if config.actor.temperature != config.gconfig.temperature:
             causes.append(
-                f"another temperature: gconfig.temperature={config.gconfig.temperature:g} samples, "
-                f"actor.temperature={config.actor.temperature:g} trains"
+                f"different temperatures: gconfig.temperature={config.gconfig.temperature:g} in sampling, "
+                f"actor.temperature={config.actor.temperature:g} in training"
             )
         if config.rollout.allow_mismatched_sampling:
             causes.append("sampling that the trainer cannot reproduce (rollout.allow_mismatched_sampling=true)")
         served = served_dtype(config)
         if served not in (None, "auto", config.actor.dtype):
-            causes.append(f"another dtype: {served} serves, {config.actor.dtype} trains")
+            causes.append(f"different dtypes: {served} in serving, {config.actor.dtype} in training")
         if values.get("offpolicy/staleness_max", 0.0) > 0:
             bound = config.rollout.max_head_offpolicyness
-            causes.append(f"steps too large for weights up to {bound} updates old: lower actor.lr or the bound")
+            causes.append(
+                f"updates too large for samples of weights up to {bound} updates old: lower actor.lr or "
+                f"rollout.max_head_offpolicyness"
+            )
         else:
-            causes.append("weights that did not reach a server (logs/server-*.log)")
+            causes.append("a server without the new weights (see logs/server-*.log)")
         mean, largest = (values.get(f"offpolicy/logprob_diff_{which}", 0.0) for which in ("mean", "max"))
-        apart = f"|dlogp| {mean:.2g}, at most {largest:.2g}"
+        apart = f"|dlogp| mean {mean:.2g}, maximum {largest:.2g}"
         if "offpolicy/kl" in values:
             apart += f", kl {values['offpolicy/kl']:.2g}"
         return f"sampler and trainer disagree ({apart}); probable causes: {'; '.join(causes)}"
@@ -110,7 +113,7 @@ class RunDiagnosis:
         return values.get("train/sequences_without_signal", 0.0) >= values.get("train/samples", 1.0)
 
     def _is_truncated(self, values: Mapping[str, float]) -> bool:
-        """Not if answers may not end before the limit anyway."""
+        """Whether most answers are truncated; False if all must have the maximum length."""
         if values.get("rollout/truncated_share", 0.0) <= 0.5:
             return False
         gconfig = self._config.gconfig
@@ -140,14 +143,15 @@ def _is_far(values: Mapping[str, float]) -> bool:
 def _why_truncated(step: int, values: Mapping[str, float]) -> str:
     share = values["rollout/truncated_share"]
     return (
-        f"{share:.0%} of the answers are cut off by gconfig.max_new_tokens; raise it if they should end by themselves"
+        f"{share:.0%} of the answers are truncated at gconfig.max_new_tokens; raise it if the task needs longer answers"
     )
 
 
 def _why_skipped(step: int, values: Mapping[str, float]) -> str:
-    return "loss or gradient was not finite, and the update was left out; a lower actor.lr may help"
+    return "loss or gradient was not finite, so the update was skipped; if this repeats, lower actor.lr"
 
 
 def _why_failed(step: int, values: Mapping[str, float]) -> str:
     count = values["rollout/failed"]
-    return f"{count:g} group{'s' * (count != 1)} given up since the step before; see logs/episodes-*.log"
+    groups = f"{count:g} group{'s' * (count != 1)}"
+    return f"{groups} failed in every attempt since the previous step and left out; see logs/episodes-*.log"

@@ -74,16 +74,18 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
         "rollout/answer_tokens_max": Metric("Length of the longest answer", "tokens"),
         "rollout/truncated_share": Metric("Share of the answers that were cut off by the length limit", "share"),
-        "rollout/dropped_stale": Metric("Groups dropped since the step before because their weights were too old"),
-        "rollout/dropped_equal": Metric("Groups left out since the step before because all their rewards were equal"),
-        "rollout/rejected": Metric("Groups that a workflow or a filter rejected since the step before"),
-        "rollout/failed": Metric("Groups given up since the step before, because reward or workflow kept failing"),
-        "rollout/requeued": Metric("Groups queued again since the step before"),
+        "rollout/dropped_stale": Metric("Groups dropped since the previous step because their weights were too old"),
+        "rollout/dropped_equal": Metric("Groups left out since the previous step because all their rewards were equal"),
+        "rollout/rejected": Metric("Groups that a workflow or a filter rejected since the previous step"),
+        "rollout/failed": Metric(
+            "Groups left out since the previous step because reward or workflow failed in every attempt"
+        ),
+        "rollout/requeued": Metric("Groups queued again since the previous step"),
         "rollout/reward_errors": Metric(
-            "Reward calls that failed since the step before, also those that succeeded when repeated"
+            "Reward calls that failed since the previous step, also those that succeeded when repeated"
         ),
         "rollout/reward_timeouts": Metric("Of these, those that took longer than reward.timeout_s"),
-        "rollout/reward_processes_lost": Metric("Reward processes that died or were killed since the step before"),
+        "rollout/reward_processes_lost": Metric("Reward processes that died or were killed since the previous step"),
         "rollout/running": Metric("Groups in generation when the batch was formed"),
         "rollout/ready": Metric("Finished groups left for later batches when the batch was formed"),
         "rollout/agent/*": Metric(
@@ -112,7 +114,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "The same for the oldest sample; never above rollout.max_head_offpolicyness", "updates"
         ),
         "offpolicy/staleness_share/*": Metric("Share of the tokens sampled by weights that many updates old", "share"),
-        "perf/step_s": Metric("From the end of the step before to the end of this one", "s"),
+        "perf/step_s": Metric("From the end of the previous step to the end of this one", "s"),
         "perf/wait_s": Metric("Of that, waiting for the batch", "s"),
         "perf/values_s": Metric("Of that, values of the batch before the update, where there is a critic", "s"),
         "perf/prepare_s": Metric("Of that, packing the batch and computing advantages", "s"),
@@ -129,11 +131,11 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "perf/memory_gb": Metric("Peak memory of the trainer: GPU memory; without a GPU that of the process", "GB"),
         "perf/threads": Metric("Threads that the trainer computes with"),
         "perf/cpu_s": Metric("CPU time of the trainer for the step, all threads", "s"),
-        "perf/episode_s": Metric("From a prompt to its finished group, mean of those since the step before", "s"),
+        "perf/episode_s": Metric("From a prompt to its finished group, mean of those since the previous step", "s"),
         "perf/episode_generate_s": Metric("Of that, waiting for answers", "s"),
         "perf/episode_reward_s": Metric("Of that, waiting for rewards", "s"),
         "perf/generate_tokens_per_s": Metric("Tokens generated per second by all servers together", "tokens/s"),
-        "perf/generate_busy_s": Metric("Time in which servers were generating since the update before, mean", "s"),
+        "perf/generate_busy_s": Metric("Time in which servers were generating since the previous update, mean", "s"),
         "perf/generate_busy_share": Metric("Share of the time in which servers were generating, mean", "share"),
         "perf/update_stall_s": Metric("Pause of generation for the new weights, on the slowest server", "s"),
         "perf/update_load_s": Metric("Time to load them while generating, on the slowest server", "s"),
@@ -153,7 +155,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "eval/version_max": Metric("Newest weights that answered; equal to the oldest if one version answered all"),
         "eval/rows": Metric("Rows of the evaluation, also those that failed or were rejected"),
         "eval/failed": Metric(
-            "Rows without a result, because reward, workflow or server kept failing. They are in no mean. If "
+            "Rows without a result: reward, workflow or server failed in every attempt. They are in no mean. If "
             "failed and rejected rows exceed evaluator.max_failed_share, score, reward and parts are null"
         ),
         "eval/error_rows": Metric("Rows that failed with the most frequent error, whose text is `eval/error`"),

@@ -14,7 +14,7 @@ from areal_like.process.run import COMMAND, Run
 PROGRAM = "python -m launcher"
 RUN_SPECIFIC = ("trial_name", "resume", "resume_step")
 """Keys of one run, which the command for another run must not repeat."""
-OWN_TASK = "a task of your own: docs/own-task.md"
+OWN_TASK = "your own task: docs/own-task.md"
 
 
 def model_uses(run: Run, model: Path) -> list[tuple[str, str]]:
@@ -35,7 +35,7 @@ def next_steps(run: Run, exit_code: int, steps: int) -> list[tuple[str, str]]:
     name = shlex.quote(shown_path(run.directory))
     rows: list[tuple[str, str]] = []
     if exit_code and any((folder / RESUME).is_dir() for _, folder in complete_checkpoints(run.checkpoints)):
-        rows.append(("go on", f"{PROGRAM} resume={name}"))
+        rows.append(("resume", f"{PROGRAM} resume={name}"))
     if exit_code:
         return rows
     if run.config.train_dataset.fake is not None:
@@ -54,15 +54,15 @@ def _changes(run: Run, steps: int) -> list[tuple[str, str]]:
     model = "actor" if isinstance(config, GRPOConfig) else "model"
     engine = getattr(config, model)
     rate = engine.optimizer.lr if engine.optimizer is not None else 0.0
-    rows = [(_with(command, f"{model}.lr", short_number(rate / 3)), "smaller steps")] if rate > 0 else []
-    rows.append((f"{_with(command, 'seed', None)} --multirun seed=1,2,3", "was it luck? a table of three seeds"))
+    rows = [(_with(command, f"{model}.lr", short_number(rate / 3)), "a lower learning rate")] if rate > 0 else []
+    rows.append((f"{_with(command, 'seed', None)} --multirun seed=1,2,3", "three seeds, compared in a table"))
     if isinstance(config, GRPOConfig):
         if run.is_synchronous:
-            rows.append((_with(command, "max_head_offpolicyness", "2"), "generate while training"))
+            rows.append((_with(command, "max_head_offpolicyness", "2"), "asynchronous: generation during training"))
         else:
-            rows.append((_with(command, "max_head_offpolicyness", "0"), "on-policy: slower, the same bits each time"))
+            rows.append((_with(command, "max_head_offpolicyness", "0"), "on-policy: slower, bit-for-bit reproducible"))
     else:
-        rows.append((_with(command, "total_steps", str(2 * max(1, steps))), "twice as long"))
+        rows.append((_with(command, "total_steps", str(2 * max(1, steps))), "twice as many steps"))
     return rows
 
 

@@ -50,7 +50,7 @@ def throughput_line(metrics: "Sequence[Line]") -> str:
     """`1.2k tokens/s, 0.52 s a step, at most 3.1 GB (mean of 9 steps after the first)`"""
     means, count = throughput(metrics), len(measured_steps(metrics))
     if "perf/tokens_per_s" not in means:
-        return "not known: a second step is what is measured"
+        return "not measured: it takes at least two steps"
     speed = f"{format_amount(means['perf/tokens_per_s'])} tokens/s, {means['perf/step_s']:.3g} s a step"
     memory = f", at most {means['perf/memory_gb']:.3g} GB" if "perf/memory_gb" in means else ""
     return f"{speed}{memory} (mean of {count} step{'s' * (count != 1)} after the first)"

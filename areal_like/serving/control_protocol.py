@@ -1,4 +1,4 @@
-"""The routes of every server: which paths are open to whom, and the bodies of `/control/...`."""
+"""The routes of every server: which of them require the run's token, and the bodies of `/control/...`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ QUERY_PATHS = ("/v1/models", "/metrics", "/version")
 TOKENIZE_PATHS = ("/tokenize", "/detokenize")
 GENERATE_PATHS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate")
 OPEN_PATHS = (HEALTH, *QUERY_PATHS)
-"""Open to all callers, always."""
+"""Never require the token."""
 CLIENT_PATHS = (*TOKENIZE_PATHS, *GENERATE_PATHS)
-"""They cost the model's time: callers need the run's token, unless generation is open."""
+"""Use the model: they require the run's token, unless generation is open."""
 TOKEN_BYTES, PROMPTS_AT_ONCE = 16, 8
 MIB = 1 << 20
 MAX_CLIENT_BYTES = 64 * MIB
 MAX_CALL_BYTES = 256 * MIB
-"""Bytes of one call of the run to a server."""
+"""Maximum bytes of a call of the run to a server."""
 DISK, COLLECTIVE, ADAPTER = "disk", "collective", "adapter"
 TRANSPORTS = (DISK, COLLECTIVE, ADAPTER)
 KEEP, WAIT, ABORT, AUTO = "keep", "wait", "abort", "auto"
 MODES = (KEEP, WAIT, ABORT, AUTO)
 """What a pause does with running requests: freeze them; wait for their end; abort them and continue later from their
-tokens; or `auto`, the engine's best of these."""
+tokens; or `auto`, the best that the engine supports."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class UpdateRequest:
 
 
 def access_paths(is_open: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The open paths, and those that need the run's token alone. `is_open`: generation is open to all callers."""
+    """The paths without a token, and those that require it. `is_open`: generation requires none."""
     return ((*OPEN_PATHS, *CLIENT_PATHS), ()) if is_open else (OPEN_PATHS, CLIENT_PATHS)
 
 
@@ -59,14 +59,14 @@ def max_client_bytes(context_length: int) -> int:
 
 
 def parse_update(body: Any) -> UpdateRequest:
-    """Raises HttpError, as all of these do."""
+    """Raises HttpError, as all functions of this module that parse."""
     transport = body_field(body, "transport", str, DISK)
     if transport not in TRANSPORTS:
         raise HttpError(400, f"transport: {transport!r} is not known; there are {', '.join(TRANSPORTS)}")
     folder, index = body_field(body, "folder", str, ""), body_field(body, "index", dict, {})
     rendezvous = body_field(body, "meeting", dict, {})
     if transport == COLLECTIVE and not (index and rendezvous):
-        raise HttpError(400, "transport: collective needs index and meeting")
+        raise HttpError(400, "transport: collective requires the fields index and meeting")
     if transport != COLLECTIVE and not folder:
         raise HttpError(400, f"folder: {transport} needs the folder of the weights")
     return UpdateRequest(

@@ -9,8 +9,8 @@ from areal_like.process.identity import RUN_HEADER, start_id, token
 from areal_like.process.server_proof import NONCE_HEADER, PROOF_HEADER, PROOF_PATH, endpoint_of, make_proof
 
 OPEN_ROUTES = (("GET", "/health"), ("GET", "/ping"))
-"""They report that the server lives, and change nothing."""
-REFUSAL = b'{"error":{"message":"this route wants the run\'s token","type":"Refused"}}'
+"""Health checks: they change nothing."""
+REFUSAL = b'{"error":{"message":"this route requires the run\'s token","type":"Refused"}}'
 POLICY_VIOLATION = 1008
 """Close code of a WebSocket without the token."""
 
@@ -49,7 +49,7 @@ class RequireToken:
         return len(values) == 1 and hmac.compare_digest(values[0], self._secret)
 
     async def _prove(self, scope: Message, send: Send) -> None:
-        """For the address and port of the connection, not those in the request."""
+        """Sends the proof for the address and port of the connection; those in the request could be forged."""
         nonces, endpoint = _header_values(scope, NONCE_HEADER), endpoint_of(scope["server"])
         proof = None
         if endpoint is not None and len(nonces) == 1:

@@ -1,4 +1,4 @@
-"""Bytes and hashes of torch tensors."""
+"""Converts torch tensors to bytes, hashes and descriptions for an index. Imports torch."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ def raw_bytes(tensor: Tensor) -> memoryview:
 
 
 def tensor_hash(tensor: Tensor) -> str:
-    """xxh3 over type, shape and content, as 16 hex digits."""
+    """The hash of a torch tensor; see `hash_of`."""
     return hash_of(dtype_name(tensor.dtype), tuple(tensor.shape), raw_bytes(tensor))
 
 

@@ -1,4 +1,4 @@
-"""Hashes of tensors, and the comparison of published with served hashes."""
+"""Hashes tensors given as bytes, and compares the hashes of published and served tensors. Imports no torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,8 +27,7 @@ def compare(published: Mapping[str, str], served: Mapping[str, str], version: in
         first = changed[0]
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
         problems.append(
-            f"{with_layer(first)}{more}: what is served (hash {served[first]}) is not what was published "
-            f"({published[first]})"
+            f"{with_layer(first)}{more}: served with hash {served[first]}, published with {published[first]}"
         )
     if problems:
         raise BadWeights(f"version {version} of the weights: {'; '.join(problems)}")

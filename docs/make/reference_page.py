@@ -19,18 +19,18 @@ _INTRO = """\
 # Reference
 
 This page is made from the code by `make docs`; do not edit it. [configuration.md](configuration.md) explains how files,
-groups and overrides go together; [keys.md](keys.md) says which keys have an effect already.
+groups and overrides go together; [keys.md](keys.md) lists which keys have an effect.
 
 `python -m launcher --help=SECTION` shows the same in a terminal: a section such as `gconfig`, or a key such as
-`actor.optimizer.lr`. A default written `${...}` follows the key that it names. "null" is YAML's word for nothing; where
-a whole section is null, it opens with its defaults as soon as something below it is set. A key whose type ends in "or
-auto" may be left to the machine at hand.
+`actor.optimizer.lr`. A default written `${...}` follows the key that it names. `null` is YAML's empty value; a section
+that is null gets its defaults as soon as one of its keys is set. A key whose type ends in "or auto" can be `auto`: its
+value is then chosen for this machine.
 """
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a class stands in the tree of one kind of experiment."""
+    """A path at which one kind of experiment uses a class."""
 
     experiment: str
     path: str
@@ -88,9 +88,9 @@ def _contents() -> Iterator[str]:
     for place in _places():
         if place.path and "." not in place.path:
             rows.setdefault(place.path, {}).setdefault(place.section.cls, []).append(place.experiment)
-    yield from ("", "| section | in | keys | what it holds |", "|---|---|---|---|")
+    yield from ("", "| section | in | keys | content |", "|---|---|---|---|")
     roots = ", ".join(_linked(cls) for cls in _classes() if _places_of(cls)[0].path == "")
-    yield f"| the top of a file | every experiment | {roots} | what stands in no section |"
+    yield f"| the top of a file | every experiment | {roots} | keys outside sections |"
     for path, classes in rows.items():
         for cls, experiments in classes.items():
             kinds = ", ".join(experiments) if len(experiments) < len(EXPERIMENTS) else "every experiment"
@@ -108,7 +108,7 @@ def _short_names() -> Iterator[str]:
 
 
 def _experiments() -> Iterator[str]:
-    yield from ("", "## Experiments", "", "Files that `--config NAME` finds from any folder, made to be copied.")
+    yield from ("", "## Experiments", "", "Files that `--config NAME` finds from any folder, to copy and change.")
     for path in sorted(data_folder("experiments").glob("*.yaml")):
         file = _read(path)
         yield from ("", f"### {path.name}", "", _comment(path))
@@ -180,9 +180,9 @@ def _comment(path: Path) -> str:
 def _class_lines(cls: type) -> Iterator[str]:
     places = _places_of(cls)
     above = [_linked(base) for base in cls.__mro__[1:] if _own_names(base)]
-    besides = f", beside the keys of {' and '.join(above)}" if above else ""
+    besides = f", with the keys of {' and '.join(above)}" if above else ""
     yield from ("", f"### {cls.__name__}", "", " ".join((cls.__doc__ or "").split()))
-    yield from ("", f"Stands at {_where(places)}{besides}.")
+    yield from ("", f"Used at {_where(places)}{besides}.")
     yield from ("", "| key | takes | default | meaning |", "|---|---|---|---|")
     paths = {place.path for place in places}
     prefix = f"{next(iter(paths))}." if len(paths) == 1 and "" not in paths else ""
@@ -210,7 +210,7 @@ def _type(key: Key) -> str:
 
 
 def _where(places: Sequence[Place]) -> str:
-    """The paths, with the kinds of experiment that have them where not all do."""
+    """The paths, with the kinds of experiment unless all have them."""
     by_path: dict[str, list[str]] = {}
     for place in places:
         by_path.setdefault(place.path, []).append(place.experiment)
@@ -234,7 +234,7 @@ def _of(experiments: Sequence[str]) -> str:
 
 
 def _other_defaults(cls: type, places: Sequence[Place]) -> Iterator[str]:
-    """What a place says otherwise than the class, each with the kinds of experiment in which it does."""
+    """Defaults of places that differ from those of the class, with the kinds of experiment."""
     own = _defaults_at(Schema.of(cls), "", cls)
     differing: dict[tuple[str, str], list[str]] = {}
     for place in places:
@@ -249,7 +249,7 @@ def _other_defaults(cls: type, places: Sequence[Place]) -> Iterator[str]:
 
 
 def _defaults_at(schema: Schema, path: str, cls: type) -> dict[str, str]:
-    """The defaults of a class's own keys where it stands at `path`."""
+    """The defaults of a class's own keys at `path`."""
     defaults = {}
     for name in (name for base in cls.__mro__ for name in _own_names(base)):
         below = f"{path}.{name}" if path else name

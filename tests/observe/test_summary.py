@@ -94,13 +94,13 @@ def test_a_run_that_failed_says_why_and_how_to_go_on(ended: Any) -> None:
     run = ended()
     run.learnt(12)
     checkpoint = run.checkpoint(10)
-    assert "go on" not in run.finish("failed", 1)[1], "it has weights alone"
+    assert "resume   " not in run.finish("failed", 1)[1], "it has weights alone"
     (checkpoint / "resume").mkdir()
     summary, text = run.finish("failed", 1, "trainer/0 ended with exit code 1")
     assert (summary["error"], summary["steps"]) == ("trainer/0 ended with exit code 1", 12)
     assert "failed: 12 steps in 1:42\ntrainer/0 ended with exit code 1\n" in text
     assert "logs     runs/adding/r0001/logs" in text
-    assert "go on    python -m launcher resume=runs/adding/r0001" in text
+    assert "resume   python -m launcher resume=runs/adding/r0001" in text
     assert "--multirun" not in text
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_never_made_a_step_still_ends_in_order(ended: Any) -> None:
     summary, text = run.finish("failed", 1, "server/0: no room")
     assert (summary["steps"], summary["model"], summary["score"], summary["objective"]) == (0, None, None, None)
     assert not (run.folder / "curve.svg").exists()
-    assert "failed: 0 steps" in text and "model" not in text and "go on" not in text
+    assert "failed: 0 steps" in text and "model" not in text and "resume   " not in text
 
 
 def test_supervised_learning_shows_losses_and_has_one_as_objective(ended: Any) -> None:

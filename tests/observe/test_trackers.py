@@ -134,7 +134,7 @@ def test_without_a_key_nobody_is_asked_for_one(run: Run, monkeypatch: pytest.Mon
     Trackers.of(run, warnings.append).close()
     (warning,) = warnings
     assert warning.startswith(f"stats_logger.{name}.mode: online needs an API key; set {name.upper()}_API_KEY")
-    assert warning.endswith("; the run goes on without it")
+    assert warning.endswith("; the run continues without it")
     assert package.calls == []
 
 
@@ -184,7 +184,7 @@ def test_a_tracker_that_fails_says_so_once_and_the_others_go_on() -> None:
     for step in (1, 2, 3):
         trackers.log(step, {"train/loss": 1.0})
     trackers.close()
-    assert warnings == ["stats_logger.broken: the service is down; the run goes on without it"]
+    assert warnings == ["stats_logger.broken: the service is down; the run continues without it"]
     assert broken.got == [1]
     assert sound.got == [1, 2, 3, "closed"]
 

@@ -35,7 +35,7 @@ class Trackers:
         }
         for name in TRACKERS:
             if name in missing:
-                warn(f"{missing[name].key}: {missing[name].reason}; the run goes on without it")
+                warn(f"{missing[name].key}: {missing[name].reason}; the run continues without it")
             elif is_enabled(name, config):
                 trackers.add(name, partial(open_tracker, name, run))
         return trackers

@@ -12,14 +12,14 @@ from areal_like.config.sections.trackers import TRACKERS, StatsLoggerConfig, is_
 
 WANDB_HOST = "https://api.wandb.ai"
 SWANLAB_LOGIN = ".swanlab/.netrc"
-"""Where its package keeps the key of an earlier login: in the home directory, or where the command is given."""
+"""File with the key of an earlier login: in the home directory or the current folder."""
 DASHBOARD = "swanboard"
-"""What shows SwanLab's files on this machine."""
+"""Package that shows SwanLab's local files."""
 PACKAGES = (*TRACKERS, DASHBOARD)
 
 
 class MissingRequirement(NamedTuple):
-    """Which tracker, the key that turns it on, and what is missing for that, with what to do."""
+    """A tracker, the key that enables it, and what is missing, with the remedy."""
 
     tracker: str
     key: str
@@ -27,13 +27,13 @@ class MissingRequirement(NamedTuple):
 
 
 def is_installed(package: str) -> bool:
-    """A folder of that name without code is no package, such as the one that wandb leaves where it ran."""
+    """Whether a package can be imported. A folder without code does not count, such as the `wandb` of earlier runs."""
     spec = find_spec(package)
     return spec is not None and spec.origin is not None
 
 
 def off_switch(name: str) -> tuple[str, str]:
-    """The key that turns a tracker on, and the value that turns it off."""
+    """The key that enables a tracker, and the value that disables it."""
     if name == "tensorboard":
         return "stats_logger.tensorboard.path", "null"
     return f"stats_logger.{name}.mode", "disabled"
@@ -49,18 +49,20 @@ def missing_requirements(
         key, off = off_switch(name)
         if name not in packages:
             reason = f"needs the package {name}, which is not installed; {pip_command(name)} installs it"
-            yield MissingRequirement(name, key, f"{reason}, {key}={off} does without")
+            yield MissingRequirement(name, key, f"{reason}, {key}={off} disables the tracker")
         elif name == "swanlab" and config.swanlab.mode == "local" and DASHBOARD not in packages:
-            reason = f"local needs the package {DASHBOARD}, which is not installed and needs an older rich than ours"
+            reason = (
+                f"local needs the package {DASHBOARD}, which is not installed and requires an older version of rich"
+            )
             yield MissingRequirement(name, key, f"{reason}; {key}=offline writes files for swanlab sync")
         elif name != "tensorboard" and not _has_credentials(name, config, variables):
             mode = getattr(config, name).mode
             reason = f"{mode} needs an API key; set {name.upper()}_API_KEY in the environment or in launcher.env_file"
-            yield MissingRequirement(name, key, f"{reason}, or take {key}=offline")
+            yield MissingRequirement(name, key, f"{reason}, or set {key}=offline")
 
 
 def _has_credentials(name: str, config: StatsLoggerConfig, variables: Mapping[str, str]) -> bool:
-    """Without credentials the package would ask for a key on the terminal, in the middle of the progress display."""
+    """Without credentials the package would prompt for a key on the terminal, inside the progress display."""
     if name == "swanlab":
         if config.swanlab.mode not in ("cloud", "online"):
             return True

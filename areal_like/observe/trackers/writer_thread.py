@@ -63,7 +63,7 @@ class TrackerThread(threading.Thread):
             with self._changed:
                 self._work.clear()
             text = " ".join(str(error).split())[:MAX_ERROR_CHARS] or type(error).__name__
-            self._warn(f"stats_logger.{self.name}: {text}; the run goes on without it")
+            self._warn(f"stats_logger.{self.name}: {text}; the run continues without it")
 
     def _next(self) -> Work | None:
         with self._changed:

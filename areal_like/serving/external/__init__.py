@@ -1,1 +1,1 @@
-"""The server process before an external engine, vLLM or SGLang."""
+"""The server process in front of an external engine, vLLM or SGLang."""

@@ -1,4 +1,4 @@
-"""A server process before an external engine:
+"""A server process in front of an external engine:
 
 `python -m areal_like.serving.external --run-dir DIR --index I -- ENGINE COMMAND...`, or, for a running engine,
 `--attach HOST:PORT [--kind vllm|sglang|embedded]` in place of the command.

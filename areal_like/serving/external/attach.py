@@ -118,7 +118,7 @@ async def watch_engine(engine: InferenceEngine, what: str) -> Failure:
             reason = str(fault)
         else:
             missed = 0
-    return Failure(f"{what} (rollout.server_addresses) does not answer any more: {reason}")
+    return Failure(f"{what} (rollout.server_addresses) no longer answers: {reason}")
 
 
 def parse_address(text: str) -> str:
@@ -148,7 +148,7 @@ async def detect(address: str, secret: str, proofs: ProofVerifier | None, waitin
 async def _kind(session: aiohttp.ClientSession, url: str, key: dict[str, str]) -> str:
     health = await _get(session, f"{url}/health", {})
     if isinstance(health, dict) and {"run_id", "version"} <= health.keys():
-        return EMBEDDED  # or a server of ours before an external engine: both have the same routes
+        return EMBEDDED  # or a server of ours in front of an external engine: both have the same routes
     models = await _get(session, f"{url}/v1/models", key)
     if isinstance(models, dict):
         owners = {model.get("owned_by") for model in models.get("data", []) if isinstance(model, dict)}

@@ -87,10 +87,10 @@ class ForwardingServer:
                 waiting.check()
             await asyncio.sleep(PAUSE_S)
         if status == 401:
-            held = "another token" if os.environ.get(self._key_variable) else "none"
+            held = "has another value" if os.environ.get(self._key_variable) else "is not set"
             raise Failure(
-                f"rollout.api_key_var: the server at {self._address} wants its run's token, and "
-                f"{self._key_variable} holds {held}; put the token of the serving run there"
+                f"rollout.api_key_var: the server at {self._address} requires its run's token, but "
+                f"{self._key_variable} {held}; set it to the token of that run"
             )
         if status >= 400:
             raise Failure(f"rollout.server_addresses: {self._address} refuses this run: {error_message(content)}")
@@ -104,7 +104,7 @@ class ForwardingServer:
             return self._attempt
 
     async def wait_until_gone(self) -> Failure:
-        """Returns when the server does not answer any more."""
+        """Returns when the server no longer answers."""
         missed, reason = 0, ""
         while missed < MAX_MISSED_ANSWERS:
             await asyncio.sleep(POLL_S)
@@ -115,7 +115,7 @@ class ForwardingServer:
                 reason = str(fault) or type(fault).__name__
             else:
                 missed = 0
-        return Failure(f"the server at {self._address} (rollout.server_addresses) does not answer any more: {reason}")
+        return Failure(f"the server at {self._address} (rollout.server_addresses) no longer answers: {reason}")
 
     async def health(self, request: web.Request) -> web.Response:
         try:

@@ -1,4 +1,4 @@
-"""A server process before an external engine: starts or attaches the engine, serves, and ends it."""
+"""A server process in front of an external engine: starts or attaches the engine, serves, and ends it."""
 
 import asyncio
 import logging

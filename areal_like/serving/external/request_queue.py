@@ -1,4 +1,4 @@
-"""The queue before an engine: limits concurrent requests, orders them by priority, and can be held."""
+"""The queue in front of an engine: limits concurrent requests, orders them by priority, and can be held."""
 
 import asyncio
 import heapq

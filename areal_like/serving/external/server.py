@@ -1,4 +1,4 @@
-"""The HTTP server before an external engine: the routes that every server of a run has."""
+"""The HTTP server in front of an external engine: the routes that every server of a run has."""
 
 import asyncio
 import contextlib

@@ -126,7 +126,7 @@ def test_a_server_that_ends_is_reported_with_its_address(tmp_path: Path) -> None
             await asyncio.to_thread(one.address)
         try:
             assert await asyncio.to_thread(one.code, 20) == 1
-            start = f"the server at {theirs.address} (rollout.server_addresses) does not answer any more"
+            start = f"the server at {theirs.address} (rollout.server_addresses) no longer answers"
             assert one.note["message"].startswith(start)
         finally:
             one.process.kill()

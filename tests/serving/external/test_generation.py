@@ -1,4 +1,4 @@
-"""Groups before an external engine: complete samples after every interruption, and errors for single groups."""
+"""Groups in front of an external engine: complete samples after every interruption, and errors for single groups."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where each key of prime-rl and of its hosted training stands in our tree."""
+"""The key that each key of prime-rl, and of its hosted training, is translated to."""
 
 from types import MappingProxyType
 

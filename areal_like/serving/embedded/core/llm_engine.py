@@ -74,7 +74,7 @@ class LLMEngine:
         self.next_deadline = math.inf
         """When `expire` has something to do, by the monotonic clock."""
         self.starts_groups = True
-        """While false, running groups go on and no other starts."""
+        """While false, running groups continue and no other starts."""
         self._num_groups = 0
 
     def submit(self, group: GroupRequest) -> int:
@@ -309,7 +309,10 @@ class LLMEngine:
         """Tokens that end an answer."""
         tokens = tuple(sorted({*group.sampling.stop_token_ids, *self.eos_token_ids}))
         if group.sampling.min_new_tokens and len(tokens) >= self.vocab_size:
-            raise BadRequest("gconfig.stop_token_ids: all tokens end an answer, and gconfig.min_new_tokens wants some")
+            raise BadRequest(
+                f"gconfig.stop_token_ids: every token is a stop token, but gconfig.min_new_tokens="
+                f"{group.sampling.min_new_tokens} requires others"
+            )
         return tokens
 
 
