@@ -362,9 +362,25 @@ def test_too_large_for_the_cluster_is_no_problem_of_the_plan(cluster):
     assert not settle("sglang:d8+fsdp:d8", cluster=ClusterSize(2, 8), on=gpus(8)).needs
 
 
+@pytest.mark.parametrize(
+    ("mode", "rollout", "actor", "keys"),
+    [
+        ("auto", "auto", "auto", []),
+        ("auto", "vllm:d2", "fsdp:d2", ["rollout.backend", "actor.backend"]),
+        ("manual", "vllm:d2", "fsdp:d2", ["allocation_mode", "rollout.backend", "actor.backend"]),
+        ("vllm:d2", "auto", "auto", ["allocation_mode"]),
+    ],
+)
+def test_the_remedy_for_missing_gpus_names_every_key_that_sets_sizes(mode, rollout, actor, keys):
+    need = settle(mode, rollout, {"actor": actor}, ClusterSize(1, 8), gpus(0)).needs[-1]
+    words = " ".join(f"{key}=auto" for key in (*keys, "cluster.n_gpus_per_node"))
+    assert need.message.endswith(f"Write {words} to use what it has")
+
+
 def test_a_cluster_that_this_machine_is_not():
     (need,) = settle("sglang:d4+fsdp:d4", cluster=ClusterSize(1, 8), on=gpus(0)).needs
     assert need.key == "cluster.n_gpus_per_node" and "has none" in need.message
+    assert "Write allocation_mode=auto cluster.n_gpus_per_node=auto to use what it has" in need.message
     assert not settle("sglang:d4+fsdp:d4", cluster=ClusterSize(1, 8, "slurm"), on=gpus(0)).needs
     assert not settle("embedded:d1+fsdp:d1", cluster=ClusterSize(1, 0), on=gpus(0)).needs
     (warning,) = settle(cluster=ClusterSize(2, "auto", "slurm"), on=gpus(4)).warnings

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from areal_like.config.allocation import Machine
+from areal_like.config.allocation.models import allocate
 from areal_like.config.dialects.areal import subclass_keys
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
@@ -21,6 +23,7 @@ from launcher.cli import main
 from tests.config.areal_files.expected import LEGACY_FILES, MODULE, PLAIN_FILES, SUBCLASS_FILES
 
 FILES = Path(__file__).parent / "areal_files"
+NO_GPUS = Machine(0, 8, "no NVIDIA driver", ("sglang", "vllm"))
 REWARD = "reward.name"
 DATA = ("train_dataset.path", "valid_dataset.path")
 
@@ -78,6 +81,15 @@ class TestPlainFiles:
         assert config.saver.experiment_name == config.experiment_name
         assert config.recover.fileroot == config.cluster.fileroot
         assert type(config) is PLAIN_FILES[name][0]
+
+    @pytest.mark.parametrize("name", PLAIN_FILES)
+    def test_the_remedy_for_missing_gpus_works_on_a_machine_without_any(self, name):
+        allocation, _ = allocate(load(file(name)).config, NO_GPUS)
+        assert allocation
+        remedy = allocation.needs[-1].message.partition(" Write ")[2].removesuffix(" to use what it has")
+        assert remedy == "allocation_mode=auto cluster.n_gpus_per_node=auto"
+        allocation, problems = allocate(load(file(name), remedy.split()).config, NO_GPUS)
+        assert allocation and not allocation.needs and not problems
 
     def test_no_file_needs_a_section_that_only_repeats(self):
         bare = load(file("reinforce"))

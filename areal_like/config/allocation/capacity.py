@@ -1,6 +1,6 @@
 """Whether an allocation fits the cluster and this machine. Missing devices stop a start, not a plan."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from areal_like.config.allocation.auto import Devices, devices_of, plural
@@ -11,9 +11,14 @@ GPUS_KEY = "cluster.n_gpus_per_node"
 
 
 def check_capacity(
-    allocation: Allocation, cluster: ClusterSize, machine: Machine, keys: Mapping[str, str], servers_on_cpu: bool
+    allocation: Allocation,
+    cluster: ClusterSize,
+    machine: Machine,
+    keys: Mapping[str, str],
+    servers_on_cpu: bool,
+    fixed_keys: Sequence[str] = (),
 ) -> Allocation:
-    """`allocation` with its number of GPUs, the missing ones, and warnings."""
+    """`allocation` with its number of GPUs, the missing ones, and warnings. `fixed_keys`: keys that set sizes."""
     devices = devices_of(cluster, machine)
     rollout, actor = allocation.rollout, allocation.actor
     serving = rollout.world_size if rollout and not servers_on_cpu else 0
@@ -24,7 +29,7 @@ def check_capacity(
         allocation,
         shared_device=shared,
         num_gpus=needed,
-        needs=(*allocation.needs, *_missing_devices(allocation, needed, devices, cluster, machine, keys)),
+        needs=(*allocation.needs, *_missing_devices(allocation, needed, devices, cluster, machine, keys, fixed_keys)),
         warnings=(*allocation.warnings, *_warnings(allocation, shared, devices, cluster, machine, keys)),
     )
 
@@ -36,6 +41,7 @@ def _missing_devices(
     cluster: ClusterSize,
     machine: Machine,
     keys: Mapping[str, str],
+    fixed_keys: Sequence[str],
 ) -> Iterator[AllocationProblem]:
     rollout, per_node = allocation.rollout, devices.gpus_per_node
     key = keys["rollout"] if allocation.rollout else keys["actor"]
@@ -59,7 +65,7 @@ def _missing_devices(
         yield AllocationProblem(
             GPUS_KEY,
             f"{allocation} needs {plural(min(per_node, needed), 'GPU')} on {machine.place}, which has {has} "
-            f"({machine.how}). Write {GPUS_KEY}=auto to use what it has",
+            f"({machine.how}). Write {' '.join(f'{each}=auto' for each in (*fixed_keys, GPUS_KEY))} to use what it has",
         )
 
 

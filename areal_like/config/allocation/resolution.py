@@ -39,7 +39,8 @@ def resolve(
         task.fill(auto.devices_of(cluster, machine), machine, servers_on_cpu)
     if task.problems:
         return None, task.problems
-    return capacity.check_capacity(task.allocation(), cluster, machine, task.sizes_key, servers_on_cpu), []
+    fixed = task.fixed_keys()
+    return capacity.check_capacity(task.allocation(), cluster, machine, task.sizes_key, servers_on_cpu, fixed), []
 
 
 class _Resolution:
@@ -184,6 +185,11 @@ class _Resolution:
                 f"{actor.world_size}"
             )
             self.problems.append(AllocationProblem(key, text, (actor_key,)))
+
+    def fixed_keys(self) -> list[str]:
+        """The keys that set sizes: with `auto` for each of them the machine determines the sizes."""
+        keys = [self.sizes_key[role] for role, part in self.parts.items() if part.dims]
+        return list(dict.fromkeys([MODE_KEY, *keys] if self.mode.keyword == "manual" else keys))
 
     def allocation(self) -> Allocation:
         named = [role for role in self.parallels if role in ("rollout", "actor") or self.parts[role].backend]
