@@ -48,7 +48,7 @@ from tests.support.planning import plan_of
         (["actor.lora_modules_to_save=[lm_head]"], "actor.lora_modules_to_save"),
     ],
 )
-def test_what_changes_nothing_of_what_is_learnt_is_told_and_stops_nothing(overrides, key):
+def test_keys_without_effect_are_warnings_and_do_not_stop_a_start(overrides, key):
     plan = plan_of("grpo", *overrides)
     assert [warning for warning in plan.warnings if warning.startswith(f"{key}: ")]
     assert plan.cannot_start == ()
@@ -63,7 +63,7 @@ def test_keys_of_a_row_loader_are_reported_where_they_have_no_effect():
         assert ("valid_dataset.pin_memory" in keys) == (experiment == "grpo")
 
 
-def test_keys_of_adapters_have_an_effect_where_there_are_adapters():
+def test_adapter_keys_are_no_warning_with_use_lora():
     messages = plan_of("grpo", "actor.use_lora=true", "actor.lora_rank=8", "actor.lora_alpha=32").warnings
     assert not [each for each in messages if each.startswith("actor.lora_")]
 
@@ -77,19 +77,19 @@ def test_keys_of_adapters_have_an_effect_where_there_are_adapters():
         ("grpo", ["reward.name=null"], "only brings rewards and the rows of valid_dataset"),
     ],
 )
-def test_a_task_beside_rows_of_a_file_says_what_is_left_of_it(experiment, overrides, message):
+def test_a_task_beside_a_data_file_is_a_warning_with_what_it_still_provides(experiment, overrides, message):
     plan = plan_of(experiment, "train_dataset.path=rows.jsonl", *overrides)
     messages = [warning for warning in plan.warnings if warning.startswith("task.name: ")]
     assert messages == [f"task.name: {message}: training rows come from rows.jsonl (train_dataset.path)"]
 
 
-def test_the_ratio_of_a_loss_of_the_user_s_is_the_loss_s_own(tmp_path):
+def test_ratio_keys_have_no_effect_with_a_user_loss(tmp_path):
     (tmp_path / "mine.py").write_text("def loss(logprobs, advantages):\n    return -logprobs * advantages\n")
     plan = plan_of("grpo", f"actor.loss={tmp_path / 'mine.py'}:loss", "actor.ratio.mask_high=8")
     assert [warning for warning in plan.warnings if warning.startswith("actor.ratio.mask_high: has no effect")]
 
 
-def test_loss_scaling_is_for_float16_wherever_that_is_said():
+def test_loss_scaling_has_an_effect_with_either_float16_key():
     for message in ("actor.dtype=float16", "actor.grad_reduce_dtype=float16"):
         messages = plan_of("grpo", message, "actor.optimizer.initial_loss_scale=8")
         assert messages.cannot_start == () and not [each for each in messages.warnings if "loss_scale" in each]

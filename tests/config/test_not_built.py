@@ -25,7 +25,7 @@ def refused(experiment, *overrides):
 
 @pytest.mark.parametrize("experiment", ["grpo", "ppo", "sft", "reward_model"])
 @pytest.mark.parametrize("gpus", [0, 2])
-def test_what_we_ship_is_let_through(experiment, gpus):
+def test_shipped_experiments_pass(experiment, gpus):
     assert plan_of(experiment, gpus=gpus).cannot_start == ()
     assert refused(experiment) == {}
 
@@ -52,7 +52,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_key_is_refused_by_its_name_with_what_to_take(setting):
+def test_a_key_that_is_not_built_is_refused_with_a_remedy(setting):
     result = refused("grpo", setting, "rollout.backend=embedded")
     (key,) = result
     assert setting.startswith(key)
@@ -69,7 +69,7 @@ def test_a_key_is_refused_by_its_name_with_what_to_take(setting):
         "log.data=true",
     ],
 )
-def test_so_is_one_of_supervised_training(setting):
+def test_a_key_of_supervised_training_that_is_not_built_is_refused(setting):
     (key,) = refused("sft", setting)
     assert setting.startswith(key)
 
@@ -109,7 +109,7 @@ def test_the_keys_of_the_rules_exist():
         "weights.save_sharded=true",
     ],
 )
-def test_a_value_that_asks_for_nothing_or_for_what_is_there_is_let_through(setting):
+def test_values_that_are_supported_or_neutral_are_accepted(setting):
     assert refused("grpo", setting) == {}
 
 
@@ -128,27 +128,27 @@ def test_a_model_that_is_split_other_than_by_data_is_refused():
     assert "use fsdp:d2" in reason
 
 
-def test_the_reference_is_checked_too_and_what_it_follows_is_reported_once():
+def test_the_reference_model_is_checked_and_inherited_keys_reported_once():
     assert refused("grpo", "ref.model_impl=custom") == {}
     assert refused("grpo", "ref.model_impl=custom", "actor.kl_ctl=0.1").keys() == {"ref.model_impl"}
     assert refused("grpo", "actor.model_impl=custom", "actor.kl_ctl=0.1").keys() == {"actor.model_impl"}
 
 
-def test_a_group_is_a_prompt_with_its_answers(tmp_path):
+def test_other_group_sizes_than_one_prompt_are_refused(tmp_path):
     (tmp_path / "turns.py").write_text("class Turns:\n    async def run(self, episode, row):\n        return None\n")
     own = f"workflow.name={tmp_path / 'turns.py'}:Turns"
     assert refused("grpo", own, "actor.group_size=3").keys() == {"actor.group_size"}
     assert refused("grpo", own, "actor.adv_norm.group_size=3").keys() == {"actor.adv_norm.group_size"}
 
 
-def test_rewards_are_measured_against_their_group_once():
+def test_rewards_are_normalized_over_their_group_only_once():
     assert refused("grpo", "actor.advantage.leave_one_out=true", "actor.reward_norm.mean_level=group").keys() == {
         "actor.advantage"
     }
     assert refused("grpo", "actor.advantage.leave_one_out=true", "actor.reward_norm=null") == {}
 
 
-def test_all_of_them_are_said_at_once_at_a_start_and_by_a_trainer():
+def test_all_unbuilt_keys_are_reported_at_once_by_the_start_and_the_trainer():
     words = ("actor.model_impl=custom", "log.data=true", "curriculum.type=simple")
     messages = loaded("grpo", *words)
     with pytest.raises(ConfigError) as by_trainer:

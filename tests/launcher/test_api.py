@@ -30,7 +30,7 @@ def fake_processes(tmp_path, monkeypatch):
     return configure
 
 
-def test_a_run_from_python_returns_what_it_came_to(tmp_path, fake_processes, capsys):
+def test_a_run_from_python_returns_its_result(tmp_path, fake_processes, capsys):
     fake_processes(steps=3)
     result = run("grpo.yaml", WORDS)
     assert result.directory == tmp_path / "runs" / "grpo-addition" / "r0001"
@@ -39,7 +39,7 @@ def test_a_run_from_python_returns_what_it_came_to(tmp_path, fake_processes, cap
     assert "done: 3 steps" in capsys.readouterr().out
 
 
-def test_a_run_that_fails_raises_with_its_words_and_says_where_it_was(tmp_path, fake_processes):
+def test_a_failed_run_raises_its_message_and_names_its_directory(tmp_path, fake_processes):
     fake_processes(step_s=30, faults={"server/0 1.1": {"do": "say no such model"}})
     with pytest.raises(RunFailed, match="no such model") as caught:
         run("grpo.yaml", WORDS)
@@ -63,13 +63,13 @@ def test_a_plan_from_python_is_shown_and_no_failure(tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.parametrize("word", ["--multirun", "-m", "--help", "--cfg=actor", "--explain=seed", "serve", "keys"])
-def test_what_is_no_single_run_is_refused_before_a_process_starts(word, monkeypatch):
+def test_commands_that_start_no_single_run_are_refused_by_the_api(word, monkeypatch):
     monkeypatch.setattr(api, "run_command", None)
     with pytest.raises(ConfigError, match=f"^overrides: {word} does not start a single run"):
         run("grpo.yaml", ["seed=1,2", word])
 
 
-def test_the_package_itself_opens_no_door():
+def test_importing_the_package_does_not_import_the_api():
     code = "import sys, areal_like; assert 'areal_like.api' not in sys.modules; areal_like.run; areal_like.RunResult"
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 

@@ -25,7 +25,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 
 class TestHelp:
-    def test_help_needs_no_file_and_lists_all_there_is(self, run: Run) -> None:
+    def test_help_needs_no_file_and_lists_everything(self, run: Run) -> None:
         text = run.answer("--help")
         assert text == run.answer("-h") == run.answer("--config", "nowhere", "--help")
         for path in (*SHIPPED, *data_folder("conf").glob("*")):
@@ -38,7 +38,7 @@ class TestHelp:
         for flag in ("--config", "--dry-run", "--multirun", "--explain", "--cfg", "--help", "--schema", "--replace"):
             assert flag in text
 
-    def test_help_says_what_to_do_about_a_stop(self, run: Run) -> None:
+    def test_help_explains_how_to_stop_and_resume(self, run: Run) -> None:
         codes = run.answer("--help").partition("Exit codes:")[2]
         assert "75 stopped early: start it again" in codes
         assert "recover.mode=disabled, the default, it starts over" in codes
@@ -68,14 +68,14 @@ class TestHelp:
         "path",
         ["critic.eps_clip", "model.path", "environments.train", "actor.adv_norm", "valid_dataset", "launcher.env"],
     )
-    def test_help_knows_every_kind_of_experiment_lists_and_what_is_null_by_default(self, run: Run, path: str) -> None:
+    def test_help_covers_all_experiments_lists_and_null_defaults(self, run: Run, path: str) -> None:
         assert run.answer(f"--help={path}").startswith(path)
 
     @pytest.mark.parametrize(
         ("key", "suggestion"),
         [("rolout", "rollout"), ("actor.optimzer", "actor.optimizer"), ("actor.learning_rate", "actor.optimizer.lr")],
     )
-    def test_help_of_what_is_not_there_names_the_nearest(self, run: Run, key: str, suggestion: str) -> None:
+    def test_help_for_an_unknown_name_suggests_the_nearest(self, run: Run, key: str, suggestion: str) -> None:
         message = run.refusal(f"--help={key}")
         assert message.startswith(f"{key} [--help]: no such section or key; did you mean {suggestion}")
         assert run.refusal("--help=nonsense").startswith("nonsense [--help]: no such section or key")
@@ -158,7 +158,7 @@ total_train_steps: ${seed}
         ]
         assert explain("actor.optimizer.lr", "actor.lr=0.5")[1] == "  from  0.5  [override actor.lr=0.5]"
 
-    def test_a_reference_is_followed_to_who_said_the_value(self, explain: Any) -> None:
+    def test_an_explanation_follows_a_reference_to_the_source_of_its_value(self, explain: Any) -> None:
         assert explain("total_train_steps", "gconfig.n_samples=7") == [
             "total_train_steps = 7",
             '  from  "${seed}"  [file: example.yaml:13]',
@@ -172,27 +172,27 @@ total_train_steps: ${seed}
         assert lines[0] == "critic.optimizer.lr = 0.25"
         assert any("example.yaml:9" in line for line in lines)
 
-    def test_a_default_of_one_place_in_the_tree_is_told_as_that(self, explain: Any) -> None:
+    def test_a_default_for_one_section_is_explained_as_such(self, explain: Any) -> None:
         """The class has another default for this key than the experiment gives it here."""
         lines = explain("ref.path")
         assert lines[0] == 'ref.path = "builtin:tiny-addition"'
         assert '"${actor.path}"' in lines[1]
         assert "PPOActorConfig.path" not in lines[1]
 
-    def test_a_section_is_told_key_by_key(self, explain: Any) -> None:
+    def test_a_section_is_explained_key_by_key(self, explain: Any) -> None:
         lines = explain("actor.optimizer")
         assert "actor.optimizer.lr = 0.25  [example.yaml:7]" in lines
         assert "actor.optimizer.beta1 = 0.9  [default of OptimizerConfig.beta1]" in lines
         assert all(line.startswith("actor.optimizer.") for line in lines)
 
-    def test_a_map_and_what_is_in_it(self, explain: Any) -> None:
+    def test_a_map_and_its_items_are_explained(self, explain: Any) -> None:
         word = "+launcher.env.A=1"
         assert explain("launcher.env.A", word) == ['launcher.env.A = "1"', f'  from  "1"  [override {word}]']
         whole = explain("launcher.env", word)
         assert whole[0] == 'launcher.env = {A: "1"}'
         assert word in "".join(whole)
 
-    def test_a_key_below_a_section_that_is_null_names_the_section_and_who_said_so(self, run: Run) -> None:
+    def test_a_key_below_a_null_section_names_it_and_its_source(self, run: Run) -> None:
         message = run.refusal("--config", "grpo", "--explain", "actor.adv_norm.eps")
         assert message == "actor.adv_norm.eps [--explain]: has no value: actor.adv_norm is null (default)\n"
         message = run.refusal("--config", "grpo", "--explain", "actor.lr", "actor.optimizer=null")
@@ -203,7 +203,7 @@ total_train_steps: ${seed}
         message = run.refusal("--config", "grpo", "--explain", "actor.optimizer.learning_rate")
         assert "did you mean actor.optimizer.lr (short: actor.lr)?" in message
 
-    def test_what_is_wrong_elsewhere_is_said_instead(self, run: Run) -> None:
+    def test_errors_in_other_keys_are_reported_instead(self, run: Run) -> None:
         assert run.refusal("--config", "grpo", "--explain", "seed", "seed=x").startswith("seed [override seed=x]")
 
 
@@ -213,7 +213,7 @@ class TestCfg:
         [*SHIPPED, *(AREAL / f"{name}.yaml" for name in (*PLAIN_FILES, *SUBCLASS_FILES))],
         ids=lambda path: f"{path.parent.name}-{path.stem}",
     )
-    def test_what_is_printed_loads_to_the_same_values(self, run: Run, file: Path) -> None:
+    def test_a_printed_configuration_loads_to_the_same_values(self, run: Run, file: Path) -> None:
         schema = SUBCLASS_FILES[file.stem][0] if file.parent == AREAL and file.stem in SUBCLASS_FILES else None
         first = load(file, schema=schema)
         Path("again.yaml").write_text(configuration_text(first), encoding="utf-8")
@@ -224,7 +224,7 @@ class TestCfg:
         ]
         assert configuration_text(second) == configuration_text(first)
 
-    def test_that_text_is_what_the_command_prints(self, run: Run) -> None:
+    def test_cfg_prints_the_text_of_the_configuration(self, run: Run) -> None:
         words = ["actor.lr=0.5", "rollout=vllm"]
         assert run.answer("--config", "ppo", "--cfg", *words) == configuration_text(load("ppo", words))
 
@@ -253,11 +253,11 @@ class TestCfg:
         assert run.answer("--config", "grpo", "--cfg=actor.lr") == "actor:\n  optimizer:\n    lr: 0.0003\n"
         assert run.answer("--config", "grpo", "--cfg=seed") == "seed: 1\n"
 
-    def test_what_is_not_there_names_the_nearest(self, run: Run) -> None:
+    def test_an_unknown_key_suggests_the_nearest(self, run: Run) -> None:
         assert "did you mean actor?" in run.refusal("--config", "grpo", "--cfg=actr")
         assert "[--cfg]" in run.refusal("--config", "grpo", "--cfg=nonsense")
 
-    def test_texts_that_look_like_something_else_come_back_as_texts(self, run: Run) -> None:
+    def test_texts_that_look_like_other_types_are_printed_as_texts(self, run: Run) -> None:
         odd = [
             "yes",
             "1e-4",
@@ -282,7 +282,7 @@ class TestCfg:
         assert load("again.yaml").get("gconfig.stop") == load("odd").get("gconfig.stop") == odd
 
 
-def test_a_section_that_was_made_null_tells_what_it_beat(run: Run) -> None:
+def test_a_section_set_to_null_names_the_value_it_replaced(run: Run) -> None:
     messages = run.answer("--config", "grpo", "--explain", "actor.optimizer", "actor.optimizer=null")
     assert messages.startswith("actor.optimizer = null\n  from  null  [override actor.optimizer=null]")
     assert "beats actor.optimizer.lr = 0.0003  [file: experiments/grpo.yaml:" in messages
@@ -297,7 +297,7 @@ def test_help_shows_the_items_of_a_list_and_the_options_of_a_group(run: Run) -> 
     assert "rollout=vllm  " in both
 
 
-def test_help_shows_whole_sentences_and_says_what_cannot_be_started_yet(run: Run) -> None:
+def test_help_shows_full_sentences_and_marks_what_cannot_start_yet(run: Run) -> None:
     text = run.answer("--help")
     titles = [line[24:] for line in text.partition("\nExperiments\n")[2].partition("\n\n")[0].splitlines()]
     assert len(titles) == len(list(data_folder("experiments").glob("*.yaml")))

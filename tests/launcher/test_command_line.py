@@ -27,7 +27,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 class TestOrder:
     WORDS = (["--config", "grpo"], ["--explain=actor.lr"], ["actor.lr=0.5"], ["--replace"], ["gconfig.n_samples=3"])
 
-    def test_flags_and_overrides_stand_in_any_order(self, run: Run) -> None:
+    def test_flags_and_overrides_can_be_in_any_order(self, run: Run) -> None:
         for order in permutations(self.WORDS):
             read = parse_arguments([word for words in order for word in words])
             assert (read.config, read.explain, read.replace) == ("grpo", "actor.lr", True)
@@ -36,18 +36,18 @@ class TestOrder:
             assert run.answer(*(word for words in order for word in words)).startswith("actor.optimizer.lr = 0.5\n")
 
     @pytest.mark.parametrize("place", range(4))
-    def test_the_verb_may_stand_anywhere_too(self, run: Run, place: int) -> None:
+    def test_the_verb_may_be_anywhere(self, run: Run, place: int) -> None:
         words: list[str] = ["--config=grpo", "actor.lr=0.5", "--explain=actor.lr"]
         assert run.answer(*words[:place], "run", *words[place:]).startswith("actor.optimizer.lr = 0.5\n")
 
-    def test_overrides_stand_on_both_sides_of_multirun_and_dry_run(self, run: Run) -> None:
+    def test_overrides_may_be_on_both_sides_of_multirun_and_dry_run(self, run: Run) -> None:
         words = ["actor.lr=1e-4,1e-3", "--multirun", "gconfig.n_samples=2", "--dry-run", "seed=3,4"]
         plans = run.answer("--config", "grpo", *words)
         rows = [line.split() for line in plans.splitlines() if line.endswith("planned")]
         assert [row[2:4] for row in rows] == [[lr, seed] for lr in ("0.0001", "0.001") for seed in "34"]
         assert not list(Path().iterdir())
 
-    def test_the_order_of_groups_and_values_says_nothing(self, run: Run) -> None:
+    def test_the_order_of_groups_and_values_has_no_effect(self, run: Run) -> None:
         first = run.answer("--config", "grpo", "actor=qwen3_0_6b", "actor.path=mine", "--cfg=actor")
         assert run.answer("actor.path=mine", "--cfg=actor", "actor=qwen3_0_6b", "--config", "grpo") == first
         assert "path: mine" in first
@@ -62,7 +62,7 @@ class TestOrder:
             assert "flag" in message
 
     @pytest.mark.parametrize("words", [["--config", "grpo"], ["--config=grpo"], ["-c", "grpo"]])
-    def test_a_flag_that_wants_a_value_takes_it_either_way(self, run: Run, words: list[str]) -> None:
+    def test_a_value_follows_its_flag_by_a_space_or_an_equals_sign(self, run: Run, words: list[str]) -> None:
         assert run.answer(*words, "--explain", "seed") == run.answer(*words, "--explain=seed")
 
     @pytest.mark.parametrize("flag", ["--multirun", "--replace", "--version"])
@@ -71,10 +71,10 @@ class TestOrder:
 
     @pytest.mark.parametrize("flag", ["--config", "--explain"])
     @pytest.mark.parametrize("rest", [[], ["--dry-run"]])
-    def test_a_flag_that_lacks_its_value_says_so(self, run: Run, flag: str, rest: list[str]) -> None:
+    def test_a_flag_without_its_value_is_refused(self, run: Run, flag: str, rest: list[str]) -> None:
         assert run.refusal(flag, *rest).startswith(f"{flag} [command line]: needs a value")
 
-    def test_an_empty_value_and_a_flag_that_stands_twice_are_refused(self, run: Run) -> None:
+    def test_empty_values_and_repeated_flags_are_refused(self, run: Run) -> None:
         for flag in ("--dry-run", "--cfg", "--help", "--schema"):
             assert "has an empty value" in run.refusal("--config", "grpo", f"{flag}=")
         assert "is given twice" in run.refusal("--config", "grpo", "--config", "sft")
@@ -101,7 +101,7 @@ class TestUnknownWords:
         ):
             assert f"did you mean {suggestion}?" in run.refusal(word)
 
-    def test_a_key_with_dashes_is_told_how_keys_are_written(self, run: Run) -> None:
+    def test_a_key_with_dashes_is_refused_with_the_syntax_of_keys(self, run: Run) -> None:
         assert "a key has no dashes: actor.lr=1e-4 " in run.refusal("grpo", "--actor.lr=1e-4")
 
     @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ class TestUnknownWords:
         rest = ("seed=7", "--explain", "seed")
         assert run.answer(*words, *rest) == run.answer("--config", name, *rest)
 
-    def test_a_second_file_and_a_file_that_is_not_there_are_told(self, run: Run) -> None:
+    def test_a_second_file_and_a_missing_file_are_refused(self, run: Run) -> None:
         assert "is a second configuration beside grpo" in run.refusal("--config", "grpo", "sft.yaml")
         assert "Did you mean grpo.yaml?" in run.refusal("gropo.yaml", "seed=1")
 
-    def test_a_run_where_a_file_should_stand_is_told_what_can_be_done_with_it(self, run: Run) -> None:
+    def test_a_run_in_place_of_a_file_is_refused_with_commands_for_runs(self, run: Run) -> None:
         Path("runs/mine").mkdir(parents=True)
         Path("runs/mine/config.yaml").touch()
         assert "resume=runs/mine continues it" in run.refusal("runs/mine")
@@ -130,7 +130,7 @@ class TestUnknownWords:
         flag = words[-1].partition("=")[0]
         assert run.refusal(*words).startswith(f"{flag} [command line]: has no effect on {words[0]}")
 
-    def test_all_that_is_wrong_with_the_words_is_said_at_once(self, run: Run) -> None:
+    def test_all_errors_of_a_command_line_are_reported_at_once(self, run: Run) -> None:
         message = run.refusal("rnu", "--confg", "--multirun=3", "--config", "grpo")
         assert all(word in message for word in ("rnu", "--confg", "--multirun"))
         assert "3 problems; nothing was started." in message
@@ -154,14 +154,14 @@ class TestSpaces:
             ("total_steps 3", "total_steps=3"),
         ],
     )
-    def test_a_key_with_spaces_is_told_how_to_write_it(self, run: Run, words: str, suggestion: str) -> None:
+    def test_a_key_with_spaces_is_refused_with_the_syntax_of_keys(self, run: Run, words: str, suggestion: str) -> None:
         message = run.refusal("--config", "grpo", *words.split(), "--dry-run")
         assert (
             message == f"{suggestion.partition('=')[0]} [command line]: is a key: write {suggestion}, without spaces\n"
         )
 
 
-def test_a_toml_file_is_told_what_is_read(run: Run, tmp_path: Path) -> None:
+def test_a_toml_file_is_refused_with_the_supported_formats(run: Run, tmp_path: Path) -> None:
     (tmp_path / "rl.toml").write_text("max_steps = 3\n[model]\nname = 'x'\n")
     for words in (["--config", "rl.toml"], ["rl.toml"]):
         message = run.refusal(*words, "--dry-run")
@@ -175,7 +175,7 @@ class TestComplaints:
         here = run.refusal("--config", "grpo", "actor.path=./nowhere").splitlines()
         assert here[0] == "this run cannot start here:" and here[-1] == "1 problem; nothing was started."
 
-    def test_a_value_that_a_key_cannot_have_is_told_where_it_was_said(self, run: Run) -> None:
+    def test_an_invalid_value_is_reported_with_its_source(self, run: Run) -> None:
         """Not at each of the keys that follow it, whose defaults nobody has touched."""
         Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\ngconfig:\n  temperature: 0\n")
         message = run.refusal("--config", "mine")
@@ -183,7 +183,7 @@ class TestComplaints:
         assert "gconfig.temperature" in message.splitlines()[0]
         assert "problems" not in message
 
-    def test_an_override_that_a_key_cannot_have_is_told_as_typed(self, run: Run) -> None:
+    def test_an_invalid_override_is_quoted_as_typed(self, run: Run) -> None:
         assert "[override temperature=0]" in run.refusal("--config", "grpo", "temperature=0")
 
 
@@ -209,7 +209,7 @@ class TestConfigName:
         assert self.named(run, config) == "grpo"
 
     @pytest.mark.parametrize("suffix", ["", ".yaml"])
-    def test_a_path_is_taken_as_it_is(self, run: Run, suffix: str) -> None:
+    def test_a_path_is_used_as_given(self, run: Run, suffix: str) -> None:
         path = self.write("some/folder/grpo.yaml").with_suffix("")
         assert self.named(run, f"{path}{suffix}") == "folder"
         assert self.named(run, f"{path.resolve()}{suffix}") == "folder"
@@ -225,7 +225,7 @@ class TestConfigName:
         Path("mine").mkdir()
         assert "is a directory" in run.refusal("--config", "mine", "--cfg")
 
-    def test_what_is_nowhere_names_what_there_is(self, run: Run) -> None:
+    def test_a_file_that_is_not_found_lists_the_shipped_ones(self, run: Run) -> None:
         message = run.refusal("--config", "gropo.yaml", "--dry-run")
         assert "grpo, ppo, reward_model, sft" in message
         assert "Did you mean grpo.yaml?" in message
@@ -265,7 +265,7 @@ class TestColours:
             assert ESCAPE not in self.on_a_terminal(*words, NO_COLOR="1")
         assert ESCAPE not in self.on_a_terminal(*self.WORDS[2], TERM="dumb")
 
-    def test_what_is_no_terminal_gets_none(self, run: Run) -> None:
+    def test_without_a_terminal_output_has_no_colour(self, run: Run) -> None:
         for words in (
             *self.WORDS,
             ("--config", "grpo", "--dry-run"),
@@ -324,7 +324,7 @@ class TestProcess:
 
 
 class TestStart:
-    def test_packages_that_a_run_needs_are_asked_for_before_anything_starts(
+    def test_packages_that_a_run_needs_are_checked_before_the_start(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("launcher.checks.packages.REQUIRED_PACKAGES", ("json", "no_such_package"))
@@ -341,7 +341,7 @@ class TestStart:
             (("cluster.type=ray",), "cluster.type"),
         ],
     )
-    def test_what_is_planned_and_not_started_yet_is_refused_with_what_is(
+    def test_a_start_that_is_not_built_is_refused_with_the_alternatives(
         self, run: Run, words: tuple[str, ...], key: str
     ) -> None:
         assert f"\n{key} [" in run.refusal("--config", "grpo.yaml", *words)
@@ -355,9 +355,7 @@ class TestStart:
             ("clevr_grpo", "actor.path", "vision"),
         ],
     )
-    def test_what_cannot_start_here_is_refused_with_every_reason(
-        self, run: Run, name: str, key: str, message: str
-    ) -> None:
+    def test_a_start_is_refused_with_every_reason(self, run: Run, name: str, key: str, message: str) -> None:
         text = run.refusal("--config", AREAL / f"{name}.yaml")
         lines = text.splitlines()
         assert lines[0] == "this run cannot start here:"
@@ -373,7 +371,7 @@ class TestStart:
             ("--config", "grpo.yaml", "actor.path=./none", "cluster.n_nodes=4", "launcher.env_file=[no.env]"),
         ],
     )
-    def test_a_plan_lists_what_a_start_is_refused_for_in_the_same_words_and_order(
+    def test_a_plan_and_a_refused_start_list_the_same_reasons(
         self, run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("launcher.checks.packages.REQUIRED_PACKAGES", ("no_such_package",))
@@ -386,10 +384,10 @@ class TestStart:
         assert len(plan["cannot_start"]) + len(plan["needs"]) == len(refused)
         assert not [line for line in plan["warnings"] if line in refused]
 
-    def test_a_reason_names_the_line_that_it_is_about(self, run: Run) -> None:
+    def test_a_reason_names_its_line(self, run: Run) -> None:
         Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\n  backend: megatron:d2\n")
         assert "actor.backend [mine.yaml:4]: " in run.refusal("--config", "mine")
 
-    def test_a_dry_run_of_it_shows_the_plan_all_the_same(self, run: Run) -> None:
+    def test_a_dry_run_of_a_refused_start_shows_the_plan(self, run: Run) -> None:
         assert "cannot start here" in run.answer("--config", AREAL / "grpo_megatron.yaml", "--dry-run")
         assert not list(Path().iterdir())

@@ -76,7 +76,7 @@ class TestAnswers:
             assert leaks(run.answer("--config", "grpo", f"--explain={name}", *map(word, PLACES))) == []
 
     @pytest.mark.parametrize("place", PLACES)
-    def test_no_explanation_repeats_one_that_was_beaten(self, run: Run, place: str) -> None:
+    def test_no_explanation_repeats_an_overridden_secret(self, run: Run, place: str) -> None:
         key, value = PLACES[place]
         beaten, wins = word(place), f"++{key}='{value.replace(SECRET, 'another-secret')}'"
         shown = run.answer("--config", write(place), f"--explain={key}", beaten, wins)
@@ -90,7 +90,7 @@ class TestAnswers:
         assert leaks(run.refusal("--config", "grpo", *map(word, PLACES), "seed=x", "actr.path=y")) == []
 
     @pytest.mark.parametrize("place", PLACES)
-    def test_what_refers_to_it_does_not_repeat_it_either(self, run: Run, place: str) -> None:
+    def test_references_to_a_secret_do_not_repeat_it(self, run: Run, place: str) -> None:
         words = [*map(word, PLACES), f"stats_logger.wandb.notes=${{{PLACES[place][0]}}}"]
         assert leaks(run.answer("--config", "grpo", "--dry-run=full", *words)) == []
         assert leaks(run.answer("--config", "grpo", "--explain=stats_logger.wandb.notes", *words)) == []
@@ -149,7 +149,7 @@ class TestComplaints:
         Path("example.yaml").write_text(f"experiment_name: example\nactor: {{path: m}}\n{line.format(SECRET)}\n")
         assert SECRET not in run.refusal("--config", "example")
 
-    def test_the_place_of_a_complaint_is_still_clear(self, run: Run) -> None:
+    def test_an_error_about_a_secret_still_names_its_place(self, run: Run) -> None:
         message = run.refusal("--config", "grpo", f"stats_logger.wandb.wandb_api_key=[{SECRET}]")
         assert message.startswith(
             "stats_logger.wandb.wandb_api_key [override stats_logger.wandb.wandb_api_key=<secret>]"
@@ -158,7 +158,9 @@ class TestComplaints:
 
 class TestCfg:
     @pytest.mark.parametrize(("key", "blank"), [("wandb.wandb_api_key", ""), ("swanlab.api_key", None)])
-    def test_a_literal_secret_is_blank_and_the_rest_loads_again(self, run: Run, key: str, blank: str | None) -> None:
+    def test_a_literal_secret_is_printed_blank_and_the_rest_loads_again(
+        self, run: Run, key: str, blank: str | None
+    ) -> None:
         override = f"stats_logger.{key}={SECRET}"
         Path("again.yaml").write_text(run.answer("--config", "grpo", "--cfg", override), encoding="utf-8")
         again, first = load("again.yaml"), load("grpo", [override])
@@ -180,7 +182,7 @@ class TestCfg:
         assert load("again.yaml").values == load("grpo", [override]).values
         assert load("again.yaml").get(place) == SECRET
 
-    def test_so_does_one_among_the_variables_of_the_processes(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_secrets_among_process_variables_are_not_repeated(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MY_KEY", SECRET)
         override = "+launcher.env.HF_TOKEN=${oc.env:MY_KEY}"
         printed = run.answer("--config", "grpo", "--cfg", override)
@@ -190,7 +192,7 @@ class TestCfg:
         assert SECRET not in run.answer("--config", "grpo", "--explain=launcher.env.HF_TOKEN", override)
         assert SECRET not in run.answer("--config", "grpo", "--explain=launcher", override)
 
-    def test_what_is_no_secret_is_shown(self, run: Run) -> None:
+    def test_values_that_are_not_secret_are_shown(self, run: Run) -> None:
         words = [
             "+launcher.env.GREETING=hello",
             "launcher.trainer_env_vars='A=shown'",
@@ -212,7 +214,7 @@ def test_every_key_that_sounds_like_a_secret_is_marked_as_one() -> None:
             assert key.constraints.secret == is_secret_name(path.rpartition(".")[2]), path
 
 
-def test_that_there_is_a_secret_is_explained(run: Run) -> None:
+def test_the_existence_of_a_secret_is_explained(run: Run) -> None:
     shown = run.answer("--config", "grpo", "--explain", PLACES["a marked key"][0], word("a marked key"))
     assert "<secret>" in shown.splitlines()[0]
     assert "override" in shown

@@ -79,7 +79,7 @@ def test_a_file_may_be_named_with_its_suffix_in_a_defaults_list(tmp_path: Path) 
         ("raise SystemExit(7)", "cannot be imported: SystemExit"),
     ],
 )
-def test_a_schema_of_the_users_that_cannot_be_used_says_why(tmp_path: Path, body: str, message: str) -> None:
+def test_an_unusable_user_schema_is_refused_with_the_reason(tmp_path: Path, body: str, message: str) -> None:
     module = tmp_path / "mine.py"
     imports = "from areal_like.config.experiment import BaseExperimentConfig, GRPOConfig\n"
     module.write_text(f"from dataclasses import dataclass, field\n{imports}{body}\n")
@@ -97,7 +97,7 @@ def test_the_secrets_of_the_environment_are_shown_nowhere(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--config", "grpo", "--dry-run"], ["--config", "grpo", "a=1"]])
-def test_nobody_to_take_the_answer_is_no_traceback(words: list[str]) -> None:
+def test_a_closed_output_gives_no_traceback(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = command(*words, stdout=full)
     assert "Traceback" not in done.stderr
@@ -115,7 +115,7 @@ def test_a_path_that_is_too_long_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_what_is_endless_ends_soon(tmp_path: Path) -> None:
+def test_very_long_inputs_end_soon(tmp_path: Path) -> None:
     refused(tmp_path, GOOD + "".join(f"unknown_key_{index}: 1\n" for index in range(3000)))
     refused(tmp_path, GOOD + "zzz: " + "token_" * 4000 + "\n")
     done = command("--config", "grpo", "-m", "--dry-run", "seed=range(0,100000000000)", stdout=subprocess.PIPE)

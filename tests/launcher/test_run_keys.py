@@ -89,14 +89,14 @@ def order_of(folder: Path, kind: str, seed: int) -> Any:
 
 @pytest.mark.shows("seed")
 @pytest.mark.parametrize("kind", RUNS)
-def test_seed_says_which_rows_come_when(tmp_path, kind):
+def test_seed_decides_the_order_of_rows(tmp_path, kind):
     one, again, other = (order_of(tmp_path / name, kind, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert one == again != other
 
 
 @pytest.mark.shows("tokenizer_path")
 @pytest.mark.parametrize("kind", SUPERVISED)
-def test_tokenizer_path_says_how_text_becomes_tokens(tmp_path, kind):
+def test_tokenizer_path_selects_the_tokenizer(tmp_path, kind):
     """By a tokenizer with two of its tokens exchanged."""
     folder = tmp_path / "tokenizer"
     folder.mkdir()
@@ -163,7 +163,7 @@ SECTIONS = {"saver": kept, "recover": kept, "evaluator": evaluated}
 @pytest.mark.shows("{key}")
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("key", [f"{section}.{clock}" for section in SECTIONS for clock in CLOCKS])
-def test_a_clock_strikes_when_its_key_says(tmp_path, monkeypatch, key, kind):
+def test_an_interval_key_triggers_at_its_steps(tmp_path, monkeypatch, key, kind):
     for module in (checkpoint, supervised):
         monkeypatch.setattr(module, "IntervalTimer", Ticking)
     section, _, clock = key.partition(".")
@@ -181,7 +181,7 @@ def test_a_clock_strikes_when_its_key_says(tmp_path, monkeypatch, key, kind):
 
 @pytest.mark.shows("recover.mode")
 @pytest.mark.parametrize("kind", RUNS)
-def test_recover_mode_says_what_follows_from_a_death_and_what_a_start_goes_on_from(tmp_path, kind):
+def test_recover_mode_decides_on_recovery_and_on_resuming(tmp_path, kind):
     """For each mode: whether a dead trainer ends the run, whether a start goes on from a checkpoint that is there,
     and whether it begins where there is none."""
     expected = {
@@ -212,7 +212,7 @@ def test_recover_retries_is_how_often_in_a_row(tmp_path):
 
 
 @pytest.mark.shows("cluster.cluster_name")
-def test_cluster_name_is_told_of_the_machines():
+def test_cluster_name_is_shown_in_the_plan():
     assert "on this machine (dgx-7)" in render(plan_of("grpo", "cluster.cluster_name=dgx-7"))
     assert plan_of("grpo", "cluster.cluster_name=dgx-7").cluster["name"] == "dgx-7"
     assert "(local)" not in render(plan_of("grpo"))

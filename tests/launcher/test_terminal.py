@@ -110,7 +110,7 @@ def test_a_terminal_that_is_closed_early_leaves_nothing_behind(tmp_path, moment)
     assert leftover_processes(tmp_path) == {}
 
 
-def test_a_run_goes_on_where_its_output_finds_no_room(tmp_path):
+def test_a_run_continues_when_its_output_disk_is_full(tmp_path):
     environment = os.environ | environment_of(tmp_path, steps=5)
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "tests.support.fake_runs", *WORDS]
@@ -125,7 +125,7 @@ def test_a_run_goes_on_where_its_output_finds_no_room(tmp_path):
     assert leftover_processes(tmp_path) == {}
 
 
-def test_a_refusal_that_nobody_can_hear_is_one_all_the_same(tmp_path):
+def test_a_refusal_with_closed_output_has_its_exit_code(tmp_path):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "tests.support.fake_runs", *WORDS, "actor.lr=fast"]
         done = subprocess.run(
@@ -134,7 +134,7 @@ def test_a_refusal_that_nobody_can_hear_is_one_all_the_same(tmp_path):
     assert done.returncode == 2
 
 
-def test_what_is_told_reaches_whoever_reads():
+def test_a_line_is_written_at_once_and_a_closed_pipe_is_no_error():
     reads, writes = os.pipe()
     with os.fdopen(writes, "w") as stream:
         write_line("so it is", stream)

@@ -55,13 +55,13 @@ def test_an_engine_of_others_is_given_the_snapshot_too(host):
     assert str(snapshot) in of_role(plan_of("grpo", MODEL, "rollout=vllm", host=host), "server")[0].command
 
 
-def test_a_key_that_says_the_name_itself_gets_the_same_snapshot(host):
+def test_keys_with_the_same_hub_name_get_the_same_snapshot(host):
     snapshot = in_cache(host.hub, FILES)
     plan = plan_of("grpo", MODEL, f"tokenizer_path={NAME}", host=host)
     assert {autos(plan)[key].value for key in ("actor.path", "tokenizer_path")} == {str(snapshot)}
 
 
-def test_a_download_that_stopped_on_the_way_is_not_taken_for_a_model(host):
+def test_an_incomplete_download_is_not_used_as_a_model(host):
     index = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})
     snapshot = in_cache(host.hub, {"config.json": "{}", "tokenizer.json": "{}", "model.safetensors.index.json": index})
     (snapshot / "one.safetensors").touch()
@@ -72,7 +72,7 @@ def test_a_download_that_stopped_on_the_way_is_not_taken_for_a_model(host):
     assert "actor.path" in autos(plan_of("grpo", MODEL, host=host))
 
 
-def test_offline_it_is_one_refusal_with_what_to_do(host, monkeypatch):
+def test_offline_a_missing_model_is_one_error_with_a_remedy(host, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     plan = plan_of("ppo", MODEL, host=host)
     (need,) = [need for need in plan.needs if NAME in need.reason]
@@ -83,7 +83,7 @@ def test_offline_it_is_one_refusal_with_what_to_do(host, monkeypatch):
     assert not plan_of("ppo", MODEL, host=host).needs
 
 
-def test_what_can_be_no_name_is_a_folder_that_is_not_there(host):
+def test_an_invalid_hub_name_is_reported_as_a_missing_folder(host):
     needs = {need.key: need.reason for need in plan_of("grpo", "actor.path=a/b/c", host=host).needs}
     assert needs["actor.path"] == "there is no folder a/b/c"
 
@@ -104,7 +104,7 @@ def online(host, monkeypatch):
         yield server
 
 
-def test_it_is_fetched_once_with_what_a_run_needs_of_it(online, host, capsys):
+def test_only_the_needed_files_are_downloaded_and_only_once(online, host, capsys):
     one = loaded("grpo", MODEL)
     assert fetch_from_hub(one, host)
     assert f"actor.path: fetching {NAME} from the Hugging Face Hub" in capsys.readouterr().err
@@ -117,7 +117,7 @@ def test_it_is_fetched_once_with_what_a_run_needs_of_it(online, host, capsys):
 
 
 @pytest.mark.parametrize("trouble", ["no such model", "no network"])
-def test_what_the_hub_does_not_give_is_one_refusal_with_what_to_do(online, host, monkeypatch, trouble):
+def test_a_failed_model_download_is_one_error_with_a_remedy(online, host, monkeypatch, trouble):
     name = "org/other" if trouble == "no such model" else NAME
     if trouble == "no network":
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -138,7 +138,7 @@ def test_it_can_be_fetched_before(online, host):
     assert done.stdout.strip().endswith(f"/snapshots/{REVISION}")
 
 
-def test_a_run_from_the_hub_says_which_revision_all_its_roles_had(online, host, tmp_path):
+def test_a_run_records_the_revision_used_by_all_roles(online, host, tmp_path):
     from tests.ring.start import SHORT, run
 
     ended = run(tmp_path, MODEL, *SHORT, "total_train_steps=1", "evaluator.freq_steps=null", "trial_name=t")

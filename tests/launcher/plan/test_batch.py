@@ -22,7 +22,7 @@ def test_prompts_samples_and_updates():
     assert "2 optimizer steps, each on 64 samples" in batch.words[1]
 
 
-def test_an_uneven_split_is_called_so():
+def test_an_uneven_split_is_marked():
     batch = batch_of("train_dataset.batch_size=5", "gconfig.n_samples=2", "actor.ppo_n_minibatches=4")
     assert "about 2.5 samples" in batch.words[1]
 
@@ -34,7 +34,7 @@ def test_data_parallel_ranks_share_a_step():
 
 
 @pytest.mark.parametrize(("staleness", "ahead"), [(1, 128), (2, 192), (8, 576)])
-def test_the_staleness_bound_says_how_far_generation_runs_ahead(staleness, ahead):
+def test_the_staleness_limit_bounds_how_far_generation_runs_ahead(staleness, ahead):
     batch = batch_of(f"rollout.max_head_offpolicyness={staleness}", "train_dataset.batch_size=64")
     assert (batch.staleness_bound, batch.max_prompts_ahead) == (staleness, ahead)
     text = " ".join(batch.words)
@@ -104,7 +104,7 @@ def test_an_answer_that_fits_into_no_micro_batch_is_a_warning():
 
 
 @given(st.integers(1, 512), st.integers(1, 64), st.integers(0, 8))
-def test_the_numbers_hang_together(prompts, samples, staleness):
+def test_the_numbers_of_a_step_are_consistent(prompts, samples, staleness):
     from launcher.plan.batch import plan_batch
     from tests.support.planning import loaded
 
@@ -122,7 +122,7 @@ def test_the_numbers_hang_together(prompts, samples, staleness):
     assert batch.max_prompts_ahead == (staleness + 1) * prompts
 
 
-def test_one_is_not_several():
+def test_singular_and_plural_are_correct():
     one = (
         "train_dataset.batch_size=1",
         "gconfig.n_samples=1",
@@ -146,7 +146,7 @@ def early(*words, experiment="grpo"):
     return [line for line in plan_of(experiment, *words).warnings if line.startswith("total_train_epochs")]
 
 
-def test_data_that_end_before_the_steps_are_told_with_the_epochs_to_set():
+def test_too_few_rows_for_the_steps_name_the_epochs_to_set():
     few = ("total_train_steps=400", "total_train_epochs=1", "train_dataset.batch_size=32")
     messages = (
         "total_train_epochs: is 1, which ends the run after 251 steps, before total_train_steps=400; "

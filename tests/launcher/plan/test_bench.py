@@ -33,11 +33,11 @@ def test_bench_is_five_steps_without_evaluation_checkpoints_or_tracking(kind):
     assert "(bench)" in plan.batch.words[-1]
 
 
-def test_without_it_nothing_is_changed():
+def test_without_bench_nothing_is_changed():
     assert not [resolved for resolved in plan_of("grpo").auto if resolved.reason.startswith("bench")]
 
 
-def test_steps_that_were_asked_for_beside_it_are_told_to_have_no_effect():
+def test_steps_set_beside_bench_are_reported_to_have_no_effect():
     def messages(*words):
         return [warning for warning in plan_of("sft", *words).warnings if "measures 5 steps" in warning]
 
@@ -50,7 +50,7 @@ def test_no_checkpoint_is_due_not_even_the_last(tmp_path):
     assert CheckpointManager(run, world(), 10).due(4, is_last=True) == NOT_DUE
 
 
-def test_a_run_that_is_there_is_not_gone_on_with(tmp_path: Path):
+def test_bench_does_not_continue_an_existing_run(tmp_path: Path):
     made(tmp_path / "sft-addition" / "mine", 2)
     (problem,) = plan_of("sft", "bench=true", "trial_name=mine", f"cluster.fileroot={tmp_path}").cannot_start
     assert problem.key == "trial_name" and "always a new run" in problem.reason
@@ -71,7 +71,7 @@ def test_the_first_step_is_a_warm_up_and_does_not_count():
     assert throughput(STEPS[:1]) == {} and "second step" in throughput_line(STEPS[:1])
 
 
-def test_the_table_has_a_line_for_each_step_and_what_they_come_to():
+def test_the_table_has_a_line_for_each_step_and_the_totals():
     rows = [line.split() for line in throughput_table([{"step": 1, "eval/loss": 1.0}, *STEPS])]
     assert rows[0] == ["step", "step", "s", "tokens/s", "memory", "GB"], (
         "columns of which nothing is known are left out"
@@ -86,7 +86,7 @@ def test_the_table_has_a_line_for_each_step_and_what_they_come_to():
     assert throughput_table(STEPS[:1]) == []
 
 
-def test_what_one_step_alone_does_not_know_is_told_of_the_others():
+def test_a_value_missing_in_one_step_is_averaged_over_the_others():
     steps = [{**line, "perf/generate_tokens_per_s": 7.0} if line["step"] != 3 else line for line in STEPS]
     rows = [line.split() for line in throughput_table(steps)]
     assert [row[3] for row in rows[2:5]] == ["7", "-", "7"] and rows[6][3] == "7"

@@ -55,7 +55,7 @@ def against(loaded, host):
         ("rows", "rows/train.json"),
     ],
 )
-def test_whatever_is_read_is_let_through(host, where, path, file):
+def test_readable_datasets_are_accepted(host, where, path, file):
     there = host.directory.parent / where / file
     there.parent.mkdir(parents=True, exist_ok=True)
     there.write_text(ROWS)
@@ -63,14 +63,14 @@ def test_whatever_is_read_is_let_through(host, where, path, file):
 
 
 @pytest.mark.parametrize("path", ["addition", ""])
-def test_rows_of_a_task_have_no_place(host, path):
+def test_rows_of_a_task_have_no_path(host, path):
     assert against(experiment(host, path, *([] if path else ["task.name=addition"])), host) == []
 
 
 @pytest.mark.parametrize(
     "path", ["rows.jsonl", "rows.parquet", "data/rows.json", "./data/gsm8k", "/nowhere/rows", "rows"]
 )
-def test_what_is_not_there_is_said_with_the_places(host, path):
+def test_a_missing_dataset_is_reported_with_the_searched_places(host, path):
     (reason,) = against(experiment(host, path), host)
     assert reason.startswith(f"there is no file or folder {path} (searched: ")
     assert path.startswith("/") or str(host.directory) in reason
@@ -96,7 +96,7 @@ def test_what_is_not_there_is_said_with_the_places(host, path):
         ),
     ],
 )
-def test_rows_that_are_too_few_are_known_before_the_start(host, file, content, key, words):
+def test_too_few_rows_are_reported_before_the_start(host, file, content, key, words):
     place = host.directory / file
     place.parent.mkdir()
     place.write_text(content)
@@ -108,7 +108,7 @@ def test_rows_that_are_too_few_are_known_before_the_start(host, file, content, k
 
 
 @pytest.mark.parametrize(("task", "words"), [("addition", ()), ("counting", ("+task.args.num_rows=100",))])
-def test_a_batch_that_is_larger_than_a_task_is_known_before_the_start(host, task, words):
+def test_a_batch_larger_than_the_task_is_reported_before_the_start(host, task, words):
     size = "train_dataset.batch_size=9000"
     (reason,) = against(experiment(host, task, size, f"task.name={task}", *words), host)
     assert reason.startswith(f"9000 rows make a batch, but the train split of task {task} has only ")
@@ -116,7 +116,7 @@ def test_a_batch_that_is_larger_than_a_task_is_known_before_the_start(host, task
 
 
 @pytest.mark.parametrize(("path", "num_packages"), [("foo.parquet", 0), ("nofolder", 0), ("org/tiny", 2)])
-def test_packages_are_asked_for_where_something_may_be_read_by_them(host, monkeypatch, path, num_packages):
+def test_packages_are_required_only_for_formats_that_need_them(host, monkeypatch, path, num_packages):
     monkeypatch.setattr("launcher.plan.datasets.find_spec", lambda package: None)
     packages = [reason for reason in against(experiment(host, path), host) if "needs the package" in reason]
     assert len(packages) == num_packages
@@ -125,17 +125,17 @@ def test_packages_are_asked_for_where_something_may_be_read_by_them(host, monkey
 @pytest.mark.parametrize(
     ("path", "words"), [("rows.csv", "has an unsupported format"), ("", "names no data; set train_dataset.path=")]
 )
-def test_what_can_be_nowhere_is_said(host, path, words):
+def test_an_impossible_dataset_path_is_refused(host, path, words):
     result = against(experiment(host, path), host)
     assert any(words in reason for reason in result)
 
 
-def test_the_same_is_said_of_held_out_rows(host):
+def test_missing_held_out_rows_are_reported_too(host):
     plan = build_plan(experiment(host, "addition", "valid_dataset={path: away.jsonl}"), host=host)
     assert [need.key for need in plan.needs] == ["valid_dataset.path"]
 
 
-def test_a_dataset_in_the_cache_is_taken_at_its_commit(host):
+def test_a_cached_dataset_is_used_at_its_commit(host):
     in_cache(host.hub, {"train.jsonl": ROWS}, kind="datasets")
     (host.hub / "datasets--org--tiny" / "refs" / "v2").write_text(REVISION)
     for words in ((), ("train_dataset.revision=v2",)):
@@ -146,7 +146,7 @@ def test_a_dataset_in_the_cache_is_taken_at_its_commit(host):
         assert not fetch_from_hub(loaded, host)
 
 
-def test_a_download_that_was_interrupted_is_not_taken(host):
+def test_an_interrupted_download_is_not_used(host):
     snapshot = in_cache(host.hub, {"train-0.jsonl": ROWS}, kind="datasets")
     trees = snapshot.parents[1] / "trees"
     trees.mkdir()
@@ -157,7 +157,7 @@ def test_a_download_that_was_interrupted_is_not_taken(host):
     assert not any("downloads" in text for text in build_plan(loaded, host=host).warnings)
 
 
-def test_a_dataset_that_may_not_be_fetched_is_one_refusal(host, monkeypatch):
+def test_a_dataset_that_may_not_be_downloaded_is_one_error(host, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (reason,) = against(experiment(host, NAME), host)
     for words in ("HF_HUB_OFFLINE is set", f"python -m areal_like.models.fetch --dataset {NAME}", str(host.hub)):
@@ -195,7 +195,7 @@ def test_a_start_fetches_it_and_the_run_reads_it_without_a_network(online, host,
 
 
 @pytest.mark.parametrize("trouble", ["no such dataset", "the Hub is down"])
-def test_what_the_hub_does_not_give_is_asked_for_once_and_said_in_one_message(online, host, capfd, trouble):
+def test_a_failed_download_is_tried_once_and_gives_one_message(online, host, capfd, trouble):
     """Downloads by themselves try again for half a minute."""
     name = "org/other" if trouble == "no such dataset" else NAME
     online.down = trouble == "the Hub is down"
@@ -216,7 +216,7 @@ def test_models_and_datasets_are_refused_together(online, host):
     assert [problem.key for problem in refusal.value.problems] == ["model.path", KEY]
 
 
-def test_the_chat_file_of_the_pages_is_let_through(host, monkeypatch):
+def test_the_chat_file_of_the_documentation_is_accepted(host, monkeypatch):
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
     text = page.partition("# chat.yaml\n")[2].partition("```")[0]
     (host.directory / "chat.yaml").write_text(text)

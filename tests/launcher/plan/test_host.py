@@ -46,14 +46,14 @@ def test_no_driver_is_no_gpu():
     assert list_gpus("libthis-is-no-driver.so") == ()
 
 
-def test_a_known_machine_is_taken_as_it_is(monkeypatch):
+def test_a_given_machine_is_used_unchanged(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
     result = host.local_host(Machine(2, 3, "made up"))
     assert [gpu.id for gpu in result.gpus] == ["0", "1"]
     assert len(result.cores) == 3
 
 
-def test_this_machine_is_looked_at(monkeypatch):
+def test_this_machine_is_inspected(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     result = host.local_host()
     assert result.gpus == ()
@@ -69,7 +69,7 @@ def test_this_machine_is_looked_at(monkeypatch):
         ({"XDG_CACHE_HOME": "/cache"}, "/cache/huggingface/hub"),
     ],
 )
-def test_the_cache_of_models_is_where_its_owner_puts_it(monkeypatch, variables, folder):
+def test_the_model_cache_follows_its_environment_variables(monkeypatch, variables, folder):
     for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

@@ -109,7 +109,7 @@ DEEPSEEK_V3 = {
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )
-def test_parameters_are_those_of_the_published_model(config, parameters):
+def test_parameter_counts_match_published_models(config, parameters):
     shape = shape_of(config)
     assert shape is not None
     assert shape.parameters() == parameters
@@ -137,7 +137,7 @@ def test_a_critic_has_one_output_and_fewer_layers_may_be_kept():
 
 
 @pytest.mark.parametrize("config", [None, {}, {"model_type": "gpt2", "n_embd": 768}, {"hidden_size": "wide"}])
-def test_what_is_no_such_model_is_not_guessed(config):
+def test_sizes_of_unknown_models_are_not_guessed(config):
     assert shape_of(config) is None
 
 
@@ -147,7 +147,7 @@ def model_folder(folder, config=None):
     return folder
 
 
-def test_a_folder_a_cached_name_and_what_is_missing(tmp_path):
+def test_shapes_are_read_from_a_folder_or_the_cache_or_are_missing(tmp_path):
     host = machine_with()._replace(directory=tmp_path, hub=tmp_path / "hub")
     model_folder(tmp_path / "model")
     cached = tmp_path / "hub" / "models--org--name"
@@ -171,7 +171,7 @@ def test_a_built_in_model_has_the_size_of_its_files():
     assert actor.path == "builtin:tiny-addition"
 
 
-def test_a_built_in_model_that_there_is_not_is_needed_and_missing():
+def test_an_unknown_built_in_model_is_reported_as_missing():
     plan = plan_of("grpo", "actor.path=builtin:tiny")
     (need,) = [need for need in plan.needs if need.key == "actor.path"]
     assert need.reason == "builtin:tiny is not a built-in model; known are builtin:smollm2-135m, builtin:tiny-addition"
@@ -190,7 +190,7 @@ def test_a_rank_holds_master_weights_gradients_and_two_moments(tmp_path):
     assert actor.working == 2 * 2 * 151936 * 1024
 
 
-def test_ranks_share_what_fsdp_and_tensor_parallelism_split(tmp_path):
+def test_ranks_share_memory_that_fsdp_and_tensor_parallelism_split(tmp_path):
     one = memory_of(tmp_path, "actor.backend=fsdp:d1").trainer[0]
     four = memory_of(tmp_path, "actor.backend=fsdp:d2t2", gpus=8).trainer[0]
     assert four.weights == one.weights // 4
@@ -226,7 +226,7 @@ def test_adapters_alone_are_trained_with_lora(tmp_path):
     assert actor.optimizer == 8 * actor.trainable
 
 
-def test_a_reference_model_is_frozen_and_there_only_where_it_is_used(tmp_path):
+def test_a_reference_model_is_frozen_and_counted_only_where_used(tmp_path):
     assert len(memory_of(tmp_path, "actor.kl_ctl=0").trainer) == 1
     actor, ref = memory_of(tmp_path, "actor.kl_ctl=0.1", "actor.backend=fsdp:d1").trainer
     assert (ref.model, ref.gradients, ref.optimizer) == ("ref", 0, 0)
@@ -257,11 +257,11 @@ def test_a_small_cache_type_of_sglang(tmp_path):
     assert server.kv_bytes_per_token == 2 * 28 * 8 * 128
 
 
-def test_servers_that_run_already_are_not_reckoned(tmp_path):
+def test_attached_servers_are_not_counted(tmp_path):
     assert memory_of(tmp_path, "rollout.server_addresses=['h:1']").server is None
 
 
-def test_what_does_not_fit_is_a_warning(tmp_path):
+def test_too_little_memory_is_a_warning(tmp_path):
     folder = model_folder(tmp_path / "big", QWEN3_30B_A3B)
     overrides = (f"actor.path={folder}", "actor.dtype=bfloat16", "actor.backend=fsdp:d1", "rollout.backend=vllm:d1")
     plan = plan_of("grpo", *overrides, gpus=2)
@@ -308,7 +308,7 @@ def test_words_for_sizes():
         (["rollout=embedded", "gconfig.max_tokens=100"], 100),
     ],
 )
-def test_the_longest_sequence_is_what_the_server_takes(tmp_path, overrides, limit):
+def test_the_longest_sequence_is_the_limit_of_the_server(tmp_path, overrides, limit):
     server = memory_of(tmp_path, *overrides).server
     assert server.kv_bytes_longest_sample == limit * server.kv_bytes_per_token
 
@@ -323,7 +323,7 @@ def test_the_longest_sequence_is_what_the_server_takes(tmp_path, overrides, limi
         (["rollout=embedded", "gconfig.max_tokens=40960"], ""),
     ],
 )
-def test_prompts_that_a_server_has_too_little_room_for_are_a_warning(tmp_path, overrides, key):
+def test_prompts_too_long_for_the_server_are_a_warning(tmp_path, overrides, key):
     folder = model_folder(tmp_path / "m")
     plan = plan_of("grpo", f"actor.path={folder}", "train_dataset.max_length=null", *overrides, gpus=2)
     result = [warning for warning in plan.warnings if "a sample may have" in warning]
@@ -343,7 +343,7 @@ def test_prompts_that_a_server_has_too_little_room_for_are_a_warning(tmp_path, o
         (["rollout.server_addresses=['h:1']", "gconfig.max_new_tokens=50000"], "the 40960 positions"),
     ],
 )
-def test_answers_that_leave_no_room_for_a_prompt_stand_against_a_start(tmp_path, overrides, where):
+def test_answers_that_leave_no_room_for_a_prompt_prevent_a_start(tmp_path, overrides, where):
     plan = plan_of("grpo", f"actor.path={model_folder(tmp_path / 'm')}", *overrides, gpus=2)
     reasons = [one.reason for one in plan.cannot_start if one.key == "gconfig.max_new_tokens"]
     assert len(reasons) == bool(where)
@@ -357,7 +357,7 @@ def test_a_model_with_fewer_positions_than_an_engines_default_lowers_it(tmp_path
     assert "the 2048 positions" in reason
 
 
-def test_what_is_offloaded_lies_in_host_memory(tmp_path):
+def test_offloaded_values_count_as_host_memory(tmp_path):
     base = ("actor.backend=fsdp:d1",)
     plain = memory_of(tmp_path, *base).trainer[0]
     moments = memory_of(tmp_path, *base, "actor.optimizer.offload=true")
@@ -370,7 +370,7 @@ def test_what_is_offloaded_lies_in_host_memory(tmp_path):
     assert actor.host == 0
 
 
-def test_adapters_of_modules_that_nobody_knows_have_no_size(tmp_path):
+def test_adapters_of_unknown_modules_have_no_size(tmp_path):
     lora = ("actor.backend=fsdp:d1", "actor.use_lora=true")
     assert memory_of(tmp_path, *lora, "actor.target_modules=[all-linear]").trainer == memory_of(tmp_path, *lora).trainer
     memory = memory_of(tmp_path, *lora, "actor.target_modules=[q_proj,nope]")

@@ -23,7 +23,7 @@ PARTS = (
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_it_is_plain_json_with_every_part(experiment):
+def test_the_plan_is_plain_json_with_every_part(experiment):
     data = plan_of(experiment).to_json()
     assert set(PARTS) <= set(data)
     assert json.loads(json.dumps(data)) == data
@@ -47,7 +47,7 @@ def test_records_have_the_promised_fields():
     assert all({"key", "reason"} <= set(obstacle) for obstacle in data["cannot_start"])
 
 
-def test_changed_says_who_and_what_was_beaten():
+def test_changed_values_name_their_source_and_the_old_value():
     plan = plan_of("grpo", "actor.optimizer.lr=1e-4")
     setting = next(setting for setting in plan.changed if setting.key == "actor.optimizer.lr")
     assert (setting.value, setting.default) == (1e-4, 2e-5)
@@ -56,7 +56,7 @@ def test_changed_says_who_and_what_was_beaten():
     assert "grpo.yaml:" in setting.beaten[0].where
 
 
-def test_a_value_of_the_file_that_a_group_on_the_command_line_beat_is_listed(tmp_path):
+def test_file_values_replaced_by_a_command_line_group_are_listed(tmp_path):
     file = tmp_path / "own.yaml"
     file.write_text(
         "defaults: [actor: tiny, task: addition, _self_]\nexperiment_name: x\nactor:\n  dtype: bfloat16\n", "utf-8"
@@ -122,7 +122,7 @@ def test_the_command_can_be_typed_again():
     assert "'gconfig.stop=[a b]'" in plan.command
 
 
-def test_replace_stands_in_the_command():
+def test_the_command_contains_replace():
     assert "--replace" in plan_of("grpo", replace_existing=True).command
 
 

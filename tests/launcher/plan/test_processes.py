@@ -99,7 +99,7 @@ def test_one_gpu_is_shared():
     assert of_role(plan, "server")[0].gpus == of_role(plan, "trainer")[0].gpus == (0,)
 
 
-def test_gpus_keep_the_names_that_the_user_sees_them_by():
+def test_gpus_keep_the_names_in_cuda_visible_devices():
     host = machine_with(2)._replace(gpus=(Gpu("5"), Gpu("GPU-abc")))
     plan = plan_of("grpo", host=host)
     server, trainer = of_role(plan, "server")[0], of_role(plan, "trainer")[0]
@@ -139,7 +139,7 @@ def test_cores_are_shared_and_threads_follow():
 
 
 @given(st.integers(1, 70), st.integers(0, 9), st.integers(1, 9), st.integers(0, 8), st.integers(0, 8), st.booleans())
-def test_any_machine_seats_everybody(cores, servers, ranks, gpus, episodes, on_gpu):
+def test_any_machine_gets_a_place_for_every_process(cores, servers, ranks, gpus, episodes, on_gpu):
     on_gpu = on_gpu and gpus > 0
     want = PlacementRequest((1 if on_gpu else 0,) * servers, ranks, on_gpu, episodes, False)
     placement = place_processes(want, gpus, machine_with(gpus, cores), loaded("grpo").config.launcher, True)
@@ -173,7 +173,7 @@ def test_each_attached_server_has_a_process_without_a_device():
     assert [port.policy for port in plan.ports if port.process.startswith("server")] == ["bound", "bound"]
 
 
-def test_an_allocation_that_names_servers_leaves_out_those_that_run_already():
+def test_an_allocation_does_not_start_attached_servers_again():
     overrides = ("rollout.backend=auto", "allocation_mode=vllm:d2+fsdp:d2", "rollout.server_addresses=['h:1']")
     plan = plan_of("grpo", *overrides, *BIG_MODEL, gpus=4)
     assert [server.command[-2:] for server in of_role(plan, "server")] == [("--attach", "h:1")]
@@ -210,7 +210,7 @@ def test_variables_that_place_processes_are_the_launchers(name):
     assert all(process.env.get(name) != "7" for process in plan.processes)
 
 
-def test_a_list_of_variables_that_is_none_is_refused():
+def test_an_invalid_list_of_variables_is_refused():
     plan = plan_of("grpo", "launcher.trainer_env_vars='A=1,oops'")
     assert "launcher.trainer_env_vars" in {obstacle.key for obstacle in plan.cannot_start}
     assert parse_list("A=1, B=x=y ,") == {"A": "1", "B": "x=y"}
@@ -232,7 +232,7 @@ def test_ports_by_policy():
     ]
 
 
-def test_ports_that_are_asked_for_count_up():
+def test_explicit_ports_count_up():
     """What others call; an engine behind it listens for its server alone."""
     plan = plan_of("grpo", "rollout.port=9000", "rollout.backend=vllm:d2", *BIG_MODEL, gpus=4)
     assert [port.port for port in plan.ports if port.policy == "fixed"] == [9000, 9001]
@@ -247,7 +247,7 @@ def test_ports_that_are_asked_for_count_up():
         (["rollout.port=90", "weights.broadcast.port=90", "actor.weight_update_mode=nccl"], "weights.broadcast.port"),
     ],
 )
-def test_ports_that_cannot_be(overrides, key):
+def test_impossible_ports_are_refused(overrides, key):
     assert key in {obstacle.key for obstacle in plan_of("grpo", *overrides, gpus=4).cannot_start}
 
 

@@ -21,14 +21,14 @@ def section(lines, title):
     return "\n".join(lines[start + 1 : end])
 
 
-def test_sections_come_in_order_and_next_is_last():
+def test_sections_are_in_order_and_next_is_last():
     lines = lines_of()
     places = [lines.index(title) for title in TITLES]
     assert places == sorted(places)
     assert lines[0] == "grpo: grpo-addition/r0001"
 
 
-def test_what_stands_against_a_start_comes_first():
+def test_obstacles_to_a_start_are_listed_first():
     lines = lines_of("cluster.name_resolve.type=memory", "launcher.env_file=[no.env]", "actor.dtype=bfloat16")
     first = next(index for index, line in enumerate(lines) if line.startswith("cannot start here"))
     assert first < next(index for index, line in enumerate(lines) if line.startswith("warnings"))
@@ -43,7 +43,7 @@ def test_prose_and_tables_stay_within_the_width(width):
         assert all(len(line) <= width for line in section(lines, title).splitlines())
 
 
-def test_colour_only_when_told():
+def test_colour_only_when_requested():
     plan = plan_of("grpo", "cluster.name_resolve.type=memory")
     assert "\033[" not in render(plan)
     assert "\033[" in render(plan, color=True)
@@ -56,7 +56,7 @@ def test_colour_changes_nothing_else():
     assert re.sub(r"\033\[\d+m", "", render(plan, color=True)) == render(plan)
 
 
-def test_a_setting_says_where_what_and_instead_of_what():
+def test_a_setting_shows_its_source_value_and_old_value():
     text = section(lines_of("actor.optimizer.lr=1e-4", width=200), "settings that differ from the default")
     (line,) = (line for line in text.splitlines() if line.startswith("  actor.optimizer.lr "))
     assert "= 0.0001" in line
@@ -87,7 +87,7 @@ def test_the_script_of_slurm_is_shown_whole():
         assert line in text
 
 
-def test_addresses_of_servers_that_run_already_are_shown():
+def test_addresses_of_attached_servers_are_shown():
     assert "generation by 10.0.0.1:80" in render(plan_of("grpo", "rollout.server_addresses=['10.0.0.1:80']"))
 
 

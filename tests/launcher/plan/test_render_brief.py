@@ -30,7 +30,7 @@ def titles(text: str) -> list[str]:
 
 @pytest.mark.parametrize("experiment", SHIPPED)
 @pytest.mark.parametrize("gpus", [0, 1, 8])
-def test_what_is_shipped_fits_on_a_screen(experiment: str, gpus: int) -> None:
+def test_plans_of_shipped_experiments_fit_on_a_screen(experiment: str, gpus: int) -> None:
     plan = plan_of(experiment, gpus=gpus)
     lines = render_brief(plan, width=100).splitlines()
     assert len(lines) <= SCREEN_LINES == 40
@@ -39,7 +39,7 @@ def test_what_is_shipped_fits_on_a_screen(experiment: str, gpus: int) -> None:
     assert plan.warnings == () or gpus
 
 
-def test_what_runs_where_comes_before_the_step_and_what_is_set() -> None:
+def test_placement_comes_before_the_step_and_the_settings() -> None:
     text = render_brief(plan_of("grpo", "actor.lr=1e-4", gpus=4))
     places, step, settings, after = titles(text)[:4]
     assert places.endswith("processes on this machine, including guardian and launcher")
@@ -51,7 +51,7 @@ def test_what_runs_where_comes_before_the_step_and_what_is_set() -> None:
     assert "--dry-run=full" in text.splitlines()[-1]
 
 
-def test_what_the_command_line_says_again_is_shown_as_well() -> None:
+def test_overrides_equal_to_the_file_are_shown() -> None:
     assert "actor.eps_clip=0.2 (as it was)" in render_brief(plan_of("grpo", "actor.eps_clip=0.2"))
 
 
@@ -65,7 +65,7 @@ def test_obstacles_come_first_then_warnings() -> None:
     assert "exit code 2" in shown and "start it" not in shown
 
 
-def test_what_does_not_fit_is_counted_and_said_to_be_elsewhere() -> None:
+def test_omitted_lines_are_counted_with_where_to_see_them() -> None:
     plan: Any = plan_of("grpo")
     many = tuple(PlanProblem(f"key{number:02}", "is wrong " + "and " * 20 + "so on") for number in range(30))
     plan = plan._replace(cannot_start=many, warnings=tuple(f"key{number}: " + "long " * 40 for number in range(20)))
@@ -87,7 +87,7 @@ def test_prose_stays_within_the_width_and_colour_changes_nothing_else(width: int
     assert "\033[" in render_brief(plan, color=True)
 
 
-def test_a_start_says_the_warnings_before_anything_runs(
+def test_a_start_prints_the_warnings_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_warnings_that_do_not_fit_are_counted() -> None:
     assert len(many) == MOST_WARNINGS + 1 and many[-1] == "and 3 more warnings: --dry-run=full"
 
 
-def test_below_a_sweeps_table_is_the_first_plan_and_what_differs_in_others() -> None:
+def test_a_sweep_shows_the_first_plan_and_the_differences_of_others() -> None:
     chosen = (("seed=1",), ("seed=2", *WRONG[:1]), ("seed=3", *WRONG[:1]))
     planned = [
         PlannedPoint(n, f"t-{n}", loaded("grpo", *words), plan_of("grpo", *words)) for n, words in enumerate(chosen)

@@ -41,7 +41,7 @@ def run_of_another(tmp_path: Path) -> Path:
     return run
 
 
-def test_it_is_one_more_process_after_the_servers(tmp_path):
+def test_a_reward_model_is_one_more_process_after_the_servers(tmp_path):
     plan = plan_of("grpo", *words(describe(tmp_path / "judge")))
     assert plan.cannot_start == () and plan.needs == ()
     assert [process.role for process in plan.processes][2:4] == ["server", "reward"]
@@ -56,11 +56,11 @@ def test_it_is_one_more_process_after_the_servers(tmp_path):
     assert "1 reward model server" in " ".join(render(plan).split())
 
 
-def test_other_rewards_have_none():
+def test_other_rewards_have_no_reward_server():
     assert of_role(plan_of("grpo"), "reward") == [] and of_role(plan_of("sft"), "reward") == []
 
 
-def test_it_shares_the_gpu_of_the_first_server_and_says_so(tmp_path):
+def test_a_reward_model_shares_the_first_servers_gpu_with_a_note(tmp_path):
     path = describe(tmp_path / "judge")
     plan = plan_of("grpo", *words(path), gpus=4)
     (reward,) = of_role(plan, "reward")
@@ -71,14 +71,14 @@ def test_it_shares_the_gpu_of_the_first_server_and_says_so(tmp_path):
     assert not any(warning.startswith(KEY) for warning in (*beside.warnings, *plan_of("grpo", *words(path)).warnings))
 
 
-def test_the_batch_script_starts_it_too(tmp_path):
+def test_the_batch_script_starts_the_reward_model(tmp_path):
     slurm = ("cluster=slurm", "cluster.n_gpus_per_node=0", "launcher.slurm.container_type=none")
     plan = plan_of("grpo", *words(describe(tmp_path / "judge")), *slurm)
     script = plan.cluster["script"]
     assert script.index("start server ") < script.index("start reward ") < script.index("start trainer ")
 
 
-def test_a_run_stands_for_its_newest_checkpoint_from_the_first_step_to_the_last(run_of_another, tmp_path):
+def test_a_run_as_reward_model_is_resolved_to_its_newest_checkpoint_once(run_of_another, tmp_path):
     newest = str(run_of_another / "checkpoints" / "step_000020")
     root = f"cluster.fileroot={tmp_path / 'runs'}"
     for name in ("judge/r0001", "r0001", run_of_another):
@@ -90,7 +90,7 @@ def test_a_run_stands_for_its_newest_checkpoint_from_the_first_step_to_the_last(
     assert yaml.safe_load(config_text(message, plan))["reward"]["args"] == {"path": newest}
 
 
-def test_a_run_elsewhere_is_known_by_its_name(run_of_another, tmp_path, monkeypatch):
+def test_a_registered_run_can_be_named(run_of_another, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     register("judge", "r0001", run_of_another)
     assert (run_of_another / CONFIG).is_file()
@@ -100,7 +100,7 @@ def test_a_run_elsewhere_is_known_by_its_name(run_of_another, tmp_path, monkeypa
     ]
 
 
-def test_a_folder_is_taken_as_it_is_written(tmp_path):
+def test_a_folder_path_is_used_as_written(tmp_path):
     describe(tmp_path / "judge")
     plan = plan_of("grpo", *words("judge"), host=machine_with()._replace(directory=tmp_path))
     assert plan.needs == () and KEY not in {resolved.key for resolved in plan.auto}
@@ -115,7 +115,7 @@ def test_a_folder_is_taken_as_it_is_written(tmp_path):
         ("young", "has no complete checkpoint yet"),
     ],
 )
-def test_what_is_no_reward_model_is_refused_before_a_start(tmp_path, path, why):
+def test_a_model_that_is_no_reward_model_is_refused_before_a_start(tmp_path, path, why):
     describe(tmp_path / "speaks", SPEAKS)
     made(tmp_path / "young")
     plan = plan_of("grpo", *words(path), host=machine_with()._replace(directory=tmp_path))
@@ -123,14 +123,14 @@ def test_what_is_no_reward_model_is_refused_before_a_start(tmp_path, path, why):
     assert re.search(why, need.reason), need.reason
 
 
-def test_its_path_must_be_said_and_nothing_else():
+def test_a_reward_model_takes_a_path_and_no_other_argument():
     with pytest.raises(ConfigError, match=r"reward\.args\.path .*is missing; reward\.name=model needs"):
         loaded("grpo", "reward.name=model")
     with pytest.raises(ConfigError, match=r"reward\.args\.pth .*did you mean path"):
         loaded("grpo", "reward.name=model", f"+{KEY}=x", "+reward.args.pth=x")
 
 
-def test_it_is_replaced_when_it_dies():
+def test_a_reward_model_process_is_replaced_when_it_dies():
     policy = RestartPolicy("auto", 1)
     assert [policy.decide("reward/0", -9, True, False).kind for _ in range(2)] == ["replace", "fail"]
     assert RestartPolicy("disabled", 1).decide("reward/0", 1, False, True).kind == "fail"

@@ -68,13 +68,13 @@ def test_a_named_trial_is_used(tmp_path):
     assert all(process.log.startswith(plan.run_dir) for process in plan.processes if process.log)
 
 
-def test_an_empty_directory_is_as_good_as_none(tmp_path):
+def test_an_empty_directory_counts_as_free(tmp_path):
     (tmp_path / "grpo-addition" / "first").mkdir(parents=True)
     directory, _ = directory_of(tmp_path, "trial_name=first")
     assert (directory.state, directory.reason) == ("new", "exists and is empty")
 
 
-def test_a_directory_that_exists_is_refused_with_the_three_ways_on(tmp_path):
+def test_an_existing_directory_is_refused_with_three_options(tmp_path):
     made(tmp_path / "grpo-addition" / "first", 5)
     directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
     assert directory.state == "exists"
@@ -83,7 +83,7 @@ def test_a_directory_that_exists_is_refused_with_the_three_ways_on(tmp_path):
         assert way in reason
 
 
-def test_where_nothing_can_be_resumed_that_is_no_way_on(tmp_path):
+def test_resuming_is_not_offered_without_a_checkpoint(tmp_path):
     run = made(tmp_path / "grpo-addition" / "first")
     (run / "config.yaml").write_text("recover: {mode: disabled}\n")
     _, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
@@ -94,7 +94,7 @@ def test_where_nothing_can_be_resumed_that_is_no_way_on(tmp_path):
     assert "recover.mode=disabled saves nothing to resume from, recover.mode=auto does" in reason
 
 
-def test_recover_goes_on_from_the_newest_complete_checkpoint(tmp_path):
+def test_recover_resumes_from_the_newest_complete_checkpoint(tmp_path):
     made(tmp_path / "grpo-addition" / "first", 5, 20, 10)
     directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=auto")
     assert (directory.state, plan.needs) == ("continues", ())
@@ -109,14 +109,14 @@ def test_recover_without_a_checkpoint(tmp_path):
     assert "recover.mode" in {need.key for need in plan.needs}
 
 
-def test_replace_begins_anew(tmp_path):
+def test_replace_starts_over(tmp_path):
     made(tmp_path / "grpo-addition" / "first", 5)
     directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled", replace_existing=True)
     assert (directory.state, plan.needs) == ("replaced", ())
 
 
 @pytest.mark.parametrize("way", ["{root}/other/theirs", "other/theirs", "theirs"])
-def test_a_run_to_resume_is_found_by_folder_by_both_names_and_by_its_trial(tmp_path, way):
+def test_a_run_to_resume_is_found_by_folder_full_name_or_trial(tmp_path, way):
     made(tmp_path / "other" / "theirs", 3, 8)
     directory, plan = directory_of(tmp_path, f"resume={way.format(root=tmp_path)}")
     assert (directory.state, plan.run_dir) == ("continues", f"{tmp_path}/other/theirs")
@@ -134,7 +134,7 @@ def test_a_step_to_resume_from(tmp_path):
     assert any(result.key == "resume_step" and "0, 3, 8" in result.reason for result in plan.cannot_start)
 
 
-def test_a_trial_that_two_experiments_have_is_not_guessed_and_both_are_listed(tmp_path, monkeypatch):
+def test_an_ambiguous_trial_is_refused_with_both_runs(tmp_path, monkeypatch):
     for name, summary in (("one", '{"outcome": "done", "steps": 7}'), ("two", None)):
         run = made(tmp_path / name / "theirs", 1)
         if summary:
@@ -149,19 +149,19 @@ def test_a_trial_that_two_experiments_have_is_not_guessed_and_both_are_listed(tm
     assert f"    {tmp_path}/two/theirs" in render(plan, width=200)
 
 
-def test_half_written_checkpoints_do_not_count(tmp_path):
+def test_incomplete_checkpoints_do_not_count(tmp_path):
     assert complete_steps(made(tmp_path / "run", 7)) == [7]
     assert complete_steps(tmp_path / "nothing") == []
 
 
-def test_the_users_home_is_written_out(tmp_path, monkeypatch):
+def test_the_home_folder_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     plan = plan_of("grpo", "cluster.fileroot='~/runs'", "trial_name=t", host=machine_with())
     assert plan.run_dir == f"{tmp_path}/runs/grpo-addition/t"
 
 
 @pytest.mark.parametrize(("run", "where"), [("foo", "grpo-addition/foo"), ("other/foo", "other/foo")])
-def test_a_run_to_resume_that_is_not_there_is_named_and_listed(tmp_path, run, where):
+def test_an_unknown_run_to_resume_is_refused_with_the_existing_ones(tmp_path, run, where):
     directory, plan = directory_of(tmp_path, f"resume={run}")
     assert (directory.state, plan.run_dir) == ("missing", f"{tmp_path}/{where}")
     lines = render(plan).splitlines()
@@ -203,24 +203,24 @@ def words(**message):
         ("lora_modules_to_save", "[lm_head]", "[]"),
     ],
 )
-def test_what_a_checkpoint_would_not_fit_is_refused_with_both_values_and_what_to_do(tmp_path, name, now, was):
+def test_a_change_that_does_not_fit_the_checkpoint_is_refused_with_remedy(tmp_path, name, now, was):
     ((key, reason),) = going_on(tmp_path, ADAPTED, *words(**{name: now})).items()
     assert key == f"model.{name.replace('__', '.')}"
     assert f"is {now}, and the checkpoint of step 8 was made with {was}" in reason
     assert f"keep that value, or start a new run from those weights with model.path={tmp_path}/other" in reason
 
 
-def test_what_a_checkpoint_fits_is_let_through(tmp_path):
+def test_changes_that_fit_the_checkpoint_are_accepted(tmp_path):
     assert going_on(tmp_path, ADAPTED, *words(lr="1e-4", lora_alpha="8")) == {}
 
 
-def test_adapters_that_neither_has_are_not_compared_and_all_layers_have_two_names(tmp_path):
+def test_unused_adapters_are_not_compared_and_all_linear_is_one_value(tmp_path):
     assert going_on(tmp_path / "1", {**ADAPTED, "use_lora": False}, "model.lora_rank=16") == {}
     everywhere = {**ADAPTED, "target_modules": ["all-linear"]}
     assert going_on(tmp_path / "2", everywhere, *words(target_modules="[]")) == {}
 
 
-def test_the_same_command_is_held_to_it_too(tmp_path):
+def test_the_same_command_is_checked_against_its_checkpoint(tmp_path):
     run = made(tmp_path / "sft-addition" / "mine", 5)
     (run / "config.yaml").write_text("model: {optimizer: {type: sgd}}\n", "utf-8")
     plan = plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine")
@@ -228,17 +228,17 @@ def test_the_same_command_is_held_to_it_too(tmp_path):
     assert plan_of("sft", f"cluster.fileroot={tmp_path}", "trial_name=mine", replace_existing=True).cannot_start == ()
 
 
-def test_fewer_steps_than_are_done_are_refused_with_both_numbers(tmp_path):
+def test_fewer_steps_than_done_are_refused_with_both_numbers(tmp_path):
     ((key, reason),) = going_on(tmp_path, {}, "total_train_steps=5").items()
     assert key == "total_train_steps" and "is 5" in reason and "8 steps" in reason and "more than 8" in reason
 
 
 @pytest.mark.parametrize("message", [["8"], ["5", "resume_step=3"], ["5", "recover.skip_progress=true"]])
-def test_steps_that_are_yet_to_come_are_let_through(tmp_path, message):
+def test_more_steps_than_done_are_accepted(tmp_path, message):
     assert going_on(tmp_path, {}, f"total_train_steps={message[0]}", *message[1:]) == {}
 
 
-def test_a_run_that_is_running_is_neither_resumed_nor_continued_nor_replaced(tmp_path):
+def test_a_live_run_is_not_resumed_continued_or_replaced(tmp_path):
     """Whether it has a checkpoint or not; its names tell who holds it, and a plan looks at these."""
     run = made(tmp_path / "grpo-addition" / "mine")
     values = loaded("grpo", "trial_name=mine", f"cluster.name_resolve.nfs_record_root={tmp_path}/names")

@@ -66,7 +66,7 @@ def test_a_secret_on_the_command_line_is_not_shown(override):
             assert "a-later-one" not in shown
 
 
-def test_a_beaten_secret_is_not_shown():
+def test_an_overridden_secret_is_not_shown():
     body = f"stats_logger: {{wandb: {{wandb_api_key: {SECRET}}}}}"
     plan = build_plan(load_text(FILE.format(body=body), "stats_logger.wandb.wandb_api_key=another-one"))
     text = json.dumps(plan.to_json())
@@ -81,7 +81,7 @@ def test_the_run_token_travels_by_environment_and_is_not_shown():
             assert process.env["AREAL_LIKE_TOKEN"] == "<secret>"
 
 
-def test_an_env_file_is_named_and_never_read(tmp_path):
+def test_the_plan_names_an_env_file_and_does_not_read_it(tmp_path):
     file = tmp_path / "private.env"
     file.write_text(f"HF_TOKEN={SECRET}\n", "utf-8")
     plan = build_plan(load_text(FILE.format(body=f"launcher: {{env_file: [{file}]}}")), host=machine_with())
@@ -90,7 +90,7 @@ def test_an_env_file_is_named_and_never_read(tmp_path):
     assert SECRET not in text
 
 
-def test_what_is_no_secret_is_shown():
+def test_values_that_are_not_secret_are_shown():
     body = f"launcher: {{env: {{HF_TOKEN: {SECRET}, PLAIN: shown}}}}"
     plan = build_plan(load_text(FILE.format(body=body))).shown()
     trainer = next(process for process in plan.processes if process.role == "trainer")
@@ -117,12 +117,12 @@ def test_numbers_and_switches_are_no_secrets():
     assert [redactor.value("a.token", value) for value in (3, True, None, "")] == [3, True, None, ""]
 
 
-def test_scrubbing_leaves_the_rest_of_a_text():
+def test_redaction_keeps_the_rest_of_a_text():
     assert scrub("override a.api_key=x b.max_new_tokens=5") == "override a.api_key=<secret> b.max_new_tokens=5"
 
 
 @given(st.text(alphabet=st.characters(codec="ascii", categories=("L", "N")), min_size=8, max_size=30))
-def test_a_secret_value_is_found_anywhere_in_a_text(secret):
+def test_a_secret_value_is_redacted_anywhere_in_a_text(secret):
     redactor = Redactor(frozenset({"some.marked"}), {"some": {"marked": secret}})
     assert secret not in redactor.text(f"a {secret} and x={secret}, {secret}")
     assert secret not in str(redactor.value("other", {"deep": [secret, {"er": f"<{secret}>"}]}))

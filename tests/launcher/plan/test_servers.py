@@ -110,7 +110,7 @@ def test_an_override_reaches_the_command_line():
     assert sglang("sglang.cuda_graph_bs=[1,2,4]")["cuda-graph-bs-decode"] == ["1", "2", "4"]
 
 
-def test_vllm_is_made_fit_for_learning():
+def test_vllm_gets_the_flags_that_training_needs():
     result = vllm()
     assert result["model"] == "some/model"
     assert result["logprobs-mode"] == "processed_logprobs"
@@ -125,7 +125,7 @@ def test_weights_reach_vllm_through_its_workers(mode):
     assert vllm(f"actor.weight_update_mode={mode}")["worker-extension-cls"].startswith("areal_like.serving.vllm.")
 
 
-def test_adapters_are_served_at_a_rank_that_vllm_knows():
+def test_adapters_are_served_at_a_rank_that_vllm_supports():
     result = vllm("actor.use_lora=true", "actor.lora_rank=20")
     assert (result["enable-lora"], result["max-lora-rank"]) == (True, "32")
     assert server_of("rollout=vllm", "actor.use_lora=true").env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
@@ -140,7 +140,7 @@ def test_dimensions_are_replicas_and_parallel_sizes():
     assert sglang("rollout.backend=sglang:d1t4p2", gpus=16)["tp-size"] == "4"
 
 
-def test_vllm_on_a_cpu_is_told_its_cores_and_does_without_what_fails_there():
+def test_vllm_on_a_cpu_gets_its_cores_and_no_unsupported_features():
     server = server_of("rollout=vllm", "vllm.enable_chunked_prefill=true", gpus=0)
     result = flags(server.command)
     assert server.env["VLLM_CPU_OMP_THREADS_BIND"] == ",".join(str(core) for core in server.cores)
@@ -152,7 +152,7 @@ def test_vllm_on_a_cpu_is_told_its_cores_and_does_without_what_fails_there():
 
 @pytest.mark.shows_no_effect("vllm.max_seq_len_to_capture", "vllm.swap_space")
 @pytest.mark.parametrize("hint", ["swap_space=8", "max_seq_len_to_capture=100"])
-def test_hints_that_vllm_has_lost_are_named(hint):
+def test_flags_that_vllm_has_removed_are_named(hint):
     plan = plan_of("grpo", *BIG_MODEL, "rollout=vllm", f"vllm.{hint}", gpus=2)
     name = hint.partition("=")[0]
     assert any(warning.startswith(f"vllm.{name}: has no effect") for warning in plan.warnings)
@@ -198,12 +198,12 @@ def test_a_key_of_sglang_is_its_flag(key, value, expected):
     assert expected.items() <= with_value("sglang", key, value).items()
 
 
-def test_expert_parallelism_of_old_is_as_wide_as_the_server():
+def test_legacy_expert_parallelism_spans_the_server():
     assert sglang("sglang.enable_ep_moe=true", "rollout.backend=sglang:d1t2", gpus=4)["ep-size"] == "2"
 
 
 @pytest.mark.shows_no_effect("sglang.enable_fast_load")
-def test_what_sglang_no_longer_does():
+def test_flags_that_sglang_has_removed_are_named():
     plan = plan_of("grpo", *BIG_MODEL, "rollout=sglang", "sglang.torchao_config=int8wo", gpus=2)
     assert "sglang.torchao_config" in {obstacle.key for obstacle in plan.cannot_start}
     plan = plan_of("grpo", *BIG_MODEL, "rollout=sglang", "sglang.enable_fast_load=true", gpus=2)
@@ -230,7 +230,7 @@ def test_adapters_of_the_actor_are_served_by_sglang():
     assert "enable-lora" not in sglang()
 
 
-def test_flags_of_the_users_own_come_last():
+def test_user_flags_come_last():
     own = ("+vllm.extra_args.max_logprobs=5", "+vllm.extra_args.enable_mfu_metrics=true")
     command = server_of("rollout=vllm", *own).command
     assert command[-3:] == ("--max-logprobs", "5", "--enable-mfu-metrics")

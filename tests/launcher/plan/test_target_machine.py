@@ -51,7 +51,7 @@ def test_nothing_of_the_machine_at_hand_is_in_the_plan(capsys, monkeypatch, mode
     assert answer(capsys, *flags) == first
 
 
-def test_it_is_planned_with_what_the_machine_has(capsys, model_config):
+def test_the_plan_uses_the_resources_of_the_target_machine(capsys, model_config):
     plan = answer(capsys, "--for", BIG, "--model-config", str(model_config))
     assert plan["machine"] == {
         "here": False,
@@ -76,7 +76,7 @@ def test_on_cpus_the_servers_get_its_cores_and_memory(capsys):
     assert server["env"]["VLLM_CPU_KVCACHE_SPACE"] == "32"
 
 
-def test_what_a_cluster_is_asked_for_must_be_there(capsys):
+def test_requested_resources_must_exist_on_the_target_machine(capsys):
     """Of each node: 8 GPUs' worth of cores and memory."""
     for cluster in ("slurm", "ray"):
         plan = answer(capsys, "--for", "gpus=8,cores=32,memory=128G,nodes=2", f"cluster={cluster}")
@@ -85,7 +85,7 @@ def test_what_a_cluster_is_asked_for_must_be_there(capsys):
         assert "and that machine has 128 GiB" in reasons["launcher.trainer_mem_per_gpu"]
 
 
-def test_a_machine_that_has_too_little_is_called_that_machine(capsys):
+def test_messages_name_the_target_machine(capsys):
     plan = answer(capsys, "--for", "gpus=2,cores=8,nodes=1", "allocation_mode=vllm:d2+fsdp:d2")
     assert any("has 2 GPUs (--for)" in need["reason"] for need in plan["needs"])
     plan = answer(capsys, "--for", "gpus=2,cores=8", "allocation_mode=vllm:d2+fsdp:d2", "cluster.n_gpus_per_node=4")
@@ -111,12 +111,12 @@ def test_a_machine_that_has_too_little_is_called_that_machine(capsys):
         (",", "--for: '' is unknown"),
     ],
 )
-def test_what_is_wrong_with_the_description_is_said_of_the_flag(capsys, text, message):
+def test_an_invalid_description_is_reported_for_its_flag(capsys, text, message):
     lines = refused(capsys, "--config", "grpo.yaml", "--dry-run", f"--for={text}").splitlines()
     assert any(line.replace(" [command line]", "").startswith(message) for line in lines), lines
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_errors_are_reported_at_once():
     with pytest.raises(ConfigError) as caught:
         parse_machine("gpus=x,cores=y,colour=red")
     assert len(caught.value.problems) == 3
@@ -128,11 +128,11 @@ def test_sizes_have_the_units_of_memory():
 
 
 @pytest.mark.parametrize("flag", [("--for", "cores=8"), ("--model-config", "config.json")])
-def test_both_are_for_a_dry_run_alone(capsys, flag):
+def test_both_flags_need_dry_run(capsys, flag):
     assert f"{flag[0]} [command line]: is only for a plan" in refused(capsys, "--config", "grpo.yaml", *flag)
 
 
-def test_the_number_of_nodes_is_said_once(capsys):
+def test_the_number_of_nodes_may_be_given_only_once(capsys):
     text = refused(capsys, *WORDS, "--for", BIG, "cluster.n_nodes=4")
     assert text == "--for: nodes=2, and cluster.n_nodes=4; leave one of them out\n"
 
@@ -146,7 +146,7 @@ def test_the_number_of_nodes_is_said_once(capsys):
         ("{}", "does not describe a model"),
     ],
 )
-def test_what_is_no_model_config_is_refused(capsys, tmp_path, content, message):
+def test_an_invalid_model_config_is_refused(capsys, tmp_path, content, message):
     file = tmp_path / "config.json"
     if content is not None:
         file.write_text(content, encoding="utf-8")
@@ -154,17 +154,17 @@ def test_what_is_no_model_config_is_refused(capsys, tmp_path, content, message):
     assert text.startswith(f"--model-config: {file} ") and message in text
 
 
-def test_another_model_that_is_here_can_give_the_sizes(capsys):
+def test_another_local_model_can_provide_the_sizes(capsys):
     memory = answer(capsys, "--for", BIG, "--model-config", "builtin:smollm2-135m")["memory"]
     assert memory["trainer"][0]["parameters"] == pytest.approx(134_500_000, rel=0.01) and not memory["unknown"]
 
 
-def test_an_unknown_size_names_the_flag_that_tells_it(capsys):
+def test_an_unknown_size_names_the_flag_that_sets_it(capsys):
     (unknown,) = answer(capsys, "--for", BIG)["memory"]["unknown"]
     assert unknown.startswith("actor.path: some/model is neither") and "--model-config FILE" in unknown
 
 
-def test_a_sweep_is_planned_for_it_too(capsys, model_config):
+def test_a_sweep_can_be_planned_for_a_target_machine(capsys, model_config):
     words = ("--multirun", "--for", BIG, "--model-config", str(model_config), "actor.lr=1e-5,1e-4")
     assert main([*WORDS, *words]) == 0
     plans = json.loads(capsys.readouterr().out)

@@ -15,12 +15,12 @@ from tests.support.planning import load_text, loaded, plan_of
 FOLLOWS = {"actor.temperature": "gconfig.temperature", "ref.temperature": "actor.temperature"}
 
 
-def test_the_keys_that_say_another_one_s_value_are_found():
+def test_keys_that_repeat_the_value_of_another_are_found():
     tree = {"a": {"b": "${c.d}", "e": "x-${c.d}", "f": [1]}, "c": {"d": 1}, "g": "${temperature}"}
     assert dict(whole_references(tree)) == {"a.b": "c.d", "g": "gconfig.temperature"}
 
 
-def test_what_follows_a_changed_key_follows_it_again_and_so_do_its_own_followers():
+def test_dependent_keys_follow_a_changed_key_transitively():
     values = {"gconfig": {"temperature": 0.5}, "actor": {"temperature": 0.5}, "ref": {"temperature": 0.5}}
     for name in ("temperature", "gconfig.temperature"):
         assert dependent_overrides(values, FOLLOWS, [f"{name}=0.9"]) == [
@@ -30,21 +30,21 @@ def test_what_follows_a_changed_key_follows_it_again_and_so_do_its_own_followers
     assert dependent_overrides(values, FOLLOWS, ["seed=2"]) == []
 
 
-def test_what_has_a_value_of_its_own_keeps_it():
+def test_a_key_with_an_independent_value_keeps_it():
     values = {"gconfig": {"temperature": 0.5}, "actor": {"temperature": 0.7}}
     assert dependent_overrides(values, FOLLOWS, ["gconfig.temperature=0.9"]) == []
     values["actor"]["temperature"] = 0.5
     assert dependent_overrides(values, FOLLOWS, ["gconfig.temperature=0.9", "actor.temperature=0.8"]) == []
 
 
-def test_how_devices_are_shared_out_follows_what_a_role_is_told():
+def test_allocation_mode_becomes_auto_when_a_backend_changes():
     assert allocation_override(["seed=2"]) == []
     assert allocation_override(["seed=2", "model.backend=fsdp:d1"]) == ["allocation_mode=auto"]
     assert allocation_override(["actor.backend=fsdp:d1", "allocation_mode=embedded:d1+fsdp:d1"]) == []
 
 
 @pytest.mark.parametrize("place", ["run", "copy", "run of before"])
-def test_the_file_of_a_run_starts_the_like_of_it_with_other_facts(tmp_path, place):
+def test_the_file_of_a_run_starts_a_similar_run_with_overrides(tmp_path, place):
     """Its own file says each fact and its copies: in a run's directory all copies follow, in any other file those that
     must agree."""
     first = loaded("grpo", "trial_name=first")
@@ -63,6 +63,6 @@ def test_the_file_of_a_run_starts_the_like_of_it_with_other_facts(tmp_path, plac
     assert load(file, dependents={**DEPENDENT_KEYS, **recorded_references(file)}).config.actor.trial_name == "first"
 
 
-def test_a_copy_with_a_value_of_its_own_is_still_a_contradiction():
+def test_a_copied_key_with_another_value_is_a_contradiction():
     with pytest.raises(ConfigError, match=r"actor\.trial_name .*must agree"):
         load_text("experiment_name: a\ntrial_name: b\nactor: {trial_name: c}\n", "trial_name=d")

@@ -41,7 +41,7 @@ def against(run: Run, *words: str) -> dict[str, str]:
     return {obstacle.key: obstacle.reason for obstacle in result}
 
 
-def test_only_what_is_another_folder_counts(tmp_path):
+def test_only_other_folders_are_linked(tmp_path):
     assert other_roots(loaded("sft").config, tmp_path) == {}
     same = ("saver.fileroot=runs/../runs/", f"recover.fileroot={tmp_path}/runs", "evaluator.fileroot=/else")
     assert other_roots(loaded("sft", *same).config, tmp_path) == {"evaluator": Path("/else")}
@@ -63,11 +63,11 @@ def test_a_folder_that_is_taken_is_not_shared(begun, tmp_path):
     assert again.trackers == tmp_path / "tracked" / "sft-addition" / "t.2" / "trackers"
 
 
-def test_what_has_its_links_goes_on(begun):
+def test_a_run_with_its_links_is_resumed(begun):
     assert against(begun, *ROOTS) == {}
 
 
-def test_a_part_that_is_wanted_elsewhere_or_gone_stands_against_going_on(begun, tmp_path):
+def test_a_moved_or_missing_linked_folder_prevents_resuming(begun, tmp_path):
     result = against(begun, *ROOTS, "saver.fileroot=other", "evaluator.fileroot=other")
     assert set(result) == {"saver.fileroot", "evaluator.fileroot"}
     assert all(reason.endswith("leave it out") for reason in result.values())
@@ -75,14 +75,14 @@ def test_a_part_that_is_wanted_elsewhere_or_gone_stands_against_going_on(begun, 
     assert "mount that disk" in against(begun, *ROOTS)["saver.fileroot"]
 
 
-def test_what_is_left_out_stays_where_the_links_lead(begun, tmp_path):
+def test_omitted_folder_keys_keep_the_linked_folders(begun, tmp_path):
     assert against(begun) == {}
     kept = list(kept_folder_warnings(loaded("sft").config, begun.directory, begun.cwd))
     assert f"recover.fileroot: this run has its resume in {begun.resume_states}, and keeps them there" in kept
     assert len(kept) == 3 and not list(kept_folder_warnings(loaded("sft", *ROOTS).config, begun.directory, begun.cwd))
 
 
-def test_a_disk_that_is_gone_is_all_that_is_told(begun, tmp_path):
+def test_a_missing_disk_is_the_only_problem_reported(begun, tmp_path):
     (begun.directory / "config.yaml").write_text("experiment_name: sft-addition\n")
     (tmp_path / "kept").rename(tmp_path / "away")
     gone = f"{begun.directory}/checkpoints leads to {tmp_path}/kept/sft-addition/t/checkpoints"
@@ -104,7 +104,7 @@ def test_a_disk_that_is_gone_is_all_that_is_told(begun, tmp_path):
         ("/runs/sft-addition", "cluster.fileroot"),
     ],
 )
-def test_what_cannot_be_written_is_told_by_the_key_of_its_folder(place, key):
+def test_an_unwritable_linked_folder_is_named_by_its_key(place, key):
     roots = ("saver.fileroot=/proc/foo", "recover.fileroot=/kept/below", "fileroot=/runs")
     config = loaded("sft", *roots, "cluster.name_resolve.nfs_record_root=/names").config
     error = OSError(errno.ENOENT, "No such file or directory", place)
@@ -114,7 +114,7 @@ def test_what_cannot_be_written_is_told_by_the_key_of_its_folder(place, key):
     assert full.startswith("cluster.fileroot: /runs/sft-addition/t: No space") and "make room there" in full
 
 
-def test_a_start_that_is_given_back_leaves_none_of_its_folders(begun, tmp_path):
+def test_a_discarded_start_removes_its_linked_folders(begun, tmp_path):
     assert holds_no_work(begun.directory)
     (begun.resume_states / "state").write_text("something")
     assert not holds_no_work(begun.directory)
@@ -122,7 +122,7 @@ def test_a_start_that_is_given_back_leaves_none_of_its_folders(begun, tmp_path):
     assert [path.name for path in (tmp_path / "kept").rglob("*")] == ["sft-addition"]
 
 
-def test_a_folder_that_cannot_be_written_into_is_told_by_its_key(tmp_path):
+def test_a_path_below_a_file_is_refused_by_its_key(tmp_path):
     (tmp_path / "file").write_text("")
     host = machine_with()._replace(directory=tmp_path)
     plan = plan_of("sft", f"saver.fileroot={tmp_path}/file/below", host=host)
@@ -141,24 +141,24 @@ def checkpoint(begun):
     return folder
 
 
-def test_what_is_on_another_disk_is_part_of_the_manifest(checkpoint, begun):
+def test_files_on_another_disk_are_in_the_manifest(checkpoint, begun):
     assert checkpoint_problems(checkpoint) == []
     (begun.resume_states / "step_000001" / "trainer.json").write_bytes(b"[]")
     assert checkpoint_problems(checkpoint) == ["step_000001/resume/trainer.json has other content than was written"]
 
 
-def test_nothing_is_left_on_another_disk(checkpoint, begun):
+def test_discarding_removes_checkpoints_on_another_disk(checkpoint, begun):
     _remove(checkpoint)
     assert list(begun.checkpoints.iterdir()) == list(begun.resume_states.iterdir()) == []
 
 
-def test_nor_by_a_process_that_died_on_the_way(checkpoint, begun):
+def test_leftovers_of_a_killed_process_are_removed_on_another_disk(checkpoint, begun):
     checkpoint.rename(checkpoint.with_name(".step_000001.half"))
     _remove_leftovers(begun.checkpoints)
     assert list(begun.checkpoints.iterdir()) == list(begun.resume_states.iterdir()) == []
 
 
-def test_a_kept_checkpoint_loses_its_resume_state_there(checkpoint, begun):
+def test_a_kept_checkpoint_loses_its_resume_state_on_another_disk(checkpoint, begun):
     from areal_like.training.checkpoint import _discard
 
     for path in drop_resume_parts(checkpoint):

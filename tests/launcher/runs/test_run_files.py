@@ -55,7 +55,7 @@ def test_its_config_yaml_composes_again_to_the_same(tmp_path):
     assert again.experiment == "grpo"
 
 
-def test_what_a_start_was_told_to_resume_is_not_written_into_the_run(tmp_path):
+def test_resume_options_are_not_written_into_the_run(tmp_path):
     loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", "resume=x", "resume_step=3"])
     message = yaml.safe_load(config_text(loaded, build_plan(loaded)))
     assert (message["resume"], message["resume_step"]) == (None, None)
@@ -72,7 +72,7 @@ def test_no_file_holds_a_secret(tmp_path, monkeypatch):
     assert "${oc.env:OWN_API_KEY}" in (directory / "config.yaml").read_text()
 
 
-def test_the_provenance_says_who_said_a_value_and_what_it_beat(tmp_path):
+def test_the_provenance_names_the_source_and_the_overridden_value(tmp_path):
     loaded, plan, _ = described(tmp_path, "actor.lr=1e-4")
     message = yaml.safe_load(provenance_text(loaded, plan))
     entry = message["actor.optimizer.lr"]
@@ -81,7 +81,7 @@ def test_the_provenance_says_who_said_a_value_and_what_it_beat(tmp_path):
     assert message["actor.attn_impl"]["from"] == "auto" and message["actor.attn_impl"]["because"]
 
 
-def test_what_a_further_start_would_write_over_is_kept(tmp_path):
+def test_files_that_a_new_start_would_overwrite_are_kept(tmp_path):
     loaded, plan, directory = described(tmp_path)
     before = {}
     for attempt, seed in ((1, 1), (3, 9), (4, 9)):
@@ -111,14 +111,14 @@ def _seeded(seed: int, text: str) -> str:
     return f"{text}\nseed {seed}\n"
 
 
-def test_a_start_that_was_cut_short_does_not_write_over_what_is_kept(tmp_path):
+def test_an_interrupted_start_does_not_overwrite_kept_files(tmp_path):
     path, kept = tmp_path / "command.txt", tmp_path / "command.until-attempt-1.txt"
     for text in ("one", "two", "three"):
         replace_with_backup(path, text, kept)
     assert (path.read_text(), kept.read_text()) == ("three", "one")
 
 
-def test_a_whole_start_writes_down_what_it_ran_on(tmp_path):
+def test_a_complete_start_records_its_environment(tmp_path):
     subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
     name = ["-c", "user.name=a", "-c", "user.email=a@b"]
     (tmp_path / "mine.py").write_text("before\n")

@@ -45,7 +45,7 @@ def claimed(directory: Path, is_new: bool = True) -> LockedRun:
     return LockedRun(None, Started(directory), None, StartPoint(1, 0, None), (), is_new)  # type: ignore[arg-type]
 
 
-def test_it_is_gone_and_forgotten(directory):
+def test_an_unused_run_is_removed_and_unregistered(directory):
     assert [run.directory for run in registered_runs()] == [directory]
     assert discard_unused_run(claimed(directory), REFUSED)
     assert not directory.exists() and not list(registered_runs())
@@ -61,7 +61,7 @@ def test_it_is_gone_and_forgotten(directory):
         RunEnding("refused", 2, "episodes/0 failed (exit code 2)"),
     ],
 )
-def test_what_ended_otherwise_or_has_its_reason_in_a_log_stays(directory, ending):
+def test_a_run_with_another_ending_or_a_log_is_kept(directory, ending):
     assert not discard_unused_run(claimed(directory), ending)
     assert (directory / "config.yaml").is_file()
 
@@ -79,7 +79,7 @@ def test_a_directory_that_was_there_before_stays(directory):
     assert directory.is_dir()
 
 
-def test_a_run_that_has_gone_back_once_stays(directory):
+def test_a_run_that_was_recovered_once_is_kept(directory):
     write_start_point(directory, StartPoint(2, 0, None))
     assert not discard_unused_run(claimed(directory), REFUSED)
 
@@ -91,7 +91,7 @@ def test_a_run_that_has_gone_back_once_stays(directory):
         *("notes.txt", "results/mine.csv", "rollouts/step_000001.jsonl"),
     ],
 )
-def test_what_somebody_could_want_keeps_it(directory, name):
+def test_a_run_with_any_work_is_kept(directory, name):
     (directory / name).parent.mkdir(parents=True, exist_ok=True)
     (directory / name).write_text("work")
     assert not holds_no_work(directory)

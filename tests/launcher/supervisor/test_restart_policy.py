@@ -34,7 +34,7 @@ def test_recovering_has_an_end_that_a_checkpoint_puts_off_and_a_step_does_not():
     assert kinds(policy, "trainer/0") == ["recover"]
 
 
-def test_with_recovery_off_servers_are_replaced_all_the_same():
+def test_without_recovery_servers_are_still_replaced():
     policy = RestartPolicy("disabled", 3)
     assert kinds(policy, "server/0", "trainer/0") == ["replace", "fail"]
 
@@ -61,5 +61,5 @@ def test_exits_with_code_0_are_counted_across_steps_of_others():
     assert kinds(RestartPolicy("auto", 3), "episodes/0", code=0, ready=False, first=True) == ["fail"]
 
 
-def test_a_bad_configuration_is_one_whoever_finds_it_and_whenever():
+def test_a_configuration_error_ends_a_run_in_any_process_at_any_time():
     assert kinds(RestartPolicy("auto", 3), "episodes/0", "trainer/0", code=2) == ["refuse", "refuse"]

@@ -66,7 +66,7 @@ def test_where_all_are_damaged_it_begins_at_the_start_and_all_are_named(tmp_path
     assert ["step 4" in back.messages[0], "step 2" in back.messages[1]] == [True, True]
 
 
-def test_what_is_asked_for_bounds_what_is_taken(tmp_path):
+def test_a_requested_step_limits_the_chosen_checkpoint(tmp_path):
     run = run_in(tmp_path)
     for step in (2, 4, 6):
         checkpoint(run, step)
@@ -74,7 +74,7 @@ def test_what_is_asked_for_bounds_what_is_taken(tmp_path):
     assert roll_back(run, attempt=2, began=2, at_most=4).step == 4
 
 
-def test_skip_progress_counts_anew_from_the_checkpoint_s_weights(tmp_path):
+def test_skip_progress_counts_from_0_with_the_checkpoints_weights(tmp_path):
     run = run_in(tmp_path, skip_progress=True)
     checkpoint(run, 6)
     back = roll_back(run, attempt=2, began=2)
@@ -83,7 +83,7 @@ def test_skip_progress_counts_anew_from_the_checkpoint_s_weights(tmp_path):
     assert any("recover.skip_progress" in message for message in back.messages)
 
 
-def test_what_was_skipped_once_is_not_skipped_again_by_a_recovery(tmp_path):
+def test_a_recovery_does_not_skip_again(tmp_path):
     run = run_in(tmp_path, skip_progress=True)
     checkpoint(run, 6)
     roll_back(run, attempt=2, began=2)
@@ -110,6 +110,6 @@ def test_without_it_steps_count_on(tmp_path):
     assert not run.skips("progress")
 
 
-def test_a_checkpoint_says_which_attempt_wrote_it(tmp_path):
+def test_a_checkpoint_records_the_attempt_that_wrote_it(tmp_path):
     assert attempt_of(checkpoint(run_in(tmp_path), 4, attempt=3)) == 3
     assert attempt_of(tmp_path / "none") == 0

@@ -44,7 +44,7 @@ def still(seconds, *steps_s):
 WAITS = Log("trainer", line(15, "still waiting for batch 5 from rollout/0: 10 s of 3600 s (rollout.request_timeout)"))
 
 
-def test_after_a_while_without_a_step_it_is_said_once_who_waits_for_what():
+def test_a_stall_is_reported_once_with_what_each_process_waits_for():
     assert still(STALL_S - 1, 50, 1).report_lines([WAITS]) == []
     stillness = still(STALL_S + 4, 50, 1)
     messages = stillness.report_lines([WAITS, Log("rollout")])
@@ -58,7 +58,7 @@ def test_after_a_while_without_a_step_it_is_said_once_who_waits_for_what():
     assert stillness.report_lines([WAITS]), "after a further step it is reported again"
 
 
-def test_the_first_step_takes_longer_and_so_does_each_where_steps_are_long():
+def test_the_first_step_and_long_steps_have_a_longer_limit():
     assert still(FIRST_STEP_S - 1).report_lines([WAITS]) == []
     assert still(FIRST_STEP_S + 1).report_lines([WAITS]) != []
     assert still(80, 60, 30).report_lines([WAITS]) == []
@@ -69,7 +69,7 @@ def test_the_first_step_takes_longer_and_so_does_each_where_steps_are_long():
     assert again.report_lines([WAITS]) == [], "processes that were started again have a first step before them"
 
 
-def test_the_newest_warning_is_told_with_who_gave_it_and_when():
+def test_the_newest_warning_is_shown_with_its_process_and_time():
     worker = Log(
         "episodes",
         line(500, "lease 1.1 failed: one thing", "WARNING"),

@@ -24,17 +24,17 @@ def words_at(ages, *lines):
     return message
 
 
-def test_a_start_of_the_usual_length_says_nothing():
+def test_a_start_of_the_usual_length_prints_nothing():
     assert words_at([5, 10, 20, REPORT_INTERVAL_S - 1], "loading") == [[]] * 4
 
 
-def test_a_longer_one_says_what_is_awaited_once_in_a_while():
+def test_a_longer_start_prints_what_it_waits_for_at_intervals():
     message = words_at(range(0, 100), "loading")
     assert [second for second, lines in enumerate(message) if lines] == [30, 60, 90]
     assert message[30] == [f"  waiting for server/0 (30 s of {LIMIT}): loading"]
 
 
-def test_who_was_started_anew_has_its_own_time():
+def test_a_restarted_process_has_a_new_time_limit():
     awaited = StartupProgress(LIMIT, lambda: 500.0)
     assert awaited.report_lines([Child("loading", age_s=2.0)]) == []
 

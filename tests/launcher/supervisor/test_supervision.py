@@ -64,7 +64,7 @@ def test_without_recovery_a_dead_trainer_is_the_end(tmp_path):
     assert leftover_processes(tmp_path) == {}
 
 
-def test_a_failure_that_a_process_explains_is_told_in_its_words(tmp_path):
+def test_the_message_of_a_failed_process_is_printed(tmp_path):
     words = "reward.name: it raised 32 times"
     ended = start_fake_run(
         tmp_path, faults={"rollout/0 1.1": {"after_s": 0.2, "do": f"fail {words}"}}, step_s=30
@@ -74,14 +74,14 @@ def test_a_failure_that_a_process_explains_is_told_in_its_words(tmp_path):
     assert "rollout/0 of attempt" not in ended.err, "what it says itself needs no log"
 
 
-def test_what_every_attempt_would_meet_again_is_the_end_of_the_first(tmp_path):
+def test_a_final_failure_is_not_retried(tmp_path):
     words = "checkpoints: a checkpoint could not be written: No space left on device"
     ended = start_fake_run(tmp_path, faults={"trainer/0 1.1": {"step": 3, "do": f"give_up {words}"}}).wait()
     assert (ended.code, ended.summary["attempts"]) == (1, 1), ended
     assert words in ended.err
 
 
-def test_a_bad_configuration_found_late_is_its_message_and_leaves_no_trial(tmp_path):
+def test_a_configuration_error_found_late_leaves_no_trial(tmp_path):
     words = "task.name: mine.py has an error in line 3"
     ended = start_fake_run(tmp_path, faults={"episodes/0 1.1": {"do": f"refuse {words}"}}, step_s=30).wait()
     trial = tmp_path / "runs" / "grpo-addition" / "r0001"
@@ -100,7 +100,7 @@ def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_p
     assert message["trial_name"]["from"] == "override trial_name=mine"
 
 
-def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_path):
+def test_a_process_that_is_never_ready_is_named_with_limit_and_log_tail(tmp_path):
     ended = start_fake_run(
         tmp_path, "rollout.setup_timeout=5", faults={"server/0 1.1": {"do": "hang"}}, step_s=30
     ).wait()
@@ -110,7 +110,7 @@ def test_who_is_never_ready_is_named_with_the_limit_and_the_end_of_its_log(tmp_p
     assert "rollout/0 ready" in ended.out
 
 
-def test_ctrl_c_once_ends_with_a_checkpoint_that_the_same_command_goes_on_from(tmp_path):
+def test_ctrl_c_once_writes_a_checkpoint_that_the_same_command_resumes(tmp_path):
     run = start_fake_run(tmp_path, "trial_name=t", steps=1000)
     run.until_output("rollout/0 ready")
     run.until("metrics/trainer-0.jsonl")
@@ -128,7 +128,7 @@ def test_ctrl_c_once_ends_with_a_checkpoint_that_the_same_command_goes_on_from(t
     assert again.log("trainer-0.attempt-2.log")
 
 
-def test_ctrl_c_before_the_first_step_ends_at_once_as_there_is_nothing_to_save(tmp_path):
+def test_ctrl_c_before_the_first_step_ends_at_once(tmp_path):
     run = start_fake_run(tmp_path, step_s=60)
     run.until_output("rollout/0 ready")
     run.process.send_signal(signal.SIGINT)
@@ -150,7 +150,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path):
     assert leftover_processes(tmp_path) == {}
 
 
-def test_without_recovery_a_stop_says_what_is_saved_and_gives_no_refused_advice(tmp_path):
+def test_without_recovery_a_stop_names_what_is_saved_and_a_valid_command(tmp_path):
     words = ("trial_name=t", "recover.mode=disabled")
     run = start_fake_run(tmp_path, *words, steps=1000, resumable=False)
     run.until_output("rollout/0 ready")
@@ -182,7 +182,7 @@ def test_a_scheduler_that_ends_the_job_gets_a_checkpoint_and_75(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["guardian", "launcher", "trainer/0"])
-def test_whoever_is_killed_nothing_is_left(name, tmp_path):
+def test_a_killed_launcher_or_guardian_leaves_no_process(name, tmp_path):
     run = start_fake_run(tmp_path, "recover.retries=0", steps=1000, faults={"episodes/0 1.1": {"do": "orphan"}})
     run.until("metrics/trainer-0.jsonl")
     memory = memory_of(run.directory)
@@ -240,7 +240,7 @@ def prefix(run):
     return "/".join([getpass.getuser(), *run.directory.parts[-2:]])
 
 
-def test_a_run_that_stands_still_says_once_what_is_waited_for(tmp_path):
+def test_a_stalled_run_prints_once_what_it_waits_for(tmp_path):
     faults = {"trainer/0 1.1": {"step": 3, "do": "wait 5"}}
     ended = start_fake_run(
         tmp_path, steps=6, faults=faults, constants={"launcher.supervisor.stall_detector.STALL_S": 0.5}
@@ -251,7 +251,7 @@ def test_a_run_that_stands_still_says_once_what_is_waited_for(tmp_path):
     assert lines[place + 1].startswith("  trainer/0 is waiting for batch 5 from rollout/0: 20 s of 3600 s"), ended.out
 
 
-def test_what_fails_before_it_is_ready_is_told_at_once_and_not_tried_again(tmp_path):
+def test_a_failure_before_readiness_is_printed_and_not_retried(tmp_path):
     """Also where no logs are wanted: the end of one is shown all the same."""
     faults = {"server/0 1.1": {"do": "say no such model"}}
     ended = start_fake_run(tmp_path, "log.file=false", faults=faults, step_s=30).wait()

@@ -128,7 +128,7 @@ def test_lists_ranges_choices_and_groups_in_the_order_of_hydra() -> None:
     ]
 
 
-def test_every_override_stands_where_the_user_has_put_it() -> None:
+def test_every_override_keeps_its_place() -> None:
     assert points("~actor.ref", "seed=1,2", "actor.path='a,b'", "+launcher.env.X=1") == [
         ["~actor.ref", "seed=1", "actor.path='a,b'", "+launcher.env.X=1"],
         ["~actor.ref", "seed=2", "actor.path='a,b'", "+launcher.env.X=1"],
@@ -185,7 +185,7 @@ def test_the_sweepers_own_params(output: dict[str, Any]) -> None:
 
 
 @needs_optuna
-def test_the_corners_of_what_an_optimizing_sweeper_may_choose() -> None:
+def test_limits_of_the_choices_of_an_optimizing_sweeper() -> None:
     result = plan(
         "hydra/sweeper=optuna", "actor.lr=tag(log,interval(1e-5,1e-4))", "seed=range(1,6)", "rollout=vllm,sglang"
     ).points
@@ -247,7 +247,7 @@ def test_a_sweep_that_makes_no_sense_is_refused(words: list[str], key: str, part
     assert part in refused(*words)[key]
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     assert len(refused("seed=range(3,1)", "rollout=glob(x*)", "actor.lr=interval(1,2)", "n=1,2")) == 3
 
 
@@ -278,7 +278,7 @@ def test_a_secret_is_in_no_record() -> None:
     assert written and "hush" not in "".join([done.out, done.printed, *written])
 
 
-def test_what_a_file_says_to_hydra() -> None:
+def test_hydra_settings_are_separated_from_the_file() -> None:
     content = {
         "defaults": ["_self_", {"actor": "tiny"}, {"override /hydra/launcher": "joblib"}, {"override rollout": "vllm"}],
         "hydra": {"sweep": {"dir": "sweeps/mine"}},
@@ -306,7 +306,7 @@ def test_one_sweeps_root_is_not_on_the_next_search_path() -> None:
 # --- checked before anything starts
 
 
-def test_problems_are_said_once_with_the_points_that_have_them() -> None:
+def test_problems_are_reported_once_with_their_points() -> None:
     def check(overrides: list[str]) -> list[Problem]:
         return [*positive(overrides), Problem("tokenizer_path", "is missing", "grpo.yaml:3")]
 
@@ -338,7 +338,7 @@ def test_the_corners_are_checked_before_an_optimizing_sweep_starts() -> None:
     assert not done.directories
 
 
-def test_a_bound_on_what_is_checked_is_said_and_the_rest_checked_later() -> None:
+def test_a_limit_on_checked_points_is_reported_and_the_rest_checked_later() -> None:
     seen: list[list[str]] = []
 
     def check(overrides: list[str]) -> list[Problem]:
@@ -408,7 +408,7 @@ def test_a_point_that_fails_hides_no_other(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(("code", "state"), [(75, "stopped early"), (130, "interrupted")])
-def test_a_run_that_was_told_to_stop_stops_the_sweep(code: int, state: str) -> None:
+def test_a_stopped_run_stops_the_sweep(code: int, state: str) -> None:
     done = Sweep("seed=1,2,3,4", run=lambda _overrides, _trial, number: PointResult(exit_code=code if number else 0))
     assert done.code == code
     assert [record["state"] for record in done.records()] == ["done", state]
@@ -575,7 +575,7 @@ def test_a_dry_run_plans_every_point_and_leaves_nothing() -> None:
 
 @needs_joblib
 @needs_optuna
-def test_a_dry_run_asks_the_sweeper_but_neither_the_launcher_nor_its_storage() -> None:
+def test_a_dry_run_uses_the_sweeper_but_no_launcher_or_storage() -> None:
     done = Sweep(
         "hydra/launcher=joblib",
         "hydra.launcher.n_jobs=2",

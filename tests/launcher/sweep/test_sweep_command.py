@@ -61,7 +61,7 @@ def test_each_point_is_composed_strictly() -> None:
     ]
 
 
-def test_what_is_wrong_with_a_point_is_said_before_any_starts() -> None:
+def test_an_invalid_point_is_reported_before_any_run_starts() -> None:
     done = strict_sweep("actor.lr=1e-5,-1", "rollout=embedded,vlm", "gconfg.n_samples=3")
     assert done.code == 2
     assert not done.directories
@@ -126,7 +126,7 @@ def test_the_command_refuses_before_anything_starts() -> None:
 @has_command
 @needs_joblib
 @needs_optuna
-def test_the_command_plans_what_an_optimizing_sweeper_asks_for() -> None:
+def test_the_command_plans_points_of_an_optimizing_sweeper() -> None:
     words = ["hydra/launcher=joblib", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3"]
     done = command("-m", "--dry-run", *words, "hydra.sweeper.direction=maximize", "actor.lr=interval(1e-5,1e-4)")
     assert done.returncode == 0, done.stderr
