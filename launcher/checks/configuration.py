@@ -7,7 +7,7 @@ from areal_like.config.allocation.models import trained_models
 from areal_like.config.checks.not_built import not_built_problems
 from areal_like.config.checks.refused import refusal
 from launcher.checks.attached_servers import address_problems
-from launcher.checks.engines import head_size_problems
+from launcher.checks.engines import head_size_problems, update_mode_problems
 from launcher.checks.fake_data import fake_data_problems
 from launcher.checks.parallel_sizes import parallel_size_problems
 from launcher.checks.profiler import profiler_problems
@@ -52,6 +52,7 @@ def configuration_problems(
     if allocation is None or allocation.actor is not None:
         problems += training_problems(loaded.config, batch)
         problems += answer_length_problems(loaded.config, allocation, host)
+        problems += update_mode_problems(loaded.config, allocation)
     for start in starts[:1]:
         problems += [PlanProblem(*pair) for pair in start.problems]
     problems += fake_data_problems(loaded.config, batch)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import starts_servers
+from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.serving.installations import TITLES, Installation, unsupported_version, version_range
 from launcher.plan.host import HostInfo
@@ -87,6 +87,17 @@ def head_size_problems(
     sizes = ", ".join(map(str, CPU_HEAD_SIZES))
     reason = f"its attention heads have size {shape.head_dim}, and vLLM on a CPU supports only {sizes}"
     return [PlanProblem("actor.path", f"{config.actor.path}: {reason}; use rollout=sglang or rollout=embedded")]
+
+
+def update_mode_problems(config: "BaseExperimentConfig", allocation: Allocation | None) -> list[PlanProblem]:
+    """The first weight update would report this only after the first step."""
+    if not generates(config) or config.rollout.update_mode != "keep":
+        return []
+    attached = config.rollout.server_type if config.rollout.server_addresses else None
+    if "sglang" not in (engine_name(config, allocation), attached):
+        return []
+    reason = "keep is not supported by SGLang, which does not report the weight version of each token"
+    return [PlanProblem("rollout.update_mode", f"{reason}; use abort, wait or auto")]
 
 
 def engine_info(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> dict[str, Any] | None:

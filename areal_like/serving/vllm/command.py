@@ -6,6 +6,7 @@ from areal_like.process.run import LOOPBACK
 from areal_like.serving.command_line import ServerCommand, ServerSite, add_extra_flags, boolean_flag
 from areal_like.serving.flag_check import FlagParser
 from areal_like.serving.vllm.auto_values import resolved_value
+from areal_like.serving.vllm.requests import unsupported_temperature
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
@@ -77,6 +78,8 @@ def vllm_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
     else:
         _on_cpu(vllm, site, start)
     _training_flags(config, start)
+    if reason := unsupported_temperature(config.gconfig.temperature, config.gconfig.greedy):
+        start.problems.append(("gconfig.temperature", reason))
     start.without_effect += [f"vllm.{name}" for name, default in REMOVED_KEYS.items() if getattr(vllm, name) != default]
     add_extra_flags("vllm", vllm.extra_args, start, two_way=True)
     return start

@@ -21,15 +21,19 @@ def is_greedy(request: GenerateRequest) -> bool:
     return bool(sampling.get("greedy")) or sampling.get("temperature") == 0
 
 
+def unsupported_temperature(temperature: float, is_greedy: bool) -> str | None:
+    """Why vLLM would not sample with it; None if it does."""
+    if is_greedy or not 0 < temperature < MIN_TEMPERATURE:
+        return None
+    return f"{temperature:g} is below vLLM's minimum; use at least {MIN_TEMPERATURE} (0 takes the likeliest token)"
+
+
 def request_body(request: GenerateRequest, info: EngineInfo) -> dict[str, Any]:
     """For `/inference/v1/generate`, with all end tokens: vLLM would take them from the tokenizer, a trainer takes them
     from the model's configuration. Raises ValueError for what vLLM does differently."""
     sampling = parse_sampling(request.sampling, info.vocab_size)
-    if 0 < sampling.temperature < MIN_TEMPERATURE and not sampling.is_greedy:
-        raise ValueError(
-            f"gconfig.temperature: {sampling.temperature:g} is below vLLM's minimum; use 0 (the likeliest token), or "
-            f"at least {MIN_TEMPERATURE}"
-        )
+    if reason := unsupported_temperature(sampling.temperature, sampling.is_greedy):
+        raise ValueError(f"gconfig.temperature: {reason}")
     max_tokens = max_answer_tokens(sampling, len(request.prompt), info.context_length, "vllm.max_model_len")
     parameters = {
         "n": 1 if sampling.is_greedy else request.n,

@@ -156,3 +156,41 @@ def test_gpu_servers_need_an_engine_built_for_gpus():
     for gpus in (0, 2):
         plan_of("grpo", "rollout=vllm", host=machine_with(gpus)._replace(find_engine=note))
     assert list(dict.fromkeys(devices)) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode", "key"),
+    [("sglang", "keep", "rollout.update_mode"), ("sglang", "abort", None), ("vllm", "keep", None)],
+)
+def test_an_update_mode_that_the_engine_lacks_is_refused_before_the_start(engine, mode, key):
+    plan = plan_of("grpo", f"rollout={engine}", f"rollout.update_mode={mode}")
+    assert [problem.key for problem in plan.cannot_start] == ([key] if key else [])
+
+
+@pytest.mark.parametrize(("server_type", "refused"), [("sglang", True), ("auto", False), ("vllm", False)])
+def test_it_is_refused_for_attached_servers_of_a_given_type(server_type, refused):
+    attached = ("rollout.server_addresses=['127.0.0.1:8000']", f"rollout.server_type={server_type}")
+    plan = plan_of("grpo", *attached, "rollout.update_mode=keep")
+    assert ("rollout.update_mode" in {problem.key for problem in plan.cannot_start}) is refused
+
+
+def test_update_mode_keep_is_refused_for_the_engine_that_cannot_keep():
+    from areal_like.serving.sglang.engine import SGLangEngine
+    from areal_like.serving.vllm.engine import VLLMEngine
+
+    assert VLLMEngine.can_keep and not SGLangEngine.can_keep
+
+
+@pytest.mark.parametrize(
+    ("engine", "temperature", "refused"), [("vllm", 0.005, True), ("vllm", 0.01, False), ("embedded", 0.005, False)]
+)
+def test_a_temperature_below_the_minimum_of_vllm_is_refused_before_the_start(engine, temperature, refused):
+    plan = plan_of("grpo", f"rollout={engine}", f"gconfig.temperature={temperature}")
+    reasons = [problem.reason for problem in plan.cannot_start if problem.key == "gconfig.temperature"]
+    assert ["use at least 0.01" in reason for reason in reasons] == ([True] if refused else [])
+
+
+def test_more_stop_texts_than_sglang_supports_are_refused_before_the_start():
+    texts = ",".join(f"stop{number}" for number in range(33))
+    plan = plan_of("grpo", "rollout=sglang", f"gconfig.stop=[{texts}]")
+    assert [problem.key for problem in plan.cannot_start] == ["gconfig.stop"]
