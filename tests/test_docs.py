@@ -403,7 +403,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 
 @pytest.mark.parametrize("page", WRITTEN)
-def test_the_commands_of_a_page_do_what_it_says(page: str, session: Session) -> None:
+def test_the_commands_of_a_page_do_what_it_states(page: str, session: Session) -> None:
     session.work_through(page)
     assert not session.failures, "\n".join(session.failures)
 
@@ -421,7 +421,7 @@ def real_commands() -> list[Any]:
 
 @pytest.mark.xdist_group("ring-2")
 @pytest.mark.parametrize(("page", "command"), real_commands())
-def test_commands_marked_for_real_run_as_they_stand(page: str, command: Command, tmp_path: Path) -> None:
+def test_commands_marked_for_real_run_unchanged(page: str, command: Command, tmp_path: Path) -> None:
     session = Session(tmp_path / "work")
     for block in blocks(page):
         if block.language in ("yaml", "python"):

@@ -247,7 +247,7 @@ def no_api_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("page", "quote"), [(page, quote) for page, quotes in CLAIMS.items() for quote in quotes])
-def test_a_page_tells_what_a_start_does_with_a_key(page: str, quote: str) -> None:
+def test_a_pages_statement_about_a_key_is_true(page: str, quote: str) -> None:
     assert quote in in_one_line(text_of(page)), "no longer on the page: quote the sentence as it is now, or remove it"
     expected, cases = CLAIMS[page][quote]
     for case in cases.split(" | "):
@@ -257,7 +257,7 @@ def test_a_page_tells_what_a_start_does_with_a_key(page: str, quote: str) -> Non
 
 
 @pytest.mark.parametrize("quote", FILES)
-def test_a_page_tells_what_becomes_of_a_file_of_areal(quote: str) -> None:
+def test_a_pages_statement_about_an_areal_file_is_true(quote: str) -> None:
     assert quote in in_one_line(text_of("configuration.md"))
     expected, key, text = FILES[quote]
 

@@ -20,7 +20,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_has_passed_at_this_commit_is_not_run_again(results, capsys):
+def test_stages_passed_at_this_commit_are_not_run_again(results, capsys):
     assert night.main() == 1
     assert json.loads((results / "one.json").read_text())["exit"] == 0
     assert "broken" in capsys.readouterr().out and (results / "two.log").read_text() == "broken\n"
@@ -29,7 +29,7 @@ def test_what_has_passed_at_this_commit_is_not_run_again(results, capsys):
     assert "two ..." in out and "one ..." not in out
 
 
-def test_another_commit_begins_anew(results, monkeypatch, capsys):
+def test_another_commit_starts_over(results, monkeypatch, capsys):
     night.main()
     monkeypatch.setattr(night, "commit", lambda: "def")
     night.main()

@@ -53,7 +53,7 @@ def test_a_name_is_known_exactly_or_by_its_pattern(name: str, known: bool) -> No
     assert (find_metric(name) is not None) == known
 
 
-def test_a_line_is_whole_when_written_and_says_whose_it_is(tmp_path: Path) -> None:
+def test_a_line_is_written_at_once_and_names_its_process(tmp_path: Path) -> None:
     mine = writer(tmp_path, attempt=3)
     mine.write(1, {"train/loss": 0.5, "reward/part/exact": 1})
     mine.write(2, {"train/loss": math.nan, "train/grad_norm": math.inf})
@@ -74,13 +74,13 @@ def test_the_error_of_an_evaluation_is_in_its_line_and_no_metric(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["train/lose", "loss", "time"])
-def test_a_name_that_nobody_explained_is_refused_and_nothing_written(tmp_path: Path, name: str) -> None:
+def test_an_undocumented_metric_is_refused_and_nothing_written(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name}: no such metric"):
         writer(tmp_path).write(1, {"train/loss": 1.0, name: 1.0})
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_the_rest_of_a_half_written_line_is_waited_for(tmp_path: Path) -> None:
+def test_the_rest_of_a_partial_line_is_awaited(tmp_path: Path) -> None:
     path = tmp_path / "trainer-0.jsonl"
     follower = LineFollower(path)
     assert follower.new_lines() == []
@@ -92,7 +92,7 @@ def test_the_rest_of_a_half_written_line_is_waited_for(tmp_path: Path) -> None:
     assert [line["train/loss"] for line in follower.new_lines()] == [0.5]
 
 
-def test_a_broken_line_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_line_is_skipped_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step":1,"train/loss":1.0}\n{"step":2,"tra{"step":2,"train/loss":0.5}\n[]\n{"step":3}\n')
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 3]
@@ -127,7 +127,7 @@ def test_steps_have_no_text_of_their_evaluations(tmp_path: Path) -> None:
     assert merged == {"step": 1, "train/loss": 1.0, "time": 1.0, "eval/due_step": 1, "eval/failed": 0}
 
 
-def test_a_stopwatch_adds_up_by_name_and_begins_anew() -> None:
+def test_a_stopwatch_adds_up_by_name_and_resets() -> None:
     watch = Stopwatch()
     for _ in range(2):
         with watch("train"), watch("forward"):

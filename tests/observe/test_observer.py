@@ -119,7 +119,7 @@ def test_without_a_controller_the_trainer_alone_makes_the_line(tmp_path: Path, m
     ]
 
 
-def test_an_evaluation_is_a_line_of_its_own_whenever_it_comes(scene: Scene) -> None:
+def test_an_evaluation_is_a_separate_line_at_any_time(scene: Scene) -> None:
     scene.write("rollout", 0, eval__score=0.4)
     assert [line["eval/score"] for line in scene.poll()] == [0.4]
     scene.step(1)
@@ -161,7 +161,7 @@ def test_the_error_of_an_evaluation_is_cut_after_its_secrets_are_removed(scene: 
     assert "s3" not in (scene.run.directory / "metrics.jsonl").read_text()
 
 
-def test_values_that_come_after_the_line_of_their_step_are_not_lost(scene: Scene) -> None:
+def test_values_that_arrive_after_the_line_of_their_step_are_kept(scene: Scene) -> None:
     scene.step(1)
     scene.poll()
     scene.write("trainer", 1, perf__checkpoint_s=0.3)
@@ -185,7 +185,7 @@ def test_half_a_step_is_written_at_the_end(scene: Scene) -> None:
     assert scene.trackers[0].calls[-1] == "closed"
 
 
-def test_an_observer_that_begins_again_goes_on_after_what_is_there(scene: Scene) -> None:
+def test_a_restarted_observer_continues_after_the_existing_lines(scene: Scene) -> None:
     scene.step(1)
     scene.write("rollout", 1, eval__score=0.5)
     scene.write("rollout", 2, reward__mean=0.5)
@@ -201,7 +201,7 @@ def test_an_observer_that_begins_again_goes_on_after_what_is_there(scene: Scene)
     assert scene.trackers[1].calls[0] == ("rewind", 1)
 
 
-def test_a_recovery_cuts_back_and_repeated_steps_are_told_again(scene: Scene) -> None:
+def test_a_recovery_removes_later_lines_and_steps_are_written_again(scene: Scene) -> None:
     for step in (1, 2, 3):
         scene.step(step, loss=1.0)
     scene.write("rollout", 2, eval__score=0.5)
@@ -244,7 +244,7 @@ def test_a_cut_that_was_interrupted_is_completed_by_a_second_one(tmp_path: Path)
     assert not [found for found in tmp_path.iterdir() if found.name.startswith(".")]
 
 
-def test_an_observer_that_cannot_write_says_so_and_the_run_goes_on(scene: Scene) -> None:
+def test_an_observer_that_cannot_write_reports_it_and_the_run_continues(scene: Scene) -> None:
     (scene.run.directory / "metrics.jsonl").mkdir()
     scene.step(1)
     scene.observer._try(scene.observer._poll)
@@ -268,7 +268,7 @@ def test_the_thread_follows_while_others_write(tmp_path: Path, monkeypatch: pyte
     assert observer.failure is None
 
 
-def test_what_happens_before_the_first_step_is_told_once(tmp_path: Path) -> None:
+def test_events_before_the_first_step_are_shown_once(tmp_path: Path) -> None:
     calls: list[tuple[str, float]] = []
     ledger = tmp_path / "ledger.jsonl"
     earlier = json.dumps({"event": "submitted", "attempt": 1, "time": 1.0}) + "\n"

@@ -90,7 +90,7 @@ def test_words_are_short(word: str, text: str) -> None:
     assert word == text
 
 
-def test_a_plain_line_says_what_one_looks_at() -> None:
+def test_a_plain_line_shows_the_main_values() -> None:
     out, clock = io.StringIO(), Clock()
     progress = ProgressDisplay(160, 2, stream=out, clock=clock)
     progress.evaluation(0, {"eval/score": 0.45})
@@ -118,7 +118,7 @@ SEVERAL = {
 }
 
 
-def test_what_a_score_between_the_ends_hides_is_said() -> None:
+def test_failures_behind_an_intermediate_score_are_shown() -> None:
     out = io.StringIO()
     progress = ProgressDisplay(160, stream=out, max_failed_share=0.1)
     progress.evaluation(5, {"eval/score": 0.5, "eval/version_min": 5.0, "eval/version_max": 5.0})
@@ -142,7 +142,7 @@ def test_what_a_score_between_the_ends_hides_is_said() -> None:
     assert "  held-out none  " in step
 
 
-def test_the_panel_says_what_the_last_score_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_panel_shows_failures_behind_the_last_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     out, clock = Terminal(), Clock()
     progress = ProgressDisplay(10, 2, stream=out, live=True, clock=clock)
@@ -186,7 +186,7 @@ def test_the_remaining_time_follows_the_last_steps_and_runs_down() -> None:
     assert history.left_s(now + 1000) == 0.0
 
 
-def test_a_recovery_takes_back_what_came_after_the_checkpoint() -> None:
+def test_a_recovery_removes_values_after_the_checkpoint() -> None:
     history = History(10)
     for step in range(1, 7):
         history.add_step(step, {"reward/mean": step / 10}, float(step))
@@ -221,7 +221,7 @@ def test_on_a_terminal_the_view_is_drawn_over_and_other_lines_stay_above(monkeyp
     assert out.shown()[3:] == [*shown[3:], "the end"]
 
 
-def test_what_a_narrow_terminal_cannot_hold_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_cut_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out = Terminal()
     progress = ProgressDisplay(10, stream=out, live=True)
@@ -229,7 +229,7 @@ def test_what_a_narrow_terminal_cannot_hold_is_cut(monkeypatch: pytest.MonkeyPat
     assert max(len(line) for line in out.shown()) == 39
 
 
-def test_a_reader_who_goes_away_does_not_stop_the_run() -> None:
+def test_a_closed_output_does_not_stop_the_run() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as out:
@@ -303,7 +303,7 @@ def test_half_precision_is_allowed_more() -> None:
     assert RunDiagnosis(config(embedded__dtype="bfloat16")).check(1, rare) == [], "the coarser of the two counts"
 
 
-def test_what_was_asked_for_by_name_is_no_sign_before_it_is_large() -> None:
+def test_an_allowed_mismatch_gives_a_warning_only_if_large() -> None:
     values = {"offpolicy/logprob_diff_mean": 0.3, "offpolicy/logprob_diff_max": 5.0, "offpolicy/staleness_max": 0.0}
     mismatched = config(rollout__allow_mismatched_sampling=True)
     assert RunDiagnosis(mismatched).check(1, values) == []
@@ -327,7 +327,7 @@ def test_groups_without_spread_are_no_sign_where_the_baseline_is_not_the_group()
     assert [step for step in range(1, 10) if health.check(step, none)] == [5]
 
 
-def test_a_sign_is_said_when_it_lasts_and_not_at_every_step() -> None:
+def test_a_lasting_symptom_is_reported_once() -> None:
     health = RunDiagnosis(config(actor__reward_norm=group_baseline()))
     equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0}
     reported = [step for step in range(1, 121) if health.check(step, equal)]
@@ -344,12 +344,12 @@ def test_a_sign_is_said_when_it_lasts_and_not_at_every_step() -> None:
         ({"rollout/failed": 1.0}, "1 group failed"),
     ],
 )
-def test_what_went_wrong_once_is_said_at_once(values: dict[str, float], words: str) -> None:
+def test_a_single_failure_is_reported_at_once(values: dict[str, float], words: str) -> None:
     (line,) = RunDiagnosis(config()).check(1, values)
     assert words in line
 
 
-def test_the_live_view_says_what_health_finds() -> None:
+def test_the_live_view_shows_the_diagnosis() -> None:
     out = io.StringIO()
     ProgressDisplay(10, diagnosis=RunDiagnosis(config()), stream=out).step(3, VALUES | {"rollout/failed": 1.0})
     assert out.getvalue().splitlines()[1].startswith("step 3: 1 group failed in every attempt")

@@ -67,7 +67,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return partial(Ended, tmp_path)
 
 
-def test_a_run_that_learnt_says_what_where_and_what_next(ended: Any) -> None:
+def test_a_successful_run_prints_its_score_model_and_next_steps(ended: Any) -> None:
     run = ended()
     run.learnt()
     run.checkpoint(20)
@@ -90,7 +90,7 @@ def test_a_run_that_learnt_says_what_where_and_what_next(ended: Any) -> None:
     assert "●" in text and max(len(line) for line in text.splitlines() if "│" in line) <= 80
 
 
-def test_a_run_that_failed_says_why_and_how_to_go_on(ended: Any) -> None:
+def test_a_failed_run_prints_the_reason_and_how_to_resume(ended: Any) -> None:
     run = ended()
     run.learnt(12)
     checkpoint = run.checkpoint(10)
@@ -115,7 +115,7 @@ def test_suggestions_after_a_resume_start_with_the_first_command(ended: Any) -> 
     assert str(own) not in text
 
 
-def test_what_to_change_has_what_going_on_has_changed(ended: Any) -> None:
+def test_suggested_changes_keep_overrides_of_resumed_attempts(ended: Any) -> None:
     run = ended("sft")
     run.metrics(*({"step": step, "train/loss": 3.0 / step} for step in range(1, 5)))
     own = run.folder / "config.yaml"
@@ -161,7 +161,7 @@ def test_supervised_learning_shows_losses_and_has_one_as_objective(ended: Any) -
     assert "try it   python -m launcher chat runs/adding/r0001\nchange " in text
 
 
-def test_what_random_tokens_made_is_offered_to_nobody(ended: Any) -> None:
+def test_a_model_trained_on_random_tokens_is_not_offered(ended: Any) -> None:
     run = ended("sft")
     fake = "  fake:\n    batch_size: 4\n    seq_len: 32\n"
     text = (run.folder / "config.yaml").read_text()
@@ -180,7 +180,7 @@ def test_the_two_ends_of_a_short_curve_share_no_value(ended: Any, steps: int, sh
     assert f"\nloss {shown}\n" in run.finish()[1]
 
 
-def test_a_reward_model_is_judged_by_how_often_it_is_right_and_says_what_it_is_for(ended: Any) -> None:
+def test_a_reward_model_shows_its_accuracy_and_its_use(ended: Any) -> None:
     run = ended("reward_model")
     lines = [{"step": step, "train/loss": 0.7, "train/accuracy": 0.5 + step / 25} for step in range(1, 11)]
     run.metrics(*lines, {"step": 10, "eval/loss": 0.4, "eval/accuracy": 0.93})
@@ -195,7 +195,7 @@ def test_a_reward_model_is_judged_by_how_often_it_is_right_and_says_what_it_is_f
     assert 'AutoModelForSequenceClassification.from_pretrained("runs/adding/r0001/checkpoints/step_000010")' in code
 
 
-def test_the_objective_is_what_the_configuration_names() -> None:
+def test_the_objective_is_the_configured_metric() -> None:
     lines: list[dict[str, Any]] = [
         {"step": 1, "train/loss": 2.0, "reward/mean": 0.5},
         {"step": 2, "train/loss": None, "reward/mean": 0.6},
@@ -228,7 +228,7 @@ def test_after_a_recovery_a_repeated_evaluation_replaces_the_first() -> None:
     assert found == [(10, 0.2), (15, 0.5), (30, None)]
 
 
-def test_rows_that_failed_stand_beside_the_last_score(ended: Any) -> None:
+def test_failed_rows_are_shown_beside_the_last_score(ended: Any) -> None:
     run = ended()
     run.metrics(evaluated(0, 0.4), {"step": 1, "train/loss": 0.1, "reward/mean": 0.5}, evaluated(1, 0.6, failed=3))
     summary, text = run.finish()
@@ -237,7 +237,7 @@ def test_rows_that_failed_stand_beside_the_last_score(ended: Any) -> None:
     assert "held-out score 0.4 -> 0.6; reward 0.5\nheld-out 0.600 at step 1 (3 of 50 rows failed)\n" in text
 
 
-def test_an_older_score_does_not_stand_for_a_last_one_that_is_missing(ended: Any) -> None:
+def test_a_missing_last_score_is_not_replaced_by_an_older_one(ended: Any) -> None:
     run = ended()
     last = evaluated(1, None, failed=20) | {"eval/error": "ValueError: judge is down"}
     run.metrics(evaluated(0, 0.4), {"step": 1, "train/loss": 0.1, "reward/mean": 0.5}, last)

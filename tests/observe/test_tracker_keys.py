@@ -64,7 +64,7 @@ WANDB: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.shows("stats_logger.wandb.{key}")
 @pytest.mark.parametrize("key", WANDB)
-def test_a_key_of_wandb_is_what_its_run_is_opened_with(opened, key: str) -> None:
+def test_keys_of_wandb_are_passed_to_its_run(opened, key: str) -> None:
     setting, expected = WANDB[key]
     mode = [] if key == "mode" else ["mode=offline"]
     (arguments,) = opened("wandb", *mode, setting).named("init")
@@ -90,7 +90,7 @@ def test_an_id_of_wandb_may_end_with_the_time(opened) -> None:
 
 
 @pytest.mark.shows("stats_logger.wandb.id")
-def test_an_id_of_wandb_is_that_of_a_run_that_goes_on(opened) -> None:
+def test_an_id_of_wandb_continues_that_run(opened) -> None:
     """A run of its own name is new, unless it is this one again."""
     (call,) = opened("wandb", "mode=offline", "id=mine").named("init")
     assert (call["id"], call["resume"]) == ("mine", "allow")
@@ -110,7 +110,7 @@ EXTRAS: dict[str, tuple[str, int, set[str]]] = {
 @pytest.mark.shows("stats_logger.{name}.log_extras.{key}")
 @pytest.mark.parametrize("key", EXTRAS)
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])
-def test_a_key_of_log_extras_says_what_is_sent_besides_metrics(opened, key: str, name: str) -> None:
+def test_log_extras_select_the_extra_values_sent(opened, key: str, name: str) -> None:
     setting, step, expected = EXTRAS[key]
     extras = Extras(step, "train", [{"prompt": "1+1=", "reward": 1.0}], {"reward": [1.0]})
 
@@ -133,7 +133,7 @@ SWANLAB: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.shows("stats_logger.swanlab.{key}")
 @pytest.mark.parametrize("key", SWANLAB)
-def test_a_key_of_swanlab_is_what_its_run_is_opened_with(opened, key: str) -> None:
+def test_keys_of_swanlab_are_passed_to_its_run(opened, key: str) -> None:
     setting, expected = SWANLAB[key]
     mode = [] if key == "mode" else ["mode=offline"]
     (arguments,) = opened("swanlab", *mode, setting).named("init")

@@ -76,7 +76,7 @@ def test_every_tracker_is_off_by_default(run: Run) -> None:
         open_tracker("mlflow", run)
 
 
-def test_wandb_gets_what_the_configuration_says_and_our_step(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_gets_the_configured_values_and_the_step(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     package = Package()
     monkeypatch.setitem(sys.modules, "wandb", package)
     config = run.config.stats_logger.wandb
@@ -101,7 +101,7 @@ def test_wandb_gets_what_the_configuration_says_and_our_step(run: Run, monkeypat
     assert package.named("finish")
 
 
-def test_swanlab_gets_what_the_configuration_says_and_our_step(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swanlab_gets_the_configured_values_and_the_step(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     package = Package()
     console = Package()
     monkeypatch.setitem(sys.modules, "swanlab", package)
@@ -126,7 +126,7 @@ def test_swanlab_gets_what_the_configuration_says_and_our_step(run: Run, monkeyp
 
 
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])
-def test_without_a_key_nobody_is_asked_for_one(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_without_a_key_no_prompt_appears(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     package, warnings = Package(), list[str]()
     monkeypatch.setitem(sys.modules, name, package)
     monkeypatch.setattr(fan_out, "is_installed", lambda package: True)
@@ -176,7 +176,7 @@ class Kept(Tracker):
         self.got.append("closed")
 
 
-def test_a_tracker_that_fails_says_so_once_and_the_others_go_on() -> None:
+def test_a_failing_tracker_is_reported_once_and_the_others_continue() -> None:
     warnings: list[str] = []
     trackers, broken, sound = Trackers(warnings.append, 60), Kept(fails_at=2), Kept()
     trackers.add("broken", lambda: broken)
@@ -229,7 +229,7 @@ def test_a_tracker_that_hangs_holds_up_no_step_and_fills_no_memory() -> None:
     hanging.may_go_on.set()
 
 
-def test_extras_come_after_the_first_step_and_at_their_interval() -> None:
+def test_extras_are_sent_after_the_first_step_and_at_their_interval() -> None:
     tracker = Kept()
     for step in range(1, 22):
         tracker.log_extras(EXTRAS._replace(step=step))
@@ -251,7 +251,7 @@ def test_extras_come_after_the_first_step_and_at_their_interval() -> None:
         (LogExtras(interval=3), None),
     ],
 )
-def test_extras_are_what_is_asked_for(config: Any, parts: Any) -> None:
+def test_extras_are_sent_as_configured(config: Any, parts: Any) -> None:
     tracker = Kept()
     Tracker.__init__(tracker, config)
     tracker.log_extras(EXTRAS)

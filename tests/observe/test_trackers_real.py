@@ -50,7 +50,7 @@ def log_a_recovered_run(run: Run, name: str) -> None:
     tracker.close()
 
 
-def test_wandb_offline_has_what_was_sent_and_a_resumed_run_goes_on_under_its_id(tmp_path: Path, capfd: Any) -> None:
+def test_wandb_offline_has_the_values_and_a_resumed_run_keeps_its_id(tmp_path: Path, capfd: Any) -> None:
     settings = ["mode=offline", "tags=[tiny,cpu]", "notes=a note", "group=sums", "job_type=try", "config={team: x}"]
     run = make_run(tmp_path / "run", *(f"wandb.{setting}" for setting in settings), "wandb.id_suffix=timestamp")
     log_a_recovered_run(run, "wandb")
@@ -88,7 +88,7 @@ def test_wandb_offline_has_what_was_sent_and_a_resumed_run_goes_on_under_its_id(
     assert capfd.readouterr() == ("", ""), "the terminal shows the run"
 
 
-def test_swanlab_offline_has_what_was_sent(tmp_path: Path, capfd: Any) -> None:
+def test_swanlab_offline_has_the_values(tmp_path: Path, capfd: Any) -> None:
     run = make_run(tmp_path / "run", "swanlab.mode=offline", "swanlab.config={team: x}", "swanlab.name=mine")
     log_a_recovered_run(run, "swanlab")
     (file,) = run.directory.glob("swanlab/run-*/*.swanlab")

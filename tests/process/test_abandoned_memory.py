@@ -62,7 +62,7 @@ def test_the_folder_of_another_user_names_nothing_that_is_removed(folder: Path, 
 
 
 @root_alone
-def test_a_folder_that_a_stranger_makes_once_the_run_s_is_gone_is_not_cleared(folder: Path, victim: Path):
+def test_another_folder_made_in_place_of_the_runs_is_not_cleared(folder: Path, victim: Path):
     code = f"""
 import os, pathlib, sys
 from launcher.supervisor.guardian import run_guarded
@@ -79,7 +79,7 @@ sys.exit(run_guarded(launch, folder))
     assert victim.exists() and (folder / "segments-x.json").exists()
 
 
-def test_the_memory_is_there_until_the_launcher_is_gone(folder: Path, tmp_path: Path):
+def test_shared_memory_exists_until_the_launcher_ends(folder: Path, tmp_path: Path):
     """Whoever could make it anew before the guardian clears it would have it cleared."""
     code = f"""
 import os, pathlib, sys
@@ -97,7 +97,7 @@ sys.exit(guardian.run_guarded(lambda: 0, folder))
 
 
 @pytest.mark.parametrize("kind", ["names", "link", "not JSON", "no list", "deep"])
-def test_a_record_that_is_none_is_one_line_and_removes_nothing(folder: Path, victim: Path, kind: str, caplog):
+def test_an_invalid_record_gives_one_line_and_removes_nothing(folder: Path, victim: Path, kind: str, caplog):
     create_run_memory(folder)
     path = folder / "segments-x.json"
     if kind == "link":
@@ -112,12 +112,12 @@ def test_a_record_that_is_none_is_one_line_and_removes_nothing(folder: Path, vic
 
 
 @pytest.mark.parametrize("name", ["psm_../../x", "sem.mp-/etc/x", "sglang_loads_/../x", "/etc/passwd", "../x", ""])
-def test_a_name_with_a_way_in_it_is_no_segment(name: str):
+def test_a_name_with_a_path_is_no_segment(name: str):
     with pytest.raises(ValueError, match="is not a segment of an engine"):
         parse_record(json.dumps([[name, 1]]).encode())
 
 
-def test_nothing_is_written_down_in_a_folder_that_leads_elsewhere(folder: Path, tmp_path: Path):
+def test_nothing_is_recorded_in_a_linked_folder(folder: Path, tmp_path: Path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     (elsewhere / "segments-x.json").touch()
@@ -143,7 +143,7 @@ def test_a_folder_that_a_process_holds_is_a_running_run_s(folder: Path):
     assert not lock_folder(folder), "it is gone: whoever wants it makes it anew"
 
 
-def test_a_folder_whose_run_has_a_process_is_left_alone(folder: Path):
+def test_a_folder_whose_run_has_a_process_is_kept(folder: Path):
     create_run_memory(folder)
     unlock_folder(folder)
     run_id = folder.name.rpartition(".")[2]
@@ -155,7 +155,7 @@ def test_a_folder_whose_run_has_a_process_is_left_alone(folder: Path):
     assert not folder.exists()
 
 
-def test_what_has_another_name_is_not_taken_for_a_run_s(folder: Path):
+def test_folders_with_other_names_are_kept(folder: Path):
     others = [folder.with_name(name) for name in (f"{folder.name}.mine", f"areal-like.{os.getuid()}.mine")]
     try:
         for other in others:

@@ -12,7 +12,7 @@ import yaml
 from tests.support.commands import REPOSITORY
 
 
-def test_a_process_of_a_run_may_hold_as_many_connections_as_the_machine_lets_it():
+def test_the_limit_of_open_files_is_raised_to_its_maximum():
     code = (
         "import resource as r; from areal_like.process.entrypoint import raise_open_files_limit; "
         "hard = r.getrlimit(7)[1]; r.setrlimit(7, (64, hard)); raise_open_files_limit(); "
@@ -41,7 +41,7 @@ class TestRunProcess:
         note = folder / "logs" / "episodes-1.failure.json"
         return done.returncode, done.stderr, json.loads(note.read_text()) if note.exists() else None
 
-    def test_it_reads_the_run_and_ends_with_what_main_returns(self, tmp_path):
+    def test_a_process_reads_its_run_and_exits_with_mains_code(self, tmp_path):
         code, err, note = self.run(
             tmp_path,
             """
@@ -67,7 +67,7 @@ class TestRunProcess:
         assert code == 1 and note is not None and "Traceback" not in err
         assert note["message"] == "reward.name: raised 64 times in a row"
 
-    def test_a_bad_configuration_found_late_is_exit_code_2(self, tmp_path):
+    def test_a_configuration_error_found_late_is_exit_code_2(self, tmp_path):
         code, err, note = self.run(
             tmp_path,
             """

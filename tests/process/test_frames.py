@@ -6,7 +6,7 @@ from areal_like.process.frames import pack, unpack
 
 
 class TestFrames:
-    def test_a_frame_comes_back_as_it_was(self):
+    def test_a_frame_is_unpacked_to_its_content(self):
         frame = unpack(pack({"step": 3, "words": ["ä"]}, [b"abc", b"", memoryview(b"de")]))
         assert frame.header == {"step": 3, "words": ["ä"]}
         assert [bytes(blob) for blob in frame.blobs] == [b"abc", b"", b"de"]

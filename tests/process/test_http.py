@@ -54,7 +54,7 @@ class TestClients:
 
         asyncio.run(main())
 
-    def test_json_and_frames_arrive(self):
+    def test_json_and_frames_are_exchanged(self):
         async def check(client, address):
             assert await client.json("POST", address, "/double", {"x": 4}) == {"x": 8}
             frame = await client.frame("POST", address, "/echo", b"bytes")
@@ -62,7 +62,7 @@ class TestClients:
 
         self.run(check)
 
-    def test_a_refusal_has_its_message_and_an_error_of_the_server_too(self):
+    def test_refusals_and_server_errors_have_their_message(self):
         async def check(client, address):
             with pytest.raises(HttpError, match="x: must not be negative") as refused:
                 await client.json("POST", address, "/double", {"x": -1})
@@ -87,14 +87,14 @@ class TestClients:
 
         self.run(check)
 
-    def test_a_token_that_the_server_does_not_know_is_not_sent(self):
+    def test_a_token_is_not_sent_to_a_server_that_cannot_prove_it(self):
         async def check(client, address):
             with pytest.raises(Unreachable, match="does not prove that it knows the secret"):
                 await client.json("POST", address, "/double", {"x": 1})
 
         self.run(check, secret="guessed")
 
-    def test_nobody_there_is_said_with_the_address(self):
+    def test_an_unreachable_server_is_named_with_its_address(self):
         async def check(client, address):
             with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"):
                 await client.json("GET", "127.0.0.1:9", "/double")
@@ -119,7 +119,7 @@ class TestClients:
 
         self.run(check)
 
-    def test_an_outsider_without_headers_is_refused(self):
+    def test_a_call_without_headers_is_refused(self):
         async def check(_, address):
             async with aiohttp.ClientSession() as session, session.post(f"http://{address}/double") as response:
                 assert response.status == 401

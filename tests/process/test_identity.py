@@ -8,15 +8,15 @@ TRAINER = Identity("trainer", 0)
 
 
 class TestCallGuard:
-    def test_lets_in_who_knows_the_token(self):
+    def test_a_call_with_the_token_is_accepted(self):
         assert CallGuard("secret").refuse(call_headers(TRAINER, "secret")) is None
 
     @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
-    def test_refuses_who_does_not(self, headers):
+    def test_a_call_without_the_token_is_refused(self, headers):
         refused = CallGuard("secret").refuse({**call_headers(TRAINER, "secret"), "Authorization": "", **headers})
         assert refused is not None and refused[0] == 401
 
-    def test_refuses_an_older_attempt_of_anybody(self):
+    def test_a_call_from_an_older_attempt_is_refused(self):
         guard = CallGuard("secret")
         seen: list[int] = []
         guard.on_new_attempt = seen.append
@@ -25,13 +25,13 @@ class TestCallGuard:
         assert refused is not None and refused[0] == 409 and "attempt 1" in refused[1]
         assert seen == [2]
 
-    def test_refuses_an_older_incarnation_of_the_same_process_only(self):
+    def test_a_call_from_an_older_incarnation_of_the_same_process_is_refused(self):
         guard = CallGuard("secret")
         assert guard.refuse(call_headers(Identity("episodes", 0, 1, 2), "secret")) is None
         assert guard.refuse(call_headers(Identity("episodes", 1, 1, 1), "secret")) is None
         refused = guard.refuse(call_headers(Identity("episodes", 0, 1, 1), "secret"))
         assert refused is not None and refused[0] == 409
 
-    def test_refuses_a_call_that_does_not_say_its_attempt(self):
+    def test_a_call_without_an_attempt_is_refused(self):
         refused = CallGuard("secret").refuse({"Authorization": "Bearer secret"})
         assert refused is not None and refused[0] == 400

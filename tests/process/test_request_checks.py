@@ -91,7 +91,7 @@ def test_only_json_that_is_not_compressed_is_read_of_clients() -> None:
     serving(test)
 
 
-def test_a_body_is_bounded_by_who_sends_it() -> None:
+def test_the_size_limit_of_a_body_depends_on_the_client() -> None:
     async def test(address: str) -> None:
         long = b'"' + b"x" * 2000 + b'"'
         own = ("Authorization: Bearer secret", "X-Areal-Attempt: 1", "X-Areal-Incarnation: 1")
@@ -109,7 +109,7 @@ def test_a_body_is_bounded_by_who_sends_it() -> None:
     serving(test)
 
 
-def test_who_does_not_go_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "HEADERS_TIMEOUT_S", 0.2)
 
     async def test(address: str) -> None:
@@ -124,7 +124,7 @@ def test_who_does_not_go_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
     serving(test)
 
 
-def test_unknown_callers_have_a_connection_limit_and_the_run_keeps_its_own(
+def test_unknown_clients_have_a_connection_limit_apart_from_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_limits, "MAX_UNKNOWN", 16)
@@ -164,7 +164,7 @@ def test_a_wrong_token_of_any_bytes_is_a_401_and_no_traceback(shown: bytes, capl
     assert "Traceback" not in caplog.text
 
 
-def test_what_is_no_http_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_http_gives_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     async def test(address: str) -> None:
         for head in (
             b"\x16\x03\x01\x02\x00",

@@ -43,7 +43,7 @@ def anothers(folder: Path) -> None:
     ("make", "why"),
     [(opened, "is open to other users (drwxrwxrwx)"), (linked, "is not a folder"), (anothers, "belongs to user 12345")],
 )
-def test_a_folder_that_somebody_else_has_prepared_is_not_used(folder, make, why):
+def test_a_folder_of_another_user_is_not_used(folder, make, why):
     make(folder)
     with pytest.raises(Failure) as refused:
         run_memory.ensure_run_memory(folder)
@@ -61,7 +61,7 @@ def test_a_folder_that_somebody_else_has_prepared_is_not_used(folder, make, why)
         assert sorted(folder.parent.rglob("*")) == before, "what is not ours stays"
 
 
-def test_a_guardian_wants_the_folder_new(folder):
+def test_a_guardian_needs_a_new_folder(folder):
     folder.mkdir(mode=0o700)
     code = (
         "import pathlib, sys; from launcher.supervisor.guardian import run_guarded; "
@@ -74,7 +74,7 @@ def test_a_guardian_wants_the_folder_new(folder):
     assert folder.is_dir()
 
 
-def test_a_folder_of_ours_is_closed_whatever_the_umask(folder):
+def test_own_folders_are_private_with_any_umask(folder):
     before = os.umask(0)
     try:
         run_memory.create_run_memory(folder)

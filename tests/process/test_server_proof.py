@@ -55,7 +55,7 @@ CALLERS = pytest.mark.parametrize(
 
 @CALLERS
 @pytest.mark.parametrize("reply", [foreign, replays])
-def test_who_took_the_port_of_a_server_hears_nothing_of_the_run(caller: Any, reply: Any) -> None:
+def test_a_process_that_took_a_servers_port_receives_no_call(caller: Any, reply: Any) -> None:
     async def main() -> None:
         stranger = await Listener(reply).start()
         async with caller() as calls:
@@ -86,7 +86,7 @@ def test_a_program_that_takes_a_dead_server_s_port_gets_nothing_of_the_run(calle
 
 
 @CALLERS
-def test_a_connection_is_proved_once_and_its_calls_go_on_without(caller: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_is_proved_once_for_all_its_calls(caller: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     proofs: list[str] = []
     real = CallGuard.prove
 
@@ -107,7 +107,7 @@ def test_a_connection_is_proved_once_and_its_calls_go_on_without(caller: Any, mo
     run_async(main())
 
 
-def test_a_worker_whose_server_s_port_was_taken_goes_on_with_another_one() -> None:
+def test_a_worker_whose_servers_port_was_taken_uses_another_server() -> None:
     async def main() -> None:
         stranger = await Listener(foreign).start()
         async with open_server(Server()) as server, HttpClient(WORKER, RING_SECRET) as caller:
@@ -128,7 +128,7 @@ def test_a_worker_whose_server_s_port_was_taken_goes_on_with_another_one() -> No
 
 @CALLERS
 @pytest.mark.parametrize("host", OTHER_HOSTS)
-def test_who_has_the_port_at_another_address_cannot_pass_the_question_on(caller: Any, host: str) -> None:
+def test_a_relay_on_another_address_cannot_forward_the_proof(caller: Any, host: str) -> None:
     async def main() -> None:
         served = await ours()
         port = int(served.address.rpartition(":")[2])
@@ -180,7 +180,7 @@ def test_a_server_that_listens_at_many_addresses_proves_itself_at_each(host: str
         (None, None),
     ],
 )
-def test_both_ends_say_the_same_of_the_place(end: Any, place: str | None) -> None:
+def test_both_ends_of_a_connection_compute_the_same_endpoint(end: Any, place: str | None) -> None:
     assert endpoint_of(end) == place
 
 
@@ -192,7 +192,7 @@ def test_a_proof_is_for_one_address_and_one_port() -> None:
         assert not is_proof(proof, SECRET, nonce, other, "")
 
 
-def test_an_answer_is_read_however_it_comes_and_nothing_may_follow_it() -> None:
+def test_a_proof_response_is_read_in_parts_and_may_have_no_rest() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Areal-Proof: abc\r\n\r\n"
     question = ProofRequest(("127.0.0.1", 80))
     *before, last = (question.feed(head[at : at + 1]) for at in range(len(head)))

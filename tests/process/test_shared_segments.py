@@ -137,7 +137,7 @@ sys.exit(run_guarded(launch, memory))
 
 
 @pytest.mark.parametrize("victim", ["server", "launcher", "guardian", "all"])
-def test_whoever_is_killed_nothing_that_an_engine_made_is_left(tmp_path: Path, others: list[str], victim: str):
+def test_segments_of_an_engine_are_removed_whatever_process_is_killed(tmp_path: Path, others: list[str], victim: str):
     directory, memory = with_memory(tmp_path)
     words = [str(directory), str(memory), victim, *program(MAKES)]
     started = subprocess.Popen(
@@ -171,7 +171,7 @@ def test_an_engine_that_a_test_starts_by_itself_leaves_nothing(tmp_path: Path, o
     assert len(made) == 3 and (left(made), left(others)) == ([], others)
 
 
-def test_only_what_appeared_since_and_is_mapped_below_is_written_down(tmp_path: Path, others: list[str]):
+def test_only_new_segments_mapped_by_the_engine_are_recorded(tmp_path: Path, others: list[str]):
     watch = SegmentRecorder(tmp_path / "segments-test.json")
     mine = SharedMemory(create=True, size=4096)  # this process is not below itself
     try:
@@ -186,7 +186,7 @@ def test_only_what_appeared_since_and_is_mapped_below_is_written_down(tmp_path: 
     assert left(others) == others
 
 
-def test_what_somebody_maps_or_what_has_only_the_name_is_not_removed(tmp_path: Path, others: list[str]):
+def test_mapped_segments_and_other_files_of_the_name_are_kept(tmp_path: Path, others: list[str]):
     known = {segment.name: segment for segment in present_segments()}
     mapped, unmapped = (known[name] for name in others)
     assert mapped.inode in mapped_inodes([os.getpid()]) and unmapped.inode not in mapped_inodes([os.getpid()])
@@ -204,5 +204,5 @@ def test_what_somebody_maps_or_what_has_only_the_name_is_not_removed(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["areal-like.0.abc", "model", "sem.backup", "psm", "my_psm_1", "sglang_models"])
-def test_what_people_put_there_is_not_taken_for_an_engine_s(name: str):
+def test_other_shared_memory_files_are_not_taken_for_segments(name: str):
     assert not NAMES.fullmatch(name)

@@ -6,7 +6,7 @@ from areal_like.process.errors import TimedOut
 from areal_like.process.wait import NamedWait
 
 
-def test_a_wait_says_what_it_waits_for_and_which_key_limits_it():
+def test_a_wait_past_its_limit_names_its_condition_and_the_limit():
     waiting = NamedWait("batch 5 from rollout/0", 0.0, "rollout.request_timeout")
     with pytest.raises(TimedOut, match="waited 0 s for batch 5 from rollout/0; the limit is 0 s"):
         while True:

@@ -34,7 +34,7 @@ def test_the_score_rises_with_adapters_alone(ended: Ended) -> None:
     assert last > first + 0.1, ended.summary["curve"]
 
 
-def test_each_batch_comes_from_the_version_before_it(ended: Ended) -> None:
+def test_each_batch_is_generated_by_the_previous_version(ended: Ended) -> None:
     events = ended.ledger()
     versions = {event["group"]: set(event["versions"]) for event in events if event["event"] == "finished"}
     for event in events:

@@ -49,7 +49,7 @@ def killed(root: Path, *words: str) -> Path:
     return folder
 
 
-def test_killed_gone_on_with_past_a_damaged_checkpoint_and_over_the_end_of_an_epoch(whole, tmp_path):
+def test_a_killed_run_resumes_past_a_damaged_checkpoint_and_an_epoch_end(whole, tmp_path):
     folder = killed(tmp_path)
     newest = int(folder.name.removeprefix("step_"))
     damage(folder / "model.safetensors")

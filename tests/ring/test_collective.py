@@ -157,7 +157,7 @@ def test_a_stale_version_and_one_without_a_layer_are_refused_before_sending(serv
     assert serves(server) == 3
 
 
-def test_what_was_not_staged_cannot_be_committed(server: Server) -> None:
+def test_weights_that_were_not_staged_cannot_be_committed(server: Server) -> None:
     refusal = call(server, "commit_weights", {"version": 9, "mode": "keep"})
     assert refusal.status == 410 and "version 9 of the weights was not staged here" in refusal.message
     assert serves(server) == 3
@@ -232,7 +232,7 @@ def test_a_run_goes_round_with_weights_that_are_sent(tmp_path: Path, ranks: int)
 
 
 @pytest.mark.slow
-def test_what_is_learnt_does_not_depend_on_how_weights_travel(tmp_path: Path) -> None:
+def test_training_does_not_depend_on_the_weight_transport(tmp_path: Path) -> None:
     words = (*SHORT, "total_train_steps=2", "evaluator.freq_steps=null", "max_head_offpolicyness=0")
     losses = []
     for way in WAYS:

@@ -69,7 +69,7 @@ def test_code_that_never_works_ends_the_run_with_its_error(words, message, folde
     assert "Traceback" not in ended.err and "Traceback" not in ended.out
 
 
-def test_a_reward_that_fails_on_some_rows_leaves_these_out_and_goes_on(folder):
+def test_a_reward_that_fails_on_some_rows_drops_them_and_continues(folder):
     words = ("reward.name=mine.py:sometimes", "rollout.request_retries=0", "train_dataset.batch_size=16")
     ended = run(folder, *WORDS, *words)
     assert ended.code == 0, ended.text
@@ -82,7 +82,7 @@ def test_a_user_task_is_loaded_from_a_file(folder):
     assert ended.code == 0, ended.text
 
 
-def test_a_task_file_with_an_error_in_it_is_one_message(folder):
+def test_a_task_file_with_an_error_gives_one_message(folder):
     (folder / "broken.py").write_text(
         "import nothing_of_that_name\n\nclass Task:\n    def rows(self, split):\n        return []\n"
     )

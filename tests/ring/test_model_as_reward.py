@@ -46,7 +46,7 @@ def scores(folder: Path, texts: list[tuple[str, str]]) -> list[float]:
 
 
 @pytest.mark.slow
-def test_what_one_run_learnt_to_judge_is_the_reward_of_the_next(tmp_path: Path) -> None:
+def test_a_trained_reward_model_is_the_reward_of_the_next_run(tmp_path: Path) -> None:
     few = ("total_train_steps=6", "train_dataset.batch_size=16", "evaluator.freq_steps=null")
     judge = run(tmp_path, *few, config="reward_model.yaml")
     assert judge.code == 0, judge.text

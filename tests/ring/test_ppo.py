@@ -44,7 +44,7 @@ def test_policy_and_critic_learn_in_one_run_and_both_are_in_its_checkpoint(tmp_p
 
 
 @pytest.mark.slow
-def test_a_short_run_raises_the_held_out_score_and_values_meet_returns(tmp_path):
+def test_a_short_run_raises_the_held_out_score_and_values_fit_returns(tmp_path):
     ended = sound_run(tmp_path, 36)
     assert held_out(ended.model()) >= held_out(START) + LEARNT
     losses = ended.metric("critic/loss")
@@ -61,7 +61,7 @@ def test_it_learns_nearly_all_of_it_in_the_run_that_is_shipped(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_whose_trainer_is_killed_goes_on_with_policy_and_critic(tmp_path):
+def test_a_run_whose_trainer_is_killed_recovers_policy_and_critic(tmp_path):
     few = ("total_train_steps=8", "train_dataset.batch_size=16", "recover.freq_steps=2", "evaluator.freq_steps=null")
     with running(tmp_path, *few, config="ppo.yaml") as ring:
         ring.wait_for_step(5)

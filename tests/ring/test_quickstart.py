@@ -56,7 +56,7 @@ def test_the_first_and_the_last_evaluation_are_complete_and_of_one_version(quick
     assert quick.out.count(" at the start\n") == quick.out.count(f" at step {STEPS}\n") == 1
 
 
-def test_there_is_a_line_for_every_step_with_documented_names(quick):
+def test_every_step_has_a_line_with_documented_names(quick):
     lines = [line for line in quick.lines("metrics.jsonl") if "train/loss" in line]
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     for line in lines:
@@ -65,7 +65,7 @@ def test_there_is_a_line_for_every_step_with_documented_names(quick):
         assert undocumented == []
 
 
-def test_trainer_and_sampler_agree_on_what_was_sampled(quick):
+def test_trainer_and_sampler_agree_on_logprobs(quick):
     """A step that trains on its own version's samples sees the sampler's log-probabilities again."""
     fresh = [
         line["offpolicy/logprob_diff_max"]
@@ -143,14 +143,14 @@ def test_chat_answers_from_a_pipe(quick, root):
     assert re.fullmatch(r"\d{3}\n", done.stdout), done.stdout
 
 
-def test_the_summary_says_where_the_model_is_and_how_to_go_on(quick, root):
+def test_the_summary_names_the_model_and_the_command_to_resume(quick, root):
     assert str(quick.model().relative_to(root)) in quick.out
     assert "python -m launcher chat" in quick.out
     assert (quick.directory / "curve.svg").read_text().startswith("<svg")
     assert quick.summary["outcome"] == "done" and quick.summary["steps"] == STEPS
 
 
-def test_the_run_directory_says_what_ran_and_holds_no_secret(quick):
+def test_the_run_directory_records_the_run_without_secrets(quick):
     names = {path.name for path in quick.directory.iterdir()}
     assert {"config.yaml", "provenance.yaml", "command.txt", "environment.txt", "logs", "metrics.jsonl"} <= names
     for path in quick.directory.rglob("*"):

@@ -56,7 +56,7 @@ def refusals(ring: Running, secret: str, attempt: int) -> dict[int, list[str]]:
     return found
 
 
-def test_every_control_route_wants_the_token_of_the_run(ring: Running) -> None:
+def test_every_control_route_needs_the_token_of_the_run(ring: Running) -> None:
     for guess in ("", "guessed", ring.secret()[:-1]):
         messages = refusals(ring, guess, attempt=1)
         assert set(messages) == {401}, messages
@@ -64,7 +64,7 @@ def test_every_control_route_wants_the_token_of_the_run(ring: Running) -> None:
     assert all(ring.entries()[name].address.startswith("127.0.0.1:") for name in ROUTES)
 
 
-def test_the_token_stands_in_no_file_and_no_command_line(ring: Running) -> None:
+def test_the_token_is_in_no_file_and_no_command_line(ring: Running) -> None:
     secret = ring.secret()
     assert len(secret) >= 32
     assert all(secret.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in ring.pids())
@@ -74,7 +74,7 @@ def test_the_token_stands_in_no_file_and_no_command_line(ring: Running) -> None:
             assert secret.encode() not in path.read_bytes(), path
 
 
-def test_a_second_run_of_the_name_is_told_who_holds_it(ring: Running) -> None:
+def test_a_second_run_of_the_same_name_is_refused_with_the_owner(ring: Running) -> None:
     second = run(ring.root, *WORDS)
     assert second.code == 2, second.text
     assert f"is already running (pid {ring.process.pid} on host " in second.err and "Traceback" not in second.err, (
@@ -83,7 +83,7 @@ def test_a_second_run_of_the_name_is_told_who_holds_it(ring: Running) -> None:
     assert ring.process.poll() is None
 
 
-def test_who_is_of_an_older_attempt_is_refused_and_the_run_goes_on(ring: Running) -> None:
+def test_a_process_of_an_older_attempt_is_refused_and_the_run_continues(ring: Running) -> None:
     ring.kill("trainer")
     ring.wait_for_step(1, attempt=2)
     messages = refusals(ring, ring.secret(), attempt=1)

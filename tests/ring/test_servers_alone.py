@@ -68,7 +68,7 @@ def ask(address: str, path: str, body: object = None, key: str | None = None) ->
 PROMPT = {"model": "builtin:tiny-addition", "prompt": "1+1=", "max_tokens": 4, "temperature": 0}
 
 
-def test_a_run_trains_with_servers_that_run_already_and_so_does_the_next(tmp_path):
+def test_two_runs_train_with_attached_servers(tmp_path):
     with serving(tmp_path / "servers", NAMED, **{VARIABLE: KEY}) as servers:
         (address,) = servers.addresses()
         assert f"rollout.server_addresses=[{address}]" in servers.text()
@@ -99,7 +99,7 @@ def test_ctrl_c_ends_them_and_nothing_of_them_is_left(tmp_path):
     assert not list((tmp_path / "runs").glob("*/t/checkpoints/*"))
 
 
-def test_one_that_dies_is_replaced_and_announced_anew(tmp_path):
+def test_a_killed_server_is_replaced_and_announced_again(tmp_path):
     with serving(tmp_path, "trial_name=t", NAMED, **{VARIABLE: KEY}) as servers:
         (address,) = servers.addresses()
         (pid,) = [
@@ -126,7 +126,7 @@ def is_server_of(path: Path, guardian: int, root: Path) -> bool:
     return b"areal_like.serving.embedded" in words and any(word.startswith(str(root).encode()) for word in words)
 
 
-def test_without_a_key_they_answer_and_nobody_can_command_them(tmp_path):
+def test_servers_without_a_key_answer_and_refuse_control_routes(tmp_path):
     with serving(tmp_path, f"rollout.api_key_var={VARIABLE}") as servers:
         (address,) = servers.addresses()
         assert f"no run can train with them: {VARIABLE}" in servers.text()

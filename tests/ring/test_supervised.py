@@ -10,7 +10,7 @@ from tests.ring.start import left_behind, run, warnings_in
 pytestmark = pytest.mark.xdist_group("ring-2")
 
 
-def test_it_learns_from_rows_and_says_so_at_every_step(tmp_path):
+def test_supervised_training_learns_and_reports_every_step(tmp_path):
     ended = run(tmp_path, "total_train_steps=6", "evaluator.freq_steps=3", config="sft.yaml")
     assert ended.code == 0 and warnings_in(ended.out) == [], ended.text
     assert "Error" not in ended.out and ended.err == "", ended.text
@@ -21,7 +21,7 @@ def test_it_learns_from_rows_and_says_so_at_every_step(tmp_path):
     assert left_behind(ended.directory, set()) == []
 
 
-def test_a_run_that_epochs_end_says_how_far_it_is_and_where_its_model_is(tmp_path):
+def test_a_run_limited_by_epochs_shows_progress_and_its_model(tmp_path):
     rows = "".join(f'{{"question": "{n}+{n}=", "truth": {{"sum": "{2 * n}"}}}}\n' for n in range(40))
     (tmp_path / "rows.jsonl").write_text(rows)
     own = ("train_dataset.path=rows.jsonl", "task.name=null", "train_dataset.batch_size=16", "valid_dataset=null")
@@ -44,7 +44,7 @@ def test_a_run_that_epochs_end_says_how_far_it_is_and_where_its_model_is(tmp_pat
 
 
 @pytest.mark.shows("evaluator.fileroot", "recover.fileroot", "saver.fileroot", "stats_logger.fileroot")
-def test_parts_of_a_run_may_be_on_other_disks_and_it_goes_on_from_there(tmp_path):
+def test_a_run_with_parts_on_other_disks_is_resumed(tmp_path):
     folders = {"saver": "kept", "recover": "states", "stats_logger": "tracked", "evaluator": "scored"}
     words = ("evaluator.freq_steps=1", "evaluator.num_examples=8", "recover.freq_steps=1", "recover.keep=1")
     roots = [f"{section}.fileroot={folder}" for section, folder in folders.items()]

@@ -48,7 +48,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return ended
 
 
-def test_two_equal_runs_have_equal_weights_whatever_other_clients_send(once, tmp_path):
+def test_two_equal_runs_have_equal_weights_despite_other_clients(once, tmp_path):
     with running(tmp_path, *WORDS) as process:
         process.wait_for_step(1)
         with hostile_requests_at(process) as statuses:
@@ -100,7 +100,7 @@ def test_every_sample_is_of_the_version_that_it_trains(once):
 
 
 @pytest.mark.slow
-def test_killed_twice_and_gone_on_with_it_ends_with_the_same_bits(once, tmp_path):
+def test_a_run_killed_twice_ends_with_the_same_bits(once, tmp_path):
     """A trainer that dies costs an attempt; when all of it dies, the same command goes on where it stood."""
     with running(tmp_path, *WORDS) as killed:
         killed.wait_for_step(1)

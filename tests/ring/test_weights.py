@@ -102,7 +102,7 @@ def of_another_run(server: Server, version: int) -> dict[str, object]:
         (of_another_run, "version 4 of the weights belongs to run another, and this is run run"),
     ],
 )
-def test_a_server_refuses_and_names_the_fault_and_goes_on_with_what_it_had(
+def test_a_server_refuses_damaged_weights_and_keeps_the_old_ones(
     server: Server, fault: Callable[[Server, int], dict[str, object]], words: str
 ) -> None:
     before, hashes = answers(server), server.call("GET", "/control/fingerprint")

@@ -49,7 +49,7 @@ def test_each_rank_gets_its_groups_whole_and_all_get_the_table():
     assert {"reward", "rewards", "length", "generated", "finish", "version_min", "version_max"} <= set(sample)
 
 
-def test_a_batch_can_be_fetched_until_it_is_done_and_steps_keep_their_order():
+def test_a_batch_can_be_fetched_until_done_and_steps_are_in_order():
     batches = Batches(3)
     assert batches.get(3, 1) is None
     with pytest.raises(HttpError, match="comes after batch 3"):
@@ -66,14 +66,14 @@ def test_a_batch_can_be_fetched_until_it_is_done_and_steps_keep_their_order():
         batches.get(3, 1)
 
 
-def test_groups_without_spread_are_left_out_unless_there_are_no_others():
+def test_groups_without_spread_are_omitted_unless_there_are_no_others():
     equal, spread = group(0, [1.0, 1.0]), group(1, [1.0, 0.0])
     assert with_spread([equal, spread]) == [spread]
     assert with_spread([equal, equal]) == [equal, equal]
     assert with_spread([group(0, [1.0])])[0].number == 0
 
 
-def test_a_batch_is_made_of_the_oldest_groups_whatever_order_they_finished_in():
+def test_a_batch_has_the_oldest_groups_in_any_order_of_completion():
     world = World(settings(max_staleness=2, max_concurrent=20))
     world.load()
     leases = world.lease()
@@ -84,7 +84,7 @@ def test_a_batch_is_made_of_the_oldest_groups_whatever_order_they_finished_in():
     assert [s["group"] for s in world.fetch().samples] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_a_batch_is_not_there_before_it_is_full():
+def test_a_batch_is_available_only_when_full():
     world = World(settings())
     world.load()
     leases = world.lease()

@@ -246,7 +246,7 @@ def test_weights_that_are_wrong_end_the_run_in_words(tmp_path, fault):
 @pytest.mark.parametrize(
     ("grace", "log"), [("null", ["update 0"]), ("0.01", ["pause", "update 0", "resume"])], ids=["at once", "paused"]
 )
-def test_an_update_whose_answer_is_lost_is_not_sent_twice(tmp_path, monkeypatch, grace, log):
+def test_an_update_whose_response_is_lost_is_not_sent_twice(tmp_path, monkeypatch, grace, log):
     async def scenario() -> None:
         more = [] if grace == "null" else [f"rollout.pause_grace_period={grace}"]
         async with world_of(make_run(tmp_path / "run", *more)) as world:
@@ -397,7 +397,7 @@ def test_stopping_ends_the_trainer_after_the_batches_that_it_has(tmp_path):
     asyncio.run(scenario())
 
 
-def test_stopping_does_not_wait_for_an_evaluation_that_nobody_works_on_any_more(tmp_path):
+def test_stopping_does_not_wait_for_an_abandoned_evaluation(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "evaluator.freq_steps=1")) as world:
             await world.hello(valid=5)
@@ -431,7 +431,7 @@ def test_a_full_disk_ends_the_controller_and_not_its_caller(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_worker_whose_server_is_gone_is_sent_to_another(tmp_path):
+def test_a_worker_whose_server_is_lost_gets_another(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.backend=embedded:d2"), num_servers=2) as world:
             await world.hello()
@@ -505,7 +505,7 @@ def test_a_worker_that_hung_up_while_waiting_gets_no_lease(tmp_path, monkeypatch
 
 
 @pytest.mark.shows("rollout.setup_timeout")
-def test_servers_that_never_come_are_named_with_the_limit(tmp_path):
+def test_servers_that_never_start_are_named_with_the_limit(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.setup_timeout=0.1"), num_servers=0) as world:
             with pytest.raises(Failure, match=r"rollout.setup_timeout: waited .* for 1 of 1 inference servers"):
@@ -536,7 +536,7 @@ def test_the_controller_imports_neither_torch_nor_transformers():
     assert done.stdout.strip() == "set()", done.stderr
 
 
-def test_the_process_announces_itself_and_ends_when_the_trainer_says_so(tmp_path):
+def test_the_process_announces_itself_and_ends_at_the_trainers_request(tmp_path):
     values = load(ROOT / "experiments/grpo.yaml", [*SMALL, "rollout.backend=embedded", f"cluster.fileroot={tmp_path}"])
     folder = tmp_path / "run"
     folder.mkdir()

@@ -232,7 +232,7 @@ def test_a_server_that_refuses_once_gets_it_again_after_the_others(tmp_path) -> 
     scenario(tmp_path, test)
 
 
-def test_weights_that_a_server_refuses_again_end_the_run_with_what_it_says(tmp_path) -> None:
+def test_weights_refused_twice_end_the_run_with_the_servers_message(tmp_path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         server = await add(world, trainer, 0)
         server.refuses = [(409, "version 0 of the weights: tensor model.norm.weight is corrupted")] * 2
@@ -263,7 +263,7 @@ def test_a_server_that_dies_while_it_receives_costs_the_others_no_version(tmp_pa
     scenario(tmp_path, test)
 
 
-def test_a_server_that_comes_later_is_sent_the_newest_version_in_a_group_of_its_own(tmp_path) -> None:
+def test_a_late_server_gets_the_newest_version_in_a_separate_group(tmp_path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         first = await add(world, trainer, 0)
         await trainer.publish(4)
@@ -276,7 +276,7 @@ def test_a_server_that_comes_later_is_sent_the_newest_version_in_a_group_of_its_
     scenario(tmp_path, test)
 
 
-def test_a_trainer_that_has_gone_on_is_waited_for_with_the_newer_version(tmp_path) -> None:
+def test_a_broadcast_superseded_by_a_newer_version_waits_for_it(tmp_path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         await trainer.publish(0)
         trainer.version = 1  # it has made it, and has not said so yet
@@ -378,7 +378,7 @@ def _serves(server: Any, version: int) -> bool:
     return bool(server.version == version)
 
 
-def test_what_the_trainer_sends_waits_for_the_first_evaluation_too(tmp_path: Path) -> None:
+def test_a_broadcast_waits_for_the_first_evaluation(tmp_path: Path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         server = await add(world, trainer, 0)
         await trainer.publish(0)

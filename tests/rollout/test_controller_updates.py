@@ -51,7 +51,7 @@ async def served(world: World, version: int) -> None:
     await world.until(lambda: world.controller.server_pool.served_version == version)
 
 
-def test_a_server_whose_engine_is_gone_is_waited_for_until_it_is_replaced(tmp_path: Path) -> None:
+def test_a_server_whose_engine_exited_is_awaited_until_replaced(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         async def dead(command: Command, before: int) -> Any:
             if before < 6:
@@ -65,7 +65,7 @@ def test_a_server_whose_engine_is_gone_is_waited_for_until_it_is_replaced(tmp_pa
     scenario(tmp_path, test, "rollout.request_retries=1")
 
 
-def test_a_server_whose_engine_stays_away_ends_the_run_with_what_it_said(
+def test_a_server_whose_engine_stays_lost_ends_the_run_with_its_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "RETRY_S", 0.02)
@@ -133,7 +133,7 @@ def test_a_server_that_loses_weights_again_and_again_ends_the_run(tmp_path: Path
 
 
 @pytest.mark.parametrize(("computes_in", "is_good"), [("bfloat16", True), ("float32", False)])
-def test_the_probe_is_judged_by_what_the_server_computes_in(tmp_path: Path, computes_in: str, is_good: bool) -> None:
+def test_the_probe_tolerance_depends_on_the_servers_dtype(tmp_path: Path, computes_in: str, is_good: bool) -> None:
     async def test(world: World) -> None:
         world.servers[0].probe = [logprob + 0.01 for logprob in PROBE.logprobs]
 
@@ -153,7 +153,7 @@ def test_the_probe_is_judged_by_what_the_server_computes_in(tmp_path: Path, comp
     scenario(tmp_path, test, f"embedded.dtype={other}", f"actor.dtype={other}")
 
 
-def test_nothing_is_paused_for_an_adapter_which_may_have_to_wait_for_what_runs(tmp_path: Path) -> None:
+def test_an_adapter_update_pauses_nothing_and_may_wait_for_requests(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         body = {"version": 0, "transport": "adapter", "folder": str(world.publication(0)), "bytes": 0}
         await world.json("/publish", body)

@@ -152,7 +152,7 @@ def first_scores(world: World, outcomes: dict[int, str]) -> dict[str, float]:
 
 @pytest.mark.parametrize(("allowed", "has_score"), [(0.5, True), (0.4, False)])
 @pytest.mark.parametrize("lost", ["failed", "rejected"])
-def test_rows_without_a_result_are_counted_and_above_a_share_there_is_no_score(allowed, has_score, lost):
+def test_failed_rows_are_counted_and_too_many_give_no_score(allowed, has_score, lost):
     config = evaluating(request_retries=1, max_concurrent=4, evaluation_max_failed_share=allowed)
     values = first_scores(World(config, valid_rows=4), {1: lost, 2: lost})
     assert (values["eval/rows"], values["eval/samples"], values[f"eval/{lost}"]) == (4, 2, 2)
@@ -161,12 +161,12 @@ def test_rows_without_a_result_are_counted_and_above_a_share_there_is_no_score(a
     assert values["eval/truncated_share"] == 0
 
 
-def test_where_the_workflow_rejects_every_row_there_is_no_score_either():
+def test_an_evaluation_with_every_row_rejected_has_no_score():
     values = first_scores(World(evaluating(max_concurrent=4), valid_rows=2), dict.fromkeys(range(2), "rejected"))
     assert math.isnan(values["eval/score"]) and (values["eval/rejected"], values["eval/samples"]) == (2, 0)
 
 
-def test_an_evaluation_of_which_nothing_comes_back_ends_the_run():
+def test_an_evaluation_without_any_result_ends_the_run():
     world = World(evaluating(request_retries=0), valid_rows=2)
     world.load()
     for lease in world.lease():

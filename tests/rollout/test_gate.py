@@ -20,7 +20,7 @@ from areal_like.rollout.gate import StalenessGate
         (10, 4, 0, 0, 0, 4),  # synchronous: exactly the batches of the versions there are
     ],
 )
-def test_capacity_is_what_may_run_and_is_not_too_far_ahead(max_concurrent, batch, eta, version, running, capacity):
+def test_capacity_is_limited_by_concurrency_and_staleness(max_concurrent, batch, eta, version, running, capacity):
     gate = StalenessGate(max_concurrent, batch, eta)
     for _ in range(running):
         gate.start()
@@ -28,7 +28,7 @@ def test_capacity_is_what_may_run_and_is_not_too_far_ahead(max_concurrent, batch
 
 
 @pytest.mark.parametrize("version", [0, 1, 7, 100])
-def test_after_a_recovery_capacity_is_what_may_be_ahead_of_the_version(version):
+def test_after_a_recovery_capacity_counts_from_the_version(version):
     gate = StalenessGate(1000, 16, 2, accepted=version * 16)
     assert gate.capacity(version) == (2 + 1) * 16
     for _ in range(5):
@@ -59,7 +59,7 @@ def test_a_released_or_dropped_group_makes_room_and_an_accepted_one_does_not():
 
 
 @given(st.integers(1, 50), st.integers(1, 9), st.integers(0, 5), st.lists(st.sampled_from("sapgd"), max_size=80))
-def test_what_is_started_is_never_further_ahead_than_staleness_allows(max_concurrent, batch, eta, actions):
+def test_started_groups_never_exceed_the_staleness_limit(max_concurrent, batch, eta, actions):
     gate, version = StalenessGate(max_concurrent, batch, eta), 0
     for action in actions:
         if action == "s" and gate.capacity(version) > 0:

@@ -64,7 +64,7 @@ def test_a_group_that_is_too_old_is_dropped_and_generated_again():
     assert sum(values.get("rollout/dropped_stale", 0) for _, values in world.reports) == 1
 
 
-def test_dynamic_sampling_puts_others_in_the_place_of_groups_that_teach_nothing():
+def test_dynamic_sampling_replaces_groups_of_equal_rewards():
     world = World(settings(dynamic_sampling=True, max_concurrent=4, max_staleness=1))
     world.load()
     for lease in world.lease():
@@ -102,7 +102,7 @@ def test_when_all_prompts_are_solved_batches_are_still_made():
     assert world.step == world.loop.length.total_steps
 
 
-def test_oversampling_asks_for_more_and_uses_what_is_finished_first():
+def test_oversampling_starts_more_groups_and_uses_the_first_to_finish():
     world = World(settings(oversampling_factor=1.5, max_staleness=1, max_concurrent=100))
     world.load()
     leases = world.lease()
@@ -141,7 +141,7 @@ def test_when_a_batch_of_groups_fails_in_a_row_the_run_ends_with_the_first_error
     )
 
 
-def test_one_success_in_between_lets_the_run_go_on():
+def test_a_success_resets_the_count_of_failures():
     world = World(settings(request_retries=0))
     world.load()
     for number in range(12):
@@ -153,7 +153,7 @@ def test_one_success_in_between_lets_the_run_go_on():
     assert not world.loop.failure
 
 
-def test_what_a_workflow_rejects_makes_room_for_the_next_row():
+def test_a_rejected_row_is_replaced_by_the_next():
     world = World(settings(max_concurrent=4))
     world.load()
     for lease in world.lease():
@@ -246,7 +246,7 @@ def test_a_server_has_at_most_its_share():
     assert [lease.server for lease in world.lease()] == ["server/0"] * 4
 
 
-def test_a_worker_is_sent_to_another_server_and_waits_where_there_is_none():
+def test_a_worker_gets_another_server_or_waits_for_one():
     world = World(settings(num_servers=2))
     world.load_all()
     leases = world.lease(2)
@@ -265,7 +265,7 @@ def test_a_worker_is_sent_to_another_server_and_waits_where_there_is_none():
     assert world.loop.another_server("episodes/0", lease.id, lease.address) == ""
 
 
-def test_the_slowest_server_says_which_version_is_served():
+def test_the_served_version_is_that_of_the_slowest_server():
     world = World(settings(num_servers=2, max_concurrent=100))
     world.load_all()
     world.lease()

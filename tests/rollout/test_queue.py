@@ -22,7 +22,7 @@ def test_every_epoch_has_every_row_once_in_another_order():
     assert [order.epoch(number) for number in (0, 19, 20, 59)] == [0, 0, 1, 2]
 
 
-def test_the_order_follows_from_the_seed_whenever_it_is_asked_for():
+def test_the_order_depends_only_on_the_seed():
     order, again = (RowOrder(3, 20, 20, shuffle=True) for _ in range(2))
     expected = [order.row(number) for number in range(100)]
     assert [again.row(number) for number in reversed(range(100))] == expected[::-1]
@@ -36,7 +36,7 @@ def test_the_rows_that_are_left_out_differ_from_epoch_to_epoch():
     assert len({frozenset(missing) for missing in left_out}) > 1
 
 
-def test_without_shuffling_rows_come_as_they_stand():
+def test_without_shuffling_rows_keep_their_order():
     assert rows(RowOrder(1, 5, 5, shuffle=False), 0, 8) == [0, 1, 2, 3, 4, 0, 1, 2]
 
 
@@ -46,7 +46,7 @@ def test_the_row_order_can_restart_at_a_number():
     assert rows(replace_existing, 7, 17) == rows(order, 0, 10)
 
 
-def test_groups_that_wait_to_be_generated_again_come_first_by_their_number():
+def test_requeued_groups_come_first_in_order_of_number():
     config = settings()
     queue = GroupQueue(config, run_length(config, 10))
     first = [queue.take() for _ in range(5)]
@@ -56,7 +56,7 @@ def test_groups_that_wait_to_be_generated_again_come_first_by_their_number():
     assert [queue.take().number for _ in range(4)] == [0, 2, 3, 5]
 
 
-def test_the_sampling_seed_belongs_to_the_group_and_not_to_when_it_is_made():
+def test_the_sampling_seed_depends_on_the_group_and_not_on_time():
     config = settings(sampling_seed=9)
     queue = GroupQueue(config, run_length(config, 10))
     seeds = [queue.take().seed for _ in range(3)]
@@ -87,7 +87,7 @@ def test_too_few_rows_are_an_error():
         run_length(settings(), 0)
 
 
-def test_settings_come_from_the_configuration():
+def test_settings_are_read_from_the_configuration():
     config = grpo("rollout.max_head_offpolicyness=3", "rollout.backend=embedded:d2", "gconfig.greedy=true")
     loop_settings = rollout_settings(config)
     assert (loop_settings.synchronous, loop_settings.max_staleness, loop_settings.num_servers) == (False, 3, 2)
@@ -106,13 +106,13 @@ def test_synchronous_mode_allows_no_staleness(override):
     assert (loop_settings.synchronous, loop_settings.max_staleness) == (True, 0)
 
 
-def test_answers_are_evaluated_greedily_unless_there_are_several():
+def test_evaluation_is_greedy_for_a_single_sample():
     assert rollout_settings(grpo("evaluator.n_samples=1")).evaluation_sampling["greedy"] is True
     assert rollout_settings(grpo("evaluator.n_samples=4")).evaluation_sampling["greedy"] is False
     assert rollout_settings(grpo("gconfig.top_p=0.9")).sampling["top_p"] == 0.9
 
 
-def test_what_the_evaluator_says_of_versions_and_failures_reaches_the_loop():
+def test_evaluator_keys_on_versions_and_failures_reach_the_loop():
     usual, changed = (
         rollout_settings(grpo()),
         rollout_settings(grpo("evaluator.pin=true", "evaluator.max_failed_share=0.3")),

@@ -124,7 +124,7 @@ def test_top_k_leaves_out_all_but_the_likeliest():
 
 
 @pytest.mark.shows("gconfig.top_p")
-def test_top_p_leaves_out_what_is_beyond_its_share():
+def test_top_p_excludes_tokens_beyond_its_share():
     def beyond(*words: str) -> int:
         """Tokens whose likelier ones have half of the probability together."""
         samples = sampled(MANY, *words)
@@ -137,7 +137,7 @@ def test_top_p_leaves_out_what_is_beyond_its_share():
     assert beyond() > 0 == beyond("gconfig.top_p=0.5")
 
 
-def test_min_p_leaves_out_what_is_too_unlikely_beside_the_likeliest():
+def test_min_p_excludes_tokens_too_unlikely_relative_to_the_likeliest():
     def unlikely(*words: str) -> int:
         samples = sampled(MANY, *words)
         pairs = [
@@ -174,7 +174,7 @@ def test_repetition_penalty_makes_tokens_rarer_that_were_seen():
 
 
 @pytest.mark.shows("gconfig.min_new_tokens")
-def test_min_new_tokens_is_what_an_answer_has_before_it_ends():
+def test_min_new_tokens_is_the_minimum_length_of_an_answer():
     ends = f"gconfig.stop_token_ids={list(range(2, VOCAB, 2))}"
     assert min(len(sample.token_ids) for sample in sampled(MANY, ends)) < 5
     lengths = [len(sample.token_ids) for sample in sampled(MANY, ends, "gconfig.min_new_tokens=4")]
@@ -194,7 +194,7 @@ def test_stop_ends_an_answer_with_the_token_that_completes_a_text():
 
 
 @pytest.mark.shows("gconfig.seed")
-def test_seed_of_sampling_is_what_seeds_of_groups_come_from():
+def test_the_sampling_seed_determines_seeds_of_groups():
     seeds = {
         words: [lease.wire(world.settings)["seed"] for lease in world.lease()]
         for words in ((), ("seed=7",), ("gconfig.seed=7",), ("gconfig.seed=7", "seed=9"))
@@ -238,7 +238,7 @@ def test_async_training_lets_groups_be_generated_ahead(enabled):
 
 
 @pytest.mark.shows("rollout.schedule_policy")
-def test_schedule_policy_says_which_server_is_next():
+def test_schedule_policy_selects_the_next_server():
     """The second of four answers is long, so that its server has more load."""
 
     def servers(policy: str) -> list[str]:
@@ -272,7 +272,7 @@ def test_request_retries_is_how_often_a_failed_group_is_tried_again(retries):
 
 @pytest.mark.shows("actor.dynamic_sampling")
 @pytest.mark.parametrize("enabled", [True, False])
-def test_dynamic_sampling_leaves_groups_out_whose_rewards_are_equal(enabled):
+def test_dynamic_sampling_omits_groups_of_equal_rewards(enabled):
     world = ring(f"actor.dynamic_sampling={enabled}", "rollout.max_concurrent_rollouts=4")
     for lease in world.lease():
         world.finish(lease, rewards=[1.0] * lease.group.n if lease.group.number == 1 else None)
@@ -433,7 +433,7 @@ def test_max_length_leaves_long_rows_out(tmp_path, section):
 
 @pytest.mark.shows("{section}.type")
 @pytest.mark.parametrize("section", ["train_dataset", "valid_dataset"])
-def test_type_is_what_a_row_must_have(tmp_path, section):
+def test_type_decides_the_required_fields_of_a_row(tmp_path, section):
     assert len(rows_of(tmp_path, section, "type=sft")) == 2
     with pytest.raises(ConfigError, match=rf"^{section}\.path: .*'chosen' is missing"):
         rows_of(tmp_path, section, "type=rw")

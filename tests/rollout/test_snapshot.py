@@ -27,7 +27,7 @@ def world_at_step_one() -> World:
     return world
 
 
-def test_what_is_finished_is_kept_and_what_is_under_way_is_generated_again():
+def test_finished_groups_are_kept_and_running_ones_generated_again():
     world = world_at_step_one()
     world.save()
     frame = world.saved
@@ -126,7 +126,7 @@ def test_the_data_can_be_started_from_the_beginning():
     assert world.problems() == []
 
 
-def test_another_batch_size_goes_on_with_the_next_epoch():
+def test_another_batch_size_resumes_at_the_next_epoch():
     world = world_at_step_one()
     world.save()
     world.settings = replace(world.settings, batch_size=5)
@@ -138,7 +138,7 @@ def test_another_batch_size_goes_on_with_the_next_epoch():
     world.run()
 
 
-def test_the_clock_of_evaluations_goes_on_and_what_was_due_is_done():
+def test_the_evaluation_interval_is_resumed_and_due_evaluations_run():
     config = settings(evaluation_clock=clock(freq_steps=2), synchronous=True, total_epochs=3)
     expected, world = World(config, valid_rows=3), World(config, valid_rows=3)
     expected.run()
@@ -177,7 +177,7 @@ def test_the_ledger_survives_a_kill_and_drops_an_incomplete_line(tmp_path):
     assert all(event["time"] > 0 for event in events)
 
 
-def test_a_disk_that_takes_a_part_of_a_line_is_given_the_rest(tmp_path):
+def test_a_partial_write_is_completed(tmp_path):
     path = tmp_path / LEDGER
     ledger = Ledger(path, attempt=1)
     whole: Any = ledger._file
@@ -228,5 +228,5 @@ FINISHED = [{"event": "finished", "group": group, "versions": [0, 0]} for group 
         ),
     ],
 )
-def test_the_audit_finds(events, problem):
+def test_the_audit_reports_each_violation(events, problem):
     assert any(problem in line for line in audit(events, max_staleness=2))

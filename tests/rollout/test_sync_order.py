@@ -162,7 +162,7 @@ def test_a_server_error_restarts_the_batch_until_the_group_has_no_retries_left()
     assert world.counts()["failed"] == 1
 
 
-def test_an_evaluation_is_a_phase_of_its_own_before_the_groups_of_the_step():
+def test_an_evaluation_is_a_separate_phase_before_the_groups_of_a_step():
     world = World(ordered(evaluation_clock=clock(freq_steps=1), max_concurrent=4), rows=8, valid_rows=6)
     world.load_all()
     first = world.lease()
@@ -221,7 +221,7 @@ def trace(seed: int, interruptions: bool) -> list[tuple[int, list[Any]]]:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_time_and_accidents_change_nothing_of_what_is_generated_and_trained(seed):
+def test_timing_and_faults_do_not_change_generation_or_training(seed):
     expected = [(step, sorted(entries, key=str)) for step, entries in trace(0, interruptions=False)]
     record = [(step, sorted(set(entries), key=str)) for step, entries in trace(seed, interruptions=True)]
     assert [step for step, _ in record] == list(range(len(record)))

@@ -18,7 +18,7 @@ def trajectory(**changes) -> Trajectory:
     return Trajectory(**{**defaults, **changes})
 
 
-def test_a_group_comes_out_as_it_went_in():
+def test_a_group_is_decoded_to_its_content():
     group = [trajectory(), trajectory(token_ids=[9], loss_mask=[1], logprobs=[-1], versions=[2], finish="length")]
     facts, blob = pack_group(group)
     for before, after in zip(group, unpack_group(facts, memoryview(blob)), strict=True):
@@ -28,7 +28,7 @@ def test_a_group_comes_out_as_it_went_in():
         assert (before.reward, before.rewards, before.finish) == (after.reward, after.rewards, after.finish)
 
 
-def test_the_facts_are_what_the_controller_needs():
+def test_the_summary_of_a_group_has_the_fields_of_the_controller():
     (fact,), _ = pack_group([trajectory(metrics={"turns": 2})])
     assert (fact["length"], fact["generated"], fact["version_min"], fact["version_max"]) == (5, 3, 3, 4)
     assert (fact["reward"], fact["rewards"]["score"], fact["metrics"]) == (0.5, 1.0, {"turns": 2.0})
@@ -47,7 +47,7 @@ def test_the_facts_are_what_the_controller_needs():
         ({"finish": "over"}, "'over'"),
     ],
 )
-def test_what_could_not_be_trained_on_is_refused(changes, message):
+def test_untrainable_trajectories_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         pack_group([trajectory(), trajectory(**changes)])
 

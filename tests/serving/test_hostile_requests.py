@@ -88,7 +88,7 @@ def test_the_server_before_an_engine_of_others_answers_and_generates_the_same(
 
 
 @pytest.mark.timeout(3600 if FULL else 300)
-def test_the_controller_refuses_strangers_and_lives(
+def test_the_controller_refuses_hostile_requests_and_keeps_running(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:

@@ -246,7 +246,7 @@ def test_a_server_that_answers_like_ours_without_a_proof_does_not_get_the_key(tm
     assert KEY.encode() not in heard
 
 
-def test_a_server_of_ours_proves_its_identity_on_its_port(tmp_path: Path) -> None:
+def test_a_server_proves_its_identity_on_its_port(tmp_path: Path) -> None:
     async def main() -> None:
         async with running() as server:
             proof_response = await request_proof(server.address)

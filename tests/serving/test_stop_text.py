@@ -82,7 +82,7 @@ def simply(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str]) ->
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("number", [1, 3, len(STOPS)])
-def test_the_token_that_completes_a_stop_text_is_found(kind: str, number: int) -> None:
+def test_the_token_that_completes_a_stop_text_is_detected(kind: str, number: int) -> None:
     tokenizer, chance = TOKENIZERS[kind], random.Random(number)
     hits = 0
     for tokens in sequences(tokenizer, kind):
@@ -93,7 +93,7 @@ def test_the_token_that_completes_a_stop_text_is_found(kind: str, number: int) -
     assert hits > 20
 
 
-def test_answers_are_scanned_together_each_with_its_own_stop_texts() -> None:
+def test_answers_are_scanned_together_each_with_separate_stop_texts() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     answers = [one for one in sequences(tokenizer, "byte-level") if len(one) >= 20]
     readings = [StopScanner(STOPS[number % 4 : number % 4 + 2]) for number in range(len(answers))]

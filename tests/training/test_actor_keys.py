@@ -167,7 +167,7 @@ def test_kl_ctl_weighs_the_kl_penalty_and_loads_the_reference():
 
 @pytest.mark.shows("actor.kl_estimator")
 @pytest.mark.parametrize(("estimator", "distance"), [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) - 0.5)])
-def test_kl_estimator_says_how_it_is_measured(estimator, distance):
+def test_kl_estimator_selects_the_estimate(estimator, distance):
     config = actor_of("actor.kl_ctl=0.2", f"actor.kl_estimator={estimator}")
     assert advantages(batch_of([0.0, 0.0], [1, 1]), config, gap=0.5) == pytest.approx([-0.2 * distance] * 2, rel=1e-5)
 
@@ -283,7 +283,7 @@ def test_ppo_n_minibatches_is_the_number_of_updates(root, count):
     assert update(root, f"actor.ppo_n_minibatches={count}")["train/updates"] == count
 
 
-def test_temperature_is_what_the_policy_is_reckoned_with(root):
+def test_temperature_scales_the_logits_of_the_policy(root):
     assert update(root)["offpolicy/logprob_diff_max"] < 1e-5
     assert update(root, "gconfig.temperature=1")["offpolicy/logprob_diff_max"] > 0.1
 
@@ -382,7 +382,7 @@ def with_reference(root: Path, *words: str) -> dict[str, float]:
     return actor.step(batch_of(REWARDS, [3, 4, 5, 6]), Stopwatch())
 
 
-def test_kl_in_says_whether_the_distance_lowers_rewards_or_is_itself_learnt_from(root):
+def test_kl_in_puts_the_penalty_in_the_reward_or_the_loss(root):
     assert advantages(batch_of([0.0, 0.0], [1, 1]), actor_of("actor.kl_ctl=0.2", "actor.kl_in=loss"), gap=0.5) == [0, 0]
     overrides = ("actor.kl_estimator=k3", "actor.ppo_n_minibatches=1", "actor.loss_aggregation=token_mean")
     nothing = ("actor.reward_scaling=0", "actor.kl_in=loss")
@@ -399,7 +399,7 @@ def test_the_reference_uses_the_sampling_temperature_unlike_areal(root):
         assert with_reference(root, *overrides)["train/kl_ref"] < 1e-6
 
 
-def test_the_reference_cuts_micro_batches_as_its_own_section_says(root, monkeypatch):
+def test_the_reference_model_uses_the_micro_batches_of_its_section(root, monkeypatch):
     calls, logprobs = [], TrainEngine.logprobs
 
     def noted(self: TrainEngine, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:

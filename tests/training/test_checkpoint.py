@@ -75,7 +75,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(run, settings):
+def test_a_resumed_engine_equals_one_that_never_stopped(run, settings):
     engine = make_engine(Path(run.config.model.path), **settings)
     for completed in range(3):
         learn(engine, completed)
@@ -96,7 +96,7 @@ def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(run, settings):
     assert {file.suffix for file in (folder / "resume").rglob("*.*")} == {".safetensors", ".json", ".frame"}
 
 
-def test_several_engines_stand_in_one_checkpoint(run):
+def test_several_engines_are_in_one_checkpoint(run):
     engines = {
         "actor": make_engine(Path(run.config.model.path)),
         "critic": make_engine(Path(run.config.model.path), is_critic=True, type="sgd", momentum=0.9),
@@ -141,7 +141,7 @@ STATE = "resume/actor/shard-00001-model-00001-of-00001.safetensors"
 
 @pytest.mark.parametrize("part", ["model.safetensors", STATE, "resume/controller.frame"])
 @pytest.mark.parametrize("how", ["changed", "cut", "missing"])
-def test_a_damaged_part_is_found_and_named(run, part, how):
+def test_a_damaged_file_is_detected_and_named(run, part, how):
     engine = make_engine(Path(run.config.model.path))
     learn(engine, 1)
     folder = written(run, engine, 2)
@@ -163,7 +163,7 @@ def test_a_damaged_part_is_found_and_named(run, part, how):
         check_complete(folder)
 
 
-def test_a_checkpoint_without_its_mark_is_none(run):
+def test_a_checkpoint_without_its_mark_is_ignored(run):
     folder = written(run, make_engine(Path(run.config.model.path)), 2)
     (folder / ".complete").unlink()
 
@@ -200,7 +200,7 @@ def test_nothing_is_written_to_resume_from_where_recovery_is_disabled(run):
     ]
 
 
-def test_the_last_step_is_kept_and_can_be_gone_on_from_whatever_the_clocks_say(run):
+def test_the_last_step_is_kept_and_resumable_at_any_interval(run):
     run.config.recover.freq_steps = None
 
     assert CheckpointManager(run, world(), 100).due(7, is_last=True) == CheckpointPurpose(True, True)
@@ -270,7 +270,7 @@ def test_a_checkpoint_of_a_lineage_that_was_given_up_is_replaced(run):
 
 
 @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), SafetensorError("os error 28")])
-def test_a_full_disk_is_a_failure_that_says_what_to_do(fault, run, monkeypatch):
+def test_a_full_disk_is_a_failure_with_a_remedy(fault, run, monkeypatch):
     def full(*_: Any) -> None:
         raise fault
 
@@ -302,7 +302,7 @@ def test_another_model_than_the_checkpoint_s_is_refused(run, tmp_path):
         resumed(run, folder, actor=make_engine(engine.folder, folder, use_lora=True))
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(run, monkeypatch):
+def test_training_during_a_checkpoint_write_does_not_change_it(run, monkeypatch):
     go_on, engine = threading.Event(), make_engine(Path(run.config.model.path))
     monkeypatch.setattr(EngineSnapshot, "write_folder", slow(EngineSnapshot.write_folder, go_on))
     learn(engine, 0)
@@ -328,7 +328,7 @@ def slow(write: Any, go_on: threading.Event) -> Any:
     return wait_and_write
 
 
-def test_what_a_killed_process_had_half_written_is_removed(run):
+def test_partial_files_of_a_killed_process_are_removed(run):
     for name in (".step_000003.half", ".step_000002.gone", "step_000001", ".mine"):
         (run.checkpoints / name).mkdir(parents=True)
         (run.checkpoints / name / "model.safetensors").touch()
@@ -345,7 +345,7 @@ def test_a_rank_that_cannot_write_keeps_the_checkpoint_from_being_one(run, monke
     assert complete_checkpoints(run.checkpoints) == []
 
 
-def test_what_is_no_tensor_can_be_read_by_anyone(run):
+def test_state_without_tensors_is_plain_json(run):
     engine = make_engine(Path(run.config.model.path))
     folder = written(run, engine, 2)
 
@@ -354,7 +354,7 @@ def test_what_is_no_tensor_can_be_read_by_anyone(run):
     assert state["engines"]["actor"]["optimizer"] == "AdamW"
 
 
-def test_what_could_not_be_written_meanwhile_is_raised_at_the_next_step(run, monkeypatch):
+def test_a_failed_background_write_is_raised_at_the_next_step(run, monkeypatch):
     """And not as late as at the next checkpoint."""
 
     def full(*_: Any) -> None:

@@ -43,7 +43,7 @@ def resumed(run: Run, source: Run, step: int) -> Run:
     return start_from(run, source.checkpoints / f"step_{step:06}", step, attempt=2)
 
 
-def test_what_four_ranks_left_two_go_on_with_and_then_one(tmp_path):
+def test_a_checkpoint_of_four_ranks_is_resumed_by_two_and_then_one(tmp_path):
     """1 -> 2, 4 -> 2 and 2 -> 1, each beside an update that ranks make together while they write."""
     folder = model_folder(tmp_path, "qwen3")
 

@@ -128,7 +128,7 @@ def _gae(rewards: list[float], values: list[float], discount: float, gae_lambda:
     return advantages
 
 
-def test_it_learns_what_is_to_be_expected(tmp_path, folder):
+def test_the_critic_learns_the_expected_return(tmp_path, folder):
     """The same answers in every step."""
     run = ppo_run(tmp_path, folder, "critic.optimizer.lr=0.01")
     critic, config, metrics = critic_of(run), run.config.actor, []
@@ -161,7 +161,7 @@ def test_returns_that_are_all_alike_have_no_explained_variance(tmp_path, folder)
     assert "critic/explained_variance" not in critic.step(with_returns(judged(critic), 0.0), Stopwatch())
 
 
-def test_answers_that_were_cut_off_are_left_out_of_what_it_learns_too(tmp_path, folder):
+def test_truncated_answers_are_masked_for_the_critic_too(tmp_path, folder):
     run = ppo_run(tmp_path, folder, "actor.mask_truncated_completions=true", "critic.ppo_n_minibatches=1")
     critic, actor = critic_of(run), actor_of(run)
     batch = batch_of(REWARDS, GENERATED, truncated=1)
@@ -202,7 +202,7 @@ def test_eps_clip_is_how_far_a_step_may_move_a_value(tmp_path, folder):
     assert 0.1 < moved[0.1] < 0.5 < moved[0.5] < 1
 
 
-def test_a_plan_says_how_many_steps_the_critic_makes():
+def test_a_plan_shows_the_number_of_critic_steps():
     assert (
         "the critic makes 3 optimizer steps (critic.ppo_n_minibatches)"
         in plan_of("ppo", "critic.ppo_n_minibatches=3").batch.words
@@ -221,7 +221,7 @@ def test_mask_no_eos_with_zero_is_that_of_the_actor():
 
 @pytest.mark.shows_no_effect("{section}.weight_update_mode")
 @pytest.mark.parametrize(("section", "experiment"), [("ref", "grpo"), ("critic", "ppo"), ("model", "sft")])
-def test_weight_update_mode_means_nothing_to_who_publishes_nothing(section, experiment):
+def test_weight_update_mode_has_no_effect_on_models_that_publish_nothing(section, experiment):
     words = ("actor.kl_ctl=0.1",) if section == "ref" else ()
     usual = plan_of(experiment, *words)
     other = plan_of(experiment, *words, f"{section}.weight_update_mode=collective")
@@ -241,7 +241,7 @@ def test_its_backend_is_that_of_the_actor():
     ("experiment", "word"),
     [("ppo", "critic.is_critic=false"), ("grpo", "actor.is_critic=true"), ("grpo", "ref.is_critic=true")],
 )
-def test_is_critic_is_for_those_who_say_numbers(experiment, word):
+def test_is_critic_is_refused_for_models_without_a_value_head(experiment, word):
     key = word.partition("=")[0].replace(".", r"\.")
     with pytest.raises(ConfigError, match=rf"{key} .*leave it out"):
         loaded(experiment, word)

@@ -91,7 +91,7 @@ def test_activations_computed_again_give_the_same_gradient(tmp_path):
     assert updates[0] == updates[1]
 
 
-def test_random_weights_follow_from_the_seed_and_not_from_what_was_drawn_before(tmp_path):
+def test_random_weights_depend_only_on_the_seed(tmp_path):
     folder = model_folder(tmp_path, "qwen3")
     torch.manual_seed(5)
     first = weights_of(make_engine(folder, init_from_scratch=True))
@@ -129,7 +129,7 @@ def test_a_folder_that_lacks_weights_is_refused(tmp_path):
         make_engine(folder)
 
 
-def test_dropout_is_taken_out_wherever_it_stands():
+def test_dropout_is_removed_from_every_module():
     class Attention(torch.nn.Module):
         attention_dropout = 0.3
 
@@ -139,7 +139,7 @@ def test_dropout_is_taken_out_wherever_it_stands():
     assert module[0].p == 0 and module[1].attention_dropout == 0
 
 
-def test_a_frozen_engine_has_no_optimizer_and_wants_no_gradient(tmp_path):
+def test_a_frozen_engine_has_no_optimizer_and_no_gradient(tmp_path):
     engine: TrainEngine = make_engine(model_folder(tmp_path, "qwen3"), optimizer=None)
 
     assert not hasattr(engine, "optimizer") and not any(p.requires_grad for p in engine.module.parameters())

@@ -68,7 +68,7 @@ def test_init_from_scratch_begins_with_random_weights(tmp_path, section):
 
 @pytest.mark.shows("{section}.dtype")
 @pytest.mark.parametrize("section", SECTIONS)
-def test_dtype_is_what_is_computed_in(tmp_path, section):
+def test_dtype_is_the_type_of_the_computation(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
     single, half = (engine_of(tmp_path, section, folder, dtype=name) for name in ("float32", "bfloat16"))
     assert {tensor.dtype for tensor in weights_of(single).values()} == {torch.float32}
@@ -111,7 +111,7 @@ def test_gradient_checkpointing_computes_layers_again(tmp_path, section, monkeyp
 
 @pytest.mark.shows("{section}.grad_reduce_dtype")
 @pytest.mark.parametrize("section", TRAINED)
-def test_grad_reduce_dtype_is_what_gradients_are_added_up_in(tmp_path, section):
+def test_grad_reduce_dtype_is_the_type_of_summed_gradients(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
     single, half = (
         gradient_of(engine_of(tmp_path, section, folder, grad_reduce_dtype=name)) for name in ("float32", "bfloat16")
@@ -196,7 +196,7 @@ def test_pad_to_maximum_makes_all_micro_batches_of_one_size(tmp_path, section):
 
 @pytest.mark.shows("{section}.attn_impl")
 @pytest.mark.parametrize("section", SECTIONS)
-def test_attn_impl_is_what_transformers_is_told(tmp_path, section):
+def test_attn_impl_is_passed_to_transformers(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
     implementations = {
         value: engine_of(tmp_path, section, folder, attn_impl=value).model.config._attn_implementation
@@ -219,7 +219,7 @@ def test_is_critic_gives_the_head_that_a_model_needs(tmp_path, section):
         engine_of(tmp_path, section, folder, is_critic=str(not gives_numbers).lower())
 
 
-def test_is_critic_is_what_makes_a_reward_model(tmp_path):
+def test_is_critic_makes_a_reward_model(tmp_path):
     run = make_run(
         tmp_path / "run", "reward_model", f"model.path={model_folder(tmp_path, 'qwen3')}", "model.dtype=float32"
     )
@@ -273,7 +273,7 @@ def test_lora_alpha_is_the_strength_of_the_adapters(tmp_path, section):
 
 @pytest.mark.shows("{section}.target_modules")
 @pytest.mark.parametrize("section", TRAINED)
-def test_target_modules_says_which_layers_get_one(tmp_path, section):
+def test_target_modules_selects_the_layers_with_adapters(tmp_path, section):
     actual = {
         value: {
             name.split(".")[-3] for name, _ in adapted(tmp_path, section, target_modules=value).export_weights(True)
@@ -295,7 +295,7 @@ def test_peft_type_is_the_kind_of_adapter(tmp_path, section):
 
 @pytest.mark.shows("{section}.lora_dropout")
 @pytest.mark.parametrize("section", TRAINED)
-def test_lora_dropout_leaves_out_some_of_what_goes_into_adapters(tmp_path, section):
+def test_lora_dropout_drops_inputs_of_adapters(tmp_path, section):
     gradients = []
     for rate in (0, 0, 0.5):
         engine = adapted(tmp_path, section, lora_dropout=rate)

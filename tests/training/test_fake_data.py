@@ -30,7 +30,7 @@ def trained(run: Run) -> list[dict[str, Any]]:
 
 @pytest.mark.shows("train_dataset.fake")
 @pytest.mark.parametrize("kind", ["grpo", "ppo", "sft"])
-def test_fake_is_what_a_step_trains_on(tmp_path, kind):
+def test_a_step_trains_on_fake_rows(tmp_path, kind):
     """With the configured sizes, and without the file's data, a controller, or weights for servers."""
     nothing = [f"{name}_dataset.path=nowhere.jsonl" for name in ("train", "valid")]
     run = make_run(tmp_path / "run", kind, *FAKE, *PLAIN, *nothing, "task.name=null")
@@ -55,7 +55,7 @@ def test_a_key_of_fake_is_a_size_of_a_step(tmp_path, key, name):
     assert actual[1] == 2 * actual[0]
 
 
-def test_fake_rows_are_evaluated_where_they_are_asked_for(tmp_path):
+def test_fake_rows_are_evaluated_if_configured(tmp_path):
     overrides = ("valid_dataset.fake.batch_size=5", "valid_dataset.fake.seq_len=12", "valid_dataset.path=nowhere.jsonl")
     for number, words in enumerate([FAKE, ("total_train_steps=2", "train_dataset.batch_size=4")]):
         run = make_run(tmp_path / str(number), "sft", *words, *PLAIN, *overrides, "evaluator.freq_steps=1")
@@ -88,7 +88,7 @@ def batches(size: int, *words: str, step: int = 0) -> list[TrainingBatch]:
     return actual
 
 
-def test_a_batch_is_the_same_over_however_many_ranks_it_is_spread():
+def test_a_batch_does_not_depend_on_the_number_of_ranks():
     (whole,) = batches(1)
     for size in (2, 4):
         parts = batches(size)
@@ -116,7 +116,7 @@ def test_every_group_has_two_sequences_to_compare(size, n_samples, groups):
 
 
 @pytest.mark.parametrize("kind", ["grpo", "ppo", "sft"])
-def test_no_server_controller_or_worker_is_started_and_the_plan_says_so(kind):
+def test_no_server_controller_or_worker_is_planned(kind):
     plan = plan_of(kind, *FAKE, "valid_dataset=null", gpus=2)
     assert plan.cannot_start == ()
     assert {process.role for process in plan.processes} == {"guardian", "launcher", "trainer"}
@@ -143,12 +143,12 @@ def test_all_gpus_are_the_trainers():
         ("reward_model", (), "train_dataset.fake", "set it to null"),
     ],
 )
-def test_what_random_tokens_cannot_stand_in_for_is_refused(kind, words, key, message):
+def test_settings_that_need_real_data_are_refused(kind, words, key, message):
     reasons = {obstacle.key: obstacle.reason for obstacle in plan_of(kind, *FAKE, *words).cannot_start}
     assert message in reasons[key]
 
 
-def test_random_tokens_that_are_refused_are_said_to_come_from_who_set_them():
+def test_refused_random_tokens_name_the_source_of_the_setting():
     experiment = loaded("reward_model", *FAKE)
     with pytest.raises(ConfigError) as refused:
         refuse(plan_of("reward_model", *FAKE).problems)
@@ -161,11 +161,11 @@ def test_a_trainer_that_is_started_by_hand_refuses_too_few_sequences_too():
         batches(7)
 
 
-def test_data_that_random_tokens_take_the_place_of_are_said_to_have_no_effect():
+def test_data_keys_beside_random_tokens_are_warnings():
     warnings = [warning for warning in plan_of("sft", *FAKE).warnings if warning.startswith("valid_dataset: ")]
     assert warnings == ["valid_dataset: has no effect beside train_dataset.fake, which replaces all data"]
 
 
-def test_what_servers_would_be_refused_for_does_not_matter_without_them():
+def test_settings_refused_for_servers_are_accepted_without_servers():
     words = ("rollout.backend=vllm:d1", "gconfig.top_p=0.9", "gconfig.n_samples=1", "valid_dataset=null")
     assert plan_of("grpo", *FAKE, *words).cannot_start == ()

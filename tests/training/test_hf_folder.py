@@ -100,7 +100,7 @@ def test_buffers_that_checkpoints_have_are_published_and_counted_as_they_are(tmp
 
 @pytest.mark.shows("weights.save_format")
 @pytest.mark.parametrize("words", [(), ("weights.save_sharded=true", "weights.max_shard_gb=16e-6")])
-def test_save_format_torch_is_tensors_alone_and_can_be_gone_on_from(tmp_path, words):
+def test_save_format_torch_holds_only_tensors_and_can_be_resumed(tmp_path, words):
     engine, folder = written(run_with(tmp_path, "weights.save_format=torch", *words))
 
     files = sorted(folder.glob("*.bin"))
@@ -132,7 +132,7 @@ def test_the_tokenizer_is_the_run_s_with_its_chat_template(tmp_path):
     assert json.loads((folder / "config.json").read_text())["model_type"] == "llama"
 
 
-def test_others_may_read_what_this_user_s_files_let_them(tmp_path):
+def test_exported_weights_have_the_users_file_mode(tmp_path):
     _, folder = written(run_with(tmp_path))
 
     assert (folder / "model.safetensors").stat().st_mode == (folder / "config.json").stat().st_mode
@@ -140,7 +140,7 @@ def test_others_may_read_what_this_user_s_files_let_them(tmp_path):
 
 @pytest.mark.shows("weights.save_adapter_separately")
 @pytest.mark.parametrize("save_format", ["safetensors", "torch"])
-def test_save_adapter_separately_writes_what_peft_loads_beside_the_merged_weights(tmp_path, save_format):
+def test_save_adapter_separately_also_writes_an_adapter_for_peft(tmp_path, save_format):
     words = ("model.use_lora=true", f"weights.save_format={save_format}")
     run = run_with(tmp_path, *words, "weights.save_adapter_separately=true")
     engine, folder = written(run, use_lora=True, lora_rank=4, lr=0.05)
@@ -156,7 +156,7 @@ def test_save_adapter_separately_writes_what_peft_loads_beside_the_merged_weight
     assert json.loads((folder / "adapter" / "adapter_config.json").read_text())["r"] == 4
 
 
-def test_without_it_there_are_the_merged_weights_alone(tmp_path):
+def test_without_save_adapter_separately_only_merged_weights_are_written(tmp_path):
     engine, folder = written(run_with(tmp_path, "model.use_lora=true"), use_lora=True, lora_rank=4)
 
     assert not (folder / "adapter").exists() and loads(folder, make_engine(folder))

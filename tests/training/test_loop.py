@@ -105,7 +105,7 @@ def test_each_batch_is_trained_with_its_weights_and_the_next_ones_are_published(
     assert not any(torch.equal(one, other) for one, other in itertools.pairwise(versions))
 
 
-def test_a_published_probe_is_what_the_published_weights_compute(run):
+def test_a_published_probe_matches_the_published_weights(run):
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     with serve(run, total_steps=1) as controller:
         train_in(run)
@@ -227,7 +227,7 @@ def test_sequences_without_advantage_change_the_denominator_alone(run):
     assert whole["train/grad_norm"] == pytest.approx(part["train/grad_norm"] * ratio, rel=1e-5)
 
 
-def test_a_batch_without_any_advantage_changes_nothing_and_is_measured_all_the_same(run):
+def test_a_batch_without_advantages_changes_nothing_and_is_measured(run):
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     actor = actor_for(run)
     before = {name: tensor.clone() for name, tensor in actor.engine.export_weights()}
@@ -278,7 +278,7 @@ def test_a_batch_in_four_parts_makes_four_updates_against_the_policy_it_began_wi
 
 
 @pytest.mark.parametrize("groups", [slice(0, 4), slice(3, 4)], ids=["with-signal", "all-equal"])
-def test_what_the_updates_of_a_step_change_is_no_gap_between_sampler_and_trainer(run, groups):
+def test_minibatch_updates_do_not_count_as_a_sampler_mismatch(run, groups):
     """The loss does not need the policy at the start of the step, which is then not computed."""
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     actor = actor_for(run, use_decoupled_loss=False, recompute_logprob=False, ppo_n_minibatches=4, entropy_coef=0.01)

@@ -82,7 +82,7 @@ def test_the_adapter_alone_is_trained_and_has_state(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
-def test_what_is_exported_is_what_peft_merges_and_what_the_engine_computes(tmp_path, name):
+def test_exported_weights_match_peft_and_the_engine(tmp_path, name):
     engine = trained(model_folder(tmp_path, name), lora_modules_to_save=["norm"] if name == "qwen3" else ["lm_head"])
     base = AutoModelForCausalLM.from_pretrained(engine.folder)
     loaded: Any = PeftModel.from_pretrained(base, write_adapter(engine, tmp_path / "adapter"))
@@ -97,7 +97,7 @@ def test_what_is_exported_is_what_peft_merges_and_what_the_engine_computes(tmp_p
     torch.testing.assert_close(logprobs_of(again), expected, atol=1e-5, rtol=0)
 
 
-def test_weights_are_merged_from_the_base_each_time_anew(tmp_path):
+def test_weights_are_merged_from_the_unchanged_base_each_time(tmp_path):
     """In half precision merging what was merged would round again and again."""
     engine = trained(model_folder(tmp_path, "qwen3"), dtype="bfloat16")
     assert {parameter.dtype for parameter in engine.parameters} == {torch.float32}
@@ -162,7 +162,7 @@ def test_a_reference_with_the_same_base_is_the_adapter_switched_off(tmp_path, ch
         (["model.layers.0.mlp.up_proj", "q_proj"], ["model.layers.0.mlp.up_proj"]),
     ],
 )
-def test_adapters_stand_where_they_are_wanted(tmp_path, targets, adapted):
+def test_adapters_are_on_the_target_modules(tmp_path, targets, adapted):
     """By name or by regular expression; stored by their last names if unambiguous."""
     engine = make_engine(model_folder(tmp_path, "qwen3"), **LORA, target_modules=targets)
     assert engine.adapter is not None
@@ -199,7 +199,7 @@ def test_adapters_stand_where_they_are_wanted(tmp_path, targets, adapted):
         ({"lora_modules_to_save": ["embed_tokens"]}, r"^actor\.lora_modules_to_save: model\.embed_tokens shares"),
     ],
 )
-def test_what_fits_nothing_is_an_error_that_says_what_there_is(tmp_path, settings, words):
+def test_target_modules_that_match_nothing_list_the_existing_ones(tmp_path, settings, words):
     with pytest.raises(ConfigError, match=words):
         make_engine(model_folder(tmp_path, "qwen3"), **LORA, **settings)
 
@@ -243,7 +243,7 @@ def test_dropout_of_adapters_is_the_same_where_activations_are_computed_again(tm
     assert actual[0.0, False].grad_norm != actual[0.5, False].grad_norm
 
 
-def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(tmp_path):
+def test_a_resumed_engine_equals_one_that_never_stopped(tmp_path):
     """The base is read from where it was read at first, and the adapter from the resume state."""
     folder = model_folder(tmp_path, "llama")
     run = make_run(tmp_path / "run", "sft", f"model.path={folder}", "recover.freq_steps=2")
@@ -264,7 +264,7 @@ def test_what_was_resumed_goes_on_as_if_it_had_never_stopped(tmp_path):
         assert torch.equal(tensor, {**weights_of(again), **adapter_of(again)}[name]), name
 
 
-def test_only_a_bucket_of_merged_weights_is_there_at_once(tmp_path):
+def test_only_one_bucket_of_merged_weights_is_in_memory(tmp_path):
     engine = trained(model_folder(tmp_path, "llama"), num_steps=1)
     largest = max(tensor.nbytes for tensor in weights_of(engine).values())
     alive: dict[int, int] = {}
@@ -286,7 +286,7 @@ def test_only_a_bucket_of_merged_weights_is_there_at_once(tmp_path):
     assert 0 < most[0] <= 3 * largest, "a bucket, and the tensor that did not fit into it any more"
 
 
-def test_two_ranks_equal_one_also_in_what_the_reference_says_and_what_is_exported(tmp_path):
+def test_two_ranks_equal_one_in_reference_and_export(tmp_path):
     folder = str(model_folder(tmp_path, "llama"))
     started = rank_processes.start("tests.support.lora_ranks:run", {2: [folder, str(tmp_path / "two.json")]})
     try:

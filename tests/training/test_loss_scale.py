@@ -38,13 +38,13 @@ def test_the_scale_halves_after_hysteresis_overflows():
     assert values(LossScale(64, 1, window=2, hysteresis=2), "xx.x..x") == [64, 32, 32, 16, 16, 32, 32]
 
 
-def test_it_never_falls_below_its_least():
+def test_the_loss_scale_never_falls_below_its_minimum():
     scale = LossScale(8, 3, window=5, hysteresis=1)
     assert values(scale, "xxx") == [4, 3, 3]
     assert not scale.can_decrease
 
 
-def test_where_it_was_left_it_goes_on():
+def test_a_restored_loss_scale_continues():
     first, second = (LossScale(64, 1, window=3, hysteresis=2) for _ in range(2))
     values(first, ".x.")
     second.restore(first.state())
@@ -52,13 +52,13 @@ def test_where_it_was_left_it_goes_on():
 
 
 @pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "bfloat16")])
-def test_other_precisions_have_none(dtypes):
+def test_other_precisions_have_no_loss_scale(dtypes):
     scale = make_scale(section(OptimizerConfig), *dtypes)
     assert values(scale, "...xxx...") == [1.0] * 9
 
 
 @pytest.mark.parametrize("dtypes", [("float16", "float32"), ("bfloat16", "float16")])
-def test_it_is_there_where_gradients_are_computed_or_added_up_in_float16(dtypes):
+def test_loss_scaling_is_used_with_float16_compute_or_reduction(dtypes):
     assert make_scale(section(OptimizerConfig), *dtypes).value == 2.0**32
 
 
@@ -136,7 +136,7 @@ def test_overflows_are_counted_apart_and_their_norms_left_out():
     assert "train/loss_scale" not in optimizer_metrics("train", [good._replace(loss_scale=1.0)])
 
 
-def test_it_is_part_of_what_a_checkpoint_says(tmp_path):
+def test_the_loss_scale_is_in_the_checkpoint(tmp_path):
     engine = make_engine(model_folder(tmp_path, "qwen3"), loss_scale_window=1, **HALF)
     engine.step(0, engine.accumulate([tokens()], mean_loss))
     assert engine_scalars(engine)["loss_scale"]["value"] == 2048

@@ -282,7 +282,7 @@ def test_offload_params_keeps_parameters_in_host_memory(tmp_path, monkeypatch, w
 
 @pytest.mark.shows("{where}.fsdp.wrap_policy.transformer_layer_cls_to_wrap")
 @pytest.mark.parametrize("where", SECTIONS)
-def test_transformer_layer_cls_to_wrap_names_what_is_sharded_one_by_one(tmp_path, where):
+def test_transformer_layer_cls_to_wrap_selects_the_sharded_units(tmp_path, where):
     key = "fsdp.wrap_policy.transformer_layer_cls_to_wrap"
     engine = engine_of(tmp_path, where, folder(), **{key: "[Qwen3MLP]"})
     names = {type(module).__name__ for module in engine.module.modules()}
@@ -333,7 +333,7 @@ def test_moe_use_grouped_mm_multiplies_all_experts_at_once(tmp_path):
 
 
 @pytest.mark.shows("actor.compile.fullgraph")
-def test_fullgraph_is_what_the_compiler_is_told(tmp_path, monkeypatch):
+def test_fullgraph_is_passed_to_the_compiler(tmp_path, monkeypatch):
     values: list[bool] = []
     monkeypatch.setattr(torch_compile, "has_compiler", lambda: True)
     monkeypatch.setattr(nn.Module, "compile", lambda module, fullgraph, dynamic: values.append(fullgraph))

@@ -46,7 +46,7 @@ def stepped(config: OptimizerConfig, values: list[float]) -> float:
     return weight.item()
 
 
-def test_plain_descent_has_neither_momentum_nor_a_decay_that_goes_through_it():
+def test_sgd_has_no_momentum_and_decoupled_weight_decay():
     plain = config_of(type="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
     assert stepped(plain, [1.0, 1.0]) == pytest.approx(0.8)
 
@@ -204,7 +204,7 @@ def test_a_step_that_brings_its_state_in_by_parts_is_the_same_step(kind):
         assert all(torch.equal(one, other) for one, other in zip(usual, after(at_once), strict=True))
 
 
-def test_no_more_state_is_brought_in_at_a_time_than_asked_for():
+def test_offloaded_state_is_loaded_in_bounded_parts():
     weights = [nn.Parameter(torch.ones(100)) for _ in range(5)]
     optimizer = make_optimizer(weights, config_of())
     for weight in weights:
@@ -228,12 +228,12 @@ def test_ranks_that_hold_unequal_rows_bring_in_the_same_parts(monkeypatch):
     assert actual == [[2, 2, 2, 1]] * 2
 
 
-def test_an_optimizer_that_nobody_built_is_named():
+def test_an_unknown_optimizer_is_named():
     with pytest.raises(ValueError, match=r"optimizer\.type: lion.*adam, adam_bf16, muon or sgd"):
         make_optimizer([nn.Parameter(torch.ones(1))], config_of(type="lion"))
 
 
-def test_moments_of_half_size_have_a_name_of_their_own_in_a_checkpoint():
+def test_the_bfloat16_optimizer_has_a_separate_class():
     """Nothing else would keep a run from going on with those of another optimizer."""
     assert type(make_optimizer([nn.Parameter(torch.ones(1))], config_of(type="adam_bf16"))) is AdamWBf16
 

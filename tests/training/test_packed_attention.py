@@ -123,7 +123,7 @@ def test_padding_sequences_are_no_longer_than_real_ones_and_predict_nothing(sequ
     assert len(sequences.micro_batch([1, 6], world().device, pad_to=3).input_ids_T) == len(plain.input_ids_T)
 
 
-def test_what_stands_behind_the_last_token_that_counts_is_not_computed():
+def test_tokens_after_the_last_token_in_the_loss_are_not_computed():
     sequences = Sequences(np.arange(10, dtype=np.int32), np.array([0, 0, 1, 0, 0, 0, 1, 0, 1, 0]), np.array([5, 5]))
 
     micro = sequences.micro_batch([0, 1], world().device)
@@ -141,7 +141,7 @@ def test_the_first_token_of_a_sequence_never_counts():
     assert sequences.loss_tokens_N.tolist() == [1, 3]
 
 
-def test_values_of_predicted_tokens_come_back_to_their_places():
+def test_values_of_predicted_tokens_return_to_their_positions():
     sequences = Sequences(np.arange(10, dtype=np.int32), np.array([0, 0, 1, 1, 0, 0, 1, 0, 0, 1]), np.array([6, 4]))
     micros = [sequences.micro_batch([row], world().device) for row in (1, 0)]
 
@@ -216,7 +216,7 @@ def test_a_gpu_is_given_the_borders_and_the_window_of_packed_sequences(monkeypat
     assert calls["scale"] == 0.5 and calls["enable_gqa"]
 
 
-def test_flash_attention_of_transformers_is_told_the_borders(monkeypatch, sequences, tmp_path):
+def test_flash_attention_of_transformers_gets_the_sequence_bounds(monkeypatch, sequences, tmp_path):
     """By the names that it has for them, so that it need not look for them in the positions, layer by layer."""
     calls = []
 
@@ -246,7 +246,7 @@ def test_flex_attention_is_refused_where_a_model_leaves_attention_out(tmp_path):
     make_engine(folder, attn_impl="flex_attention", disable_dropout=True)
 
 
-def test_what_auto_becomes_is_logged_with_its_reason(tmp_path, caplog):
+def test_the_resolved_attention_is_logged_with_its_reason(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         make_engine(model_folder(tmp_path, "qwen3"), attn_impl="auto")
     assert "actor.attn_impl is sdpa: no GPU" in caplog.text

@@ -19,7 +19,7 @@ SHORT = ("train_dataset.fake.batch_size=2", "train_dataset.fake.seq_len=8", "tot
 
 @pytest.mark.shows("profiler.trace_path")
 @pytest.mark.parametrize("kind", ["grpo", "sft"])
-def test_trace_path_is_where_the_timeline_of_all_steps_is(tmp_path, kind):
+def test_trace_path_holds_the_trace_of_all_steps(tmp_path, kind):
     run = make_run(tmp_path / "run", kind, *SHORT, "recover.mode=disabled", "profiler.trace_path=traces")
     work = trainer._reinforcement if kind == "grpo" else trainer._supervised
     assert work(run, ME, world(), StopRequest(world())) == 0
@@ -30,7 +30,7 @@ def test_trace_path_is_where_the_timeline_of_all_steps_is(tmp_path, kind):
     assert any("backward" in name.lower() for name in names), "of the computation itself"
 
 
-def test_a_path_from_the_root_is_taken_as_it_is_and_an_attempt_writes_over_no_other(tmp_path):
+def test_an_absolute_trace_path_is_kept_and_attempts_use_separate_files(tmp_path):
     run = make_run(tmp_path / "run", "sft", *SHORT, f"profiler.trace_path={tmp_path / 'elsewhere'}")
     for attempt in (1, 2):
         TrainerProfiler(start_from(run, None, 0, attempt), world()).close()
@@ -39,7 +39,7 @@ def test_a_path_from_the_root_is_taken_as_it_is_and_an_attempt_writes_over_no_ot
 
 
 @pytest.mark.shows("profiler.memory_path")
-def test_memory_path_is_where_every_step_and_rank_has_a_snapshot(tmp_path, monkeypatch):
+def test_memory_path_holds_a_snapshot_of_every_step_and_rank(tmp_path, monkeypatch):
     """Seen where the value arrives at the library: there is no GPU whose memory could be looked at."""
     calls: list[Any] = []
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: calls.append(how))
@@ -56,7 +56,7 @@ def test_memory_path_is_where_every_step_and_rank_has_a_snapshot(tmp_path, monke
     assert (memory / "step_2").is_dir()
 
 
-def test_asked_for_nothing_nothing_is_recorded(tmp_path, monkeypatch):
+def test_without_settings_nothing_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: pytest.fail("recorded"))
     run = make_run(tmp_path / "run", "sft", *SHORT)
     gpu: Any = SimpleNamespace(rank=0, device=torch.device("cuda", 0))
@@ -67,7 +67,7 @@ def test_asked_for_nothing_nothing_is_recorded(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["grpo", "sft"])
-def test_a_timeline_of_ten_steps_or_of_nobody_knows_how_many_is_refused(kind):
+def test_a_trace_of_too_many_or_unlimited_steps_is_refused(kind):
     for steps, limit in ((10, "10 steps"), ("null", "all epochs")):
         (obstacle,) = plan_of(kind, "profiler.trace_path=traces", f"total_train_steps={steps}").cannot_start
         assert obstacle.key == "profiler.trace_path"

@@ -82,7 +82,7 @@ def test_a_critic_is_the_same_on_two_ranks_also_where_one_of_them_has_nothing(wo
 @pytest.mark.parametrize(
     ("way", "size"), [(way, size) for way in ("adam", "muon", "adam_bf16") for size in SEVERAL if way in WAYS[size]]
 )
-def test_optimizers_hold_what_that_of_one_rank_holds(worlds, way, size):
+def test_sharded_optimizers_hold_the_state_of_one_rank(worlds, way, size):
     rounded = {"atol": 1e-4, "rtol": 1e-2} if way == "adam_bf16" else {"atol": 1e-6, "rtol": 1e-5}
     alike(worlds[1].of(way), worlds[size].of(way), **rounded)
 
@@ -98,12 +98,12 @@ def test_two_ranks_of_the_actor_learn_from_their_shares_as_one_does_from_all(wor
 
 
 @pytest.mark.parametrize("size", SEVERAL)
-def test_a_model_that_the_first_rank_sent_learns_like_one_that_each_loaded(worlds, size):
+def test_a_model_sent_by_rank_0_trains_like_one_loaded_by_each_rank(worlds, size):
     """The ranks themselves have compared the weights before the first step, to the last bit."""
     alike(worlds[1].of("sgd"), worlds[size].of("sent"), atol=1e-6)
 
 
-def test_what_waits_in_host_memory_learns_the_same(worlds):
+def test_offloaded_training_gives_the_same_result(worlds):
     assert worlds[2].steps["offloaded"] == worlds[2].steps["adam"]
     alike(worlds[2].of("adam"), worlds[2].of("offloaded"), atol=0)
 

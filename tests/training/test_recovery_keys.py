@@ -79,7 +79,7 @@ def resume(run: Run, attempt: int = 2, began: int = 2) -> Seen:
     return Seen(run, 2)
 
 
-def test_what_is_not_skipped_goes_on(tmp_path):
+def test_state_that_is_not_skipped_is_resumed(tmp_path):
     run, _ = begun(tmp_path)
     seen = resume(run)
 
@@ -88,7 +88,7 @@ def test_what_is_not_skipped_goes_on(tmp_path):
 
 
 @pytest.mark.shows("recover.skip_progress")
-def test_skip_progress_begins_to_count_at_0_and_leaves_the_rest(tmp_path):
+def test_skip_progress_restarts_the_count_of_steps_only(tmp_path):
     run, first = begun(tmp_path, "recover.skip_progress=true", "recover.freq_steps=2")
     seen = resume(run)
 
@@ -99,7 +99,7 @@ def test_skip_progress_begins_to_count_at_0_and_leaves_the_rest(tmp_path):
 
 
 @pytest.mark.shows("recover.skip_scheduler")
-def test_skip_scheduler_begins_the_schedule_anew_and_leaves_the_rest(tmp_path):
+def test_skip_scheduler_restarts_the_schedule_only(tmp_path):
     run, _ = begun(tmp_path, "recover.skip_scheduler=true")
     seen = resume(run)
 
@@ -108,7 +108,7 @@ def test_skip_scheduler_begins_the_schedule_anew_and_leaves_the_rest(tmp_path):
 
 
 @pytest.mark.shows("recover.skip_dataloader")
-def test_skip_dataloader_reads_the_data_from_its_beginning_and_leaves_the_rest(tmp_path):
+def test_skip_dataloader_restarts_the_data_only(tmp_path):
     run, _ = begun(tmp_path, "recover.skip_dataloader=true")
     seen = resume(run)
 
@@ -157,7 +157,7 @@ def test_skips_hold_for_reinforcement_learning_too(tmp_path, monkeypatch):
         ("null", dict.fromkeys((2, 4, 6, 8), True)),
     ],
 )
-def test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps(tmp_path, keep, expected):
+def test_keep_limits_resumable_checkpoints_beside_the_savers(tmp_path, keep, expected):
     run = make_run(tmp_path / "run", "sft", f"model.path={model_folder(tmp_path, 'llama')}", f"recover.keep={keep}")
     engine = make_engine(Path(run.config.model.path))
     for step in (2, 4, 6, 8):
@@ -172,7 +172,7 @@ def test_keep_is_how_many_can_be_gone_on_from_beside_those_that_the_saver_keeps(
 
 @pytest.mark.shows("weights.save_async")
 @pytest.mark.parametrize("is_async", [True, False])
-def test_save_async_lets_training_go_on_while_a_checkpoint_is_written(tmp_path, monkeypatch, is_async):
+def test_save_async_writes_a_checkpoint_during_training(tmp_path, monkeypatch, is_async):
     word = f"weights.save_async={str(is_async).lower()}"
     run = make_run(tmp_path / "run", "sft", f"model.path={model_folder(tmp_path, 'llama')}", word)
     engine, order = make_engine(Path(run.config.model.path)), []

@@ -53,7 +53,7 @@ def written(run: Run, name: str) -> list[Extras]:
     return [Extras.of(line) for line in read_lines(run.directory / "samples" / f"{name}.jsonl")]
 
 
-def test_a_training_step_shows_whole_groups_as_text_with_what_came_of_them(tmp_path: Path) -> None:
+def test_a_training_step_shows_whole_groups_as_text_with_results(tmp_path: Path) -> None:
     from areal_like.training.samples import SampleLog
     from tests.support.training_runs import world
 
@@ -78,7 +78,7 @@ def test_a_training_step_shows_whole_groups_as_text_with_what_came_of_them(tmp_p
     assert first.distributions["answer_tokens"] == [2.0] * 10
 
 
-def test_a_sample_none_of_whose_tokens_counts_has_no_advantage(tmp_path: Path) -> None:
+def test_a_fully_masked_sample_has_no_advantage(tmp_path: Path) -> None:
     from areal_like.training.batch_advantages import mask_truncated
     from areal_like.training.samples import SampleLog
     from tests.support.training_runs import world
@@ -131,7 +131,7 @@ def test_an_evaluation_shows_the_same_few_rows_and_the_spread_of_all_scores(tmp_
     assert sorted(extras.distributions["score"]) == [0.0] * 6 + [1.0] * 6
 
 
-def test_where_there_is_no_tokenizer_token_ids_are_shown_and_a_long_text_is_cut(tmp_path: Path) -> None:
+def test_without_a_tokenizer_token_ids_are_shown_and_long_texts_cut(tmp_path: Path) -> None:
     from areal_like.data.sampled_text import MAX_TEXT, SampledText
 
     assert SampledText("", tmp_path)([5, 6]) == "5 6"

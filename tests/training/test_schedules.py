@@ -17,14 +17,14 @@ def course(steps: int, **settings) -> list[float]:
     return [round(schedule(step), 6) for step in range(steps)]
 
 
-def test_cosine_warms_up_from_the_lowest_rate_and_falls_back_to_it():
+def test_cosine_warms_up_from_the_lowest_rate_and_decays_to_it():
     expected = [0.1, 0.55, 1, 0.965746, 0.868198, 0.722208, 0.55, 0.377792, 0.231802, 0.134254, 0.1]
 
     assert course(11, lr_scheduler_type="cosine", warmup_steps=2, min_lr_ratio=0.1) == expected
     assert course(13, lr_scheduler_type="cosine", warmup_steps=2, min_lr_ratio=0.1)[11:] == [0.1, 0.1]
 
 
-def test_linear_falls_to_the_lowest_rate_at_the_last_step():
+def test_linear_decays_to_the_lowest_rate_at_the_last_step():
     assert course(11, lr_scheduler_type="linear") == [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0]
     assert course(11, lr_scheduler_type="linear", min_lr_ratio=0.5)[-2:] == [0.55, 0.5]
 
@@ -33,7 +33,7 @@ def test_constant_stays_where_warm_up_ends():
     assert course(6, lr_scheduler_type="constant", warmup_steps=4) == [0, 0.25, 0.5, 0.75, 1, 1]
 
 
-def test_warmup_stable_decay_falls_over_the_last_steps_alone():
+def test_warmup_stable_decay_decays_only_over_the_last_steps():
     settings = {"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 2, "min_lr_ratio": 0.2}
 
     assert course(11, decay_steps=4, **settings) == [0.2, 0.6, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2]
@@ -61,7 +61,7 @@ def test_a_run_that_is_longer_than_planned_stays_at_the_lowest_rate():
     decay=st.integers(0, 60),
     lowest=st.floats(0, 1),
 )
-def test_a_rate_never_leaves_its_bounds_rises_during_warm_up_and_falls_after_it(kind, total, warmup, decay, lowest):
+def test_a_rate_stays_in_bounds_rises_in_warm_up_and_falls_after_it(kind, total, warmup, decay, lowest):
     config = section(OptimizerConfig, lr=2.0, lr_scheduler_type=kind, warmup_steps=warmup, decay_steps=decay)
     config.min_lr_ratio = lowest
     schedule = make_schedule(config, total)
@@ -77,7 +77,7 @@ def test_the_lowest_rate_in_absolute_terms_wins_over_the_share():
     assert course(11, lr=0.1, lr_scheduler_type="linear", min_lr=0.02, min_lr_ratio=0.9)[-1] == 0.02
 
 
-def test_a_share_of_warm_up_counts_where_no_steps_are_said():
+def test_the_warm_up_proportion_applies_without_warm_up_steps():
     assert course(3, warmup_steps=None, warmup_steps_proportion=0.25) == [0, 0.5, 1]
 
 

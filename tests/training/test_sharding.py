@@ -52,7 +52,7 @@ def equal(one: TrainEngine, other: TrainEngine) -> bool:
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
-def test_replicas_that_cannot_be_made_of_the_ranks_are_refused(tmp_path, replicas):
+def test_impossible_numbers_of_replicas_are_refused(tmp_path, replicas):
     with pytest.raises(ConfigError, match=rf"actor\.fsdp\.dp_replicate.*{replicas} replicas.*of 1 ranks"):
         make_engine(model_folder(tmp_path, "qwen3"), fsdp=fsdp(dp_replicate=replicas))
 
@@ -68,7 +68,7 @@ def test_rows_are_split_as_fsdp_splits_them():
             )
 
 
-def test_parameters_that_wait_in_host_memory_are_asked_of_fsdp(tmp_path, monkeypatch):
+def test_parameter_offload_is_passed_to_fsdp(tmp_path, monkeypatch):
     """On a CPU they are there anyway: checked are FSDP's policy, and that nothing is pinned without a GPU."""
     policies: list[OffloadPolicy] = []
 
@@ -205,7 +205,7 @@ class Watched(HostActivations):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_activations_wait_in_host_memory_and_come_back_as_they_were(tmp_path, monkeypatch, again):
+def test_offloaded_activations_are_restored_unchanged(tmp_path, monkeypatch, again):
     monkeypatch.setattr("areal_like.training.offload.MIN_ELEMENTS", 64)
     monkeypatch.setattr(sharding, "HostActivations", Watched)
     folder = model_folder(tmp_path, "qwen3")
@@ -293,7 +293,7 @@ def test_compiled_layers_compute_the_same(tmp_path):
     ("name", "why"),
     [("gemma2", "capped scores"), ("dropping", "disable_dropout=true, or set"), ("bare", r"needs a C\+\+ compiler")],
 )
-def test_what_cannot_be_compiled_here_is_refused_before_training(tmp_path, monkeypatch, name, why):
+def test_models_that_cannot_be_compiled_are_refused_before_training(tmp_path, monkeypatch, name, why):
     folder = model_folder(tmp_path, "gemma2" if name == "gemma2" else "qwen3")
     monkeypatch.setattr(torch_compile, "has_compiler", lambda: name != "bare")
     if name == "dropping":

@@ -52,7 +52,7 @@ class StopAfter(StopRequest):
         return self._left < 0
 
 
-def test_it_learns_and_says_how_far_it_is(tmp_path):
+def test_supervised_training_learns_and_reports_progress(tmp_path):
     run = make_run(tmp_path / "run", "sft", *SETTINGS, "total_train_steps=12", "train_dataset.batch_size=64")
 
     assert train_in(run) == 0
@@ -91,7 +91,7 @@ def test_six_steps_are_three_and_three_resumed_bit_for_bit(tmp_path):
     assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
 
 
-def test_a_request_to_stop_leaves_a_checkpoint_to_go_on_from(tmp_path):
+def test_a_stop_request_leaves_a_checkpoint_to_resume_from(tmp_path):
     run = make_run(tmp_path / "run", "sft", *SETTINGS)
     stop = StopRequest(world())
     stop.request()
@@ -126,14 +126,14 @@ def test_an_order_is_drawn_once_in_an_epoch(monkeypatch):
     assert len(drawn) == 2
 
 
-def test_data_may_go_on_at_another_place_than_steps(monkeypatch):
+def test_data_position_and_step_number_may_differ(monkeypatch):
     batch_sampler, other = (BatchSampler(10, 4, shuffle=True, drop_last=False, seed=3) for _ in range(2))
     other.begin(step=5, batches=2)
     assert [other.rows(step).tolist() for step in (5, 6)] == [batch_sampler.rows(step).tolist() for step in (2, 3)]
     assert (batch_sampler.batches_drawn(5), other.batches_drawn(5)) == (5, 2)
 
 
-def test_a_last_batch_that_is_not_full_is_left_out_where_that_is_asked_for():
+def test_drop_last_omits_an_incomplete_last_batch():
     assert BatchSampler(10, 4, shuffle=False, drop_last=True, seed=1).steps_per_epoch == 2
     assert BatchSampler(10, 4, shuffle=False, drop_last=True, seed=1).rows(2).tolist() == [0, 1, 2, 3]
     assert BatchSampler(10, 4, shuffle=False, drop_last=False, seed=1).rows(2).tolist() == [8, 9]
@@ -147,7 +147,7 @@ def test_the_loss_counts_the_answer_and_its_end(tmp_path):
     assert sequences.token_ids[9] == 1 and sequences.loss_mask[:10].tolist() == [0] * 6 + [1] * 4
 
 
-def test_loss_on_says_which_tokens_are_learnt(tmp_path):
+def test_loss_on_selects_the_tokens_in_the_loss(tmp_path):
     """With the tokens of the prompt except the first, which nothing predicts."""
     counts = {}
     for loss_on in ("answers", "all"):
@@ -200,7 +200,7 @@ def test_with_another_batch_size_the_next_epoch_begins(tmp_path):
     assert (data.batch_sampler.steps_per_epoch, data.batch_sampler.batches_drawn(6)) == (2, 4)
 
 
-def test_how_many_steps_there_are_is_told_before_the_first(tmp_path):
+def test_the_number_of_steps_is_printed_before_the_first(tmp_path):
     """If epochs end the run, only the data has the number of steps."""
     run = make_run(tmp_path / "run", "sft", *SETTINGS, "total_train_steps=null", "train_dataset.batch_size=4000")
     totals: list[int] = []
@@ -219,7 +219,7 @@ def test_how_many_steps_there_are_is_told_before_the_first(tmp_path):
         ("train_dataset.drop_last=false", 5030),
     ],
 )
-def test_whatever_limit_comes_first_ends_the_run(tmp_path, override, steps):
+def test_the_first_limit_reached_ends_the_run(tmp_path, override, steps):
     run = make_run(tmp_path / "run", "sft", "total_train_steps=null", "train_dataset.batch_size=16", override)
 
     assert SupervisedData(run).total_steps == steps

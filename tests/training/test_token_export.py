@@ -105,7 +105,7 @@ def _model(root: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(model_folder(root, "qwen3"))
 
 
-def test_what_sampler_and_trainer_agree_on_stands_at_the_same_token(tmp_path):
+def test_logprobs_of_sampler_and_trainer_agree_at_each_token(tmp_path):
     """The sampler's log-probabilities are those of the very model that is trained."""
     _, lines = exported(tmp_path, sampled(None, 0, _model(tmp_path)))
     gaps = [gap for line in lines for gap in line["log_importance_ratio"] if gap is not None]
@@ -128,7 +128,7 @@ def test_one_token_too_low_takes_its_whole_sequence_with_it(tmp_path):
     assert [line["is_masked_low"][PROMPT:] for line in lines] == [[False, False]] * 2
 
 
-def test_what_is_not_finite_is_null(tmp_path):
+def test_values_that_are_not_finite_are_null(tmp_path):
     run = make_run(tmp_path / "run", "sft")
     rows = Sequences(np.arange(4, dtype=np.int32), np.ones(4), np.array([4]))
     export, micro = TokenExport(run, world()), rows.micro_batch([0], world().device)

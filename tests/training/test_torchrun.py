@@ -43,7 +43,7 @@ def test_supervised_training_runs_on_as_many_ranks_as_torchrun_starts(tmp_path, 
     assert (checkpoint / "model.safetensors").is_file()
 
 
-def test_training_by_rewards_says_that_it_wants_the_launcher(tmp_path, monkeypatch):
+def test_reinforcement_learning_under_torchrun_names_the_launcher(tmp_path, monkeypatch):
     monkeypatch.delenv(TOKEN, raising=False)
     monkeypatch.setattr("areal_like.training.world.open_world", lambda *_: world())
     monkeypatch.setattr("areal_like.training.stop.StopRequest.listen", lambda self: None)

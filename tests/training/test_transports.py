@@ -66,7 +66,7 @@ def opened(*overrides: str) -> CollectiveTransport:
 
 @pytest.mark.shows("actor.weight_update_mode")
 @pytest.mark.parametrize("mode", ["collective", "xccl", "nccl"])
-def test_a_transport_is_found_by_each_of_its_names(mode) -> None:
+def test_each_name_of_a_transport_selects_it(mode) -> None:
     opened(f"actor.weight_update_mode={mode}").close(early=True)
 
 
@@ -76,7 +76,7 @@ def free_port(host: str) -> int:
 
 
 @pytest.mark.shows("weights.broadcast.host", "weights.broadcast.port")
-def test_host_and_port_are_where_trainer_and_servers_meet() -> None:
+def test_host_and_port_are_the_address_of_the_rendezvous() -> None:
     port = free_port("127.0.0.2")
     transport = opened("weights.broadcast.host=127.0.0.2", f"weights.broadcast.port={port}")
     publication = transport.publish(3, model().items(), PROBE)
@@ -88,7 +88,7 @@ def test_host_and_port_are_where_trainer_and_servers_meet() -> None:
     transport.close(early=True)
 
 
-def test_a_port_that_is_taken_is_told_by_its_key() -> None:
+def test_a_port_in_use_is_named_by_its_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         words = rf"^weights\.broadcast\.port: cannot listen on 127\.0\.0\.1:{port}: .* choose another, or port 0"
@@ -96,7 +96,7 @@ def test_a_port_that_is_taken_is_told_by_its_key() -> None:
             opened(f"weights.broadcast.port={port}")
 
 
-def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwhile() -> None:
+def test_weights_being_sent_are_not_changed_by_a_publication() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = WeightSender(host, controller.ask, 30.0)
     first, at = flat(1), rendezvous(host, world=2)
@@ -125,7 +125,7 @@ def test_weights_that_are_being_sent_change_no_more_whatever_is_published_meanwh
     host.close()
 
 
-def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_none() -> None:
+def test_the_newest_version_stays_available_until_released() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = WeightSender(host, controller.ask, 30.0)
     weights = flat(7)
@@ -145,7 +145,7 @@ def test_the_newest_version_stays_to_be_sent_again_until_the_controller_wants_no
     host.close()
 
 
-def test_a_group_that_nobody_comes_to_is_followed_by_another() -> None:
+def test_a_group_without_members_is_followed_by_another() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
     sender = WeightSender(host, controller.ask, 30.0)
     weights, at = flat(7), rendezvous(host, world=2)
@@ -167,7 +167,7 @@ def test_an_adapter_beside_a_model_that_the_servers_cannot_have_is_refused() -> 
         grpo(*words)
 
 
-def test_files_lie_where_they_are_told(tmp_path: Path) -> None:
+def test_weight_files_are_in_the_configured_folder(tmp_path: Path) -> None:
     weights = SimpleNamespace(dtype="float32")
     holder = SimpleNamespace(config=weights, num_weights=10, buffers=lambda: [], world=engine().world)
     config = grpo("actor.weight_update_mode=filesystem")

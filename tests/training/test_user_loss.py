@@ -136,7 +136,7 @@ def step(root: Path, *overrides: str, rewards: tuple[float, ...] = (1.0, 0.5, 0.
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean_token_mean"])
 @pytest.mark.parametrize("name", ["mine.py:tokens", "mine.py:weighted", "mine.py:reported", "package.losses.tokens"])
-def test_what_a_function_of_ones_own_returns_is_learnt_from_like_our_own_loss(root, name, aggregation) -> None:
+def test_a_user_loss_trains_like_the_built_in_one(root, name, aggregation) -> None:
     """A loss per token, their sum, or a Loss: divided by the count of the whole batch."""
     overrides = (f"actor.loss_aggregation={aggregation}", "actor.ppo_n_minibatches=1")
     ours, theirs = (
@@ -147,7 +147,7 @@ def test_what_a_function_of_ones_own_returns_is_learnt_from_like_our_own_loss(ro
         assert theirs[metric] == pytest.approx(ours[metric], rel=1e-5), metric
 
 
-def test_its_arguments_and_what_it_reports_are_ones_own(root) -> None:
+def test_a_user_loss_has_arguments_and_reports_metrics(root) -> None:
     once = step(root, f"actor.loss={root}/mine.py:reported")
     twice = step(root, f"actor.loss={root}/mine.py:reported", "+actor.loss_args.scale=2")
     assert twice["train/loss"] == pytest.approx(2 * once["train/loss"], rel=1e-5)
@@ -155,20 +155,20 @@ def test_its_arguments_and_what_it_reports_are_ones_own(root) -> None:
     assert "train/clip_fraction" not in once and not [name for name in step(root) if name.startswith("train/own")]
 
 
-def test_it_sees_every_token_also_those_without_an_advantage(root) -> None:
+def test_a_user_loss_gets_every_token_even_without_advantage(root) -> None:
     actual = step(root, f"actor.loss={root}/mine.py:every_token", rewards=(0.0, 0.0, 0.0, 0.0))
     assert actual["train/grad_norm"] > 1e-3
     assert step(root, rewards=(0.0, 0.0, 0.0, 0.0))["train/grad_norm"] == 0
 
 
-def test_the_policy_of_the_start_of_a_step_is_measured_where_it_is_asked_for(root) -> None:
+def test_the_policy_at_the_start_of_a_step_is_computed_on_request(root) -> None:
     """Over four updates the policy moves away from it."""
     overrides = ("actor.ppo_n_minibatches=4", "actor.optimizer.lr=0.01")
     assert step(root, *overrides, f"actor.loss={root}/mine.py:since_the_start")["train/loss"] > 1e-3
     assert step(root, "actor.ppo_n_minibatches=1", f"actor.loss={root}/mine.py:since_the_start")["train/loss"] < 1e-3
 
 
-def test_it_is_given_the_entropy_and_where_answers_begin(root) -> None:
+def test_a_user_loss_can_take_entropy_and_sequence_bounds(root) -> None:
     inputs = example(False, torch.device("cpu"))
     assert inputs.entropy is not None
     assert own(root, "mine.py:of_entropy")(inputs).total.item() == pytest.approx(-inputs.entropy.sum().item())
@@ -262,6 +262,6 @@ def test_the_documented_loss_weighs_tokens_by_a_limited_detached_ratio() -> None
     assert actual.statistics.sums["limited"].item() == 2
 
 
-def test_what_a_loss_is_given_is_what_the_plan_says_it_is() -> None:
+def test_the_inputs_of_a_loss_match_the_checks_of_the_plan() -> None:
     assert set(LOSS_INPUTS) == {*Inputs._fields, "kl_ctl"}
     assert set(BUILT_IN["actor.loss"]) == set(CLIPS)

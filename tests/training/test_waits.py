@@ -47,20 +47,18 @@ class Answering(TrainerControllerClient):
         return Frame(self.answers.pop(0), [])
 
 
-def test_a_batch_is_waited_for_as_long_as_an_evaluation_before_it_goes_on(clock: Clock) -> None:
+def test_a_batch_is_awaited_while_an_evaluation_makes_progress(clock: Clock) -> None:
     answers: list[dict[str, Any]] = [{"wait": True, "evaluating": rows} for rows in ROWS_LEFT]
     assert Answering([*answers, {"stop": "the end"}], clock).batch(3) == NoMoreBatches("the end")
 
 
 @pytest.mark.parametrize("rows", [0, 5])
-def test_what_does_not_go_on_is_waited_for_no_longer_than_the_limit(rows: int, clock: Clock) -> None:
+def test_a_wait_without_progress_ends_at_its_limit(rows: int, clock: Clock) -> None:
     with pytest.raises(TimedOut, match=r"rollout.request_timeout: waited .* for batch 3 from rollout/0"):
         Answering([{"wait": True, "evaluating": rows}] * 4, clock).batch(3)
 
 
-def test_who_sends_weights_stays_as_long_as_the_last_evaluation_goes_on(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_weight_sender_stays_during_the_last_evaluation(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is replaced meanwhile wants them again."""
     monkeypatch.setattr(sender, "PAUSE_S", 0.01)
     answers: list[dict[str, object]] = [{"evaluating": rows} for rows in ROWS_LEFT]

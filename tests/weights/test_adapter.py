@@ -41,7 +41,7 @@ def publish(root: Path, source: Path, version: int = 3, **changes: Any) -> Path:
     return publish_adapter(root, version, tensors.items(), {**config, **changes}, PROBE, RUN_ID)
 
 
-def test_what_the_trainer_has_is_what_peft_reads(tmp_path: Path) -> None:
+def test_peft_reads_the_trainers_adapter(tmp_path: Path) -> None:
     engine = trained(model_folder(tmp_path, "qwen3"))
     assert engine.adapter is not None
     exported = dict(engine.export_weights(adapter_only=True))
@@ -63,7 +63,7 @@ def test_what_the_trainer_has_is_what_peft_reads(tmp_path: Path) -> None:
     check_adapter(publication, checkpoint_tensors(tmp_path / "qwen3"))
 
 
-def test_it_is_verified_without_torch(tmp_path: Path, peft_folder: Path) -> None:
+def test_an_adapter_is_verified_without_torch(tmp_path: Path, peft_folder: Path) -> None:
     folder = publish(tmp_path, peft_folder)
     model = tmp_path / "model"
     tiny_llama().save_pretrained(model)

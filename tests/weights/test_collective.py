@@ -45,7 +45,7 @@ def received(at: Rendezvous, rank: int, weights: FlatWeights) -> dict[str, Tenso
     return {name: tensor.clone() for name, tensor in receive_tensors(at, rank, weights.index)}
 
 
-def test_what_is_sent_arrives_bit_by_bit_at_all_servers_at_once(host) -> None:
+def test_a_broadcast_arrives_bit_exact_at_all_servers_at_once(host) -> None:
     before = dist.is_initialized()
     weights = flat()
     assert len(weights.contents) > 3
@@ -69,7 +69,7 @@ def test_one_meeting_place_is_for_group_after_group(host) -> None:
         assert torch.equal(server.wait()["model.turned"], model(version)["model.turned"])
 
 
-def test_what_is_sent_can_be_laid_down_as_the_files_of_a_publication(host, tmp_path: Path) -> None:
+def test_a_broadcast_can_be_stored_as_files_of_a_publication(host, tmp_path: Path) -> None:
     weights = flat()
     at = rendezvous(host, world=2)
     server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
@@ -81,7 +81,7 @@ def test_what_is_sent_can_be_laid_down_as_the_files_of_a_publication(host, tmp_p
     assert all(torch.equal(found.tensors[name], tensor) for name, tensor in model().items())
 
 
-def test_where_there_is_no_room_for_what_is_sent_it_says_so_before_it_writes(host, tmp_path: Path, monkeypatch) -> None:
+def test_too_little_disk_space_is_reported_before_writing(host, tmp_path: Path, monkeypatch) -> None:
     def full(file: int, offset: int, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -97,7 +97,7 @@ def test_where_there_is_no_room_for_what_is_sent_it_says_so_before_it_writes(hos
     assert isinstance(trainer.wait(SOON_S), GroupBroken)
 
 
-def test_a_bit_that_is_flipped_on_the_way_is_found_and_ends_the_group_for_all(host) -> None:
+def test_a_bit_flipped_in_transfer_ends_the_group_for_all(host) -> None:
     weights = flat()
     name = "model.layers.1.mlp.up_proj.weight"
     number = next(place for place, bucket in enumerate(weights.index.buckets) if name in str(bucket.tensors))
@@ -153,7 +153,7 @@ def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_second
         assert isinstance(server.wait(SOON_S), GroupBroken)
 
 
-def test_a_group_is_broken_up_wherever_its_members_stand(host) -> None:
+def test_an_aborted_group_ends_members_in_every_state(host) -> None:
     comes, never = Beside(lambda: join_group(rendezvous(host, world=3), 1)), "server/1: refused"
     with host.open(rendezvous(host, world=3)) as group:
         trainer = Beside(group.join)
@@ -164,7 +164,7 @@ def test_a_group_is_broken_up_wherever_its_members_stand(host) -> None:
             assert never in str(end)
 
 
-def test_a_wait_past_its_limit_says_what_for_and_which_key_sets_it(host) -> None:
+def test_a_wait_past_its_limit_names_its_condition_and_key(host) -> None:
     with (
         host.open(rendezvous(host, world=2, timeout_s=0.3)) as group,
         pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s: waited 0 s for the servers to come"),
@@ -195,12 +195,12 @@ def test_a_bucket_that_is_done_just_when_a_look_is_over_is_well(host, monkeypatc
     assert server.wait() == [number % 100 for number in range(400)]
 
 
-def test_who_comes_to_a_place_that_is_gone_is_told_that_the_group_is_broken() -> None:
+def test_joining_a_closed_rendezvous_reports_a_broken_group() -> None:
     with pytest.raises(GroupBroken, match="group g: process 1 of 1 of the servers could not join"):
         join_group(Rendezvous("127.0.0.1", nobody_listens(), "g.s3cret", "gloo", 1, 2, 0.5), 1)
 
 
-def test_who_comes_before_the_trainer_and_never_sees_it_is_told_what_was_waited_for(host) -> None:
+def test_a_member_waiting_in_vain_for_the_trainer_names_the_wait(host) -> None:
     at = rendezvous(host, world=2, group="g.s3cret", timeout_s=0.3)
     with pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s: waited 0\.3 s for the trainer") as broken:
         join_group(at, 1)
@@ -231,7 +231,7 @@ def test_a_program_without_the_secret_cannot_join_a_group_or_learn_anything(host
     assert not host._lost_members
 
 
-def test_who_listens_in_the_trainer_s_place_is_not_spoken_to() -> None:
+def test_an_impostor_of_the_trainer_gets_no_message() -> None:
     heard = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -250,7 +250,7 @@ def test_who_listens_in_the_trainer_s_place_is_not_spoken_to() -> None:
     assert b"s3cret" not in heard and heard.count(b"\n") == 1 and "s3cret" not in str(broken.value)
 
 
-def test_who_took_the_place_of_a_member_in_the_transfer_is_sent_no_weights(host) -> None:
+def test_an_impostor_of_a_member_gets_no_weights(host) -> None:
     class Thief(BroadcastGroup):
         """Is where a member should be, and cannot prove to be that."""
 
@@ -280,7 +280,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("words", NONSENSE.values(), ids=NONSENSE)
-def test_who_talks_nonsense_is_not_heard_any_more_and_the_others_are(host, words: bytes) -> None:
+def test_a_client_that_sends_garbage_is_dropped_and_others_are_served(host, words: bytes) -> None:
     with socket.create_connection((host.host, host.port), timeout=SOON_S) as talks:
         with contextlib.suppress(ConnectionError):
             talks.sendall(words)
@@ -307,6 +307,6 @@ def test_silent_unknown_connections_never_displace_a_member(host, monkeypatch) -
     assert server.wait().keys() == model().keys()
 
 
-def test_it_listens_where_it_is_told_alone(host) -> None:
+def test_the_host_listens_only_on_its_configured_address(host) -> None:
     with pytest.raises(ConnectionRefusedError):  # whoever listens everywhere listens there too
         socket.create_connection(("127.0.0.2", host.port), timeout=60).close()

@@ -47,7 +47,7 @@ def root(request, tmp_path) -> Iterator[Path]:
     folder.rmdir()  # fails if anything but versions is left
 
 
-def test_what_is_published_is_loaded_bit_by_bit_in_its_order(root) -> None:
+def test_a_publication_is_loaded_bit_exact_in_order(root) -> None:
     tensors = model()
     probe = Probe([1, 2, 3], [-0.5, -1.25])
     folder = publish_weights(root, 3, tensors.items(), probe, "run-1", max_bucket_bytes=200)
@@ -105,7 +105,7 @@ def test_buckets_keep_the_order_and_their_limit_unless_one_tensor_is_larger() ->
     assert [[name for name, _ in bucket] for bucket in buckets] == [["1"], ["300"], ["20", "20"]]
 
 
-def test_the_index_says_what_is_in_which_bucket(tmp_path) -> None:
+def test_the_index_lists_the_tensors_of_each_bucket(tmp_path) -> None:
     tensors = model()
     folder = publish_weights(tmp_path, 3, tensors.items(), None, "run-1", max_bucket_bytes=200)
     index = read_index(folder)

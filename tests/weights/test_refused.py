@@ -33,7 +33,7 @@ def flip(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 17, -1])
-def test_a_flipped_bit_is_found_and_its_tensor_named(tmp_path, offset) -> None:
+def test_a_flipped_bit_is_detected_and_its_tensor_named(tmp_path, offset) -> None:
     folder = published(tmp_path)
     content = TENSORS[DAMAGED].numpy().tobytes()
     (path,) = (path for path in folder.glob("bucket-*") if content in path.read_bytes())
@@ -45,7 +45,7 @@ def test_a_flipped_bit_is_found_and_its_tensor_named(tmp_path, offset) -> None:
     assert path.name in message
 
 
-def test_a_change_anywhere_in_a_bucket_is_found(tmp_path) -> None:
+def test_a_change_anywhere_in_a_bucket_is_detected(tmp_path) -> None:
     folder = published(tmp_path)
     path = sorted(folder.glob("bucket-*"))[1]
     for at in range(0, path.stat().st_size, 7):
@@ -86,7 +86,7 @@ def test_a_dropped_layer_is_named_with_its_number(tmp_path) -> None:
     ) in str(caught.value)
 
 
-def test_everything_that_does_not_fit_the_model_is_said_at_once(tmp_path) -> None:
+def test_all_mismatches_with_the_model_are_reported_at_once(tmp_path) -> None:
     other = {name: tensor for name, tensor in TENSORS.items() if "norm" not in name}
     other["model.embed_tokens.weight"] = torch.zeros(3, 4)
     other[DAMAGED] = torch.zeros(4, 3, dtype=torch.bfloat16)
@@ -137,7 +137,7 @@ def test_a_folder_without_a_whole_index_is_refused(tmp_path) -> None:
     "file",
     ["../../victim", "/tmp/victim", "bucket-000.safetensors/../x", "bucket-00.safetensors", "index.json", "a\n", ""],
 )
-def test_an_index_names_no_files_but_those_of_a_publication(tmp_path, file) -> None:
+def test_an_index_may_name_only_files_of_a_publication(tmp_path, file) -> None:
     content = dump_index(read_index(published(tmp_path)))
     content["buckets"][0]["file"] = file
     with pytest.raises(BadWeights, match=r"order: is damaged: .* is not a file name of a publication"):
@@ -151,7 +151,7 @@ def test_an_index_names_a_run_that_can_be_the_name_of_a_folder(tmp_path, run_id)
         parse_index({**content, "run_id": run_id}, "order")
 
 
-def test_what_is_served_must_be_what_was_published() -> None:
+def test_served_weights_must_equal_the_published_ones() -> None:
     hashes = {name: tensor_hash(tensor) for name, tensor in TENSORS.items()}
     compare(hashes, dict(hashes), 6)
     with pytest.raises(BadWeights, match=rf"version 6 .*{DAMAGED} \(layer 1\): served with hash 0, published with "):
@@ -196,7 +196,7 @@ def test_a_probe_that_is_not_finite_is_refused(value) -> None:
         check_probe(Probe([7, 8, 9], [-1.0, -2.0]), [-1.0], "float32")
 
 
-def test_what_the_launcher_and_controller_need_of_it_is_free_of_torch() -> None:
+def test_modules_for_launcher_and_controller_import_no_torch() -> None:
     names = ", ".join(
         f"areal_like.weights.{name}" for name in ("errors", "probe", "publication_root", "buckets", "index")
     )

@@ -43,7 +43,7 @@ def stale(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("fault", [flipped, cut_off, without_a_layer, in_another_precision, stale])
-def test_a_fault_is_told_in_the_same_words_with_and_without_torch(tmp_path, fault: Callable[[Path], Path]) -> None:
+def test_errors_are_the_same_with_and_without_torch(tmp_path, fault: Callable[[Path], Path]) -> None:
     folder = fault(tmp_path)
     with pytest.raises(BadWeights) as by_torch:
         load_version(folder, EXPECTED, newer_than=5, run_id="run-1")
@@ -52,7 +52,7 @@ def test_a_fault_is_told_in_the_same_words_with_and_without_torch(tmp_path, faul
     assert str(without.value) == str(by_torch.value)
 
 
-def test_a_sound_publication_is_what_its_index_says(tmp_path) -> None:
+def test_a_valid_publication_matches_its_index(tmp_path) -> None:
     index = verify_publication(published(tmp_path), with_dtype_names(EXPECTED), newer_than=5, run_id="run-1")
     assert index.version == 6
     assert [info.name for info in index.tensors] == list(TENSORS)
@@ -71,7 +71,7 @@ def test_a_checkpoint_is_known_by_the_headers_of_its_files(tmp_path) -> None:
         checkpoint_tensors(tmp_path / "empty")
 
 
-def test_none_of_this_wants_torch(tmp_path) -> None:
+def test_verification_needs_no_torch(tmp_path) -> None:
     folder = publish_weights(tmp_path, 0, TENSORS.items(), None, "run-1")
     code = (
         "import sys; from pathlib import Path; from areal_like.weights.verify import verify_publication;"

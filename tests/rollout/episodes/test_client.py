@@ -87,7 +87,7 @@ def test_each_server_has_its_own_request():
     assert asyncio.run(main()) == (1, 1)
 
 
-def test_a_group_is_answered_as_soon_as_it_is_there():
+def test_a_group_is_returned_as_soon_as_it_is_complete():
     async def main():
         server = Server()
         gate = server.gate = asyncio.Event()
@@ -110,7 +110,7 @@ def test_a_group_is_answered_as_soon_as_it_is_there():
 
 
 @pytest.mark.parametrize("fault", [refuse(500), refuse(503), refuse(429), hang_up], ids=["500", "503", "429", "cut"])
-def test_what_may_pass_is_tried_again_with_the_same_seed(fault):
+def test_temporary_errors_are_retried_with_the_same_seed(fault):
     async def main():
         async with open_server() as server:
             server.fails = [fault, fault]
@@ -141,7 +141,7 @@ def test_only_the_groups_without_an_answer_are_asked_again():
     assert [[each["seed"] for each in groups] for groups in requests] == [[0, 1, 2, 3], [2]]
 
 
-def test_a_connection_cut_in_the_middle_loses_the_rest_alone():
+def test_a_broken_connection_loses_only_the_remaining_groups():
     async def main():
         server = Server()
         cut: list[int] = []
@@ -162,7 +162,7 @@ def test_a_connection_cut_in_the_middle_loses_the_rest_alone():
 
 
 @pytest.mark.parametrize("answer", [{"id": "0.1/0"}, {"text": "hello"}, ["0.1/0"]], ids=["bare", "other", "list"])
-def test_an_answer_that_cannot_be_read_is_an_error_and_nobody_waits_for_another(answer):
+def test_an_unreadable_response_is_an_error_without_a_further_wait(answer):
     async def main():
         server = Server()
         server.says = lambda group: answer
@@ -182,7 +182,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_and_nobody_waits_for_another(
         (refuse(400, "the prompt is too long"), 3, "refuses the request: the prompt is too long"),
     ],
 )
-def test_what_stays_wrong_is_an_error_with_the_servers_words(fault, retries, message):
+def test_a_lasting_error_has_the_servers_message(fault, retries, message):
     async def main():
         async with open_server() as server:
             server.fails = [fault] * 10
@@ -216,7 +216,7 @@ def test_a_timeout_names_its_key():
     assert "no answer within 0.2 s (rollout.request_timeout)" in str(asyncio.run(main())[0])
 
 
-def test_another_server_is_asked_for_only_when_this_one_is_gone():
+def test_another_server_is_requested_only_when_this_one_is_lost():
     async def main():
         async with open_server() as new:
             requests = []

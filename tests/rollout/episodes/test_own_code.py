@@ -94,7 +94,7 @@ def test_the_rewards_of_the_page_can_be_called(page):
     assert asyncio.run(call("judged", {})("12+34=", "046", row)) == 0.3
 
 
-def test_the_tiny_model_knows_the_characters_that_the_page_names():
+def test_the_tiny_model_has_the_characters_that_the_page_lists():
     named = re.search(r"lower-case letters and `(.*)`\.", PAGE)
     assert named
     TextTokenizer(model_folder("builtin:tiny-addition")).encode(named[1] + "abcdefghijklmnopqrstuvwxyz0123456789")

@@ -68,7 +68,7 @@ def test_nothing_heavy_is_imported_by_a_worker_or_its_child():
     ],
     ids=["task", "reward", "no reward"],
 )
-def test_what_is_wrong_with_ones_own_code_is_one_message_before_any_work(tmp_path, source, changes, expected):
+def test_an_error_in_user_code_is_one_message_before_any_work(tmp_path, source, changes, expected):
     (tmp_path / "mine.py").write_text(source)
     if "task__name" in changes:
         changes = {"train_dataset__path": changes["task__name"], **changes}
@@ -83,7 +83,7 @@ def test_what_is_wrong_with_ones_own_code_is_one_message_before_any_work(tmp_pat
     assert ("Traceback" in errors) is source.startswith("import no"), "what user code raised is in the log alone"
 
 
-def test_a_worker_finds_its_controller_says_what_it_has_and_works_until_the_end(tmp_path):
+def test_a_worker_registers_with_its_controller_and_works_until_the_end(tmp_path):
     directory = write_run(tmp_path)
     run = open_run(directory)
 

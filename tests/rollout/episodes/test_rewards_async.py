@@ -22,7 +22,7 @@ def test_async_rewards_wait_side_by_side(reward_spec):
     assert outcomes[50].endswith("RuntimeError: no judge today") and outcomes[51].endswith("TimeoutError: of its own")
 
 
-def test_an_async_reward_past_its_deadline_is_cancelled_and_the_child_goes_on(reward_spec):
+def test_an_async_reward_past_its_deadline_is_cancelled_alone(reward_spec):
     async def main():
         async with open_pool(reward_spec("awaits"), timeout_s=2.0) as pool:
             first = child_of(pool)
@@ -34,7 +34,7 @@ def test_an_async_reward_past_its_deadline_is_cancelled_and_the_child_goes_on(re
     assert outcomes[1].endswith("it took longer than 2 s (reward.timeout_s)")
 
 
-def test_an_async_reward_that_ends_the_process_of_all_is_found_out(reward_spec):
+def test_an_async_reward_that_ends_the_shared_process_is_identified(reward_spec):
     async def main():
         async with open_pool(reward_spec("awaits"), retries=0) as pool:
             return await each(pool, "x", "gone", "xx")

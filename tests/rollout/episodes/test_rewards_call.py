@@ -39,11 +39,11 @@ class Judge:
         (lambda *arguments: arguments, {}, ("12+34=", "x")),
     ],
 )
-def test_a_function_gets_the_values_of_the_row_that_it_asks_for(function, args, returned):
+def test_a_function_gets_the_row_values_of_its_parameters(function, args, returned):
     assert RewardCall(function, "f", args)("12+34=", "x", ROW) == returned
 
 
-def test_what_it_needs_of_a_row_is_known_before_the_first_call():
+def test_the_needed_row_values_are_known_before_the_first_call():
     assert RewardCall(by_position, "f", {}).needs == ["level"]
     assert RewardCall(by_position, "f", {"level": 1}).needs == []
     assert RewardCall(everything, "f", {}).needs == []
@@ -66,7 +66,7 @@ def test_async_functions_are_recognized():
         (lambda prompt: 1.0, {}, "reward.name: f cannot be called as f(prompt, completion)"),
     ],
 )
-def test_a_function_that_cannot_be_called_so_is_refused(function, args, message):
+def test_a_function_with_unsuitable_parameters_is_refused(function, args, message):
     with pytest.raises(ConfigError) as caught:
         RewardCall(function, "f", args)
     assert str(caught.value).startswith(message)

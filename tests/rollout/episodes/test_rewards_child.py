@@ -29,7 +29,7 @@ def test_a_group_of_answers_gets_its_rewards_in_order(reward_spec):
     assert asyncio.run(main()) == [one, none, one]
 
 
-def test_a_reward_that_raises_ends_or_crashes_is_an_error_of_its_own_sample(reward_spec, tmp_path):
+def test_a_reward_that_raises_exits_or_crashes_fails_only_its_sample(reward_spec, tmp_path):
     async def main():
         async with open_pool(reward_spec("acts")) as pool:
             outcomes = await each(pool, "046", "raise", "046", "exit", "gone", "046", "crash", "nan", "046")
@@ -101,7 +101,7 @@ def test_one_sample_without_a_reward_fails_its_group_and_no_other(reward_spec):
     assert [reward.value for reward in good] == [1.0, 0.0]
 
 
-def test_a_reward_may_print_and_read_what_it_likes(reward_spec, capfd):
+def test_a_reward_may_print_and_read_standard_input(reward_spec, capfd):
     async def main():
         async with open_pool(reward_spec("acts")) as pool:
             return await each(pool, "talk", "046")
@@ -112,7 +112,7 @@ def test_a_reward_may_print_and_read_what_it_likes(reward_spec, capfd):
     assert "to the log" in captured.err and '"value": 9' in captured.err
 
 
-def test_the_child_dies_with_its_worker(tmp_path):
+def test_the_child_ends_with_its_worker(tmp_path):
     """Also with a worker that is killed while its reward hangs."""
     (tmp_path / "mine.py").write_text(MINE)
     program = f"""

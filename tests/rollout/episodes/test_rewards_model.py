@@ -142,7 +142,7 @@ def test_an_answer_is_worth_its_score(over, folder):
     over(test)
 
 
-def test_answers_that_wait_together_are_asked_for_together(over):
+def test_waiting_answers_are_scored_in_one_request(over):
     async def test(ring: Ring) -> None:
         await ring.start()
         await ring.pool.ready(ROW)
@@ -164,7 +164,7 @@ def test_a_text_that_is_too_long_is_an_error_and_the_others_get_their_reward(ove
     over(test)
 
 
-def test_another_server_that_takes_the_place_of_one_is_found(over, folder):
+def test_a_replaced_reward_server_is_found(over, folder):
     async def test(ring: Ring) -> None:
         await ring.start()
         await ring.pool.ready(ROW)
@@ -180,7 +180,7 @@ def test_another_server_that_takes_the_place_of_one_is_found(over, folder):
     over(test)
 
 
-def test_past_the_deadline_without_a_server_it_is_an_error_and_no_reward_of_0(over):
+def test_without_a_server_until_the_deadline_the_reward_is_an_error(over):
     async def test(ring: Ring) -> None:
         await ring.start()
         await ring.pool.ready(ROW)
@@ -192,7 +192,7 @@ def test_past_the_deadline_without_a_server_it_is_an_error_and_no_reward_of_0(ov
     over(test, reward__timeout_s=1)
 
 
-def test_a_server_that_never_comes_is_named_with_the_limit(over):
+def test_a_server_that_never_starts_is_named_with_the_limit(over):
     async def test(ring: Ring) -> None:
         with pytest.raises(ConfigError, match=r"rollout\.setup_timeout: waited \d+ s for the address of reward/0"):
             await ring.pool.ready(ROW)

@@ -72,7 +72,7 @@ def test_a_reward_that_cannot_be_had_is_known_at_once(reward_spec, tmp_path, opt
         ("import os\nos._exit(5)\n", "the process that imported mine.py:acts ended with exit code 5"),
     ],
 )
-def test_a_file_that_ends_while_it_is_imported_says_why(reward_spec, tmp_path, source, message):
+def test_a_reward_file_that_exits_during_import_gives_the_reason(reward_spec, tmp_path, source, message):
     known = reward_spec("acts")
     (tmp_path / "mine.py").write_text(source)
 
@@ -85,7 +85,7 @@ def test_a_file_that_ends_while_it_is_imported_says_why(reward_spec, tmp_path, s
     assert str(caught.value).startswith("reward.name: ") and message in str(caught.value)
 
 
-def test_what_rows_lack_is_known_at_once(reward_spec):
+def test_missing_row_values_are_reported_at_once(reward_spec):
     async def main():
         async with open_pool(reward_spec("acts"), row={"prompt": "a", "solution": "b"}):
             pass

@@ -45,13 +45,13 @@ def test_a_lease_becomes_a_group_of_trajectories(run):
     assert result["status"] == "done" and set(result["timings"]) == {"generate_s", "reward_s", "total_s"}
 
 
-def test_an_answer_that_was_cut_off_says_so_and_keeps_all_its_tokens(run):
+def test_a_truncated_answer_is_marked_and_keeps_all_its_tokens(run):
     done = run(one, Server([2, 6, 8, 2, 6, 8]))
     trajectory = done.trajectories["0.1"][0]
     assert (trajectory.finish, len(trajectory.token_ids), trajectory.rewards["score"]) == ("length", 12, 0.0)
 
 
-def test_an_evaluation_uses_the_rows_and_the_sampling_that_its_lease_says(run):
+def test_an_evaluation_uses_the_rows_and_sampling_of_its_lease(run):
     greedy = {"temperature": 0.0, "greedy": True, "max_new_tokens": 4, "max_tokens": 64, "stop_token_ids": []}
     server = Server()
     run(lambda address: [lease(0, address, purpose="eval", split="valid", n=1, sampling=greedy)], server)
@@ -84,7 +84,7 @@ def test_cancelled_leases_are_dropped_also_while_nothing_finishes(run, monkeypat
     assert not done.results
 
 
-def test_each_stage_is_traced_when_asked_for(run, caplog):
+def test_each_stage_is_traced_if_configured(run, caplog):
     caplog.set_level("INFO")
     run(one)
     assert not [line for line in caplog.messages if "lease 0.1" in line]
@@ -93,7 +93,7 @@ def test_each_stage_is_traced_when_asked_for(run, caplog):
     assert [line.split()[2] for line in lines] == ["starts:", "requests", "got", "requests", "got", "ends:"]
 
 
-def test_a_server_that_is_gone_is_replaced_by_the_one_that_the_controller_names(run):
+def test_a_lost_server_is_replaced_by_the_controllers_choice(run):
     server = Server()
 
     async def meanwhile(controller, server, worker):
@@ -106,7 +106,7 @@ def test_a_server_that_is_gone_is_replaced_by_the_one_that_the_controller_names(
     assert done.results["0.1"]["status"] == "done"
 
 
-def test_a_controller_that_is_gone_is_waited_for_up_to_a_limit(tmp_path, monkeypatch):
+def test_a_lost_controller_is_awaited_up_to_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("areal_like.rollout.episodes.controller_client.RETRY_DELAY_S", 0.01)
 
     async def main():

@@ -23,7 +23,7 @@ def run(tmp_path):
     return runner(tmp_path)
 
 
-def test_a_workflow_of_ones_own_with_two_turns(run):
+def test_a_user_workflow_with_two_turns(run):
     server = Server()
     done = run(one, server, "TwoTurns")
     first, second = server.requests[0][0], server.requests[1][0]
@@ -59,26 +59,26 @@ def test_a_workflow_may_leave_a_row_out(run):
         ("Nothing", "row", "row 0 of the train split of task addition: a prompt without a single token"),
     ],
 )
-def test_a_failure_says_whose_it_is_and_where(run, workflow, kind, message):
+def test_a_failure_names_its_source_and_location(run, workflow, kind, message):
     result = run(one, workflow=workflow).results["0.1"]
     assert (result["status"], result["error_kind"]) == ("failed", kind)
     assert message in result["error"] and "Traceback" not in result["error"]
 
 
-def test_what_a_workflow_does_to_its_row_is_gone_with_it(run):
+def test_changes_by_a_workflow_to_its_row_do_not_persist(run):
     server = Server()
     run(lambda address: [lease(0, address), lease(1, address, row=0)], server, "Spoils", max_in_flight=1)
     assert server.requests[0][0]["prompt"] == server.requests[1][0]["prompt"]
 
 
-def test_sampling_that_the_trainer_cannot_reproduce_is_let_through_when_asked_for(run):
+def test_mismatched_sampling_is_accepted_if_allowed(run):
     server = Server()
     done = run(one, server, "Hot", allow_mismatched_sampling=True)
     assert server.requests[0][0]["sampling"]["temperature"] == 0.9
     assert done.results["0.1"]["error"].startswith("run() returned a list of Sample")
 
 
-def test_a_call_may_say_what_is_so_anyway_and_which_texts_end_its_answers(run):
+def test_a_call_may_repeat_neutral_sampling_and_set_stop_texts(run):
     """The text of an answer is without the stop text."""
     server = Server([2, 6, 8])
     server.says = lambda group: {
@@ -128,7 +128,7 @@ def test_a_server_that_fails_fails_the_group_with_that_reason(run):
         ("logprobs", -2.5, "token 0 is out of the loss but has log-probability -2.5", False),
     ],
 )
-def test_trajectories_are_looked_through_when_asked_for(run, what, value, message, always):
+def test_trajectories_are_checked_if_configured(run, what, value, message, always):
     args = {"what": what, "value": value}
     checked = run(one, workflow="Wrong", args=args, check_format=True).results["0.1"]
     assert (checked["status"], checked["error_kind"]) == ("failed", "workflow")

@@ -39,7 +39,7 @@ def test_a_group_has_the_requested_answers_each_with_its_finish(server: LiveServ
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_log_probabilities_are_those_of_transformers(server: LiveServer, temperature: float) -> None:
+def test_log_probabilities_match_transformers(server: LiveServer, temperature: float) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         prompts = [PROBE[:length] * 3 for length in (1, 2, 5, 8)] + [PROBE * 20]

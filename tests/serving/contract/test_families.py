@@ -65,6 +65,6 @@ def test_a_llama_gives_the_logprobs_of_transformers(engine: str, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", EVERY)
-def test_bfloat16_logprobs_are_near_those_of_transformers(engine: str, tmp_path: Path) -> None:
+def test_bfloat16_logprobs_are_near_transformers(engine: str, tmp_path: Path) -> None:
     results = differences(engine, tmp_path, rounded, "actor.dtype=bfloat16")
     assert max(results) <= BFLOAT16_MAX and fmean(results) <= BFLOAT16_MEAN, (max(results), fmean(results))

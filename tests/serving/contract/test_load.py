@@ -77,7 +77,7 @@ def test_hostile_requests_by_clients_with_the_key_do_not_change_answers(server: 
 
 
 @pytest.mark.xdist_group("embedded")
-def test_a_request_whose_server_is_killed_is_answered_by_another(tmp_path: Path) -> None:
+def test_a_request_is_answered_by_another_server_after_a_kill(tmp_path: Path) -> None:
     """With the same tokens, as both serve the same weights."""
     with started("embedded", tmp_path, count=2) as pair:
 

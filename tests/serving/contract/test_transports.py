@@ -17,7 +17,7 @@ from tests.support.server_session import ServerSession, group, in_session
 from tests.support.tiny_models import EOS_ID
 
 
-def test_sent_weights_change_the_answers_to_those_of_the_new_model(server: LiveServer) -> None:
+def test_broadcast_weights_give_the_answers_of_the_new_model(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         response = await send(one, 2)

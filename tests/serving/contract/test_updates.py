@@ -105,7 +105,7 @@ def test_a_deadline_ends_a_group_by_name(server: LiveServer) -> None:
 # Updates.
 
 
-def test_new_weights_from_disk_change_the_answers_to_those_of_the_new_model(server: LiveServer) -> None:
+def test_weights_from_disk_give_the_answers_of_the_new_model(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         requested = group("g", n=4, max_new_tokens=32)

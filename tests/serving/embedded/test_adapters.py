@@ -34,7 +34,7 @@ def assert_as_computed_by(model: Any, finished: FinishedGroup, group: GroupReque
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_one_batch_of_the_model_and_two_adapters_gives_what_peft_gives(tmp_path: Path, kind: str) -> None:
+def test_one_batch_of_the_model_and_two_adapters_matches_peft(tmp_path: Path, kind: str) -> None:
     model = MODELS[kind]()
     one = write_adapter(tmp_path / "one", model, 1)
     two = write_adapter(tmp_path / "two", model, 2, r=7, lora_alpha=5, target_modules=ATTENTION, use_rslora=True)

@@ -50,7 +50,7 @@ def assert_explained(model: PreTrainedModel, group: GroupRequest, sample: Genera
 
 @pytest.mark.parametrize("family", MAKERS)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_log_probabilities_are_those_of_transformers(family: str, temperature: float) -> None:
+def test_log_probabilities_match_transformers(family: str, temperature: float) -> None:
     requests = groups(8, temperature=temperature)
     engine = LLMEngine(MAKERS[family](), max_running_requests=9)
     for group, finished in zip(requests, engine.generate(requests), strict=True):
@@ -60,7 +60,7 @@ def test_log_probabilities_are_those_of_transformers(family: str, temperature: f
 
 @pytest.mark.parametrize("family", MAKERS)
 @pytest.mark.parametrize("how", [{"greedy": True, "temperature": 0.3}, {"temperature": 0.0}])
-def test_greedy_tokens_are_those_of_transformers(family: str, how: dict[str, Any]) -> None:
+def test_greedy_tokens_match_transformers(family: str, how: dict[str, Any]) -> None:
     model = MAKERS[family]()
     requests = groups(6, n=1, **how)
     for group, finished in zip(requests, LLMEngine(MAKERS[family]()).generate(requests), strict=True):
@@ -104,7 +104,7 @@ def test_samples_and_seeds_differ() -> None:
     assert tokens_of([first]) == tokens_of([again])
 
 
-def test_tokens_come_as_often_as_their_probability_says() -> None:
+def test_token_frequencies_match_probabilities() -> None:
     model, number = tiny_llama(), 4000
     group = GroupRequest("g", prompt(5), number, 7, Sampling(max_new_tokens=1, temperature=0.7))
     finished = LLMEngine(tiny_llama(), max_running_requests=number).generate([group])[0]
@@ -246,7 +246,7 @@ def test_nonfinite_weights_end_their_groups_and_leave_nothing_behind() -> None:
     assert tokens_of(engine.generate(requests)) == good
 
 
-def test_an_abort_ends_what_matches_and_nothing_else() -> None:
+def test_an_abort_ends_only_matching_requests() -> None:
     engine = LLMEngine(tiny_qwen3(), max_running_requests=6)
     requests = groups(6)
     kept = tokens_of(engine.generate(requests))

@@ -41,7 +41,7 @@ def test_both_weight_buffers_are_aligned_so_that_they_give_the_same_bits(folder:
         engine.weights.swap()
 
 
-def test_the_limits_are_those_of_the_configuration(folder: Path) -> None:
+def test_limits_are_read_from_the_configuration(folder: Path) -> None:
     threads = torch.get_num_threads()
     try:
         engine = made(folder, max_running_requests=3, context_length=20, kv_cache_tokens=100, threads=2)
@@ -54,7 +54,7 @@ def test_the_limits_are_those_of_the_configuration(folder: Path) -> None:
     assert engine.num_running == 3
 
 
-def test_the_cache_takes_no_memory_before_it_is_needed(folder: Path) -> None:
+def test_the_cache_allocates_memory_on_demand(folder: Path) -> None:
     engine = made(folder)
     assert engine.cache.limit > 1_000_000
     engine.generate([GROUP])

@@ -55,7 +55,7 @@ def test_a_seed_gives_the_same_samples_again_and_another_gives_others(client: op
     assert texts(None) != texts(None)
 
 
-def test_logprobs_are_those_of_the_tokens_that_were_sampled(client: openai.OpenAI) -> None:
+def test_logprobs_belong_to_the_sampled_tokens(client: openai.OpenAI) -> None:
     def sample(temperature: float) -> openai.types.CompletionChoice:
         return client.completions.create(
             model=MODEL, prompt="12+34=", logprobs=1, seed=1, temperature=temperature, max_tokens=5
@@ -72,7 +72,7 @@ def test_logprobs_are_those_of_the_tokens_that_were_sampled(client: openai.OpenA
     assert client.completions.create(model=MODEL, prompt="1+1=").choices[0].logprobs is None
 
 
-def test_an_answer_ends_at_a_stop_token_of_the_client_or_when_it_is_long_enough(client: openai.OpenAI) -> None:
+def test_an_answer_ends_at_a_stop_token_or_the_length_limit(client: openai.OpenAI) -> None:
     extra = {"return_token_ids": True}
     whole = client.completions.create(model=MODEL, prompt="12+34=", temperature=0, extra_body=extra).choices[0]
     ids = whole.to_dict()["token_ids"]
@@ -100,7 +100,7 @@ def test_top_logprobs_are_returned_for_each_token(client: openai.OpenAI) -> None
         assert len(top) == 3 and max(top, key=lambda one: top[one]) == token
 
 
-def test_many_clients_at_once_get_what_each_would_get_alone(server: Server, client: openai.OpenAI) -> None:
+def test_concurrent_clients_get_the_answers_of_single_clients(server: Server, client: openai.OpenAI) -> None:
     prompts = [f"{number:02}+{99 - number:02}=" for number in range(16)]
 
     async def together() -> list[str]:

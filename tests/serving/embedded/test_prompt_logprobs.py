@@ -64,7 +64,7 @@ def test_new_weights_restart_the_scoring_of_a_prompt() -> None:
     torch.testing.assert_close(torch.tensor(logprobs), expected_logprobs(new, ids[:1], ids[1:]), atol=1e-5, rtol=0)
 
 
-def test_background_parts_come_after_the_run_and_have_a_share_of_the_time() -> None:
+def test_background_chunks_follow_the_runs_and_have_a_time_share() -> None:
     engine = LLMEngine(tiny_qwen3(), max_running_requests=2)
     background, done = BackgroundTasks(engine), []
 

@@ -91,7 +91,7 @@ def test_the_distribution_is_that_of_transformers(family: Any, how: dict[str, An
 
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
-def test_tokens_come_as_often_as_the_distribution_says(how: dict[str, Any]) -> None:
+def test_token_frequencies_match_the_distribution(how: dict[str, Any]) -> None:
     number, sampling = 4000, Sampling(max_new_tokens=1, **how)
     counts = np.bincount([one.token_ids[0] for one in generated(tiny_llama(), number, sampling)], minlength=VOCAB)
     chance = expected(logits_after(tiny_llama(), []), [], sampling).exp().double().numpy()

@@ -58,7 +58,7 @@ def failed(root: Path, address: str, *overrides: str, **more: str) -> dict[str, 
 
 
 @pytest.mark.shows("rollout.api_key_var")
-def test_a_server_of_ours_is_detected_and_serves_the_run_with_the_runs_token(tmp_path: Path) -> None:
+def test_an_attached_areal_like_server_serves_with_the_runs_token(tmp_path: Path) -> None:
     async def test(mine: Attacher, theirs: Client) -> None:
         assert "is embedded" in mine.one.printed
         health = await mine.call("GET", "/health")

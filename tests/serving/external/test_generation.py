@@ -243,9 +243,7 @@ def test_answers_of_a_dead_engine_are_cut_off_and_not_ended_regularly(tmp_path: 
     with_server(tmp_path, test, token_s=0.01)
 
 
-def test_a_failed_request_of_a_living_engine_does_not_cut_off_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_request_does_not_interrupt_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from areal_like.serving.external import server
     from areal_like.serving.external.base import EngineGone
 

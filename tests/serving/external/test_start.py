@@ -178,7 +178,7 @@ def test_an_engine_gets_time_to_end_by_itself(tmp_path: Path) -> None:
         assert one.code(10) == 0 and "closing my files" in one.printed
 
 
-def test_an_engine_sees_our_package_and_none_of_our_libraries(tmp_path: Path) -> None:
+def test_an_engine_imports_this_package_and_not_its_libraries(tmp_path: Path) -> None:
     source = """
     import os, sys, areal_like
     from areal_like.process.identity import start_id

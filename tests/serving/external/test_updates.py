@@ -183,7 +183,7 @@ def test_a_wrong_tensor_is_named_and_nothing_is_served_any_more(tmp_path: Path, 
     with_server(tmp_path, test, can_keep=can_keep, token_s=0.02)
 
 
-def test_the_probe_finds_a_model_that_computes_differently_from_the_trainer(tmp_path: Path) -> None:
+def test_the_probe_detects_a_model_that_differs_from_the_trainer(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         body = published(tmp_path, 1, 1)
         probe = {"token_ids": PROMPT, "logprobs": [-1.0, -2.0, -3.0]}

@@ -45,7 +45,7 @@ def by_transformers(folder: Path, texts: list[list[int]]) -> list[float]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_scores_are_those_of_transformers(tmp_path, name):
+def test_scores_match_transformers(tmp_path, name):
     """Also of a model whose layers see a window only."""
     folder = reward_folder(tmp_path, name)
     expected = by_transformers(folder, texts())

@@ -82,7 +82,7 @@ def test_ready_reports_the_engine(sglang: Server):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_logprobs_are_those_of_the_sampled_distribution(sglang: Server, temperature: float):
+def test_logprobs_are_of_the_sampled_distribution(sglang: Server, temperature: float):
     for output in generated(sglang, 4, temperature=temperature):
         assert_logprobs(output, logits_of(output) / temperature)
 

@@ -77,7 +77,7 @@ def test_folders_of_a_killed_receiver_are_removed_by_the_next(memory) -> None:
     assert not list(memory.glob("sglang-*"))
 
 
-def test_folders_of_a_living_receiver_are_kept(memory) -> None:
+def test_folders_of_a_running_receiver_are_kept(memory) -> None:
     lives, its = holder(memory, "8001")
     try:
         (its / "v000001").mkdir()
