@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.dotted_path import MISSING, value_at
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.interpolation import WHOLE
 from areal_like.config.redact import Redactor
@@ -89,26 +90,11 @@ class Loaded:
         return make_redactor(self.schema, self.values, self.merged)
 
 
-MISSING: Any = object()
-
-
 def make_redactor(schema: Schema, values: dict[str, Any], merged: MergedLayers) -> Redactor:
     """Hides the secrets among the values, among overridden values, and in the environment."""
     marked = frozenset(path for path, key in schema.keys.items() if key.constraints.secret)
     beaten = [{path: origin.value} for path, origins in merged.history.items() for origin in origins]
     return Redactor(marked, values, [*beaten, dict(os.environ)])
-
-
-def value_at(tree: Any, path: str, default: Any = None) -> Any:
-    node = tree
-    for name in path.split(".") if path else ():
-        if isinstance(node, list) and name.isdigit() and int(name) < len(node):
-            node = node[int(name)]
-        elif isinstance(node, dict) and name in node:
-            node = node[name]
-        else:
-            return default
-    return node
 
 
 def build_config(cls: type, values: dict[str, Any]) -> Any:

@@ -51,9 +51,14 @@ class ConfigError(Exception):
         return "\n".join(lines)
 
 
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """1 row, 2 rows"""
+    return f"{number} {noun}" if number == 1 else f"{number} {nouns or noun + 's'}"
+
+
 def started_nothing_text(problems: int) -> str:
     """The last line of a refusal."""
-    return f"{problems} problem{'s' * (problems != 1)}; nothing was started."
+    return f"{plural(problems, 'problem')}; nothing was started."
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:

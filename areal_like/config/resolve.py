@@ -9,9 +9,9 @@ from typing import Any
 from areal_like.config.checks import user_code
 from areal_like.config.checks.agreement import agreement_problems
 from areal_like.config.checks.values import InvalidValue, check_key, check_value, expectation, is_interpolation
+from areal_like.config.dotted_path import MISSING, value_at
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.interpolation import BrokenReference, FromEnvironment, ReferenceResolver, references_in
-from areal_like.config.loaded import MISSING, value_at
 from areal_like.config.problems import MISSING_VALUE, Problem
 from areal_like.config.schema import Key, Schema
 from areal_like.config.sources.layers import MergedLayers

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from areal_like.config.dotted_path import value_at
 from areal_like.config.fields import METADATA_KEY, Constraints
 
 NO_CONSTRAINTS = Constraints()
@@ -112,13 +113,13 @@ class Schema:
         for path, section in self.sections.items():
             if path and path.startswith(start) and "[]" not in path:
                 parent, _, name = path.removeprefix(start).rpartition(".")
-                node = _node(tree, parent)
+                node = value_at(tree, parent)
                 if isinstance(node, dict):
                     node[name] = None if section.default_null and path not in opened else {}
         for path, key in self.keys.items():
             if path.startswith(start) and "[]" not in path:
                 parent, _, name = path.removeprefix(start).rpartition(".")
-                node = _node(tree, parent)
+                node = value_at(tree, parent)
                 if isinstance(node, dict):
                     node[name] = deepcopy(key.default)
         return tree
@@ -162,15 +163,6 @@ def ancestors(path: str) -> list[str]:
     """`a.b.c` -> `a`, `a.b`"""
     parts = path.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts))]
-
-
-def _node(tree: dict[str, Any], path: str) -> Any:
-    node: Any = tree
-    for name in path.split(".") if path else ():
-        if not isinstance(node, dict):
-            return None
-        node = node.get(name)
-    return node
 
 
 @cache

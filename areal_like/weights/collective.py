@@ -21,8 +21,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from areal_like.process.server_proof import new_nonce
 from areal_like.weights.errors import GroupBroken
-from areal_like.weights.group_member import PEER, GroupMember, is_proof, make_proof, new_nonce
+from areal_like.weights.group_member import PEER, GroupMember, is_member_proof, make_member_proof
 from areal_like.weights.group_server import GroupServer, KeyValueStore
 from areal_like.weights.group_store import GroupStore, RemoteKeyValueStore
 from areal_like.weights.rendezvous import Rendezvous
@@ -168,7 +169,7 @@ class BroadcastGroup:
         nonces = [f"{NONCE}{rank}" for rank in range(world)]
         self._wait_until(lambda: bool(self._store.check(nonces)), "the nonces of the other members")
         words = [self._store.get(name).decode() for name in nonces]
-        proofs = [make_proof(secret, PEER, str(me), str(rank), word) for rank, word in enumerate(words)]
+        proofs = [make_member_proof(secret, PEER, str(me), str(rank), word) for rank, word in enumerate(words)]
         mine = torch.frombuffer(bytearray("".join(proofs).encode()), dtype=torch.uint8)
         theirs = torch.empty_like(mine)
         self._wait_for(self._group.alltoall_base(theirs, mine, [], []), "proofs of the other members")
@@ -176,7 +177,7 @@ class BroadcastGroup:
         size = len(shown) // world
         for rank in range(world):
             part = shown[rank * size : (rank + 1) * size].decode("latin-1")
-            if not is_proof(part, secret, PEER, str(rank), str(me), words[me]):
+            if not is_member_proof(part, secret, PEER, str(rank), str(me), words[me]):
                 raise GroupBroken(f"the connection of member {rank} leads to another program")
 
     def _wait_for(self, work: Any, what: str) -> None:

@@ -8,11 +8,12 @@ sides.
 import hashlib
 import hmac
 import json
-import secrets
 import socket
 import threading
 from base64 import b64decode, b64encode
 from typing import Any
+
+from areal_like.process.server_proof import new_nonce
 
 HOST, MEMBER, PEER = "host", "member", "peer"
 """Purposes of proofs; a proof for one is invalid for another."""
@@ -20,16 +21,14 @@ MAX_LINE_BYTES = 1 << 16
 LEAVE_MESSAGE = {"do": "leave"}
 
 
-def make_proof(key: str, purpose: str, *words: str) -> str:
+def make_member_proof(key: str, purpose: str, *words: str) -> str:
     return hmac.digest(key.encode(), json.dumps([purpose, *words]).encode(), hashlib.sha256).hex()
 
 
-def is_proof(shown: object, key: str, purpose: str, *words: str) -> bool:
-    return isinstance(shown, str) and hmac.compare_digest(shown.encode(), make_proof(key, purpose, *words).encode())
-
-
-def new_nonce() -> str:
-    return secrets.token_hex(32)
+def is_member_proof(shown: object, key: str, purpose: str, *words: str) -> bool:
+    return isinstance(shown, str) and hmac.compare_digest(
+        shown.encode(), make_member_proof(key, purpose, *words).encode()
+    )
 
 
 def json_line(message: dict[str, Any]) -> bytes:
@@ -62,9 +61,9 @@ class GroupMember:
             self._send({"title": title, "nonce": own_nonce})
             shown = self._receive()
             nonce = str(shown.get("nonce"))
-            if not is_proof(shown.get("proof"), group, HOST, own_nonce, nonce):
+            if not is_member_proof(shown.get("proof"), group, HOST, own_nonce, nonce):
                 raise Impostor(f"the program at {host}:{port} does not know the secret of this group")
-            self._send({"who": who, "proof": make_proof(group, MEMBER, own_nonce, nonce, who)})
+            self._send({"who": who, "proof": make_member_proof(group, MEMBER, own_nonce, nonce, who)})
             self._receive()
         except BaseException:
             self._close()

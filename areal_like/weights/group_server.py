@@ -12,16 +12,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from areal_like.process.server_proof import new_nonce
 from areal_like.weights.group_member import (
     HOST,
     MAX_LINE_BYTES,
     MEMBER,
     as_bytes,
     as_text,
-    is_proof,
+    is_member_proof,
     json_line,
-    make_proof,
-    new_nonce,
+    make_member_proof,
 )
 
 MAX_UNPROVEN = 512
@@ -186,7 +186,7 @@ class GroupServer:
         if caller.waits or caller.title not in self._groups:
             return False
         (secret, store), who = self._groups[caller.title], str(request["who"])
-        if not is_proof(request["proof"], secret, MEMBER, caller.nonce, caller.own_nonce, who):
+        if not is_member_proof(request["proof"], secret, MEMBER, caller.nonce, caller.own_nonce, who):
             return False
         caller.who, stores[caller.connection] = who, store
         return self._send(caller, {"is": None})
@@ -199,7 +199,8 @@ class GroupServer:
         secret, _ = self._groups[caller.title]
         caller.own_nonce = new_nonce()
         return self._send(
-            caller, {"nonce": caller.own_nonce, "proof": make_proof(secret, HOST, caller.nonce, caller.own_nonce)}
+            caller,
+            {"nonce": caller.own_nonce, "proof": make_member_proof(secret, HOST, caller.nonce, caller.own_nonce)},
         )
 
     def _send(self, caller: _Caller, request: dict[str, Any]) -> bool:

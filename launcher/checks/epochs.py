@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.checks.user_code import BUILT_IN
+from areal_like.config.problems import plural
 from launcher.plan.changes import is_set_by_user
 from launcher.plan.host import HostInfo
-from launcher.plan.plural import plural
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded

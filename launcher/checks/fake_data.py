@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import plural
 from launcher.plan.plan import BatchPlan, PlanProblem
-from launcher.plan.plural import plural
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

@@ -9,6 +9,8 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.capacity import GPUS_KEY
 from areal_like.config.allocation.models import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import plural
+from areal_like.config.sections.trackers import REMOTE_TRACKERS
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
 from areal_like.observe.trackers.requirements import missing_requirements
 from areal_like.process.run_links import other_roots
@@ -17,12 +19,10 @@ from launcher.checks.engines import engine_problems
 from launcher.checks.model_files import model_file_problems
 from launcher.checks.packages import package_problems
 from launcher.checks.parallel_sizes import OVER_NODES
-from launcher.plan.bench import REMOTE_TRACKERS
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import NAME, offline_model_problems
 from launcher.plan.placement import PlacementPlan
 from launcher.plan.plan import PlanProblem
-from launcher.plan.plural import plural
 from launcher.plan.reward_model import reward_model_problems
 from launcher.runs.env_file import run_environment
 

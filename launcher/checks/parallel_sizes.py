@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation, ParallelStrategy
 from areal_like.config.allocation.models import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import plural
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.plan import PlanProblem
-from launcher.plan.plural import plural
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

@@ -1,6 +1,7 @@
 """Checks of a resumed run: changes that its checkpoint does not fit, and folders that were moved."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
     if directory.state != "continues" or step is None:
         return
     from areal_like.config.describe.yaml_text import scalar_text  # these bring yaml
-    from areal_like.config.loaded import MISSING, value_at
+    from areal_like.config.dotted_path import MISSING, value_at
 
     total = config.total_train_steps
     if total is not None and total < step and not config.recover.skip_progress:
@@ -47,17 +48,11 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
         ]
         folder = step_folder(run, step) / ("critic" if name == "critic" else "")
         for key in keys:
-            was, now = value_at(before, f"{name}.{key}", MISSING), _current(engine, key)
+            was, now = value_at(before, f"{name}.{key}", MISSING), attrgetter(key)(engine)
             if was is not MISSING and _normalized(was) != _normalized(now):
                 reason = f"is {scalar_text(now)}, and the checkpoint of step {step} was made with {scalar_text(was)}"
                 remedy = f"keep that value, or start a new run from those weights with {name}.path={folder}"
                 yield PlanProblem(f"{name}.{key}", f"{reason} and fits no other value; {remedy}")
-
-
-def _current(engine: Any, key: str) -> Any:
-    for name in key.split("."):
-        engine = getattr(engine, name)
-    return engine
 
 
 def _normalized(value: Any) -> Any:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.checks import sampling
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
+from areal_like.config.problems import plural
 from launcher.plan.plan import BatchPlan, PlanProblem
-from launcher.plan.plural import plural
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

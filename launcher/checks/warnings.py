@@ -7,6 +7,7 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, servers_on_cpu, starts_servers, trained_models
 from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import plural
 from launcher.checks.unread_keys import unread_key_warnings
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import HostInfo
@@ -15,7 +16,6 @@ from launcher.plan.lengths import longest_sample, resolved_context_length, serve
 from launcher.plan.memory import LINEAR_LAYERS, size_text, unknown_target_modules
 from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.plan import BatchPlan, Memory
-from launcher.plan.plural import plural
 from launcher.plan.ports import COLLECTIVE_MODES
 from launcher.plan.processes import ServerCommand
 from launcher.plan.reward_model import has_reward_model

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 
 from areal_like.config.checks.values import is_interpolation
 from areal_like.config.describe.yaml_text import scalar_text
+from areal_like.config.dotted_path import MISSING
 from areal_like.config.interpolation import WHOLE
-from areal_like.config.loaded import MISSING, Loaded
+from areal_like.config.loaded import Loaded
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SECRET

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import plural
 from areal_like.observe.throughput import WARM_UP_STEPS
 from launcher.plan.bench import BENCH_STEPS
 from launcher.plan.lengths import longest_sample
 from launcher.plan.plan import BatchPlan
-from launcher.plan.plural import plural
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from areal_like.config.sections.trackers import REMOTE_TRACKERS, is_enabled
 from areal_like.observe.throughput import WARM_UP_STEPS
 from launcher.plan.plan import PlanProblem, Resolved, RunDirectory
 
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
 
 BENCH_STEPS = WARM_UP_STEPS + 4
-REMOTE_TRACKERS = ("wandb", "swanlab")
-"""Trackers that a benchmark does not use."""
 FREQUENCY_KEYS = ("freq_epochs", "freq_steps", "freq_secs")
 
 
@@ -33,7 +32,7 @@ def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
             if getattr(section, clock) is not None:
                 yield Resolved(f"{name}.{clock}", None, "bench: only steps are measured")
     for name in REMOTE_TRACKERS:
-        if getattr(config.stats_logger, name).mode not in (None, "disabled"):
+        if is_enabled(name, config.stats_logger):
             yield Resolved(f"stats_logger.{name}.mode", "disabled", "bench: metrics of a benchmark stay local")
     if config.recover.mode != "disabled":
         yield Resolved("recover.mode", "disabled", "bench: no checkpoint is written")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation import Machine, detect_machine
 from areal_like.config.attention import PACKAGES as ATTENTION
+from areal_like.models import hub_cache
 from areal_like.observe.trackers.requirements import PACKAGES as TRACKERS
 from areal_like.observe.trackers.requirements import is_installed
 from areal_like.process.port_check import why_no_port
@@ -95,14 +96,6 @@ def memory_bytes(root: Path = Path("/")) -> int | None:
     limit = root / "sys/fs/cgroup/memory.max"
     text = limit.read_text().strip() if limit.is_file() else "max"
     return min(machine, int(text)) if text.isdigit() else machine
-
-
-def hub_cache() -> Path:
-    """The Hugging Face cache, by the rules of huggingface_hub."""
-    if hub := os.environ.get("HF_HUB_CACHE"):
-        return Path(hub).expanduser()
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    return Path(home).expanduser() / "hub"
 
 
 def list_gpus(library: str = NVML) -> tuple[Gpu, ...]:

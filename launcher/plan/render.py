@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from areal_like.config.problems import plural
 from launcher.plan.plan import ChangedSetting, Plan
-from launcher.plan.plural import plural
 from launcher.plan.render_base import RED, WIDEST_KEY, WIDEST_VALUE, YELLOW, PlanPage, value_text
 from launcher.plan.render_processes import process_lines
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from areal_like.config.problems import plural
 from launcher.plan.plan import BaseSetting, Plan, Process
-from launcher.plan.plural import plural
 from launcher.plan.render_base import RED, YELLOW, PlanPage, value_text, wrapped
 from launcher.plan.render_processes import ranges
 

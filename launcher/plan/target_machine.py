@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.allocation import Machine
-from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.problems import ConfigError, Problem, plural
 from areal_like.config.suggest import nearest
+from areal_like.models import hub_cache
 from areal_like.serving.installations import SUPPORTED, Installation
-from launcher.plan.host import Gpu, HostInfo, hub_cache, local_host
+from launcher.plan.host import Gpu, HostInfo, local_host
 from launcher.plan.memory import size_text
 from launcher.plan.model_shape import find_config, read_config, shape_of
-from launcher.plan.plural import plural
 
 FOR, MODEL_CONFIG = "--for", "--model-config"
 PLACE = "that machine"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.dependent_keys import dependents_of
+from areal_like.config.dotted_path import MISSING, value_at
 from areal_like.config.interpolation import WHOLE
-from areal_like.config.loaded import MISSING, value_at
 from areal_like.config.names import ALIASES
 from areal_like.config.sources.library import find_config
 from areal_like.process.run import CONFIG, RUN_FACTS

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.config.loaded import Loaded
-from areal_like.config.problems import started_nothing_text
+from areal_like.config.problems import plural, started_nothing_text
 from launcher.commands.run import plan_text
 from launcher.plan.plan import Plan
-from launcher.plan.plural import plural
 from launcher.sweep.job import JobRecord
 from launcher.sweep.plan import SweepPlan, direction_of
 from launcher.sweep.points import SweepPoints

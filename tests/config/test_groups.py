@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from areal_like.config.describe.yaml_text import to_yaml
+from areal_like.config.dotted_path import value_at
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.load import load
-from areal_like.config.loaded import Loaded, value_at
+from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Key, Schema
 from areal_like.config.sources.library import data_folder

@@ -17,9 +17,10 @@ import pytest
 from areal_like.config.describe.help import meaning
 from areal_like.config.describe.json_schema import json_schema
 from areal_like.config.describe.yaml_text import to_yaml
+from areal_like.config.dotted_path import MISSING
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.load import load
-from areal_like.config.loaded import MISSING, Loaded
+from areal_like.config.loaded import Loaded
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema

@@ -22,7 +22,7 @@ from areal_like.weights.collective import BroadcastGroup, BroadcastHost, join_gr
 from areal_like.weights.disk import load_version
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat_buckets import FlatWeights
-from areal_like.weights.group_member import MAX_LINE_BYTES, MEMBER, json_line, make_proof
+from areal_like.weights.group_member import MAX_LINE_BYTES, MEMBER, json_line, make_member_proof
 from areal_like.weights.receive import receive_folder, receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
 from areal_like.weights.verify import verify_publication
@@ -216,7 +216,7 @@ def test_a_program_without_the_secret_cannot_join_a_group_or_learn_anything(host
     with host.open(at) as group, stranger.makefile("rb") as heard:
         shown = json.loads(heard.readline())
         assert set(shown) == {"nonce", "proof"} and "s3cret" not in str(shown)
-        guess = make_proof("g", MEMBER, "0", shown["nonce"], "process 1 of 1 of the servers")
+        guess = make_member_proof("g", MEMBER, "0", shown["nonce"], "process 1 of 1 of the servers")
         stranger.sendall(json_line({"who": "process 1 of 1 of the servers", "proof": guess}))
         stranger.sendall(json_line({"do": "get", "key": "here"}))
         assert heard.readline() == b"", "it is shown the door"

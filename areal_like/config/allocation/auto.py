@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from areal_like.config.allocation.base import BackendSpec, ClusterSize, ParallelDims
 from areal_like.config.allocation.machine import THIS_MACHINE, Machine
+from areal_like.config.problems import plural
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,6 @@ class Devices:
         if self.n_nodes > 1:
             return f"{self.n_nodes} nodes with {plural(self.gpus_per_node, 'GPU')} each ({self.source})"
         return f"{plural(self.num_gpus, 'GPU')} ({self.source})"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def devices_of(cluster: ClusterSize, machine: Machine) -> Devices:

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from areal_like.config.allocation.auto import Devices, devices_of, plural
+from areal_like.config.allocation.auto import Devices, devices_of
 from areal_like.config.allocation.base import Allocation, AllocationProblem, ClusterSize
 from areal_like.config.allocation.machine import Machine
+from areal_like.config.problems import plural
 
 GPUS_KEY = "cluster.n_gpus_per_node"
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from areal_like.config.dotted_path import value_at
+
 _MEGATRON = "holds settings of Megatron, and training here runs on FSDP2; remove it"
 
 FOREIGN_SECTIONS: dict[str, str] = {f"{owner}.megatron": _MEGATRON for owner in ("actor", "ref", "critic", "model")}
@@ -261,13 +263,3 @@ def _annotation(value: Any) -> str:
     if isinstance(value, Mapping):
         return "MySection"
     return type(value).__name__ if isinstance(value, bool | int | float | str) else "Any"
-
-
-def value_at(tree: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path, or None."""
-    node: Any = tree
-    for name in path.split("."):
-        if not isinstance(node, Mapping):
-            return None
-        node = node.get(name)
-    return node

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from areal_like.config.dialects.areal import value_at
+from areal_like.config.dotted_path import value_at
 
 PAGE = "docs/configuration.md#files-of-verl-and-trl"
 MAX_SHOWN = 6

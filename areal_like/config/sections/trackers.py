@@ -109,8 +109,10 @@ class TensorBoardConfig:
     """Tables of samples, and histograms."""
 
 
-TRACKERS = ("tensorboard", "wandb", "swanlab")
-"""Section names, which are also the names of their packages."""
+TRACKERS: dict[str, type] = {"tensorboard": TensorBoardConfig, "wandb": WandBConfig, "swanlab": SwanlabConfig}
+"""Section name, which is also the name of the package -> section."""
+REMOTE_TRACKERS = tuple(name for name, cls in TRACKERS.items() if hasattr(cls, "mode"))
+"""Trackers that can send data to a server; `mode` selects whether they do."""
 
 
 @config
@@ -142,9 +144,9 @@ class StatsLoggerConfig:
 
 def is_enabled(name: str, config: StatsLoggerConfig) -> bool:
     """Whether a tracker is configured."""
-    if name == "tensorboard":
-        return config.tensorboard.path is not None
-    return getattr(config, name).mode not in (None, "disabled")
+    if name in REMOTE_TRACKERS:
+        return getattr(config, name).mode not in (None, "disabled")
+    return getattr(config, name).path is not None
 
 
 @config

@@ -3,8 +3,8 @@
 import pytest
 
 from areal_like.config.attention import choose_attention
+from areal_like.config.dotted_path import value_at
 from areal_like.config.load import load
-from areal_like.config.loaded import value_at
 from launcher.plan.auto import resolved_values
 from tests.support.planning import BIG_MODEL, ROOT, loaded, machine_with, plan_of
 
