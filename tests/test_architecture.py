@@ -27,6 +27,6 @@ def test_every_class_on_the_page_exists():
     assert [name for name in sorted(classes) if not re.search(rf"^class {name}\b", code, re.MULTILINE)] == []
 
 
-def test_every_room_is_on_the_page():
+def test_every_package_is_on_the_page():
     packages = [folder.name for folder in (ROOT / "areal_like").iterdir() if (folder / "__init__.py").exists()]
     assert [package for package in packages if not re.search(rf"\b{package}\b", PAGE)] == []

@@ -33,7 +33,7 @@ def test_the_table_shows_the_last_measured_score() -> None:
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_a_page_keeps_all_but_its_table() -> None:
+def test_a_page_keeps_everything_except_its_table() -> None:
     text = f"# Title\n\n{BEGIN}\nold\n{END}\n\nmore\n"
     once = curves.page(text, {"grpo": row(CURVE)})
     assert once.startswith(f"# Title\n\n{BEGIN}\n") and once.endswith(f"{END}\n\nmore\n") and "old" not in once

@@ -188,7 +188,7 @@ def test_a_value_beyond_its_clip_range_gets_no_gradient() -> None:
     assert values.grad is not None and values.grad.tolist() == [0, -3]
 
 
-def test_pairs_give_the_known_numbers_however_far_apart() -> None:
+def test_pairs_give_the_known_numbers_at_any_distance() -> None:
     chosen = torch.tensor([1.0, 0.0, -2.0, 500.0, -500.0], requires_grad=True)
     rejected = torch.tensor([1.0, -1.0, 1.0, -500.0, 500.0], requires_grad=True)
     actual = losses.pairwise(chosen, rejected)

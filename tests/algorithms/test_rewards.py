@@ -27,7 +27,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor | list[float], tolerance:
     torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float32), atol=tolerance, rtol=0)
 
 
-def test_rewards_are_moved_scaled_and_then_clipped() -> None:
+def test_rewards_are_shifted_scaled_and_then_clipped() -> None:
     close(reward_shaping.scale_rewards(torch.tensor([1.0, 0, 9]), bias=-0.5, scaling=10, clip=20), [5, -5, 20])
 
 
@@ -106,7 +106,7 @@ def test_a_kl_in_the_loss_has_the_gradient_of_a_kl_on_average(estimator) -> None
     torch.testing.assert_close(kl_loss(sampled, sampled, reference, estimator), kl(sampled, reference, estimator))
 
 
-def test_k1_in_the_loss_is_that_of_the_policy_in_training_however_old_the_sample() -> None:
+def test_k1_in_the_loss_uses_the_trained_policy_for_samples_of_any_age() -> None:
     """Without its weight it would draw nowhere: the gradient of a log-probability is 0 on average."""
     logits, reference = policies()
     logprobs, sampled = logits.log_softmax(-1), torch.linspace(-1, 1, VOCABULARY).double().log_softmax(-1)
@@ -170,7 +170,7 @@ def test_masked_tokens_have_no_advantage_unlike_areal() -> None:
     assert not actual[~MASK.bool()].any() and not returns[~MASK.bool()].any()
 
 
-def test_masked_tokens_take_no_time_step_and_lose_no_reward_unlike_areal() -> None:
+def test_masked_tokens_are_no_time_step_and_lose_no_reward_unlike_areal() -> None:
     mask = torch.tensor([0, 1, 0, 0, 1, 0])
     cu = torch.tensor([0, 6])
     rewards = terminal_rewards(torch.tensor([1.0]), mask, cu)

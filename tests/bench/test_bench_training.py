@@ -33,7 +33,7 @@ def results(packed: float = 3.0, chunked_s: float = 1.0, memory_gb: float = 0.4)
     }
 
 
-def test_a_missed_aim_is_marked_in_its_line() -> None:
+def test_a_missed_target_is_marked_in_its_line() -> None:
     report = bench_training.report(results(packed=2.4, chunked_s=1.2, memory_gb=0.6), 1, 3.0)
     assert [row["met"] for row in report["aims"].values()] == [False, False, False]
     lines = bench_training.table(report).splitlines()

@@ -105,7 +105,7 @@ def test_trainer_alone(text, backend, world, expert_data, expert_tensor):
 
 
 @pytest.mark.parametrize("text", ["", "  ", "auto", " auto ", "heuristic"])
-def test_words_that_mean_auto(text):
+def test_every_spelling_of_auto_means_auto(text):
     assert settle(text) == settle("auto")
     assert parse_mode(text) == AllocationMode(keyword="auto")
 
@@ -197,7 +197,7 @@ def test_a_syntax_error_names_its_position_and_what_was_expected(text, position,
         (parse_trainer, "fsdp:d4d4", "given twice"),
     ],
 )
-def test_backend_keys_refuse(read, text, words):
+def test_invalid_backend_keys_are_refused(read, text, words):
     with pytest.raises(AllocationSyntaxError) as caught:
         read(text)
     assert words in str(caught.value)
@@ -354,7 +354,7 @@ def test_megatron_and_server_pipelines_are_planned_and_cannot_start():
 
 
 @pytest.mark.parametrize("cluster", [ClusterSize(1, 8), ClusterSize(1, "auto"), ClusterSize(1, 8, "slurm")])
-def test_too_large_for_the_cluster_is_no_problem_of_the_plan(cluster):
+def test_an_allocation_too_large_for_the_cluster_is_reported(cluster):
     found = settle("sglang:d4+fsdp:d8", cluster=cluster, on=gpus(8))
     (need,) = found.needs
     assert need.key == "allocation_mode"
@@ -377,7 +377,7 @@ def test_the_remedy_for_missing_gpus_names_every_key_that_sets_sizes(mode, rollo
     assert need.message.endswith(f"Write {words} to use what it has")
 
 
-def test_a_cluster_that_this_machine_is_not():
+def test_gpus_missing_on_this_machine_are_reported():
     (need,) = settle("sglang:d4+fsdp:d4", cluster=ClusterSize(1, 8), on=gpus(0)).needs
     assert need.key == "cluster.n_gpus_per_node" and "has none" in need.message
     assert "Write allocation_mode=auto cluster.n_gpus_per_node=auto to use what it has" in need.message
@@ -411,7 +411,7 @@ def test_the_allocation_does_not_check_the_number_of_cores():
         (8, "vllm:d4+fsdp:d4", False, "4 GPUs for servers"),
     ],
 )
-def test_auto_by_the_number_of_gpus(count, text, shared, words):
+def test_auto_depends_on_the_number_of_gpus(count, text, shared, words):
     found = settle(on=gpus(count))
     assert (str(found), found.shared_device) == (text, shared)
     assert words in found.reasons["rollout.backend"] and words in found.reasons["actor.backend"]
@@ -517,7 +517,7 @@ def test_the_canonical_form_of_a_backend_key_reads_back_to_the_same(server, trai
 
 
 @given(data=small, tensor=small, pipeline=small, context=small, expert=small, expert_tensor=small, copies=small)
-def test_a_settled_trainer_reads_back_to_the_same(data, tensor, pipeline, context, expert, expert_tensor, copies):
+def test_a_resolved_trainer_reads_back_to_the_same(data, tensor, pipeline, context, expert, expert_tensor, copies):
     data *= expert * expert_tensor * copies
     parallel = ParallelStrategy(
         backend="megatron",

@@ -27,7 +27,7 @@ def test_gpus_are_counted_from_the_environment_then_the_driver(tmp_path, visible
     assert found.num_cpu_cores >= 1
 
 
-def test_parts_of_gpus_count_by_name(tmp_path):
+def test_gpu_partitions_are_counted_by_name(tmp_path):
     assert detect_machine({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, fake_root(tmp_path, 1)).num_gpus == 2
 
 

@@ -37,7 +37,7 @@ class TestInference:
             ({}, "grpo"),
         ],
     )
-    def test_by_the_sections(self, body, experiment):
+    def test_the_kind_of_a_file_follows_from_its_sections(self, body, experiment):
         assert infer_experiment(body) == experiment
 
 
@@ -89,11 +89,11 @@ class TestNewer:
         assert "a key of a newer AReaL than v0.3.4; " in problem.message and remedy in problem.message
         assert "did you mean" not in problem.message and "--schema" not in problem.message
 
-    def test_also_below_it_on_the_command_line(self):
+    def test_keys_of_a_newer_areal_are_recognized_on_the_command_line(self):
         with pytest.raises(ConfigError, match=r"perf_tracer\.enabled.*newer AReaL"):
             load_text("experiment_name: x\n", "perf_tracer.enabled=true")
 
-    def test_no_entry_of_the_table_shadows_a_key_or_a_section_of_ours(self):
+    def test_no_entry_of_the_table_hides_a_current_key_or_section(self):
         ours = {name for cls in EXPERIMENTS.values() for name in [*Schema.of(cls).names(), *Schema.of(cls).sections]}
         assert [name for name in ours if other_version_hint(name)] == []
 

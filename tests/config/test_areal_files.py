@@ -118,18 +118,18 @@ class TestSubclassFiles:
         assert type(loaded.config) is loaded.cls
 
     @pytest.mark.parametrize("name", SUBCLASS_FILES)
-    def test_without_it_the_flag_is_named(self, name):
+    def test_without_a_user_schema_the_flag_is_named(self, name):
         done = launcher("--config", file(name), "--dry-run=json")
         assert done.returncode == 2
         assert "--schema" in done.stderr
         for key in subclass_keys(body(name)):
             assert key in done.stderr
 
-    def test_a_file_of_python_may_hold_the_schema(self):
+    def test_a_python_file_may_hold_the_schema(self):
         loaded = load(file("multi_turn_math"), schema=f"{FILES / 'multi_turn_schema.py'}:MultiTurnConfig")
         assert loaded.get("max_turns") == 8
 
-    def test_our_declarations_check_the_users_keys(self):
+    def test_key_declarations_check_the_users_values(self):
         schema = f"{MODULE}.multi_turn_schema:CheckedMultiTurnConfig"
         assert load(file("multi_turn_math"), schema=schema).config.max_turns == 8
         with pytest.raises(ConfigError, match=r"max_turns.*65"):

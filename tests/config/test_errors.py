@@ -80,7 +80,7 @@ class TestValues:
         assert "f.yaml:4]" in text
 
     @pytest.mark.parametrize(("written", "value"), [("1e-4", 1e-4), ("1", 1.0), (".5", 0.5), ("1E2", 100.0)])
-    def test_numbers_are_read_alike_in_files_and_overrides(self, tmp_path: Path, written: str, value: float) -> None:
+    def test_numbers_are_read_equally_in_files_and_overrides(self, tmp_path: Path, written: str, value: float) -> None:
         file = tmp_path / "f.yaml"
         file.write_text(f"experiment_name: e\nactor: {{path: m, lr: {written}}}\n")
         assert load(file).get("actor.optimizer.lr") == value
@@ -112,7 +112,9 @@ class TestNames:
             ("max_steps=5", "total_train_steps"),
         ],
     )
-    def test_an_unknown_key_names_the_nearest_right_one(self, tmp_path: Path, override: str, suggestion: str) -> None:
+    def test_an_unknown_key_suggests_the_nearest_valid_one(
+        self, tmp_path: Path, override: str, suggestion: str
+    ) -> None:
         assert f"no such key; did you mean {suggestion}" in only(GOOD, tmp_path, override)
 
     def test_plus_adds_only_inside_maps(self, tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ class TestNames:
         ]
         assert "did you mean environments.train[1].id?" in found[0].message
 
-    def test_a_key_of_the_users_own_names_the_schema_flag(self, tmp_path: Path) -> None:
+    def test_an_unknown_section_names_the_schema_flag(self, tmp_path: Path) -> None:
         assert "--schema my.module:MyConfig" in only(GOOD + "my_very_own_thing: 3\n", tmp_path)
 
 
@@ -178,7 +180,7 @@ class TestReferences:
         assert "'e' is not an integer" in text
         assert "from ${experiment_name}" in text
 
-    def test_a_broken_spelling_is_a_problem_of_the_file(self, tmp_path: Path) -> None:
+    def test_an_invalid_interpolation_is_a_problem_of_the_file(self, tmp_path: Path) -> None:
         assert "is not an interpolation" in only(GOOD + "gconfig:\n  n_samples: ${seed\n", tmp_path)
 
     def test_a_missing_environment_variable_is_one_problem(self, tmp_path: Path) -> None:

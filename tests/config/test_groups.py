@@ -141,7 +141,7 @@ def _gain(row: Row, first: Pair, lacking: set[Pair]) -> int:
 ROWS = list(covering_rows())
 
 
-def test_the_compositions_below_hold_every_pair_of_options() -> None:
+def test_the_tested_compositions_cover_every_pair_of_options() -> None:
     held = set().union(*(pairs_of(row) for row in ROWS))
     assert held >= compatible_pairs()
     assert {option for pair in held for option in pair} == set(OPTIONS)

@@ -113,7 +113,7 @@ def test_a_file_with_keys_of_the_user_is_valid_by_the_schema_of_the_user(
 
 
 @pytest.mark.parametrize("name", LEGACY_FILES)
-def test_a_file_of_the_first_generation_is_refused(name: str) -> None:
+def test_a_legacy_areal_file_is_refused(name: str) -> None:
     assert refusals(instance(AREAL / f"{name}.yaml"), everything()) != []
 
 

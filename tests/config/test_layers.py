@@ -95,7 +95,7 @@ def test_setting_a_key_below_a_null_section_creates_the_section(tmp_path: Path) 
     assert (reopened["lr"], reopened["beta1"]) == (0.5, 0.9)
 
 
-def test_shared_facts_flow_to_every_copy(tmp_path: Path) -> None:
+def test_shared_values_reach_every_copy(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("experiment_name: a\nactor:\n  path: some/model\n  dtype: float32\n")
     loaded = load(

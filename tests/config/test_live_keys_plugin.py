@@ -67,7 +67,7 @@ def test_passing_tests_keep_their_keys_live(pytester: pytest.Pytester) -> None:
     assert result.ret == pytest.ExitCode.OK
 
 
-def test_each_key_is_named_with_the_fate_of_its_tests(pytester: pytest.Pytester) -> None:
+def test_each_key_is_named_with_the_result_of_its_tests(pytester: pytest.Pytester) -> None:
     fates = {
         "a.half_b": "test_half[b] failed in its call",
         "a.fails": "test_fails failed in its call",

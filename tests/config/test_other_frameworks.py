@@ -63,11 +63,11 @@ def test_one_message_names_the_framework_and_the_keys_here(text: str, framework:
         {"actor": {"path": "a/b"}, "data": {"train_batch_size": 8}},
     ],
 )
-def test_a_file_of_ours_with_a_foreign_key_is_not_taken_for_theirs(body: dict[str, object]) -> None:
+def test_a_native_file_with_a_foreign_key_is_not_taken_for_another_frameworks(body: dict[str, object]) -> None:
     assert other_framework_message(body) is None
 
 
-def test_their_keys_lead_to_keys_of_ours_and_stand_on_the_page() -> None:
+def test_keys_of_other_frameworks_map_to_keys_here_and_are_on_the_page() -> None:
     known = {name for cls in EXPERIMENTS.values() for name in Schema.of(cls).names()}
     text = PAGE.read_text(encoding="utf-8")
     for old, new in [*VERL_KEYS.items(), *TRL_KEYS.items()]:

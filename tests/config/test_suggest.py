@@ -158,7 +158,7 @@ OF_OTHER_KINDS = [
 
 
 @pytest.mark.parametrize(("wrong", "right"), [*IN_THE_SAME_SECTION, *OF_OTHER_SYSTEMS])
-def test_a_wrong_name_means_a_right_one(wrong: str, right: str) -> None:
+def test_a_wrong_name_suggests_the_right_one(wrong: str, right: str) -> None:
     assert suggest(wrong, names("grpo")) == right
 
 
@@ -180,14 +180,14 @@ def test_a_typo_suggests_its_key_and_no_hidden_one(kind: str) -> None:
         assert found is not None and found.rpartition(".")[0] == name.rpartition(".")[0], (name, found)
 
 
-def test_nothing_hidden_is_suggested_from_outside() -> None:
+def test_hidden_keys_are_not_suggested_from_other_sections() -> None:
     leaves = {n.rpartition(".")[2] for n in names("grpo") if n.startswith(("ref.", "evaluator.benchmarks."))}
     for leaf in leaves:
         for wrong in (leaf, f"foo.{leaf}", f"rollout.{leaf}", f"actor.{leaf}"):
             assert not (suggest(wrong, names("grpo")) or "").startswith(("ref.", "evaluator.benchmarks.")), wrong
 
 
-def test_the_table_is_sorted_and_leads_to_keys() -> None:
+def test_the_table_is_sorted_and_maps_to_keys() -> None:
     every = {name for kind in EXPERIMENTS for name in names(kind)}
     assert list(SYNONYMS) == sorted(SYNONYMS) and list(LOCAL_SYNONYMS) == sorted(LOCAL_SYNONYMS)
     assert set(SYNONYMS.values()) <= every

@@ -25,7 +25,7 @@ def test_the_split_of_a_pair_never_changes():
     ("digits", "pair", "prompt", "answer"),
     [(1, 10, "1+0=", "01"), (2, 1234, "12+34=", "046"), (3, 1, "000+001=", "0001")],
 )
-def test_numbers_have_their_width(digits, pair, prompt, answer):
+def test_numbers_have_the_configured_digits(digits, pair, prompt, answer):
     row = Addition(digits).row(pair)
     assert (row["prompt"], row["answer"]) == (prompt, answer)
     assert len(row["rejected"]) == len(answer)

@@ -56,7 +56,7 @@ def test_rendering_equals_transformers(tmp_path, template, asks):
         )
 
 
-def test_a_prompt_of_messages_has_the_tokens_that_transformers_gives_it(tmp_path):
+def test_a_prompt_of_messages_has_the_tokens_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = chat_folder(tmp_path / "m")
     expected = transformers.AutoTokenizer.from_pretrained(folder).apply_chat_template(
@@ -87,7 +87,7 @@ def test_invalid_templates_and_messages_are_refused_with_the_reason(tmp_path):
         refusing.encode_prompt([USER])
 
 
-def test_a_template_can_do_no_harm(tmp_path):
+def test_an_unsafe_template_is_refused(tmp_path):
     harmful = "{{ messages.__class__.__mro__ }}"
     with pytest.raises(ValueError, match="unsafe"):
         chat_tokenizer(tmp_path / "m", harmful).encode_prompt([USER])

@@ -102,12 +102,12 @@ def check(both: Any, model: str, messages: list[dict[str, Any]], tools: Any = No
 
 @pytest.mark.parametrize("model", NAMED)
 @pytest.mark.parametrize("what", CONVERSATIONS)
-def test_a_conversation_is_rendered_as_transformers_renders_it(both, model, what):
+def test_a_conversation_is_rendered_like_transformers(both, model, what):
     check(both, model, CONVERSATIONS[what])
 
 
 @pytest.mark.parametrize("model", WITH_TOOLS)
-def test_tools_and_their_calls_are_rendered_as_transformers_renders_them(both, model):
+def test_tools_and_their_calls_are_rendered_like_transformers(both, model):
     check(both, model, [SYSTEM, ASKED], [TOOL])
     check(both, model, [ASKED, CALLS, RESULT], [TOOL])
     check(both, model, [SYSTEM, ASKED, CALLS, RESULT, ANSWERED, AGAIN], [TOOL])

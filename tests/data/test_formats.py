@@ -108,7 +108,7 @@ def test_parts_of_a_split_are_joined_in_the_order_of_their_names(tmp_path):
     assert list(load(tmp_path, "rows").train.rows) == ROWS
 
 
-def test_a_saved_folder_of_several_has_their_splits(tmp_path):
+def test_a_saved_dataset_dict_has_its_splits(tmp_path):
     for name, rows in (("train", ROWS), ("test", ROWS[:4]), ("hard", ROWS[:3])):
         write_saved(tmp_path / "saved" / name, rows)
     (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test", "hard"]}')

@@ -61,7 +61,7 @@ def test_the_rest_of_a_pair_is_a_unit_too() -> None:
     assert group_neighbours([0, 1, 2, 2]) == [[0], [1], [2, 3]]
 
 
-def test_no_number_of_micro_batches_means_as_few_as_fit() -> None:
+def test_without_a_number_there_are_as_few_micro_batches_as_fit() -> None:
     assert micro_batches([5, 4, 3], n_mbs=None) == [[0, 1, 2]]
     assert micro_batches([5, 4, 3], n_mbs=9) == [[0], [1], [2]]
     assert micro_batches([], n_mbs=4) == []
@@ -78,7 +78,7 @@ def test_a_sequence_that_does_not_fit_is_refused_by_the_key_that_limits_it() -> 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(LENGTHS, st.integers(1, 9))
-def test_ranks_get_about_the_same_number_of_tokens(lengths, ranks) -> None:
+def test_ranks_get_a_similar_number_of_tokens(lengths, ranks) -> None:
     parts = balance(lengths, ranks)
     assert len(parts) == ranks
     assert sorted(row for part in parts for row in part) == list(range(len(lengths)))
@@ -86,7 +86,7 @@ def test_ranks_get_about_the_same_number_of_tokens(lengths, ranks) -> None:
     assert max(loads) - min(loads) <= max(lengths)
 
 
-def test_a_batch_is_cut_into_minibatches_of_about_the_same_size() -> None:
+def test_a_batch_is_split_into_minibatches_of_similar_size() -> None:
     assert minibatches([5, 3, 4, 4], 1) == [[0, 1, 2, 3]]
     assert [sum([5, 3, 4, 4][row] for row in part) for part in minibatches([5, 3, 4, 4], 2)] == [8, 8]
     assert minibatches([5, 3], 4) == [[0], [1]]

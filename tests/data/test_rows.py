@@ -63,7 +63,7 @@ def load_error(read):
     return load_error
 
 
-def test_a_task_by_its_name_has_a_part_to_train_on_and_one_to_evaluate_on(read):
+def test_a_task_named_by_the_configuration_has_train_and_test_rows(read):
     actual = read("addition", "addition", valid="addition")
     assert (len(actual.train), len(actual.valid)) == (8036, 1964)
     assert not set(actual.train.row_hashes) & set(actual.valid.row_hashes)
@@ -85,7 +85,7 @@ def test_a_user_task_is_loaded_from_a_file(read):
     assert actual.valid.rows[0]["prompt"] == "test 0"
 
 
-def test_lines_of_json_with_empty_ones_between(read, tmp_path):
+def test_empty_lines_in_json_lines_are_skipped(read, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "level": 2}\n\n{"prompt": "b"}\n')
     actual = read("rows.jsonl")
     assert list(actual.train.rows) == [{"prompt": "a", "level": 2}, {"prompt": "b"}]
@@ -95,7 +95,7 @@ def test_lines_of_json_with_empty_ones_between(read, tmp_path):
         actual.of("valid")
 
 
-def test_the_order_of_keys_in_a_line_makes_no_other_row(read, tmp_path):
+def test_the_order_of_keys_in_a_line_does_not_matter(read, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"prompt": "a", "level": 2}\n')
     (tmp_path / "b.jsonl").write_text('{"level": 2, "prompt": "a"}\n')
     assert read("a.jsonl").train.digest == read("b.jsonl").train.digest
@@ -122,7 +122,7 @@ def test_row_numbers_count_skipped_rows(read, tmp_path):
     assert [actual.place(index).rpartition(":")[2] for index in range(2)] == ["1", "4"]
 
 
-def test_rows_that_are_too_long_are_left_out(read, load_error, tmp_path):
+def test_rows_that_are_too_long_are_skipped(read, load_error, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n{"prompt": "ab"}\n')
     actual = read("rows.jsonl", max_length=3).train
     assert [row["prompt"] for row in actual.rows] == ["abc", "ab"]

@@ -47,7 +47,7 @@ def test_rows_serve_every_kind_of_training(task):
         assert row["chosen"] == row["answer"] != row["rejected"]
 
 
-def test_a_rejected_answer_is_worth_less_than_the_chosen_one_and_mostly_not_nothing(task):
+def test_a_rejected_answer_scores_less_than_the_chosen_one_and_rarely_0(task):
     worths = []
     for row in itertools.islice(task.rows(TRAIN), 300):
         chosen, rejected = (task.reward(row["prompt"], row[name], row["answer"]) for name in ("chosen", "rejected"))
@@ -78,7 +78,7 @@ def test_the_rows_never_change(made, split, rows):
     assert {row["prompt"]: row["answer"] for row in made.rows(split)[:2]} == rows
 
 
-def test_answers_are_right():
+def test_generated_answers_are_correct():
     for row in Reversing().rows(TEST):
         text = row["prompt"].removeprefix("reverse ").removesuffix(":")
         assert text.islower() and row["answer"] == "".join(reversed(text))

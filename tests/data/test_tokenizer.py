@@ -46,7 +46,7 @@ def test_transformers_reads_the_same_tokenizer(tokenizer):
     assert (theirs.eos_token_id, theirs.pad_token_id, theirs.bos_token_id) == (1, 0, None)
 
 
-def test_the_packages_model_is_a_small_one_with_the_tokenizers_ids():
+def test_the_packaged_model_is_small_and_has_the_tokenizers_ids():
     transformers = pytest.importorskip("transformers")
     config = transformers.AutoConfig.from_pretrained(model_folder("builtin:tiny-addition"))
     assert (config.vocab_size, config.eos_token_id, config.pad_token_id) == (64, 1, 0)

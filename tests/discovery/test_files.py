@@ -469,7 +469,7 @@ def test_a_disk_without_links_is_refused_with_its_key(names, monkeypatch):
         names.add("a", "mine")
 
 
-def test_nothing_is_left_when_all_have_closed(root):
+def test_closing_all_stores_leaves_no_files(root):
     with file_name_store(root, PREFIX, "a", TTL_S) as first, file_name_store(root, PREFIX, "b", TTL_S) as second:
         first.add("server/0", "x")
         second.add("server/1", "x")
@@ -490,7 +490,7 @@ def test_clearing_removes_partial_files_of_killed_processes(root, names):
     assert len(list(folder.iterdir())) == 2
 
 
-def test_a_folder_that_vanishes_under_an_addition_is_made_again(names, root, monkeypatch):
+def test_a_folder_removed_during_an_addition_is_created_again(names, root, monkeypatch):
     names.add("server/0", "x")
     write = EntryFiles.write
     times: list[int] = []

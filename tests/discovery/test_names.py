@@ -63,7 +63,7 @@ def test_an_unclaimed_name_is_missing(opened):
         opened().get("server/0")
 
 
-def test_a_held_name_is_refused_and_the_holder_named(opened):
+def test_a_claimed_name_is_refused_and_its_owner_named(opened):
     ours, theirs = opened("launcher/0"), opened("launcher/0 of another run")
     ours.add("launcher/0", "first")
     with pytest.raises(NameTaken, match=r"the name me/grpo/r0001/launcher/0 is held by .*launcher/0") as caught:
@@ -99,7 +99,7 @@ def test_a_subtree_is_listed_in_order_and_without_siblings(opened):
     assert opened().find("nothing") == {}
 
 
-def test_runs_with_other_prefixes_do_not_see_each_other(opened):
+def test_runs_with_different_prefixes_are_separate(opened):
     opened(prefix="me/grpo/r0001").add("server/0", "one")
     other = opened(prefix="me/grpo/r0002")
     assert other.find() == {}

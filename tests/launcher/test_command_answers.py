@@ -118,7 +118,7 @@ total_train_steps: ${seed}
         Path("example.yaml").write_text(self.FILE.lstrip())
         return lambda key, *words: run.answer("--config", "example", f"--explain={key}", *words).splitlines()
 
-    def test_a_default(self, explain: Any) -> None:
+    def test_a_default_is_explained(self, explain: Any) -> None:
         assert explain("gconfig.n_samples") == [
             "gconfig.n_samples = 1",
             "  from  1  [default of GenerationHyperparameters.n_samples]",
@@ -129,28 +129,28 @@ total_train_steps: ${seed}
         assert first == "train_dataset.type = rl"
         assert second == "  from  rl  [group of the schema: conf/experiment/ppo.yaml:4]"
 
-    def test_a_group_of_the_file_beats_the_default(self, explain: Any) -> None:
+    def test_a_group_of_the_file_overrides_the_default(self, explain: Any) -> None:
         assert explain("actor.path") == [
             'actor.path = "builtin:tiny-addition"',
             '  from  "builtin:tiny-addition"  [group of the file: conf/actor/tiny.yaml:2]',
             '  beats ""  [default of PPOActorConfig.path]',
         ]
 
-    def test_the_file_beats_its_groups(self, explain: Any) -> None:
+    def test_the_file_overrides_its_groups(self, explain: Any) -> None:
         assert explain("actor.dtype")[1:] == [
             "  from  bfloat16  [file: example.yaml:6]",
             "  beats float32  [group of the file: conf/actor/tiny.yaml:3]",
             "  beats bfloat16  [default of PPOActorConfig.dtype]",
         ]
 
-    def test_a_group_on_the_command_line_beats_the_file(self, explain: Any) -> None:
+    def test_a_group_on_the_command_line_overrides_the_file(self, explain: Any) -> None:
         assert explain("actor.dtype", "actor=tiny")[1:] == [
             "  from  float32  [group of the command line: conf/actor/tiny.yaml:3]",
             "  beats bfloat16  [file: example.yaml:6]",
             "  beats bfloat16  [default of PPOActorConfig.dtype]",
         ]
 
-    def test_an_override_beats_all_and_keeps_the_words_that_were_typed(self, explain: Any) -> None:
+    def test_an_override_wins_and_is_quoted_as_typed(self, explain: Any) -> None:
         assert explain("actor.lr", "actor.optimizer.lr=0.5")[:3] == [
             "actor.optimizer.lr = 0.5",
             "  from  0.5  [override actor.optimizer.lr=0.5]",
@@ -199,7 +199,7 @@ total_train_steps: ${seed}
         assert "actor.optimizer is null (override actor.optimizer=null)" in message
         assert run.answer("--config", "grpo", "--explain", "actor.adv_norm").startswith("actor.adv_norm = null")
 
-    def test_a_key_that_is_not_there_names_the_nearest(self, run: Run) -> None:
+    def test_explaining_an_unknown_key_suggests_the_nearest(self, run: Run) -> None:
         message = run.refusal("--config", "grpo", "--explain", "actor.optimizer.learning_rate")
         assert "did you mean actor.optimizer.lr (short: actor.lr)?" in message
 
@@ -228,7 +228,7 @@ class TestCfg:
         words = ["actor.lr=0.5", "rollout=vllm"]
         assert run.answer("--config", "ppo", "--cfg", *words) == configuration_text(load("ppo", words))
 
-    def test_overrides_are_in_it_references_resolved_and_auto_kept(self, run: Run) -> None:
+    def test_cfg_has_overrides_resolved_references_and_auto_values(self, run: Run) -> None:
         tree = self.tree(run, "--config", "grpo", "--cfg", "actor.lr=0.5", "actor.path=some/model")
         assert tree["actor"]["optimizer"]["lr"] == 0.5
         assert tree["ref"]["path"] == tree["tokenizer_path"] == "some/model"

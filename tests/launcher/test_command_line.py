@@ -52,7 +52,7 @@ class TestOrder:
         assert run.answer("actor.path=mine", "--cfg=actor", "actor=qwen3_0_6b", "--config", "grpo") == first
         assert "path: mine" in first
 
-    def test_a_flag_that_may_go_without_a_value_takes_none_from_the_word_behind_it(self, run: Run) -> None:
+    def test_an_optional_flag_value_is_not_taken_from_the_next_word(self, run: Run) -> None:
         assert json.loads(run.answer("--config", "grpo", "--dry-run=json", "actor.lr=0.5"))["experiment"] == "grpo"
         assert "grpo-addition" in run.answer("--config", "grpo", "--dry-run", "actor.lr=0.5")
         assert "lr: 0.5" in run.answer("--config", "grpo", "--cfg", "actor.lr=0.5")
@@ -204,7 +204,7 @@ class TestConfigName:
         assert self.named(run, config) == "grpo-addition"
 
     @pytest.mark.parametrize("config", ["grpo", "grpo.yaml", "./grpo", "./grpo.yaml"])
-    def test_a_file_here_goes_before_a_shipped_one(self, run: Run, config: str) -> None:
+    def test_a_local_file_is_preferred_to_a_shipped_one(self, run: Run, config: str) -> None:
         self.write("grpo.yaml")
         assert self.named(run, config) == "grpo"
 
@@ -219,7 +219,7 @@ class TestConfigName:
         self.write("other.yml")
         assert [self.named(run, name) for name in ("plain", "other", "other.yml")] == ["plain", "other", "other"]
 
-    def test_a_folder_of_that_name_is_passed_over(self, run: Run) -> None:
+    def test_a_folder_of_that_name_is_ignored(self, run: Run) -> None:
         Path("grpo").mkdir()
         assert self.named(run, "grpo") == "grpo-addition"
         Path("mine").mkdir()
@@ -258,7 +258,7 @@ class TestColours:
         child.wait(timeout=60)
         return written.decode()
 
-    def test_a_terminal_gets_colours_and_no_color_takes_them_away(self) -> None:
+    def test_a_terminal_gets_colours_unless_no_color_is_set(self) -> None:
         for words in self.WORDS:
             assert ESCAPE in self.on_a_terminal(*words)
         for words in self.WORDS[1:]:

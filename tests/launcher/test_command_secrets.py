@@ -61,17 +61,17 @@ def write(*places: str) -> str:
 
 class TestAnswers:
     @pytest.mark.parametrize("flag", ["--dry-run", "--dry-run=full", "--dry-run=json", "--cfg"])
-    def test_no_answer_repeats_one(self, run: Run, flag: str) -> None:
+    def test_no_output_repeats_a_secret(self, run: Run, flag: str) -> None:
         assert leaks(run.answer("--config", "grpo", flag, *map(word, PLACES))) == []
         assert leaks(run.answer("--config", write(*PLACES), flag)) == []
 
     @pytest.mark.parametrize("place", PLACES)
-    def test_no_explanation_repeats_it(self, run: Run, place: str) -> None:
+    def test_no_explanation_repeats_a_secret(self, run: Run, place: str) -> None:
         key = PLACES[place][0]
         assert leaks(run.answer("--config", write(*PLACES), f"--explain={key}", *map(word, PLACES))) == []
 
     @pytest.mark.parametrize("section", sorted({PLACES[place][0].rpartition(".")[0] for place in PLACES}))
-    def test_no_explanation_of_its_section_repeats_it(self, run: Run, section: str) -> None:
+    def test_no_explanation_of_a_section_repeats_a_secret(self, run: Run, section: str) -> None:
         for name in {section, section.partition(".")[0]}:
             assert leaks(run.answer("--config", "grpo", f"--explain={name}", *map(word, PLACES))) == []
 
@@ -83,10 +83,10 @@ class TestAnswers:
         assert SECRET not in shown
         assert "another-secret" not in shown
 
-    def test_no_start_that_is_refused_repeats_one(self, run: Run) -> None:
+    def test_no_refused_start_repeats_a_secret(self, run: Run) -> None:
         assert leaks(run.refusal("--config", "grpo", *map(word, PLACES), "cluster.name_resolve.type=ray")) == []
 
-    def test_no_complaint_about_something_else_repeats_one(self, run: Run) -> None:
+    def test_no_error_about_another_key_repeats_a_secret(self, run: Run) -> None:
         assert leaks(run.refusal("--config", "grpo", *map(word, PLACES), "seed=x", "actr.path=y")) == []
 
     @pytest.mark.parametrize("place", PLACES)
@@ -96,7 +96,7 @@ class TestAnswers:
         assert leaks(run.answer("--config", "grpo", "--explain=stats_logger.wandb.notes", *words)) == []
 
     @pytest.mark.parametrize("place", PLACES)
-    def test_no_sweep_repeats_it(self, run: Run, place: str) -> None:
+    def test_no_sweep_repeats_a_secret(self, run: Run, place: str) -> None:
         """Whether it is planned or refused: its values would stand in the records of the sweep."""
         key, value = PLACES[place]
         other = value.replace(SECRET, "another-secret")
@@ -128,7 +128,7 @@ class TestComplaints:
             "+vllm.extra_args.api_key=({0}",
         ],
     )
-    def test_a_complaint_about_it_does_not_repeat_it(self, run: Run, text: str) -> None:
+    def test_an_error_about_a_secret_does_not_repeat_it(self, run: Run, text: str) -> None:
         words = text.format(SECRET).split(" ") if text.startswith("seed") else [text.format(SECRET)]
         done = run("--config", "grpo", *words)
         assert done.code == 2
@@ -145,7 +145,7 @@ class TestComplaints:
             "launcher: {{trainer_env_vars: [{{HF_TOKEN: {0}}}]}}",
         ],
     )
-    def test_a_complaint_about_a_file_does_not_repeat_it(self, run: Run, line: str) -> None:
+    def test_an_error_about_a_file_does_not_repeat_a_secret(self, run: Run, line: str) -> None:
         Path("example.yaml").write_text(f"experiment_name: example\nactor: {{path: m}}\n{line.format(SECRET)}\n")
         assert SECRET not in run.refusal("--config", "example")
 
@@ -206,7 +206,7 @@ class TestCfg:
         assert "max_new_tokens: 6" in printed
 
 
-def test_every_key_that_sounds_like_a_secret_is_marked_as_one() -> None:
+def test_every_key_named_like_a_secret_is_marked_as_one() -> None:
     from areal_like.config.redact import is_secret_name
 
     for cls in EXPERIMENTS.values():

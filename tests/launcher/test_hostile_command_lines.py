@@ -38,7 +38,7 @@ def command(*words: str, **more: object) -> "subprocess.CompletedProcess[str]":
         ("x: " + "y" * 6_000_000, "is larger than 5 MB"),
     ],
 )
-def test_a_file_that_means_harm_is_one_message(tmp_path: Path, text: str, message: str) -> None:
+def test_a_hostile_file_is_one_message(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "b.yaml").write_text("seed: 2\n")
     assert message in refused(tmp_path, text)
 
@@ -52,7 +52,7 @@ def test_a_file_that_means_harm_is_one_message(tmp_path: Path, text: str, messag
         ("rollout.num_episode_workers=1000000", "out of range"),
     ],
 )
-def test_an_override_that_means_harm_is_one_message(tmp_path: Path, override: str, message: str) -> None:
+def test_a_hostile_override_is_one_message(tmp_path: Path, override: str, message: str) -> None:
     text = refused(tmp_path, GOOD, override)
     assert message in text
     assert "defghij" not in text
@@ -86,7 +86,7 @@ def test_an_unusable_user_schema_is_refused_with_the_reason(tmp_path: Path, body
     assert message in refused(tmp_path, GOOD, schema=f"{module}:C")
 
 
-def test_the_secrets_of_the_environment_are_shown_nowhere(tmp_path: Path) -> None:
+def test_secrets_of_the_environment_are_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("experiment_name: e\nactor: {path: '${oc.env:HF_TOKEN}'}\nseed: 1\n")
     environment = {**os.environ, "HF_TOKEN": "hf_very_secret"}
@@ -123,7 +123,7 @@ def test_very_long_inputs_end_soon(tmp_path: Path) -> None:
     assert "more than 10000 values" in done.stderr
 
 
-def test_a_message_moves_no_cursor(tmp_path: Path) -> None:
+def test_messages_contain_no_control_characters(tmp_path: Path) -> None:
     text = refused(tmp_path, 'experiment_name: e\n"x\\e[31m\\u202e": 1\n')
     assert "\x1b" not in text
     assert "\u202e" not in text

@@ -200,7 +200,7 @@ def test_recover_mode_decides_on_recovery_and_on_resuming(tmp_path, kind):
         assert (death, *(state == "continues" for state in states)) == message, mode
 
 
-def test_recover_retries_is_how_often_in_a_row(tmp_path):
+def test_recover_retries_limits_recoveries_in_a_row(tmp_path):
     for retries in (0, 2):
         recover = loaded("grpo", f"recover.retries={retries}", "recover.mode=auto").config.recover
         policy = RestartPolicy(recover.mode, recover.retries)
@@ -219,7 +219,7 @@ def test_cluster_name_is_shown_in_the_plan():
 
 
 @pytest.mark.shows("cluster.name_resolve.nfs_record_root")
-def test_nfs_record_root_is_where_names_are_entered(tmp_path):
+def test_nfs_record_root_holds_the_names(tmp_path):
     config = loaded("grpo", f"cluster.name_resolve.nfs_record_root={tmp_path / 'names'}", "trial_name=t").config
     with name_store_for(config, tmp_path, "launcher/0") as names:
         names.add("server/0", "here")

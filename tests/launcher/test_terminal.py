@@ -95,7 +95,7 @@ def test_a_closed_terminal_stops_a_run_with_a_checkpoint_unless_under_nohup(tmp_
 
 
 @pytest.mark.parametrize("moment", ["before anything is started", "before the first step"])
-def test_a_terminal_that_is_closed_early_leaves_nothing_behind(tmp_path, moment):
+def test_a_terminal_closed_early_leaves_no_process(tmp_path, moment):
     terminal = Terminal(tmp_path, False, step_s=60)
     run = terminal.run
     try:

@@ -50,7 +50,7 @@ def test_a_name_becomes_the_snapshot_that_is_in_the_cache_for_all_roles(host):
     assert not [warning for warning in plan.warnings if "downloaded" in warning]
 
 
-def test_an_engine_of_others_is_given_the_snapshot_too(host):
+def test_an_external_engine_gets_the_snapshot(host):
     snapshot = in_cache(host.hub, FILES)
     assert str(snapshot) in of_role(plan_of("grpo", MODEL, "rollout=vllm", host=host), "server")[0].command
 
@@ -88,7 +88,7 @@ def test_an_invalid_hub_name_is_reported_as_a_missing_folder(host):
     assert needs["actor.path"] == "there is no folder a/b/c"
 
 
-def test_a_snapshot_is_called_by_its_name():
+def test_a_snapshot_is_shown_by_its_name():
     assert display_name(f"/cache/hub/models--org--tiny/snapshots/{REVISION}") == NAME
     for other in (NAME, "builtin:tiny-addition", "/models/mine"):
         assert display_name(other) == other
@@ -130,7 +130,7 @@ def test_a_failed_model_download_is_one_error_with_a_remedy(online, host, monkey
     assert "Traceback" not in problem.message
 
 
-def test_it_can_be_fetched_before(online, host):
+def test_a_model_can_be_downloaded_beforehand(online, host):
     command = [sys.executable, "-m", "areal_like.models.fetch", NAME]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -140,7 +140,7 @@ def write_folder(source, folder):
     return folder
 
 
-def test_numbers_of_4_and_8_bits_are_read_as_they_were_meant(tmp_path):
+def test_quantized_numbers_of_4_and_8_bits_are_decoded(tmp_path):
     path, numbers = small_llama(tmp_path / "small.gguf")
     actual = GGUF(path)
     assert actual.metadata["llama.block_count"] == LAYERS and actual.metadata["tokenizer.ggml.merges"] == MERGES

@@ -99,7 +99,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path, monkeypatch)
 
 
-def test_a_step_is_one_line_when_trainer_and_controller_have_spoken(scene: Scene) -> None:
+def test_a_step_is_one_line_once_trainer_and_controller_have_reported(scene: Scene) -> None:
     scene.write("rollout", 1, reward__mean=0.5)
     assert scene.poll() == []
     scene.write("trainer", 1, train__loss=1.5)

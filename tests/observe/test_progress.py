@@ -86,7 +86,7 @@ def group_baseline() -> Any:
         (sparkline([], 4), ""),
     ],
 )
-def test_words_are_short(word: str, text: str) -> None:
+def test_values_are_formatted_briefly(word: str, text: str) -> None:
     assert word == text
 
 
@@ -197,7 +197,7 @@ def test_a_recovery_removes_values_after_the_checkpoint() -> None:
     assert history.seconds_per_step is None
 
 
-def test_on_a_terminal_the_view_is_drawn_over_and_other_lines_stay_above(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_view_is_redrawn_below_other_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     out, clock = Terminal(), Clock()
     progress = ProgressDisplay(10, 2, stream=out, live=True, clock=clock)
@@ -238,7 +238,7 @@ def test_a_closed_output_does_not_stop_the_run() -> None:
         progress.say("still there")
 
 
-def test_only_a_terminal_is_drawn_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_view_is_redrawn_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
@@ -252,7 +252,7 @@ def test_only_a_terminal_is_drawn_over(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- health
 
 
-def test_a_healthy_run_is_not_talked_about() -> None:
+def test_a_healthy_run_gives_no_diagnosis() -> None:
     health = RunDiagnosis(config())
     fresh = VALUES | {"offpolicy/staleness_max": 0.0, "offpolicy/logprob_diff_max": 2e-5, "offpolicy/kl": 1e-9}
     stale = fresh | {"offpolicy/staleness_max": 2.0, "offpolicy/logprob_diff_mean": 0.02, "offpolicy/kl": 0.002}
@@ -286,7 +286,7 @@ def test_when_sampler_and_trainer_disagree_the_probable_cause_is_named(
     assert line.startswith(f"step {step}: sampler and trainer disagree (|dlogp| mean 0.6") and cause in line
 
 
-def test_large_first_updates_of_a_short_run_are_no_sign() -> None:
+def test_large_first_updates_of_a_short_run_give_no_warning() -> None:
     """As in the shipped experiment cut to 25 steps, where hardly anything is left of its warmup."""
     course = [(0.0, 0.0), (0.0, 0.0), (0.81, 1.46), (1.6, 1.35), (0.42, 0.26), (0.34, 0.21), (0.58, 0.47), (0.2, 0.13)]
     health = RunDiagnosis(config())
@@ -295,7 +295,7 @@ def test_large_first_updates_of_a_short_run_are_no_sign() -> None:
         assert health.check(step, values | {"offpolicy/staleness_max": float(min(2, step // 2))}) == []
 
 
-def test_half_precision_is_allowed_more() -> None:
+def test_half_precision_has_a_larger_tolerance() -> None:
     values = {"offpolicy/logprob_diff_mean": 0.01, "offpolicy/logprob_diff_max": 0.5, "offpolicy/staleness_max": 0.0}
     assert RunDiagnosis(config(actor__dtype="bfloat16", embedded__dtype="bfloat16")).check(1, values) == []
     assert RunDiagnosis(config()).check(1, values)
@@ -311,14 +311,14 @@ def test_an_allowed_mismatch_gives_a_warning_only_if_large() -> None:
     assert "rollout.allow_mismatched_sampling=true" in line
 
 
-def test_answers_that_may_not_end_before_the_limit_are_cut_off_without_a_word() -> None:
+def test_answers_of_fixed_length_give_no_truncation_warning() -> None:
     truncated = {"rollout/truncated_share": 1.0}
     usual, fixed = RunDiagnosis(config()), RunDiagnosis(config(gconfig__min_new_tokens=config().gconfig.max_new_tokens))
     assert [len(usual.check(step, truncated)) for step in range(1, 6)] == [0, 0, 0, 0, 1]
     assert [line for step in range(1, 60) for line in fixed.check(step, truncated)] == []
 
 
-def test_groups_without_spread_are_no_sign_where_the_baseline_is_not_the_group() -> None:
+def test_groups_without_spread_give_no_warning_without_group_baseline() -> None:
     equal = {"rollout/groups": 8.0, "reward/groups_without_spread": 8.0, "train/samples": 64.0}
     some, none = ({**equal, "train/sequences_without_signal": count} for count in (10.0, 64.0))
     batch = config(actor__reward_norm=None)

@@ -131,7 +131,7 @@ def test_suggested_changes_keep_overrides_of_resumed_attempts(ended: Any) -> Non
 
 
 @pytest.mark.parametrize("experiment", ["grpo", "sft", "reward_model"])
-def test_the_end_of_every_kind_of_run_has_the_same_order(ended: Any, experiment: str) -> None:
+def test_the_summary_of_every_kind_of_run_has_the_same_order(ended: Any, experiment: str) -> None:
     run = ended(experiment)
     run.metrics(*({"step": step, "train/loss": 3.0 / step, "reward/mean": 0.5} for step in range(1, 5)))
     run.checkpoint(4)
@@ -140,7 +140,7 @@ def test_the_end_of_every_kind_of_run_has_the_same_order(ended: Any, experiment:
     assert [line[:8].strip() for line in block if line[:8].strip()] == ["model", "curve", "metrics", use, "change"]
 
 
-def test_a_run_that_never_made_a_step_still_ends_in_order(ended: Any) -> None:
+def test_a_run_without_a_step_has_a_summary(ended: Any) -> None:
     run = ended()
     summary, text = run.finish("failed", 1, "server/0: no room")
     assert (summary["steps"], summary["model"], summary["score"], summary["objective"]) == (0, None, None, None)
@@ -174,7 +174,7 @@ def test_a_model_trained_on_random_tokens_is_not_offered(ended: Any) -> None:
 
 
 @pytest.mark.parametrize(("steps", "shown"), [(1, "3"), (2, "3 -> 1.5"), (3, "3 -> 1"), (5, "2.25 -> 0.675")])
-def test_the_two_ends_of_a_short_curve_share_no_value(ended: Any, steps: int, shown: str) -> None:
+def test_the_start_and_end_means_of_a_short_curve_share_no_value(ended: Any, steps: int, shown: str) -> None:
     run = ended("sft")
     run.metrics(*({"step": step, "train/loss": 3.0 / step} for step in range(1, steps + 1)))
     assert f"\nloss {shown}\n" in run.finish()[1]

@@ -150,7 +150,7 @@ def test_the_key_of_swanlab_logs_in(opened) -> None:
 
 
 @pytest.mark.shows("stats_logger.tensorboard.path")
-def test_the_path_of_tensorboard_is_where_its_files_are(tmp_path: Path) -> None:
+def test_the_path_of_tensorboard_holds_its_files(tmp_path: Path) -> None:
     run = Run(tmp_path, grpo(*NAMES, "stats_logger.tensorboard.path=events"), "grpo", "abc", tmp_path, tmp_path)
     trackers = Trackers.of(run, print)
     trackers.log(2, {"train/loss": 0.5})

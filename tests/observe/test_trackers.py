@@ -42,7 +42,7 @@ EXTRAS = Extras(
 )
 
 
-def test_tensorboard_shows_our_steps_and_the_newest_of_a_repeated_one(run: Run) -> None:
+def test_tensorboard_shows_steps_and_the_newest_of_a_repeated_one(run: Run) -> None:
     run.config.stats_logger.tensorboard.path = "tensorboard"
     tracker = open_tracker("tensorboard", run)
     for step in (1, 2, 3):
@@ -189,7 +189,7 @@ def test_a_failing_tracker_is_reported_once_and_the_others_continue() -> None:
     assert sound.got == [1, 2, 3, "closed"]
 
 
-def test_the_end_waits_no_longer_for_a_tracker_than_its_limit(run: Run) -> None:
+def test_the_end_of_a_run_waits_for_a_tracker_up_to_its_limit(run: Run) -> None:
     warnings: list[str] = []
     run.config.stats_logger.flush_timeout_s = 0.05
     trackers, hanging, sound = Trackers.of(run, warnings.append), Kept(waits_at=1), Kept()
@@ -204,7 +204,7 @@ def test_the_end_waits_no_longer_for_a_tracker_than_its_limit(run: Run) -> None:
     hanging.may_go_on.set()
 
 
-def test_a_tracker_that_hangs_holds_up_no_step_and_fills_no_memory() -> None:
+def test_a_hanging_tracker_delays_no_step_and_uses_bounded_memory() -> None:
     """More steps than it may be behind: the others get them all, and one warning says what is left out."""
     warnings: list[str] = []
     trackers, hanging, sound = Trackers(warnings.append, 0), Kept(waits_at=1), Kept()

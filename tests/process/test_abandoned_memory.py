@@ -133,7 +133,7 @@ def clear_in_another_process() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=60)
 
 
-def test_a_folder_that_a_process_holds_is_a_running_run_s(folder: Path):
+def test_a_locked_folder_belongs_to_a_running_run(folder: Path):
     create_run_memory(folder)
     clear_in_another_process()
     assert folder.exists()

@@ -57,7 +57,7 @@ def asking(
     return "\r\n".join(lines).encode()
 
 
-def test_a_page_of_another_site_reaches_nothing() -> None:
+def test_a_web_page_of_another_site_is_refused() -> None:
     async def test(address: str) -> None:
         port = address.partition(":")[2]
         for host in (address, "127.0.0.1", f"localhost:{port}", "LOCALHOST", "127.0.0.2:80", "[::1]:80"):
@@ -80,7 +80,7 @@ def test_a_page_of_another_site_reaches_nothing() -> None:
     serving(test)
 
 
-def test_only_json_that_is_not_compressed_is_read_of_clients() -> None:
+def test_clients_may_send_only_uncompressed_json() -> None:
     async def test(address: str) -> None:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/json2"):
             assert await status(address, asking(address, kind=kind)) == 415, kind
@@ -179,7 +179,7 @@ def test_invalid_http_gives_one_log_line(caplog: pytest.LogCaptureFixture) -> No
     assert "Traceback" not in caplog.text
 
 
-def test_a_call_that_ends_just_when_its_server_is_ended_leaves_no_fault_in_the_log(
+def test_a_call_that_ends_with_its_server_leaves_no_error_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:

@@ -156,7 +156,7 @@ def test_segments_of_an_engine_are_removed_whatever_process_is_killed(tmp_path: 
 
 
 @pytest.mark.parametrize("tracker", ["there", "killed"])
-def test_an_engine_that_a_test_starts_by_itself_leaves_nothing(tmp_path: Path, others: list[str], tracker: str):
+def test_an_engine_started_by_a_test_leaves_nothing(tmp_path: Path, others: list[str], tracker: str):
     output = tmp_path / "output"
     with output.open("wb") as file:
         started = Program([sys.executable, "-c", MAKES], {**os.environ, "TRACKER": tracker}, tmp_path, file)

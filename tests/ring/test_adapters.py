@@ -49,7 +49,7 @@ def test_trainer_and_server_agree_on_every_version(ended: Ended) -> None:
     assert len(apart) == STEPS and max(apart) < 1e-3
 
 
-def test_it_survives_the_loss_of_its_server_and_of_its_trainer(tmp_path: Path) -> None:
+def test_a_run_with_adapters_survives_a_killed_server_and_trainer(tmp_path: Path) -> None:
     with running(tmp_path, *SHORT, *LORA) as ring:
         ring.wait_for_step(2)
         ring.kill("server")

@@ -69,7 +69,7 @@ def damage(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_begun_with_two_ranks_and_ended_with_one(whole, tmp_path):
+def test_a_run_of_two_ranks_is_resumed_with_one(whole, tmp_path):
     folder = killed(tmp_path, "model.backend=fsdp:d2")
     parts = sorted(file.name[:11] for file in (folder / "resume" / "model").iterdir())
     assert parts == ["shard-00001", "shard-00002"]

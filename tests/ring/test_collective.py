@@ -219,7 +219,7 @@ def test_after_a_server_is_killed_in_a_transfer_the_other_keeps_the_old_weights(
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_run_goes_round_with_weights_that_are_sent(tmp_path: Path, ranks: int) -> None:
+def test_a_run_completes_with_broadcast_weights(tmp_path: Path, ranks: int) -> None:
     more = [f"actor.backend=fsdp:d{ranks}"] if ranks > 1 else []
     steps = ("total_train_steps=4", "evaluator.freq_steps=2", "actor.weight_update_mode=collective", *more)
     ended = run(tmp_path, *SHORT, *steps)

@@ -66,7 +66,7 @@ def check_health(ended: Ended) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", OTHERS)
-def test_the_ring_learns_with_servers_of_others(engine: str, tmp_path: Path) -> None:
+def test_a_run_learns_with_external_engines(engine: str, tmp_path: Path) -> None:
     check_health(learnt(engine, tmp_path))
 
 
@@ -74,7 +74,7 @@ def test_the_ring_learns_with_servers_of_others(engine: str, tmp_path: Path) -> 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("victim", ["nobody", "guardian", "launcher", "server/0"])
 @pytest.mark.parametrize("engine", OTHERS)
-def test_a_start_that_is_broken_off_leaves_nothing_in_shared_memory(engine: str, victim: str, tmp_path: Path) -> None:
+def test_an_interrupted_start_leaves_nothing_in_shared_memory(engine: str, victim: str, tmp_path: Path) -> None:
     words = (f"rollout={engine}", f"{engine}.python={require_engine(engine)}", "rollout.setup_timeout=300")
     with running(tmp_path, *words) as going:
         ends = time.monotonic() + 400
@@ -101,13 +101,13 @@ def test_a_start_that_is_broken_off_leaves_nothing_in_shared_memory(engine: str,
 
 @pytest.mark.parametrize("engine", OTHERS)
 @pytest.mark.slow
-def test_the_ring_learns_with_weights_that_are_sent(engine: str, tmp_path: Path) -> None:
+def test_a_run_learns_with_broadcast_weights(engine: str, tmp_path: Path) -> None:
     check_health(learnt(engine, tmp_path, "actor.weight_update_mode=collective"))
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("vllm")
-def test_the_ring_learns_with_adapters_on_vllm(tmp_path: Path) -> None:
+def test_a_run_learns_with_adapters_on_vllm(tmp_path: Path) -> None:
     """Which vLLM computes in another order than the trainer."""
     ended = learnt("vllm", tmp_path, *LORA, "max_head_offpolicyness=0")
     apart = ended.metric("offpolicy/logprob_diff_max")

@@ -80,7 +80,7 @@ def narrow(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_model_to_begin_with_is_made_by_the_commands_beside_it(tmp_path: Path, narrow: Path) -> None:
+def test_the_start_model_is_reproduced_by_its_recorded_commands(tmp_path: Path, narrow: Path) -> None:
     """To the last bit each time. On another processor sums round differently: it learns as steeply, but sooner or
     later."""
     first, second = (made(tmp_path / number, narrow) for number in ("first", "second"))

@@ -7,7 +7,7 @@ from tests.ring.start import SHORT, left_behind, run
 pytestmark = pytest.mark.xdist_group("ring-1")
 
 
-def test_bench_is_a_few_steps_of_the_ring_and_a_table_of_them(tmp_path):
+def test_bench_runs_a_few_steps_and_prints_a_table(tmp_path):
     ended = run(tmp_path, *SHORT, "bench=true")
     assert ended.code == 0, ended.text
     assert "Error" not in ended.out and ended.err == "", ended.text

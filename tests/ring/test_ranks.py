@@ -10,7 +10,7 @@ pytestmark = pytest.mark.xdist_group("ring-1")
 TWO = "actor.backend=fsdp:d2"
 
 
-def test_two_ranks_begin_as_one_does_and_both_end(tmp_path):
+def test_two_ranks_start_like_one_and_both_end(tmp_path):
     """In a synchronous run the first batch is the same, and so are its loss (with its entropy: the rest is 0 on
     average) and its gradient."""
     words = (*SHORT, "max_head_offpolicyness=0", "evaluator.freq_steps=9", "seed=3", "actor.entropy_coef=0.05")

@@ -16,7 +16,7 @@ STEPS = 24
 WORDS = (*SHORT, f"total_train_steps={STEPS}", "evaluator.freq_steps=12")
 
 
-def test_trainer_controller_server_and_worker_killed_in_one_run(tmp_path):
+def test_a_run_survives_killed_trainer_controller_server_and_worker(tmp_path):
     with running(tmp_path, *WORDS) as ring:
         for step, name in ((2, "server"), (6, "trainer"), (10, "rollout"), (14, "episodes")):
             ring.wait_for_step(step)
@@ -34,7 +34,7 @@ def test_trainer_controller_server_and_worker_killed_in_one_run(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["trainer", "rollout", "server", "episodes"])
 @pytest.mark.parametrize("seed", range(40 if os.environ.get("HYPOTHESIS_PROFILE") == "night" else 3))
-def test_killed_at_a_random_moment(name, seed, tmp_path):
+def test_a_run_killed_at_a_random_moment_recovers(name, seed, tmp_path):
     with running(tmp_path, *WORDS, f"seed={seed}") as ring:
         ring.wait_for_step(1)
         time.sleep(random.Random(f"{name} {seed}").uniform(0, 6))
@@ -56,7 +56,7 @@ def test_without_its_launcher_a_run_leaves_no_process_port_or_memory(tmp_path):
     assert left_behind(directory, ports) == []
 
 
-def test_with_recovery_off_a_dead_trainer_ends_the_run(tmp_path):
+def test_a_killed_trainer_without_recovery_ends_the_whole_run(tmp_path):
     with running(tmp_path, *WORDS, "recover.mode=disabled", "total_train_steps=1000") as ring:
         ring.wait_for_step(1)
         ring.kill("trainer")

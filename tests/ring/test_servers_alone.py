@@ -87,7 +87,7 @@ def test_two_runs_train_with_attached_servers(tmp_path):
         assert servers.process.poll() is None
 
 
-def test_ctrl_c_ends_them_and_nothing_of_them_is_left(tmp_path):
+def test_ctrl_c_ends_servers_alone_and_leaves_nothing(tmp_path):
     with serving(tmp_path, "rollout.backend=embedded:d2", "trial_name=t", NAMED, **{VARIABLE: KEY}) as servers:
         first, second = servers.addresses()
         assert first != second

@@ -115,7 +115,7 @@ def test_a_server_refuses_damaged_weights_and_keeps_the_old_ones(
     assert {version for sample in before for version in sample["versions"]} == {3}
 
 
-def test_after_all_of_these_it_takes_weights_that_are_sound(server: Server) -> None:
+def test_after_refused_weights_a_server_accepts_valid_ones(server: Server) -> None:
     before = answers(server)
     done = server.call("POST", "/control/update_weights", update_body(published(server, 5)))
     assert (done["version"], server.call("GET", "/health")["version"]) == (5, 5)

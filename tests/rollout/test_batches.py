@@ -95,7 +95,7 @@ def test_a_batch_is_available_only_when_full():
     assert world.fetch() is not None
 
 
-def test_stopping_leaves_batches_that_a_rank_has_got_to_the_others():
+def test_stopping_still_gives_started_batches_to_all_ranks():
     world = World(settings(max_concurrent=20))
     world.load()
     world.lease()

@@ -204,7 +204,7 @@ def test_a_slow_server_skips_older_versions_and_has_one_update_at_a_time(tmp_pat
 
 
 @pytest.mark.shows("rollout.pause_grace_period")
-def test_a_grace_period_lies_between_pause_and_update(tmp_path):
+def test_a_grace_period_is_between_pause_and_update(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.pause_grace_period=0.3")) as world:
             await world.hello()
@@ -218,7 +218,7 @@ def test_a_grace_period_lies_between_pause_and_update(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["refused", "other model", "no folder"])
-def test_weights_that_are_wrong_end_the_run_in_words(tmp_path, fault):
+def test_wrong_weights_end_the_run_with_a_message(tmp_path, fault):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
             await world.hello()
@@ -353,7 +353,7 @@ def test_workers_with_different_data_end_the_run(tmp_path):
     asyncio.run(scenario())
 
 
-def test_too_little_data_ends_the_run_in_words(tmp_path):
+def test_too_little_data_ends_the_run_with_a_message(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
             with pytest.raises(HttpError, match=r"train_dataset\.batch_size"):
@@ -364,7 +364,7 @@ def test_too_little_data_ends_the_run_in_words(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_reward_that_always_fails_ends_the_run_with_its_words(tmp_path):
+def test_a_reward_that_always_fails_ends_the_run_with_its_message(tmp_path):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.request_retries=0")) as world:
             await world.hello()
@@ -488,7 +488,7 @@ def test_a_call_waits_until_it_can_be_answered(tmp_path, monkeypatch):
     asyncio.run(scenario())
 
 
-def test_a_worker_that_hung_up_while_waiting_gets_no_lease(tmp_path, monkeypatch):
+def test_a_worker_that_disconnected_while_waiting_gets_no_lease(tmp_path, monkeypatch):
     monkeypatch.setattr(routes, "LONG_POLL_S", 5.0)
 
     async def scenario() -> None:

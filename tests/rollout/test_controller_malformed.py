@@ -167,7 +167,7 @@ async def refused(world: World, path: str, body: Any) -> None:
     assert refusal.value.status == 400, (path, body, refusal.value)
 
 
-def test_a_malformed_hello_does_not_begin_the_run(tmp_path: Path) -> None:
+def test_a_malformed_registration_does_not_start_the_run(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run"), num_servers=0) as world:
             before = state(world)
@@ -180,9 +180,7 @@ def test_a_malformed_hello_does_not_begin_the_run(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_malformed_calls_change_nothing_and_the_run_goes_to_its_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_malformed_calls_change_nothing_and_the_run_completes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
             await world.hello()

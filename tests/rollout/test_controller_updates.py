@@ -83,7 +83,7 @@ def test_a_server_whose_engine_stays_lost_ends_the_run_with_its_message(
     scenario(tmp_path, test, "rollout.request_timeout=0.3")
 
 
-def test_an_update_that_came_through_while_it_was_tried_again_is_no_refusal(tmp_path: Path) -> None:
+def test_an_update_that_arrived_before_its_retry_is_no_refusal(tmp_path: Path) -> None:
     """The first call still runs when its connection is lost, so /health does not show its version yet."""
 
     async def test(world: World) -> None:
@@ -117,7 +117,7 @@ def test_weights_that_a_server_has_lost_before_the_swap_are_sent_again(tmp_path:
     sent(tmp_path, test)
 
 
-def test_a_server_that_loses_weights_again_and_again_ends_the_run(tmp_path: Path) -> None:
+def test_a_server_that_repeatedly_loses_weights_ends_the_run(tmp_path: Path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         async def lost(command: Command, before: int) -> Any:
             raise HttpError(410, "version 0 of the weights was not staged here, or is not any more")

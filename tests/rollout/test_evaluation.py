@@ -44,7 +44,7 @@ def test_without_rows_or_a_clock_nothing_is_evaluated():
     assert due_versions(World(settings(), valid_rows=4)) == []
 
 
-def test_evaluations_are_leased_outside_of_the_gate_and_by_turns_with_training():
+def test_evaluations_are_leased_without_the_gate_and_alternate_with_training():
     world = World(evaluating(max_concurrent=4, max_staleness=1), rows=8, valid_rows=10)
     world.load()
     leases = world.lease()
@@ -100,7 +100,7 @@ def test_weights_are_held_for_first_and_last_evaluation_and_with_pin_for_all(pin
     assert held() == world.loop.length.total_steps == 8
 
 
-def test_while_weights_are_held_training_goes_as_far_ahead_as_staleness_lets_it():
+def test_while_weights_are_held_training_continues_up_to_the_staleness():
     world = World(evaluating(max_staleness=2, max_concurrent=12), rows=16, valid_rows=3)
     for _ in range(9):
         world.load_all()
@@ -199,7 +199,7 @@ def test_of_equally_frequent_errors_that_of_the_first_row_is_kept():
     assert evaluation.most_frequent_error == ("a", 2)
 
 
-def test_an_early_end_breaks_an_evaluation_off():
+def test_an_early_end_cancels_an_evaluation():
     world = World(evaluating(), valid_rows=3)
     world.load()
     held = [lease for lease in world.lease() if lease.group.evaluation is not None]

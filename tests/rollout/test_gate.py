@@ -38,7 +38,7 @@ def test_after_a_recovery_capacity_counts_from_the_version(version):
     assert fresh_counters.capacity(version) == (2 + version + 1) * 16
 
 
-def test_too_many_under_way_is_a_negative_capacity():
+def test_too_many_running_groups_are_a_negative_capacity():
     gate = StalenessGate(3, 2, 0, accepted=4)
     gate.start()
     assert gate.capacity(0) == 2 - 5

@@ -30,7 +30,7 @@ def test_running_and_pending_groups_are_limited():
     assert len(world.lease()) == 5
 
 
-def test_a_lease_has_all_that_a_worker_needs():
+def test_a_lease_has_everything_that_a_worker_needs():
     world = World(settings())
     world.load()
     lease, *_ = world.lease(2)
@@ -115,7 +115,7 @@ def test_oversampling_starts_more_groups_and_uses_the_first_to_finish():
 
 
 @pytest.mark.parametrize("kind", ["reward", "workflow", "server", "row"])
-def test_a_failed_group_is_tried_again_and_then_left_out(kind):
+def test_a_failed_group_is_retried_and_then_dropped(kind):
     world = World(settings(request_retries=1, batch_size=2))
     world.load()
     world.finish(world.lease(1)[0], "failed", error="boom", error_kind=kind)
@@ -165,7 +165,7 @@ def test_a_rejected_row_is_replaced_by_the_next():
     assert world.problems() == []
 
 
-def test_a_workflow_that_rejects_all_rows_ends_the_run():
+def test_a_workflow_that_rejects_every_row_ends_the_run():
     world = World(settings(), rows=8)
     world.load()
     for _ in range(8):
@@ -189,7 +189,7 @@ def test_a_worker_that_starts_again_has_lost_its_leases_and_others_get_them():
     assert world.loop.take_cancelled("episodes/0") == []
 
 
-def test_a_group_that_kills_every_worker_is_left_out_in_the_end():
+def test_a_group_that_kills_every_worker_is_finally_dropped():
     world = World(settings(request_retries=0))
     world.load()
     for _ in range(MAX_LOSSES + 1):
@@ -223,7 +223,7 @@ def test_another_worker_s_lease_cannot_be_finished():
     assert world.loop.take_cancelled("episodes/1") == [lease.id]
 
 
-def test_groups_go_to_servers_by_turns_or_to_the_one_with_least_to_do():
+def test_groups_go_to_servers_by_round_robin_or_least_loaded():
     world = World(settings(num_servers=2, max_concurrent=8, max_staleness=3))
     world.load_all()
     assert [lease.server for lease in world.lease(4)].count("server/0") == 2
@@ -236,7 +236,7 @@ def test_groups_go_to_servers_by_turns_or_to_the_one_with_least_to_do():
     assert {lease.server for lease in world.lease(2)} == {"server/1"}
 
 
-def test_a_server_has_at_most_its_share():
+def test_a_server_gets_at_most_its_share():
     world = World(settings(num_servers=2, max_concurrent=4, max_staleness=9))
     world.load_all()
     servers = [lease.server for lease in world.lease()]

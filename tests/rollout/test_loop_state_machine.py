@@ -101,7 +101,7 @@ actions_of_all_kinds = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(
 
 
 @given(settings_of_all_kinds, actions_of_all_kinds)
-def test_no_order_of_events_breaks_a_promise(config, actions) -> None:
+def test_no_order_of_events_breaks_an_invariant(config, actions) -> None:
     world = World(config, rows=11, valid_rows=5)
     for action, pick in actions:
         act(world, action, pick)

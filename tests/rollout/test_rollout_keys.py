@@ -208,13 +208,13 @@ def test_the_sampling_seed_determines_seeds_of_groups():
 
 
 @pytest.mark.shows("rollout.max_concurrent_rollouts")
-def test_max_concurrent_rollouts_is_how_many_groups_are_under_way():
+def test_max_concurrent_rollouts_limits_running_groups():
     assert len(ring("rollout.max_concurrent_rollouts=3").lease()) == 3
     assert len(ring().lease()) == 4, "a batch, unless something is said"
 
 
 @pytest.mark.shows("rollout.queue_size")
-def test_queue_size_is_how_many_wait_or_run():
+def test_queue_size_limits_waiting_and_running_groups():
     many = ("rollout.max_concurrent_rollouts=50", "rollout.max_head_offpolicyness=9")
     assert len(ring(*many).lease()) == 40
     assert len(ring(*many, "rollout.queue_size=6").lease()) == 6
@@ -222,7 +222,7 @@ def test_queue_size_is_how_many_wait_or_run():
 
 @pytest.mark.shows("rollout.max_head_offpolicyness")
 @pytest.mark.parametrize("staleness", [1, 3])
-def test_max_head_offpolicyness_is_how_far_ahead_groups_are_generated(staleness):
+def test_max_head_offpolicyness_limits_how_far_ahead_groups_are_generated(staleness):
     many = ("rollout.max_concurrent_rollouts=500", f"rollout.max_head_offpolicyness={staleness}")
     assert len(ring(*many).lease()) == (staleness + 1) * 4
 
@@ -260,7 +260,7 @@ def test_schedule_policy_selects_the_next_server():
 
 @pytest.mark.shows("rollout.request_retries")
 @pytest.mark.parametrize("retries", [0, 2])
-def test_request_retries_is_how_often_a_failed_group_is_tried_again(retries):
+def test_request_retries_limits_retries_of_a_failed_group(retries):
     world = ring(f"rollout.request_retries={retries}", "rollout.max_concurrent_rollouts=1")
     names = []
     for _ in range(retries + 2):
@@ -391,7 +391,7 @@ def test_agent_stats_are_logged_per_step_over_the_trajectories_that_have_them():
     assert agent_reports("actor.log_agent_stats=false", keys) == ([{}, {}], [])
 
 
-def test_an_agent_stat_that_no_trajectory_has_is_warned_of_once():
+def test_an_agent_stat_that_no_trajectory_has_gives_one_warning():
     reports, warnings = agent_reports("actor.log_agent_stats=true", "actor.log_agent_stats_keys=[calls]")
     assert reports == [{}, {}]
     (warning,) = warnings

@@ -60,7 +60,7 @@ def test_a_batch_that_was_formed_ahead_is_not_lost():
     assert world.problems() == []
 
 
-def test_going_back_trains_nothing_twice_in_the_lineage_that_survives():
+def test_a_rollback_trains_nothing_twice_in_the_surviving_lineage():
     world = World(settings(max_concurrent=20, max_staleness=2))
     world.run(until=1)
     world.save()
@@ -72,7 +72,7 @@ def test_going_back_trains_nothing_twice_in_the_lineage_that_survives():
     assert world.counts()["trained"] == 4 * world.step
 
 
-def test_without_a_checkpoint_all_begins_again():
+def test_without_a_checkpoint_everything_starts_over():
     world = World(settings())
     expected = World(settings()).run()
     world.run(until=2)
@@ -94,7 +94,7 @@ def test_in_synchronous_mode_the_step_starts_again_from_its_beginning():
     assert before[0]["finished"] == []
 
 
-def test_a_state_can_be_had_of_the_step_that_is_done_and_of_no_other():
+def test_a_snapshot_exists_only_for_the_completed_step():
     world = World(settings())
     world.run(until=2)
     for step in (1, 4):
@@ -102,7 +102,7 @@ def test_a_state_can_be_had_of_the_step_that_is_done_and_of_no_other():
             snapshot(world.loop, step, DIGEST)
 
 
-def test_other_data_is_refused_in_words():
+def test_other_data_is_refused_with_a_message():
     world = world_at_step_one()
     world.save()
     with pytest.raises(

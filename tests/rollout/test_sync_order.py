@@ -65,7 +65,7 @@ def test_no_group_of_the_next_step_starts_before_the_step_is_done():
     assert keys(world.lease()) == {"1.1"}
 
 
-def test_when_a_worker_dies_the_whole_batch_is_generated_again():
+def test_a_killed_worker_restarts_the_whole_batch():
     world = World(ordered())
     world.load_all()
     lost, kept = world.lease(2, "episodes/0"), world.lease(2, "episodes/1")
@@ -87,7 +87,7 @@ def test_when_a_worker_dies_the_whole_batch_is_generated_again():
     assert world.problems() == []
 
 
-def test_when_a_server_dies_the_batch_waits_for_its_replacement():
+def test_a_batch_waits_for_the_replacement_of_a_killed_server():
     world = World(ordered())
     world.load_all()
     leases = world.lease()
@@ -111,7 +111,7 @@ def test_a_server_that_does_not_answer_a_worker_restarts_the_batch():
     assert keys(world.lease()) == {"0.2"}
 
 
-def test_a_process_that_dies_in_every_try_ends_the_run():
+def test_a_process_that_fails_in_every_retry_ends_the_run():
     world = World(ordered())
     for _ in range(MAX_RESTARTS + 1):
         world.load_all()

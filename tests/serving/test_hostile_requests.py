@@ -64,7 +64,7 @@ def test_the_embedded_server_answers_and_generates_the_same(
 
 
 @pytest.mark.timeout(3600 if FULL else 300)
-def test_the_server_before_an_engine_of_others_answers_and_generates_the_same(
+def test_the_external_server_answers_and_generates_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attendant_server, "BodyLimits", SHORT_LIMITS)

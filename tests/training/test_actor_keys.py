@@ -89,7 +89,7 @@ NORMS: dict[str, tuple[tuple[str, ...], list[float]]] = {
 }
 
 
-def test_without_any_of_them_rewards_stay_as_they_are():
+def test_without_reward_keys_rewards_are_unchanged():
     assert shaped_rewards(batch_of(REWARDS, GENERATED, truncated=1), actor_of()).tolist() == REWARDS
 
 
@@ -421,7 +421,7 @@ def steps(root) -> dict[str, dict[str, float]]:
 
 @pytest.mark.shows_no_effect("ref.{name}")
 @pytest.mark.parametrize("name", LEARNING)
-def test_a_key_about_learning_means_nothing_to_the_reference(steps, name):
+def test_training_keys_have_no_effect_on_the_reference_model(steps, name):
     """All of them are set at once: a step comes out the same, bit for bit."""
     assert steps["all keys"] == steps["usual"]
     assert steps["other weights"] != steps["usual"], "what the reference says counts"

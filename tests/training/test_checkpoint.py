@@ -259,7 +259,7 @@ def test_one_step_is_written_once(run):
     assert not checkpoints.due(2, is_last=True)
 
 
-def test_a_checkpoint_of_a_lineage_that_was_given_up_is_replaced(run):
+def test_a_checkpoint_of_an_abandoned_lineage_is_replaced(run):
     engine = make_engine(Path(run.config.model.path))
     folder = written(run, engine, 2)
     before = (folder / "model.safetensors").read_bytes()
@@ -337,7 +337,7 @@ def test_partial_files_of_a_killed_process_are_removed(run):
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [".mine", "step_000001"]
 
 
-def test_a_rank_that_cannot_write_keeps_the_checkpoint_from_being_one(run, monkeypatch):
+def test_a_checkpoint_is_incomplete_if_a_rank_cannot_write(run, monkeypatch):
     """Here another rank, which reports the failure."""
     monkeypatch.setattr(RankVote, "all_succeeded", lambda self, succeeded: False)
     with pytest.raises(Failure, match=r"step_000002.half: another rank could not write"):

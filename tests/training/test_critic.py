@@ -82,7 +82,7 @@ def with_returns(batch: TrainingBatch, returns: float) -> TrainingBatch:
     return batch
 
 
-def test_a_token_is_judged_by_the_state_in_which_it_was_chosen(tmp_path, folder, judge_folder):
+def test_the_value_of_a_token_is_of_the_state_before_it(tmp_path, folder, judge_folder):
     batch = judged(critic_of(ppo_run(tmp_path, folder, f"critic.path={judge_folder}")))
     model: Any = AutoModelForSequenceClassification.from_pretrained(judge_folder).eval()
     sequences = batch.sequences
@@ -146,7 +146,7 @@ def test_the_critic_learns_the_expected_return(tmp_path, folder):
     assert all(find_metric(name) for name in first)
 
 
-def test_its_loss_is_half_the_squared_error_over_all_tokens_however_they_are_cut(tmp_path, folder, judge_folder):
+def test_the_critic_loss_is_half_the_mean_squared_error_for_any_split(tmp_path, folder, judge_folder):
     actual = []
     for cut in ("critic.mb_spec.n_mbs=1", "critic.mb_spec.n_mbs=3", "critic.mb_spec.max_tokens_per_mb=6"):
         critic = critic_of(ppo_run(tmp_path, folder, f"critic.path={judge_folder}", "critic.ppo_n_minibatches=1", cut))
@@ -156,7 +156,7 @@ def test_its_loss_is_half_the_squared_error_over_all_tokens_however_they_are_cut
         assert other == pytest.approx(actual[0], rel=1e-4, abs=1e-6)
 
 
-def test_returns_that_are_all_alike_have_no_explained_variance(tmp_path, folder):
+def test_equal_returns_have_no_explained_variance(tmp_path, folder):
     critic = critic_of(ppo_run(tmp_path, folder))
     assert "critic/explained_variance" not in critic.step(with_returns(judged(critic), 0.0), Stopwatch())
 
@@ -178,7 +178,7 @@ def test_truncated_answers_are_masked_for_the_critic_too(tmp_path, folder):
 
 @pytest.mark.shows("critic.ppo_n_minibatches")
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_ppo_n_minibatches_is_the_number_of_its_updates(tmp_path, folder, count):
+def test_critic_ppo_n_minibatches_is_the_number_of_its_updates(tmp_path, folder, count):
     critic = critic_of(ppo_run(tmp_path, folder, f"critic.ppo_n_minibatches={count}"))
     assert critic.step(with_returns(judged(critic), 1.0), Stopwatch())["critic/updates"] == count
 
@@ -212,7 +212,7 @@ def test_a_plan_shows_the_number_of_critic_steps():
 
 
 @pytest.mark.shows("critic.mask_no_eos_with_zero")
-def test_mask_no_eos_with_zero_is_that_of_the_actor():
+def test_mask_no_eos_with_zero_must_equal_the_actors():
     with pytest.raises(ConfigError, match=r"critic\.mask_no_eos_with_zero .*must agree"):
         loaded("ppo", "critic.mask_no_eos_with_zero=true")
     loaded_ppo = loaded("ppo", "actor.mask_no_eos_with_zero=true").config
@@ -230,7 +230,7 @@ def test_weight_update_mode_has_no_effect_on_models_that_publish_nothing(section
 
 
 @pytest.mark.shows("critic.backend")
-def test_its_backend_is_that_of_the_actor():
+def test_the_critics_backend_must_be_the_actors():
     with pytest.raises(ConfigError, match=r"^critic\.backend .*takes 3 devices, but critic runs in the processes of"):
         plan_of("ppo", "critic.backend=fsdp:d3")
     plan = plan_of("ppo", "actor.backend=fsdp:d3")
@@ -312,7 +312,7 @@ def test_the_new_policy_is_served_while_the_critic_learns(ring_run, monkeypatch)
     assert seen == [(2, 0), (3, 1)]
 
 
-def test_a_frozen_critic_judges_and_is_in_no_checkpoint(ring_run, judge_folder):
+def test_a_frozen_critic_gives_values_and_is_in_no_checkpoint(ring_run, judge_folder):
     run = ring_run("run", "critic.optimizer=null", f"critic.path={judge_folder}")
     with serve(run, total_steps=2):
         assert train_in(run) == 0

@@ -62,7 +62,7 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_counted(tmp_path, c
     assert engine.consecutive_skips == 0
 
 
-def test_too_many_of_them_in_a_row_fail_the_run(tmp_path):
+def test_too_many_skipped_updates_in_a_row_fail_the_run(tmp_path):
     engine = make_engine(model_folder(tmp_path, "qwen3"), max_skipped_in_a_row=3)
     for completed in range(2):
         engine.step(completed, float("inf"))

@@ -49,7 +49,7 @@ def gradient_of(engine: TrainEngine) -> list[torch.Tensor]:
 
 @pytest.mark.shows("{section}.path")
 @pytest.mark.parametrize("section", SECTIONS)
-def test_path_is_where_the_weights_are(tmp_path, section):
+def test_path_is_the_folder_of_the_weights(tmp_path, section):
     ours = weights_of(engine_of(tmp_path, section, model_folder(tmp_path, "qwen3")))
     assert ours[A_WEIGHT].shape == (48, 32)
     shipped = weights_of(engine_of(tmp_path, section, "builtin:tiny-addition"))
@@ -58,7 +58,7 @@ def test_path_is_where_the_weights_are(tmp_path, section):
 
 @pytest.mark.shows("{section}.init_from_scratch")
 @pytest.mark.parametrize("section", SECTIONS)
-def test_init_from_scratch_begins_with_random_weights(tmp_path, section):
+def test_init_from_scratch_starts_with_random_weights(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
     usual, random = (
         weights_of(engine_of(tmp_path, section, folder, init_from_scratch=value)) for value in ("false", "true")
@@ -79,7 +79,7 @@ def test_dtype_is_the_type_of_the_computation(tmp_path, section):
 
 @pytest.mark.shows("{section}.disable_dropout")
 @pytest.mark.parametrize("section", SECTIONS)
-def test_disable_dropout_takes_it_out_of_the_model(tmp_path, section):
+def test_disable_dropout_removes_dropout_from_the_model(tmp_path, section):
     folder = model_folder(tmp_path, "qwen3")
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"attention_dropout": 0.0', '"attention_dropout": 0.3'))
@@ -133,7 +133,7 @@ def test_backend_is_the_number_of_ranks(section, experiment):
 
 
 @pytest.mark.shows("ref.backend")
-def test_the_backend_of_the_reference_is_that_of_the_actor():
+def test_the_backend_of_the_reference_must_be_the_actors():
     with pytest.raises(ConfigError, match=r"^ref\.backend .*takes 3 devices, but ref runs in the processes of actor"):
         plan_of("grpo", "actor.kl_ctl=0.1", "ref.backend=fsdp:d3")
     plan = plan_of("grpo", "actor.kl_ctl=0.1", "actor.backend=fsdp:d3")
@@ -163,7 +163,7 @@ def test_n_mbs_is_the_least_number_of_micro_batches(tmp_path, section):
 
 @pytest.mark.shows("{section}.mb_spec.max_tokens_per_mb")
 @pytest.mark.parametrize("section", SECTIONS)
-def test_max_tokens_per_mb_is_the_most_that_a_micro_batch_has(tmp_path, section):
+def test_max_tokens_per_mb_limits_the_tokens_of_a_micro_batch(tmp_path, section):
     micros = micros_of(tmp_path, section, max_tokens_per_mb=14)
     assert len(micros) > 1 and max(len(micro.input_ids_T) for micro in micros) <= 14
     with pytest.raises(Failure, match=rf"^{section}\.mb_spec\.max_tokens_per_mb: sequence 2 has 11 tokens"):

@@ -127,7 +127,7 @@ def test_no_server_controller_or_worker_is_planned(kind):
     assert plan.servers["started"] == 0 and plan.memory.server is None
 
 
-def test_all_gpus_are_the_trainers():
+def test_with_fake_data_the_trainer_gets_all_gpus():
     plan = plan_of("grpo", *FAKE, "actor.backend=fsdp", gpus=4)
     assert [process.gpus for process in of_role(plan, "trainer")] == [(number,) for number in range(4)]
 

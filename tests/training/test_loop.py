@@ -157,7 +157,7 @@ def test_three_steps_and_three_resumed_are_six_bit_for_bit(run, tmp_path):
     assert losses[0] == losses[1]
 
 
-def test_the_controller_s_part_is_in_the_checkpoint_as_it_came(run):
+def test_the_controllers_state_is_stored_unchanged_in_the_checkpoint(run):
     with serve(run, total_steps=2):
         train_in(run)
 
@@ -242,7 +242,7 @@ def test_a_batch_without_advantages_changes_nothing_and_is_measured(run):
     assert all(torch.equal(before[name], tensor) for name, tensor in actor.engine.export_weights())
 
 
-def test_a_reward_that_is_no_number_is_an_update_that_is_left_out_and_counted(run):
+def test_a_nan_reward_gives_a_skipped_and_counted_update(run):
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     actor, batch = actor_for(run), batch_of(sampled(None, 0, model))
     batch.rewards_A = batch.rewards_A * np.float32("nan")
@@ -267,7 +267,7 @@ def test_every_way_to_the_proximal_policy_agrees_in_the_first_update_on_policy(r
     assert actual["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=1e-4)
 
 
-def test_a_batch_in_four_parts_makes_four_updates_against_the_policy_it_began_with(run):
+def test_four_minibatches_are_four_updates_against_the_first_policy(run):
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     actor = actor_for(run, use_decoupled_loss=True, ppo_n_minibatches=4)
 
@@ -306,7 +306,7 @@ def test_a_sample_is_measured_if_the_first_update_has_no_signal(run):
     assert metrics["offpolicy/logprob_diff_max"] < 1e-4, "nan where nothing was measured, more after an update"
 
 
-def test_a_reference_model_takes_its_distance_off_the_reward(run, tmp_path):
+def test_the_distance_to_the_reference_model_lowers_the_reward(run, tmp_path):
     """Where all rewards are equal, it alone is what there is to learn from."""
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     equal = [*sampled(None, 0, model)[3:]] * 2

@@ -58,7 +58,7 @@ def logprobs_of(model: Any) -> Tensor:
     return picked.detach()
 
 
-def test_an_adapter_changes_nothing_before_it_has_learnt(tmp_path):
+def test_an_untrained_adapter_changes_nothing(tmp_path):
     folder = model_folder(tmp_path, "qwen3")
     base, engine = make_engine(folder), make_engine(folder, **LORA)
 
@@ -114,7 +114,7 @@ def test_weights_are_merged_from_the_unchanged_base_each_time(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_without_the_adapter_the_model_is_the_one_it_began_as(tmp_path, dtype):
+def test_without_the_adapter_the_model_is_the_initial_one(tmp_path, dtype):
     """Also before the first update, with training after it."""
     folder = model_folder(tmp_path, "llama")
     base = make_engine(folder, optimizer=None, dtype=dtype).logprobs([tokens()], 1.0)[0]
@@ -131,7 +131,7 @@ def test_without_the_adapter_the_model_is_the_one_it_began_as(tmp_path, dtype):
 
 
 @pytest.mark.parametrize(("changed", "is_shared"), [({}, True), ({"ref.dtype": "bfloat16"}, False)])
-def test_a_reference_with_the_same_base_is_the_adapter_switched_off(tmp_path, changed, is_shared):
+def test_a_reference_with_the_same_base_is_the_model_without_adapter(tmp_path, changed, is_shared):
     folder = model_folder(tmp_path, "qwen3")
     settings = {
         "actor.path": folder,

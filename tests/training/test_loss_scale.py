@@ -74,7 +74,7 @@ def test_a_model_in_float16_learns_like_one_in_full_precision(tmp_path):
     assert half == pytest.approx(full, rel=0.02)
 
 
-def test_the_scale_changes_the_gradient_in_nothing_but_its_rounding(tmp_path):
+def test_the_scale_changes_only_the_rounding_of_the_gradient(tmp_path):
     folder, updates, weights = model_folder(tmp_path, "qwen3"), [], []
     for initial in (1.0, 4096.0):
         engine = make_engine(folder, initial_loss_scale=initial, grad_reduce_dtype="float16", type="sgd", momentum=0.0)
@@ -101,7 +101,7 @@ def test_overflow_steps_change_nothing_and_do_not_count_as_skipped(tmp_path, cap
     assert caplog.text == ""
 
 
-def test_a_loss_that_is_not_finite_is_no_fault_of_the_scale(tmp_path):
+def test_a_nonfinite_loss_is_a_skipped_update_and_no_overflow(tmp_path):
     engine = make_engine(model_folder(tmp_path, "qwen3"), max_skipped_in_a_row=2, **HALF)
     update = engine.step(0, math.nan)
     assert update.is_skipped and not update.is_overflow
@@ -109,7 +109,7 @@ def test_a_loss_that_is_not_finite_is_no_fault_of_the_scale(tmp_path):
         engine.step(1, math.nan)
 
 
-def test_an_overflow_at_the_least_scale_is_the_model_s_fault(tmp_path):
+def test_an_overflow_at_the_minimum_scale_counts_as_a_skipped_update(tmp_path):
     engine = make_engine(
         model_folder(tmp_path, "qwen3"), dtype="float16", initial_loss_scale=2.0**40, min_loss_scale=2.0**40
     )
@@ -117,7 +117,7 @@ def test_an_overflow_at_the_least_scale_is_the_model_s_fault(tmp_path):
     assert update.is_skipped and not update.is_overflow and engine.consecutive_skips == 1
 
 
-def test_overflows_are_counted_apart_and_their_norms_left_out():
+def test_overflows_are_counted_separately_and_their_norms_omitted():
     good, overflow = (
         OptimizerStep(1.0, 2.0, 0.1, False, False, 8.0),
         OptimizerStep(1.0, math.inf, 0.1, True, True, 16.0),

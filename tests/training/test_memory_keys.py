@@ -258,7 +258,7 @@ def test_a_key_of_the_optimizer(where, name):
     OPTIMIZER[name](where)
 
 
-def test_all_keys_of_the_optimizer_are_looked_at():
+def test_every_key_of_the_optimizer_is_tested():
     from dataclasses import fields
 
     assert OPTIMIZER.keys() == SET.keys() == {field.name for field in fields(OptimizerConfig)}
@@ -290,7 +290,7 @@ def test_transformer_layer_cls_to_wrap_selects_the_sharded_units(tmp_path, where
 
 
 @pytest.mark.shows("actor.fsdp.reshard_after_forward")
-def test_reshard_after_forward_gives_layers_back_at_once(tmp_path):
+def test_reshard_after_forward_frees_layers_at_once(tmp_path):
     gathered = {}
     for value in ("true", "false"):
         engine = engine_of(tmp_path, "actor", folder(), **{"fsdp.reshard_after_forward": value})
@@ -319,7 +319,7 @@ def test_load_using_meta_builds_the_model_without_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.shows("actor.master_dtype")
-def test_master_dtype_is_that_of_the_weights_that_are_updated(tmp_path):
+def test_master_dtype_is_the_type_of_the_updated_weights(tmp_path):
     for name in ("float32", "bfloat16"):
         engine = engine_of(tmp_path, "actor", folder(), dtype="bfloat16", master_dtype=name)
         assert {parameter.dtype for parameter in engine.parameters} == {getattr(torch, name)}
@@ -343,7 +343,7 @@ def test_fullgraph_is_passed_to_the_compiler(tmp_path, monkeypatch):
 
 
 @pytest.mark.shows("actor.activation_checkpointing.freq")
-def test_freq_is_of_how_many_layers_one_computes_again(tmp_path):
+def test_freq_is_the_interval_of_checkpointed_layers(tmp_path):
     keys = {"gradient_checkpointing": "true", "activation_checkpointing.freq": 2}
     engine = engine_of(tmp_path, "actor", folder(), **keys)
     assert [layer.gradient_checkpointing for layer in engine.model.model.layers] == [True, False]
@@ -369,7 +369,7 @@ def test_num_layers_keeps_the_first_layers(tmp_path):
 
 @pytest.mark.shows("{where}.dist_timeout_s")
 @pytest.mark.parametrize(("where", "kind"), [("actor", "grpo"), ("model", "sft")])
-def test_dist_timeout_is_how_long_ranks_wait_for_each_other(tmp_path, monkeypatch, where, kind):
+def test_dist_timeout_limits_the_wait_of_ranks(tmp_path, monkeypatch, where, kind):
     class Asked(Exception):
         pass
 

@@ -54,14 +54,14 @@ def test_sgd_has_no_momentum_and_decoupled_weight_decay():
     assert stepped(decayed, [0.0, 0.0]) == pytest.approx(0.95**2)
 
 
-def test_momentum_keeps_going_and_nesterov_looks_ahead():
+def test_momentum_and_nesterov_give_the_known_steps():
     settings = {"type": "sgd", "lr": 0.1, "momentum": 0.5, "weight_decay": 0.0}
 
     assert stepped(config_of(nesterov=False, **settings), [1.0, 1.0]) == pytest.approx(1 - 0.1 - 0.15)
     assert stepped(config_of(nesterov=True, **settings), [1.0, 1.0]) == pytest.approx(1 - 0.15 - 0.175)
 
 
-def test_adam_decays_weights_by_themselves():
+def test_adam_has_decoupled_weight_decay():
     config = config_of(type="adam", lr=0.1, weight_decay=0.5)
     assert stepped(config, [0.0]) == pytest.approx(0.95)
     assert stepped(config, [3.0]) == pytest.approx(0.95 - 0.1, abs=1e-5), "a first step is as long as the learning rate"
@@ -69,7 +69,7 @@ def test_adam_decays_weights_by_themselves():
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_muon_makes_the_steps_of_torch_s_own(momentum, nesterov):
+def test_muon_makes_the_steps_of_torchs_muon(momentum, nesterov):
     """Which computes in bfloat16 everywhere, and so comes less close."""
     ours = config_of(type="muon", lr=0.1, momentum=momentum, nesterov=nesterov, weight_decay=0.1)
     theirs = {"momentum": momentum, "nesterov": nesterov and momentum > 0, "adjust_lr_fn": "match_rms_adamw"}
@@ -114,7 +114,7 @@ def test_muon_makes_one_step_of_each_expert_of_a_layer():
         torch.testing.assert_close(stacked[number], weight.detach())
 
 
-def test_embeddings_and_heads_are_found_in_any_model(tmp_path):
+def test_embeddings_and_heads_are_recognized_in_any_model(tmp_path):
     cases: list[tuple[str, dict[str, Any], set[str]]] = [
         ("qwen3", {}, {"model.embed_tokens.weight"}),
         ("llama", {}, {"model.embed_tokens.weight", "lm_head.weight"}),
@@ -184,7 +184,7 @@ def test_rounding_follows_from_place_and_step_so_that_a_resumed_run_rounds_alike
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_step_that_brings_its_state_in_by_parts_is_the_same_step(kind):
+def test_a_step_with_state_loaded_in_parts_is_the_same_step(kind):
     """Parts of one parameter each, and of all."""
 
     def after(at_once: int | None) -> list[torch.Tensor]:
@@ -217,7 +217,7 @@ def test_offloaded_state_is_loaded_in_bounded_parts():
     assert seen == [2, 2, 1]
 
 
-def test_ranks_that_hold_unequal_rows_bring_in_the_same_parts(monkeypatch):
+def test_ranks_with_unequal_rows_load_the_same_parts(monkeypatch):
     """Seven rows over two ranks are four and three."""
     monkeypatch.setattr(offload, "shard_group", lambda _: SimpleNamespace(size=lambda: 2))
     actual = []

@@ -76,7 +76,7 @@ def test_packed_sequences_have_the_logprobs_and_gradients_of_single_ones(name, a
         assert (gradient_of(parameter) - target).norm() <= 1e-5 * target.norm(), parameter_name
 
 
-def test_the_cut_into_micro_batches_changes_no_gradient(sequences, tmp_path):
+def test_the_split_into_micro_batches_changes_no_gradient(sequences, tmp_path):
     folder = model_folder(tmp_path, "qwen3")
     sequences.fields["weight"] = np.linspace(0.5, 1.5, len(sequences.token_ids)).astype(np.float32)
     actual = {}
@@ -103,7 +103,7 @@ def rows_of(micros: list[MicroBatch]) -> list[set[int]]:
     return [set(micro.rows_N.tolist()) for micro in micros]
 
 
-def test_neighbours_stay_in_one_micro_batch_also_where_others_are_left_out(sequences, tmp_path):
+def test_neighbours_stay_in_one_micro_batch_if_others_are_skipped(sequences, tmp_path):
     engine = make_engine(model_folder(tmp_path, "qwen3"), mb_spec=section(MicroBatchSpec, n_mbs=4, granularity=2))
 
     assert sorted(map(sorted, rows_of(engine.micro_batches(sequences, range(6))))) == [[0, 1], [2, 3], [4, 5]]
@@ -176,7 +176,7 @@ def test_a_model_that_looks_ahead_is_refused():
 
 
 @pytest.mark.parametrize("is_eager", [False, True])
-def test_dropout_of_attention_leaves_out_and_keeps_the_mean(is_eager):
+def test_attention_dropout_keeps_the_mean(is_eager):
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 8, 4), torch.ones(1, 2, 8, 4)
     module, groups = torch.nn.Identity(), group_by_length([8])
@@ -190,7 +190,7 @@ def test_dropout_of_attention_leaves_out_and_keeps_the_mean(is_eager):
 
 
 @pytest.mark.parametrize("window", [None, 5])
-def test_a_gpu_is_given_the_borders_and_the_window_of_packed_sequences(monkeypatch, window):
+def test_gpu_kernels_get_the_bounds_and_window_of_packed_sequences(monkeypatch, window):
     """The kernel itself needs a GPU; what it is called with does not."""
     calls: dict[str, Any] = {}
 
@@ -237,7 +237,7 @@ def test_flash_attention_of_transformers_gets_the_sequence_bounds(monkeypatch, s
     assert calls[0]["max_length_q"] == calls[0]["max_length_k"] == max(inputs)
 
 
-def test_flex_attention_is_refused_where_a_model_leaves_attention_out(tmp_path):
+def test_flex_attention_is_refused_with_attention_dropout(tmp_path):
     folder = model_folder(tmp_path, "qwen3")
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"attention_dropout": 0.0', '"attention_dropout": 0.3'))

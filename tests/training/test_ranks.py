@@ -73,7 +73,7 @@ def test_five_steps_of_descent_end_at_the_weights_of_one_rank(worlds, size, kind
     alike(worlds[1].of(f"{kind}sgd"), worlds[size].of(f"{kind}sgd"), atol=1e-6)
 
 
-def test_a_critic_is_the_same_on_two_ranks_also_where_one_of_them_has_nothing(worlds):
+def test_a_critic_is_equal_on_two_ranks_even_if_one_has_no_tokens(worlds):
     for alone, together in zip(worlds[1].steps["critic"], worlds[2].steps["critic"], strict=True):
         assert together == pytest.approx(alone, rel=2e-5, abs=1e-6)
     alike(worlds[1].of("critic"), worlds[2].of("critic"), atol=1e-5)

@@ -118,7 +118,7 @@ def test_skip_dataloader_restarts_the_data_only(tmp_path):
     assert np.array_equal(seen.data.batch_sampler.rows(BEGUN), expected.batch_sampler.rows(0))
 
 
-def test_a_recovery_leaves_out_nothing_that_its_command_has_left_out_already(tmp_path):
+def test_a_recovery_does_not_skip_what_its_command_skipped(tmp_path):
     skips = [f"recover.skip_{what}=true" for what in ("progress", "scheduler", "dataloader")]
     run, _ = begun(tmp_path, *skips)
     second = resume(run)

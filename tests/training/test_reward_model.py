@@ -93,7 +93,7 @@ def test_the_loss_is_that_of_the_scores_that_transformers_gives(tmp_path):
 
 
 @pytest.mark.parametrize("spec", [{"n_mbs": 3}, {"n_mbs": 4, "granularity": 2}, {"max_tokens_per_mb": 17}])
-def test_however_pairs_are_cut_into_micro_batches_the_step_is_the_same(tmp_path, spec):
+def test_any_split_of_pairs_into_micro_batches_gives_the_same_step(tmp_path, spec):
     folder = ranker_folder(tmp_path)
     whole, cut = ranker(folder), ranker(folder, mb_spec=section(MicroBatchSpec, **spec))
     batch = TokenDataset(pairs(), is_pairs=True).take(np.arange(4))
@@ -105,7 +105,7 @@ def test_however_pairs_are_cut_into_micro_batches_the_step_is_the_same(tmp_path,
     assert all(torch.allclose(tensor, expected[name], atol=1e-5) for name, tensor in weights_of(cut).items())
 
 
-def test_an_evaluation_is_of_all_pairs_however_many_at_a_time(tmp_path):
+def test_an_evaluation_covers_all_pairs_with_any_batch_size(tmp_path):
     learner, store = RewardModelLearner(ranker(ranker_folder(tmp_path)), seed=1), TokenDataset(pairs(), is_pairs=True)
     one, other = (learner.evaluate(store, batch_size=size, most=-1) for size in (4, 3))
 
@@ -152,7 +152,7 @@ def test_four_steps_are_two_and_two_resumed_bit_for_bit(tmp_path):
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-def test_adapters_learn_from_pairs_too(tmp_path):
+def test_adapters_train_on_pairs(tmp_path):
     words = ("model.use_lora=true", "model.lora_rank=4", "model.lr=0.01")
     run = make_run(tmp_path / "run", "reward_model", *SETTINGS, *words, "total_train_steps=8", "valid_dataset=null")
     assert train_in(run) == 0
@@ -160,7 +160,7 @@ def test_adapters_learn_from_pairs_too(tmp_path):
     assert losses[0] == pytest.approx(np.log(2), abs=1e-6) and min(losses[4:]) < losses[0]
 
 
-def test_a_text_without_a_token_has_nothing_to_be_scored_at(tmp_path):
+def test_an_empty_text_cannot_be_scored(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rows.jsonl").write_text('{"prompt": "", "chosen": "1", "rejected": ""}\n')
     folder = chat_folder(tmp_path / "m")

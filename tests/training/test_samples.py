@@ -94,7 +94,7 @@ def test_a_fully_masked_sample_has_no_advantage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["stats_logger.tensorboard.path=null", "train_dataset.fake={batch_size: 4}"])
-def test_without_a_tracker_or_with_made_up_data_nothing_is_written(tmp_path: Path, setting: str) -> None:
+def test_without_a_tracker_or_with_fake_data_no_samples_are_written(tmp_path: Path, setting: str) -> None:
     from areal_like.training.samples import SampleLog
     from tests.support.training_runs import world
 

@@ -43,7 +43,7 @@ def test_warmup_stable_decay_decays_only_over_the_last_steps():
     assert course(11, decay_steps=0, **settings)[2:] == [1] * 9
 
 
-def test_where_warm_up_reaches_into_the_fall_it_begins_at_the_top():
+def test_a_warm_up_that_overlaps_the_decay_ends_at_the_full_rate():
     settings = {"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 6}
 
     assert course(11, decay_steps=8, **settings)[5:] == [0.833333, 1, 0.75, 0.5, 0.25, 0]
@@ -87,7 +87,7 @@ def fired(steps: int, **settings) -> list[int]:
     return [step for step in range(steps) if timer.is_due(step + 1)]
 
 
-def test_clocks_strike_each_by_itself():
+def test_intervals_are_independent():
     assert fired(12, freq_steps=3) == [2, 5, 8, 11]
     assert fired(12, freq_epochs=1) == [3, 7, 11]
     assert fired(12, freq_steps=3, freq_epochs=1) == [2, 3, 5, 7, 8, 11]

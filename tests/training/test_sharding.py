@@ -151,7 +151,7 @@ def test_modules_inside_others_are_sharded_too_and_learn_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("names", [(A_LAYER, "Qwen3MLP"), ("Qwen3MLP",)])
-def test_which_layers_compute_again_does_not_depend_on_how_they_are_sharded(tmp_path, names):
+def test_checkpointed_layers_do_not_depend_on_sharding(tmp_path, names):
     folder, every_other = model_folder(tmp_path, "qwen3"), section(ActivationCheckpointingConfig, freq=2)
     settings: dict[str, Any] = {"gradient_checkpointing": True, "activation_checkpointing": every_other}
     engine = make_engine(folder, fsdp=wrapping(*names), **settings)
@@ -223,7 +223,7 @@ def test_offloaded_activations_are_restored_unchanged(tmp_path, monkeypatch, aga
     assert not watched.in_flight
 
 
-def test_activations_are_not_moved_from_where_they_wait(tmp_path):
+def test_activations_on_the_host_are_not_copied(tmp_path):
     offloading = section(ActivationOffloadingConfig)
     engine = make_engine(model_folder(tmp_path, "qwen3"), activation_offloading=offloading)
     assert isinstance(engine.forward_context, HostActivations)
@@ -261,7 +261,7 @@ def compared(folder: Path, micros: list[MicroBatch], **settings: Any) -> TrainEn
 
 
 @looks_at_gradients
-def test_compiled_layers_are_one_graph_for_micro_batches_of_any_cut(tmp_path, as_captured):
+def test_compiled_layers_are_one_graph_for_micro_batches_of_any_shape(tmp_path, as_captured):
     """With sliding windows and activation checkpointing."""
     from torch._dynamo.utils import counters
 

@@ -158,7 +158,7 @@ def test_loss_on_selects_the_tokens_in_the_loss(tmp_path):
     assert counts == {"answers": [{4}, {4}], "all": [{9}, {9}]}
 
 
-def test_it_learns_conversations(tmp_path):
+def test_supervised_training_learns_conversations(tmp_path):
     """By the template of the model's tokenizer, which goes with the model."""
     folder = chat_folder(tmp_path / "m")
     question = [{"role": "user", "content": "1+1"}]
@@ -191,7 +191,7 @@ def test_other_data_than_at_the_checkpoint_is_refused(tmp_path):
     assert data.batch_sampler.batches_drawn(3) == 0
 
 
-def test_with_another_batch_size_the_next_epoch_begins(tmp_path):
+def test_with_another_batch_size_the_next_epoch_starts(tmp_path):
     run = make_run(tmp_path / "run", "sft", *SETTINGS, "task.args={digits: 1}", "total_train_steps=9")
     assert train_in(run, StopAfter(6)) == 75, "two steps into the second epoch of four"
     run.config.train_dataset.batch_size = 39

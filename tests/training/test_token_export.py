@@ -121,7 +121,7 @@ def test_tokens_that_the_ratio_leaves_out_are_marked_with_the_side_on_which(tmp_
         assert line["is_masked_high"] == [None, None, None, False, False, True]
 
 
-def test_one_token_too_low_takes_its_whole_sequence_with_it(tmp_path):
+def test_one_token_below_the_limit_masks_its_whole_sequence(tmp_path):
     limits = ("actor.ratio.sequence_mask_low=0.01", "actor.use_decoupled_loss=false")
     _, lines = exported(tmp_path, apart(0.0, 30.0), *limits)
     assert [line["is_masked"][PROMPT:] for line in lines] == [[True, True]] * 2

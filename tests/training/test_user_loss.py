@@ -174,7 +174,7 @@ def test_a_user_loss_can_take_entropy_and_sequence_bounds(root) -> None:
     assert own(root, "mine.py:of_entropy")(inputs).total.item() == pytest.approx(-inputs.entropy.sum().item())
 
 
-def test_the_bonus_for_entropy_and_the_penalty_in_the_loss_are_added_as_for_ours(root) -> None:
+def test_entropy_bonus_and_kl_penalty_are_added_to_a_user_loss(root) -> None:
     inputs = example(True, torch.device("cpu"))
     assert inputs.entropy is not None and inputs.reference_logprobs is not None
     apart = (inputs.logprobs - inputs.reference_logprobs).square().sum().item() / 2

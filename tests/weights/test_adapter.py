@@ -106,7 +106,7 @@ def change_strength(folder: Path) -> None:
         (lambda folder: (folder / "index.json").unlink(), "not a complete publication"),
     ],
 )
-def test_damage_is_refused_and_named(
+def test_a_damaged_adapter_file_is_refused_and_named(
     tmp_path: Path, peft_folder: Path, damage: Callable[[Path], None], words: str
 ) -> None:
     folder = publish(tmp_path, peft_folder)
@@ -154,7 +154,7 @@ def test_an_adapter_for_another_model_is_refused_by_the_names_of_its_checkpoint(
         ({"modules_to_save": ["norm"]}, r"modules_to_save=\['norm'\]: .*weight_update_mode disk"),
     ],
 )
-def test_a_configuration_that_cannot_be_served_is_refused_in_words(changes: dict[str, Any], words: str) -> None:
+def test_an_adapter_configuration_that_cannot_be_served_is_refused(changes: dict[str, Any], words: str) -> None:
     sound = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
     assert parse_adapter_config(sound, "it").scale == 2
     assert parse_adapter_config({**sound, "use_rslora": True}, "it").scale == 4

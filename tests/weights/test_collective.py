@@ -60,7 +60,7 @@ def test_a_broadcast_arrives_bit_exact_at_all_servers_at_once(host) -> None:
     assert dist.is_initialized() == before  # torch's own group is the trainer's, or the engine's
 
 
-def test_one_meeting_place_is_for_group_after_group(host) -> None:
+def test_one_rendezvous_serves_successive_groups(host) -> None:
     for version in (1, 2, 3):
         weights = flat(version)
         at = rendezvous(host, world=2, group=f"g{version}")
@@ -116,7 +116,7 @@ def test_a_bit_flipped_in_transfer_ends_the_group_for_all(host) -> None:
     assert isinstance(broken, GroupBroken)
 
 
-def test_a_server_that_dies_in_the_middle_ends_it_for_all_within_seconds(host) -> None:
+def test_a_server_killed_in_a_transfer_ends_it_for_all_within_seconds(host) -> None:
     at = rendezvous(host, world=3)
     under_way = threading.Event()
 
@@ -136,7 +136,7 @@ def test_a_server_that_dies_in_the_middle_ends_it_for_all_within_seconds(host) -
     assert "group g: process 2 of 2 of the servers could not" in stays.last_words(SOON_S)
 
 
-def test_a_trainer_that_dies_in_the_middle_ends_it_for_the_servers_within_seconds() -> None:
+def test_a_trainer_killed_in_a_transfer_ends_it_for_servers_within_seconds() -> None:
     trainer = Process("send", world=3)
     at = Rendezvous("127.0.0.1", trainer.port, "g", "gloo", 1, 3, 60.0)
 
@@ -177,7 +177,7 @@ def nobody_listens() -> int:
         return int(found.getsockname()[1])
 
 
-def test_a_bucket_that_is_done_just_when_a_look_is_over_is_well(host, monkeypatch) -> None:
+def test_a_bucket_that_completes_at_the_end_of_a_poll_is_received(host, monkeypatch) -> None:
     monkeypatch.setattr(collective, "CHECK_INTERVAL_S", 0.001)
     contents = [torch.full((4_000_000,), number % 100, dtype=torch.uint8) for number in range(400)]
     at = rendezvous(host, world=2)

@@ -142,7 +142,7 @@ def test_a_publication_that_fails_leaves_nothing(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch) -> None:
+def test_an_unwritable_folder_is_named(tmp_path, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -153,7 +153,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_version_that_an_earlier_attempt_left_is_replaced(tmp_path) -> None:
+def test_a_version_of_an_earlier_attempt_is_replaced(tmp_path) -> None:
     publish_weights(tmp_path, 1, [("a", torch.zeros(1)), ("b", torch.zeros(2))], None, "run-1")
     folder = publish_weights(tmp_path, 1, [("a", torch.ones(1))], None, "run-1")
     found = load_version(folder, {"a": ((1,), torch.float32)}, newer_than=0)
@@ -161,7 +161,7 @@ def test_a_version_that_an_earlier_attempt_left_is_replaced(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["v000001"]
 
 
-def test_only_the_versions_to_keep_stay_and_nothing_half_written_of_the_dead(tmp_path) -> None:
+def test_only_kept_versions_remain_and_partial_ones_are_removed(tmp_path) -> None:
     remove_versions(tmp_path / "none yet", keep={1})
     for version in range(4):
         publish_weights(tmp_path, version, [("a", torch.zeros(1))], None, "run-1")
@@ -173,6 +173,6 @@ def test_only_the_versions_to_keep_stay_and_nothing_half_written_of_the_dead(tmp
     assert left == {"v000002", "v000003", f".v000005.{os.getpid()}.new", "notes"}
 
 
-def test_publications_are_for_their_owner_alone(tmp_path) -> None:
+def test_publications_are_private_to_their_user(tmp_path) -> None:
     folder = publish_weights(tmp_path / "weights", 0, [("a", torch.zeros(1))], None, "run-1")
     assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777 == 0o700

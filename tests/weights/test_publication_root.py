@@ -26,14 +26,14 @@ def chosen(run: Any, num_bytes: int, spans_nodes: bool = False) -> tuple[Path, s
     return publication_root.publication_root(run, spans_nodes, num_bytes)
 
 
-def test_memory_with_room_for_three_versions_is_taken(run, monkeypatch) -> None:
+def test_memory_with_room_for_three_versions_is_used(run, monkeypatch) -> None:
     free(monkeypatch, 3_000_000_000)
     folder, reason = chosen(run, 1_000_000_000)
     assert folder == run.memory
     assert "has 3.0 GB free for 3.0 GB" in reason
 
 
-def test_memory_that_is_too_small_is_left_with_the_reason(run, monkeypatch) -> None:
+def test_memory_that_is_too_small_is_not_used_with_the_reason(run, monkeypatch) -> None:
     free(monkeypatch, 64_000_000)
     folder, reason = chosen(run, 30_000_000)
     assert folder == run.weights

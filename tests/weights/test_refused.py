@@ -163,7 +163,7 @@ def test_served_weights_must_equal_the_published_ones() -> None:
         compare(less, hashes, 6)
 
 
-def test_layers_are_found_in_names_of_several_kinds_of_models() -> None:
+def test_layer_numbers_are_read_from_names_of_several_models() -> None:
     assert layer_of("model.layers.12.self_attn.q_proj.weight") == 12
     assert layer_of("transformer.h.3.attn.c_attn.weight") == 3
     assert layer_of("layers.0.norm.weight") == 0
@@ -179,7 +179,7 @@ def test_trainer_and_server_must_agree_on_the_probe(dtype, within, beyond) -> No
         check_probe(probe, [-1.0, -2.0 - beyond], dtype)
 
 
-def test_in_half_precision_one_token_may_be_off_and_all_of_them_may_not() -> None:
+def test_in_half_precision_one_token_may_differ_but_not_all() -> None:
     probe = Probe(list(range(11)), [-1.0] * 10)
     check_probe(probe, [-1.4, *[-1.0] * 9], "bfloat16")
     with pytest.raises(BadWeights, match=r"on average over the probe, which is 0\.06\)"):

@@ -59,7 +59,7 @@ def test_a_valid_publication_matches_its_index(tmp_path) -> None:
     assert verify_publication(tmp_path / "v000006", None, newer_than=-1) == index
 
 
-def test_a_checkpoint_is_known_by_the_headers_of_its_files(tmp_path) -> None:
+def test_tensors_of_a_checkpoint_are_read_from_file_headers(tmp_path) -> None:
     first = {"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.bfloat16)}
     safetensors.torch.save_file(first, tmp_path / "model-00001-of-00002.safetensors", metadata={"format": "pt"})
     safetensors.torch.save_file(

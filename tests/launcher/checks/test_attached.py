@@ -28,7 +28,7 @@ def key(monkeypatch):
     "address",
     ["127.0.0.1:8000", "node7:80", "http://node7:80", "http://h:80/", "[::1]:80", "h:80/v1", "http://h:80/v1/"],
 )
-def test_addresses(address, key):
+def test_valid_addresses_are_accepted(address, key):
     plan = addressed(address)
     assert (against(plan), needs(plan)) == ({}, {})
     assert of_role(plan, "server")[0].command[-1] == address

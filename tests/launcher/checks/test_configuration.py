@@ -95,7 +95,7 @@ def test_keys_set_only_by_a_base_file_give_no_warning(tmp_path):
     assert len(warned(own, "evaluator.freq_steps")) == 1
 
 
-def test_gpus_that_are_not_there():
+def test_missing_gpus_are_refused():
     plan = plan_of("grpo", "cluster.n_gpus_per_node=8", "actor.backend=fsdp:d4", gpus=2)
     assert needs(plan)
     assert not any(warned(plan, key) for key in needs(plan))
@@ -114,12 +114,12 @@ def test_gpus_that_are_not_there():
         (["actor.attn_impl=eager"], 0, set(), False),
     ],
 )
-def test_attention_that_is_not_there(overrides, gpus, packages, lacking):
+def test_missing_attention_kernels_are_refused(overrides, gpus, packages, lacking):
     plan = plan_of("grpo", *overrides, host=machine_with(gpus)._replace(packages=frozenset(packages)))
     assert ("actor.attn_impl" in needs(plan)) is lacking
 
 
-def test_an_engine_that_is_not_installed():
+def test_an_engine_that_is_not_installed_is_refused():
     host, vllm = machine_with(2), (*BIG_MODEL, "rollout=vllm")
     bare = host._replace(find_engine=nothing_is_found)
     assert "vllm.python" in needs(plan_of("grpo", *vllm, host=bare))
@@ -131,7 +131,7 @@ def nothing_is_found(engine, output, directory, on_gpu):
     raise ValueError(f"no {engine} was found")
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files_are_refused(tmp_path):
     bare = load_text(BARE.format(path="./no-model", data="no.jsonl"), "launcher.env_file=[no.env]")
     assert {"actor.path", "launcher.env_file", "train_dataset.path"} <= needs(build_plan(bare, host=machine_with()))
     (tmp_path / "yes.env").touch()
@@ -153,12 +153,12 @@ def test_a_model_that_would_be_downloaded_is_only_a_warning():
         (["actor.kl_ctl=0.1", "ref.path=other/model"], "ref.path"),
     ],
 )
-def test_worth_knowing(overrides, key):
+def test_notable_settings_are_warnings(overrides, key):
     assert warned(plan_of("grpo", *overrides), key)
     assert not warned(plan_of("grpo"), key)
 
 
 @pytest.mark.parametrize(("engine", "key"), [("vllm", "gpu_memory_utilization"), ("sglang", "mem_fraction_static")])
-def test_an_engine_that_shares_a_gpu_with_the_trainer(engine, key):
+def test_an_engine_that_shares_a_gpu_with_the_trainer_is_a_warning(engine, key):
     plan = plan_of("grpo", *BIG_MODEL, f"rollout.backend={engine}:d1", gpus=1)
     assert warned(plan, f"{engine}.{key}")

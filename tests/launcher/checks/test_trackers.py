@@ -106,7 +106,7 @@ def test_a_leftover_wandb_folder_is_not_its_package(tmp_path, monkeypatch):
 
 
 class TestPipInstall:
-    def test_in_a_checkout_it_takes_the_pinned_versions(self, tmp_path, monkeypatch):
+    def test_in_a_checkout_the_install_command_uses_pinned_versions(self, tmp_path, monkeypatch):
         monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
         monkeypatch.chdir(install_command.CHECKOUT)
         assert pip_command("wandb") == "pip install -c constraints.txt wandb"
@@ -114,7 +114,7 @@ class TestPipInstall:
         words = shlex.split(pip_command("wandb", "swanlab"))
         assert Path(words[3]).is_file() and words[4:] == ["wandb", "swanlab"]
 
-    def test_from_a_wheel_it_takes_the_versions_that_it_requires(self, tmp_path, monkeypatch):
+    def test_from_a_wheel_the_install_command_uses_required_versions(self, tmp_path, monkeypatch):
         monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
         monkeypatch.setattr(install_command, "CHECKOUT", tmp_path)
         stated = ["PyYAML>=6.0", 'wandb>=0.25; extra == "wandb"', 'peft<0.22,>=0.21; extra == "train"']
@@ -123,7 +123,7 @@ class TestPipInstall:
             *("pip", "install", "wandb>=0.25", "peft<0.22,>=0.21", "other")
         ]
 
-    def test_where_no_environment_is_active_it_names_the_python_that_runs(self, monkeypatch):
+    def test_without_an_active_environment_the_command_names_the_python(self, monkeypatch):
         monkeypatch.delenv("VIRTUAL_ENV", raising=False)
         monkeypatch.delenv("CONDA_PREFIX", raising=False)
         monkeypatch.chdir("/")

@@ -54,11 +54,11 @@ def test_greedy_answers_of_a_group_are_equal():
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "100000000", "200000000"])
-def test_a_top_k_that_is_no_limit(value):
+def test_a_top_k_without_effect_is_accepted(value):
     assert not against(plan_of("grpo", f"gconfig.top_k={value}"))
 
 
-def test_a_group_of_one_teaches_nothing():
+def test_groups_of_one_answer_are_refused_with_group_statistics():
     one = ("gconfig.n_samples=1", "train_dataset.batch_size=8")
     assert "gconfig.n_samples" in against(plan_of("grpo", *one, "actor.reward_norm.mean_level=group"))
     other = plan_of("grpo", *one, "actor.reward_norm.mean_level=batch", "actor.dynamic_sampling=true")
@@ -66,7 +66,7 @@ def test_a_group_of_one_teaches_nothing():
 
 
 @pytest.mark.parametrize(("experiment", "kind"), [("grpo", "sft"), ("grpo", "rw"), ("ppo", "sft"), ("sft", "rl")])
-def test_rows_of_another_kind(experiment, kind):
+def test_rows_of_another_kind_are_refused(experiment, kind):
     assert "train_dataset.type" in against(plan_of(experiment, f"train_dataset.type={kind}"))
 
 

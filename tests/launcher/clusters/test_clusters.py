@@ -30,7 +30,7 @@ def options(script):
         (*SLURM, "+launcher.env.ODD='a b; $(rm -rf /) \"c\"'"),
     ],
 )
-def test_the_script_is_good_bash(overrides):
+def test_the_script_is_valid_bash(overrides):
     bash = shutil.which("bash")
     assert bash
     done = subprocess.run([bash, "-n"], input=script_of(*overrides), text=True, capture_output=True, check=False)
@@ -69,7 +69,7 @@ def test_each_role_has_one_srun_on_the_nodes_of_its_processes():
     assert starts[3][2].startswith("'1 1 1 1' bash")
 
 
-def test_tasks_look_up_their_gpus_their_port_and_their_number():
+def test_slurm_tasks_read_their_gpus_port_and_number():
     script = script_of()
     assert "values=(0,1 2,3)" in script
     assert "--port $((FIRST_PORT + 1 + SLURM_PROCID))" in script
@@ -85,7 +85,7 @@ def test_the_users_arguments_for_srun_are_used():
     assert "--mpi=none" in script_of(*TWO_NODES, "launcher.slurm.srun_additional_args='--mpi=none'")
 
 
-def test_roles_run_in_their_images():
+def test_roles_run_in_their_container_images():
     images = ("launcher.slurm.trainer_image=/t.sif", "launcher.slurm.inference_server_image=/s.sif")
     overrides = (*TWO_NODES, "launcher.slurm.container_type=apptainer", *images, "launcher.slurm.mount='/a:/b,/c:/d'")
     script = script_of(*overrides)

@@ -69,7 +69,7 @@ def test_a_prompt_limit_bounds_a_sample():
         (["total_train_steps=null"], None),
     ],
 )
-def test_when_the_run_ends(overrides, steps):
+def test_the_plan_shows_when_the_run_ends(overrides, steps):
     batch = batch_of(*overrides)
     assert batch.total_steps == steps
     assert batch.words[-1].startswith("the run ends after")

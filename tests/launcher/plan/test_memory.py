@@ -115,7 +115,7 @@ def test_parameter_counts_match_published_models(config, parameters):
     assert shape.parameters() == parameters
 
 
-def test_a_model_with_a_compressed_cache():
+def test_a_compressed_cache_has_its_smaller_size():
     shape = shape_of(DEEPSEEK_V3)
     assert shape is not None
     assert shape.parameters() == pytest.approx(671_026_419_200, rel=1e-6)
@@ -218,7 +218,7 @@ def test_muon_keeps_one_buffer_for_matrices_and_two_for_the_embedding(tmp_path):
     assert actor.optimizer == 4 * (596_049_920 + 151936 * 1024)
 
 
-def test_adapters_alone_are_trained_with_lora(tmp_path):
+def test_only_adapters_are_trained_with_lora(tmp_path):
     (actor,) = memory_of(tmp_path, "actor.backend=fsdp:d1", "actor.use_lora=true", "actor.lora_rank=16").trainer
     per_layer = (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024) + 3 * (1024 + 3072)
     assert actor.trainable == 16 * 28 * per_layer
@@ -282,7 +282,7 @@ def test_more_context_than_positions_is_a_warning(tmp_path):
     assert ("vllm.max_model_len", 2048) in [(result.key, result.value) for result in fitted.auto]
 
 
-def test_words_for_sizes():
+def test_sizes_are_formatted_for_reading():
     assert [size_text(size) for size in (512, 2048, 3 << 20, 12 * GIB + (GIB >> 1), 300 * GIB)] == [
         "512 B",
         "2.0 KiB",

@@ -91,7 +91,7 @@ def test_nothing_heavy_is_imported():
     assert done.stdout.strip() == "[]"
 
 
-def test_no_file_of_the_plan_is_long():
+def test_no_module_of_the_plan_is_long():
     sizes = {file.name: len(file.read_text().splitlines()) for file in (ROOT / "launcher" / "plan").glob("*.py")}
     assert max(sizes.values()) < 300, sizes
 
@@ -105,7 +105,7 @@ def test_no_file_of_the_plan_is_long():
         ("rollout=embedded", "embedded.device=cpu"),
     ],
 )
-def test_the_settings_of_the_readme_plan_well(overrides):
+def test_the_settings_of_the_readme_can_be_planned(overrides):
     plan = plan_of("grpo", *overrides, gpus=8)
     assert plan.processes
     assert render(plan)
@@ -116,7 +116,7 @@ def test_an_impossible_allocation_is_a_problem_of_the_configuration():
         plan_of("grpo", "rollout.backend=embedded:d1t2", gpus=8)
 
 
-def test_the_command_can_be_typed_again():
+def test_the_command_can_be_entered_again():
     plan = plan_of("grpo", "gconfig.stop=[a b]", "actor.optimizer.lr=1e-4")
     assert plan.command.startswith("python -m launcher --config ")
     assert "'gconfig.stop=[a b]'" in plan.command

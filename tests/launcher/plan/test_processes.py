@@ -15,7 +15,7 @@ def roles_of(plan):
     return [process.name for process in plan.processes]
 
 
-def test_a_laptop_has_one_of_each():
+def test_a_laptop_plan_has_one_process_of_each_role():
     plan = plan_of("grpo", cores=2)
     assert roles_of(plan) == ["guardian/0", "launcher/0", "server/0", "rollout/0", "episodes/0", "trainer/0"]
     assert of_role(plan, "server")[0].cores == (0,)
@@ -204,7 +204,7 @@ def test_variables_of_the_user_reach_their_roles():
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "RANK", "MASTER_PORT", "AREAL_LIKE_TOKEN"])
-def test_variables_that_place_processes_are_the_launchers(name):
+def test_variables_that_place_processes_are_set_by_the_launcher(name):
     plan = plan_of("grpo", f"+launcher.env.{name}='7'", gpus=2)
     assert f"launcher.env.{name}" in {obstacle.key for obstacle in plan.cannot_start}
     assert all(process.env.get(name) != "7" for process in plan.processes)

@@ -95,10 +95,10 @@ def test_addresses_of_attached_servers_are_shown():
     ("value", "text"),
     [(None, "null"), (True, "true"), ("", '""'), (0.1, "0.1"), ([1, 2], "[1, 2]"), ("x" * 50, "x" * 31 + "...")],
 )
-def test_values(value, text):
+def test_values_are_formatted(value, text):
     assert value_text(value) == text
 
 
-def test_ranges():
+def test_ranges_of_indices_are_shortened():
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
     assert ranges([]) == ""

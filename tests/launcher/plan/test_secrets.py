@@ -128,7 +128,7 @@ def test_a_secret_value_is_redacted_anywhere_in_a_text(secret):
     assert secret not in str(redactor.value("other", {"deep": [secret, {"er": f"<{secret}>"}]}))
 
 
-def test_a_process_is_started_with_the_secret_that_is_not_shown():
+def test_a_process_gets_the_secret_that_the_plan_hides():
     plan = build_plan(load_text(FILE.format(body=f"launcher: {{env: {{HF_TOKEN: {SECRET}}}}}")))
     trainer = next(process for process in plan.processes if process.role == "trainer")
     assert trainer.env["HF_TOKEN"] == SECRET

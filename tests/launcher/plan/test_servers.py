@@ -59,11 +59,11 @@ def sglang(*overrides, **rest):
         ("data", {"b": 1, "a": 2}, ["--data", '{"a": 2, "b": 1}']),
     ],
 )
-def test_a_flag(name, value, words):
+def test_the_flag_of_a_key_is_built_from_its_value(name, value, words):
     assert flag(name, value) == words
 
 
-def test_both_are_started_by_their_own_python():
+def test_each_engine_is_started_by_its_own_python():
     own = "/engines/vllm/bin/python"
     assert server_of("rollout=vllm").command[:3] == (own, "-m", "vllm.entrypoints.openai.api_server")
     assert server_of("rollout=sglang").command[:3] == (

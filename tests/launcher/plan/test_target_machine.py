@@ -32,7 +32,7 @@ def model_config(tmp_path):
     return tmp_path / "config.json"
 
 
-def test_nothing_of_the_machine_at_hand_is_in_the_plan(capsys, monkeypatch, model_config):
+def test_nothing_of_this_machine_is_in_the_plan(capsys, monkeypatch, model_config):
     monkeypatch.chdir(model_config.parent)
     flags = ("--for", BIG, "--model-config", "config.json")
     first = answer(capsys, *flags)

@@ -135,7 +135,7 @@ def test_a_complete_start_records_its_environment(tmp_path):
     assert SECRET not in code + ended.err + ended.out, "the log has what a process prints; what is shown of it has not"
 
 
-def test_a_name_that_a_running_run_holds_is_refused_with_its_holder(tmp_path):
+def test_the_name_of_a_running_run_is_refused_with_its_owner(tmp_path):
     run = start_fake_run(tmp_path, "trial_name=t", steps=1000)
     run.until("metrics/trainer-0.jsonl")
     before = (run.directory / "attempt.json").read_text()
@@ -162,7 +162,7 @@ def test_two_starts_at_once_are_two_runs(tmp_path):
     assert {path.name for path in (tmp_path / "runs" / "grpo-addition").iterdir()} == {"r0001", "r0002"}
 
 
-def test_shared_memory_that_an_earlier_run_left_is_freed_by_the_next_start_of_any(tmp_path):
+def test_leftover_shared_memory_is_freed_by_the_next_start_of_any_run(tmp_path):
     """As after launcher and guardian were killed at the same moment."""
     first = start_fake_run(tmp_path, "trial_name=t", steps=1)
     assert first.wait().code == 0

@@ -66,7 +66,7 @@ def test_a_run_with_another_ending_or_a_log_is_kept(directory, ending):
     assert (directory / "config.yaml").is_file()
 
 
-def test_a_name_that_cannot_be_taken_leaves_no_number(tmp_path, monkeypatch, capsys):
+def test_a_name_that_cannot_be_claimed_leaves_no_directory(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     configuration = loaded("grpo", f"cluster.fileroot={tmp_path}", "cluster.name_resolve.nfs_record_root=/proc/nowhere")
     with pytest.raises((OSError, Failure, ConfigError)):
@@ -74,7 +74,7 @@ def test_a_name_that_cannot_be_taken_leaves_no_number(tmp_path, monkeypatch, cap
     assert not [*tmp_path.glob("grpo-addition/*")]
 
 
-def test_a_directory_that_was_there_before_stays(directory):
+def test_a_directory_that_existed_before_is_kept(directory):
     assert not discard_unused_run(claimed(directory, is_new=False), REFUSED)
     assert directory.is_dir()
 

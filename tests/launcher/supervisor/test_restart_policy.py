@@ -7,13 +7,13 @@ def kinds(policy, *deaths, code=-9, ready=True, first=False):
     return [policy.decide(name, code, ready, first).kind for name in deaths]
 
 
-def test_servers_and_workers_are_replaced_trainer_and_controller_take_the_run_back():
+def test_servers_and_workers_are_replaced_and_others_cause_a_recovery():
     policy = RestartPolicy("auto", 3)
     assert kinds(policy, "server/0", "episodes/1") == ["replace", "replace"]
     assert kinds(policy, "trainer/0", "rollout/0") == ["recover", "recover"]
 
 
-def test_replacing_has_an_end_that_a_step_puts_off():
+def test_replacements_are_limited_and_the_count_restarts_at_a_step():
     policy = RestartPolicy("auto", 2)
     assert kinds(policy, *["server/0"] * 3) == ["replace", "replace", "fail"]
     policy.step()
@@ -25,7 +25,7 @@ def test_each_server_is_counted_by_itself():
     assert kinds(policy, "server/0", "server/1", "server/0") == ["replace", "replace", "fail"]
 
 
-def test_recovering_has_an_end_that_a_checkpoint_puts_off_and_a_step_does_not():
+def test_recoveries_are_limited_and_the_count_restarts_at_a_checkpoint():
     policy = RestartPolicy("fault", 2)
     assert kinds(policy, "trainer/0", "rollout/0") == ["recover", "recover"]
     policy.step()

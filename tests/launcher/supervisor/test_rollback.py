@@ -42,7 +42,7 @@ DAMAGES: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_by_its_name_and_the_older_one_is_taken(tmp_path, damage):
+def test_a_damaged_checkpoint_is_named_and_an_older_one_used(tmp_path, damage):
     run = run_in(tmp_path)
     for step in (2, 4, 6):
         checkpoint(run, step)
@@ -56,7 +56,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_its_name_and_the_older_one_is_ta
     assert (run.checkpoints / "before-attempt-2" / "step_000006").is_dir()
 
 
-def test_where_all_are_damaged_it_begins_at_the_start_and_all_are_named(tmp_path):
+def test_if_all_checkpoints_are_damaged_the_run_starts_over_and_names_them(tmp_path):
     run = run_in(tmp_path)
     for step in (2, 4):
         (checkpoint(run, step) / "model.safetensors").write_bytes(b"WEIGHTS")
@@ -102,7 +102,7 @@ def test_a_recovery_does_not_skip_again(tmp_path):
     assert new_command.step == 0 and run.skips("progress")
 
 
-def test_without_it_steps_count_on(tmp_path):
+def test_without_skip_progress_steps_continue(tmp_path):
     run = run_in(tmp_path)
     checkpoint(run, 6)
 

@@ -84,7 +84,7 @@ def test_the_newest_warning_is_shown_with_its_process_and_time():
     ]
 
 
-def test_a_wait_that_was_over_before_the_last_step_is_no_reason():
+def test_a_wait_that_ended_before_the_last_step_is_not_reported():
     old = Log("trainer", line(200, "still waiting for batch 1 from rollout/0: 10 s of 3600 s"))
     messages = still(30, 50, 1).report_lines([old, Log("server", line(3, "12 running"))])
     assert messages[1:] == ["  the newest log line, 3 s ago, by server/0: 12 running"]

@@ -15,7 +15,7 @@ from areal_like.process.run import open_run
 from tests.support.fake_runs import leftover_processes, memory_of, start_fake_run
 
 
-def test_a_run_that_goes_well_ends_with_0_and_leaves_its_files_alone(tmp_path):
+def test_a_successful_run_exits_with_0_and_leaves_only_its_files(tmp_path):
     ended = start_fake_run(tmp_path, "+launcher.env.GREETING=hello", steps=5).wait()
     assert ended.code == 0, ended
     assert (ended.steps(), ended.err) == ([1, 2, 3, 4, 5], "")
@@ -27,7 +27,7 @@ def test_a_run_that_goes_well_ends_with_0_and_leaves_its_files_alone(tmp_path):
     assert not list((tmp_path / "runs" / ".names").rglob("*@entry"))
 
 
-def test_server_and_worker_are_replaced_and_nothing_else_is_disturbed(tmp_path):
+def test_server_and_worker_are_replaced_without_other_restarts(tmp_path):
     kill = {"do": "kill", "after_s": 0.3}
     run = start_fake_run(tmp_path, steps=30, faults={"server/0 1.1": kill, "episodes/0 1.1": kill})
     run.until("logs/server-0.restart-2.log")
@@ -41,7 +41,7 @@ def test_server_and_worker_are_replaced_and_nothing_else_is_disturbed(tmp_path):
 
 
 @pytest.mark.shows("recover.mode")
-def test_a_dead_trainer_and_a_dead_controller_each_cost_one_attempt_and_no_step(tmp_path):
+def test_a_killed_trainer_or_controller_costs_one_attempt_and_no_step(tmp_path):
     faults = {"trainer/0 1.1": {"step": 5, "do": "kill"}, "rollout/0 2.1": {"after_s": 0.5, "do": "exit 1"}}
     ended = start_fake_run(tmp_path, steps=30, faults=faults).wait()
     assert (ended.code, ended.steps()) == (0, list(range(1, 31))), ended
@@ -54,7 +54,7 @@ def test_a_dead_trainer_and_a_dead_controller_each_cost_one_attempt_and_no_step(
     assert ended.log("server-0.log") == "server/0 of attempt 1, incarnation 1\n", "it stayed"
 
 
-def test_without_recovery_a_dead_trainer_is_the_end(tmp_path):
+def test_without_recovery_a_killed_trainer_ends_the_run(tmp_path):
     ended = start_fake_run(
         tmp_path, "recover.mode=disabled", faults={"trainer/0 1.1": {"step": 3, "do": "kill"}}
     ).wait()
@@ -89,7 +89,7 @@ def test_a_configuration_error_found_late_leaves_no_trial(tmp_path):
     assert not trial.exists() and leftover_processes(tmp_path) == {}
 
 
-def test_a_resume_that_is_refused_leaves_the_run_s_configuration_as_it_was(tmp_path):
+def test_a_refused_resume_does_not_change_the_runs_configuration(tmp_path):
     run = start_fake_run(tmp_path, "trial_name=mine", steps=2)
     assert run.wait().code == 0
     faults = {"episodes/0 2.1": {"do": "refuse task.name: no such thing"}}
@@ -198,7 +198,7 @@ def test_a_killed_launcher_or_guardian_leaves_no_process(name, tmp_path):
 
 
 @pytest.mark.shows("recover.retries")
-def test_a_server_that_dies_again_and_again_is_given_up(tmp_path):
+def test_a_server_that_fails_repeatedly_ends_the_run(tmp_path):
     faults = {f"server/0 1.{number}": {"do": "kill"} for number in range(1, 9)}
     ended = start_fake_run(tmp_path, "recover.retries=1", step_s=30, faults=faults).wait()
     assert ended.code == 1
@@ -206,7 +206,7 @@ def test_a_server_that_dies_again_and_again_is_given_up(tmp_path):
     assert ended.log("server-0.restart-2.log")
 
 
-def test_a_worker_that_exits_with_0_again_and_again_ends_the_run_and_is_named(tmp_path):
+def test_a_worker_that_repeatedly_exits_with_0_ends_the_run_by_name(tmp_path):
     """Although steps are made all the while, as with other workers."""
     faults = {f"episodes/0 1.{number}": {"do": "exit 0", "after_s": 0.2} for number in range(1, 9)}
     constants = {"launcher.supervisor.supervisor.IDLE_WORKER_S": 0.3}

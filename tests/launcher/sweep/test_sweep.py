@@ -140,7 +140,7 @@ def test_a_glob_takes_the_options_of_a_group() -> None:
     assert points("rollout=glob(*l*,exclude=vllm)") == [["rollout=sglang"]]
 
 
-def test_values_keep_their_quotes_lists_and_maps() -> None:
+def test_swept_values_keep_quotes_lists_and_maps() -> None:
     assert points("actor.path='a b','c,d'", "gconfig.stop=[1,2],[]", "actor.optimizer={lr:1},null")[::3] == [
         ["actor.path='a b'", "gconfig.stop=[1,2]", "actor.optimizer={lr:1}"],
         ["actor.path='a b'", "gconfig.stop=[]", "actor.optimizer=null"],
@@ -158,7 +158,7 @@ def test_tags_sorting_and_shuffling_are_hydras() -> None:
     )
 
 
-def test_a_map_takes_new_keys_and_a_group_another_package() -> None:
+def test_a_sweep_may_add_map_keys_and_move_a_group() -> None:
     assert points("+launcher.env.X=1,2", "rollout@old=vllm,sglang")[1] == ["+launcher.env.X=1", "rollout@old=sglang"]
 
 
@@ -214,7 +214,7 @@ def test_points_are_numbered_like_a_product(sizes: list[int]) -> None:
 
 
 @given(st.lists(st.integers(1, 9), max_size=4), st.integers(30, 60))
-def test_where_not_all_points_are_checked_every_value_is(sizes: list[int], bound: int) -> None:
+def test_every_value_is_checked_even_if_not_every_point_is(sizes: list[int], bound: int) -> None:
     axes = [SweptKey(f"k{n}", tuple(map(str, range(size))), "") for n, size in enumerate(sizes)]
     result = SweepPoints(tuple(axes))
     sample = result.sample(bound)
@@ -243,7 +243,7 @@ def test_where_not_all_points_are_checked_every_value_is(sizes: list[int], bound
         (["hydra.sweeper.params={seed: 1,2}"], "hydra.sweeper.params", "in quotes"),
     ],
 )
-def test_a_sweep_that_makes_no_sense_is_refused(words: list[str], key: str, part: str) -> None:
+def test_an_invalid_sweep_is_refused(words: list[str], key: str, part: str) -> None:
     assert part in refused(*words)[key]
 
 
@@ -297,7 +297,7 @@ def test_the_roots_state_is_in_its_address() -> None:
         assert loader.get_group_options("rollout") == ["embedded", "sglang", "vllm"]
 
 
-def test_one_sweeps_root_is_not_on_the_next_search_path() -> None:
+def test_the_root_of_a_sweep_is_not_on_the_search_path_of_the_next() -> None:
     plan("seed=1,2")
     with hydra.initialize(config_path=None, **VERSION_BASE), pytest.raises(Exception, match="areal_like_sweep"):
         hydra.compose("areal_like_sweep")
@@ -329,7 +329,7 @@ def test_a_sweep_that_cannot_be_read_starts_nothing() -> None:
 
 
 @needs_optuna
-def test_the_corners_are_checked_before_an_optimizing_sweep_starts() -> None:
+def test_extreme_points_are_checked_before_an_optimizing_sweep_starts() -> None:
     done = Sweep("hydra/sweeper=optuna", "actor.lr=interval(-1,1)", "rollout=vllm,sglang", check=positive)
     assert done.code == 2
     assert done.err.startswith(
@@ -426,7 +426,7 @@ def test_ctrl_c_ends_with_the_table() -> None:
     assert "interrupted" in done.out and "not started: point 2" in done.out
 
 
-def test_other_ways_for_a_run_to_end() -> None:
+def test_other_endings_of_a_run_are_in_the_table() -> None:
     def run(_overrides: list[str], _trial: str, number: int) -> PointResult:
         if number == 0:
             return PointResult(exit_code=1)
@@ -453,7 +453,7 @@ def test_a_job_is_linked_to_its_run_before_it_starts() -> None:
     assert Sweep("seed=1,2", run=run, run_dir=lambda _overrides, trial: Path("elsewhere", trial)).code == 0
 
 
-def test_the_files_hydra_section_holds_and_the_command_line_is_stronger() -> None:
+def test_the_files_hydra_section_applies_below_the_command_line() -> None:
     section = {"sweep": {"dir": "mine"}, "job": {"env_set": {"SWEEP_GREETING": "hello"}}}
     seen = []
 
@@ -492,7 +492,7 @@ def test_joblib_runs_jobs_in_other_processes() -> None:
 
 
 @needs_optuna
-def test_optuna_learns_from_the_objective() -> None:
+def test_optuna_uses_the_objective() -> None:
     done = Sweep(
         "hydra/sweeper=optuna",
         "hydra.sweeper.n_trials=12",

@@ -52,7 +52,7 @@ def free_address():
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_calls_of_one_moment_are_one_request_and_later_ones_another():
+def test_simultaneous_calls_are_one_request_and_later_ones_another():
     async def main():
         async with open_server() as server, open_client() as client:
             route = LeaseRoute("0.1", server.address)
@@ -236,7 +236,7 @@ def test_another_server_is_requested_only_when_this_one_is_lost():
     assert len(samples) == 2 and requests and moved
 
 
-def test_a_cancelled_lease_ends_there():
+def test_a_cancelled_lease_ends_its_requests():
     async def main():
         async def another_server(lease, gone):
             raise LeaseCancelled(lease)
@@ -258,7 +258,7 @@ def test_too_few_samples_are_an_error():
     assert "it returned 1 samples instead of 2" in str(asyncio.run(main())[0])
 
 
-def test_calls_that_are_given_up_are_given_up_at_the_server_too():
+def test_abandoned_calls_are_aborted_at_the_server():
     async def main():
         server = Server()
         server.gate = asyncio.Event()

@@ -12,7 +12,7 @@ def reward_spec(tmp_path):
     return wanted_in(tmp_path)
 
 
-def test_async_rewards_wait_side_by_side(reward_spec):
+def test_async_rewards_wait_concurrently(reward_spec):
     async def main():
         async with open_pool(reward_spec("awaits")) as pool:
             return await each(pool, *(["together"] * 50), "raise", "own")

@@ -48,7 +48,7 @@ def test_a_reward_that_raises_exits_or_crashes_fails_only_its_sample(reward_spec
 
 
 @pytest.mark.parametrize("how", ["hang", "busy"])
-def test_a_reward_that_hangs_is_killed_with_all_that_it_started_and_replaced(reward_spec, how):
+def test_a_hanging_reward_is_killed_with_its_processes_and_replaced(reward_spec, how):
     async def main():
         async with open_pool(reward_spec("acts"), timeout_s=2.0) as pool:
             first = child_of(pool)

@@ -131,7 +131,7 @@ def over(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-def test_an_answer_is_worth_its_score(over, folder):
+def test_the_reward_of_an_answer_is_its_score(over, folder):
     async def test(ring: Ring) -> None:
         await ring.start()
         await ring.pool.ready(ROW)

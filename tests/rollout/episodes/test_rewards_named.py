@@ -55,7 +55,7 @@ def test_without_a_reward_a_request_for_one_is_an_error(reward_spec, tmp_path):
         ({"task": "mine.py:Task", "task_args": {"x": 1}}, "task.args: mine.py:Task cannot be created"),
     ],
 )
-def test_a_reward_that_cannot_be_had_is_known_at_once(reward_spec, tmp_path, options, message):
+def test_an_unusable_reward_is_reported_at_once(reward_spec, tmp_path, options, message):
     async def main():
         async with open_pool(reward_spec(**options)):
             pass

@@ -60,7 +60,7 @@ def test_an_evaluation_uses_the_rows_and_sampling_of_its_lease(run):
     assert TextTokenizer(model_folder("builtin:tiny-addition")).decode(group["prompt"]) == VALID_ROW["prompt"]
 
 
-def test_many_leases_run_at_once_and_are_handed_in_together(run):
+def test_many_leases_run_at_once_and_are_reported_together(run):
     server = Server()
     done = run(lambda address: [lease(number, address) for number in range(60)], server, max_in_flight=20)
     assert len(done.results) == 60 and all(result["status"] == "done" for result in done.results.values())

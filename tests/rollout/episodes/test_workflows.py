@@ -35,7 +35,7 @@ def test_a_user_workflow_with_two_turns(run):
     assert len(done.trajectories["0.1"]) == 4
 
 
-def test_a_workflow_may_leave_a_row_out(run):
+def test_a_workflow_may_skip_a_row(run):
     done = run(one, workflow="Refuses")
     assert done.results["0.1"]["status"] == "rejected" and not done.trajectories
 

@@ -88,7 +88,7 @@ def test_control_routes_need_the_token_and_the_newest_attempt() -> None:
     over_http(test)
 
 
-def test_generation_is_refused_before_the_run_has_sent_weights() -> None:
+def test_generation_is_refused_before_the_first_weights() -> None:
     async def test(client: Client) -> None:
         with pytest.raises(HttpError, match="no weights by the run yet") as refused:
             await client.call("POST", "/generate", {"groups": [group("g")]})
