@@ -44,6 +44,7 @@ NAME_AN_ENGINE = {
     "areal_like/config/checks/not_built.py",
     "areal_like/config/checks/refused.py",
     "areal_like/config/dialects/areal.py",
+    "areal_like/config/dialects/other_frameworks.py",
     "areal_like/config/dialects/prime_rl/keys.py",
     "areal_like/config/experiment.py",
     "areal_like/config/names.py",
@@ -63,6 +64,21 @@ NAME_AN_ENGINE = {
     "launcher/plan/lengths.py",
     "launcher/plan/memory.py",
     "launcher/plan/processes.py",
+}
+HEAVY = {"torch", "transformers"}
+HEAVY_PACKAGES = (
+    "areal_like.algorithms",
+    "areal_like.training",
+    "areal_like.weights",
+    "areal_like.serving.embedded",
+    "areal_like.serving.reward_model",
+)
+# Other modules that load torch. Those of vLLM and SGLang run inside the engines.
+HEAVY_MODULES = {
+    "areal_like.models.widen_heads",
+    "areal_like.serving.sglang.receive",
+    "areal_like.serving.vllm.weight_view",
+    "areal_like.serving.vllm.worker",
 }
 LONGEST = 350
 
@@ -134,6 +150,40 @@ def test_imports_go_down():
             if theirs <= mine:
                 upward.add((module, other))
     compare("imports that go up or sideways", upward, UPWARD)
+
+
+def run_on_import(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes outside of functions, and not for types alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from run_on_import(child)
+
+
+def imported_names(nodes: Iterator[ast.AST]) -> set[str]:
+    """Modules that import statements name, with the packages above them."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    parts = [name.split(".") for name in names]
+    return {".".join(each[:end]) for each in parts for end in range(1, len(each) + 1)}
+
+
+def test_few_packages_alone_import_torch():
+    """No other module loads it when it is imported, not even through other modules."""
+    on_import = {module: imported_names(run_on_import(tree(module))) for module in sources()}
+    loading = {module for module, names in on_import.items() if names & HEAVY}
+    while more := {module for module, names in on_import.items() if names & loading} - loading:
+        loading |= more
+    importing = {module for module in sources() if imported_names(ast.walk(tree(module))) & HEAVY}
+    outside = {module for module in loading | importing if not module.startswith(HEAVY_PACKAGES)}
+    compare("modules that load torch or transformers", outside, HEAVY_MODULES)
 
 
 def circles() -> list[list[str]]:

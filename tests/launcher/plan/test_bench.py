@@ -68,7 +68,7 @@ def test_the_first_step_is_a_warm_up_and_does_not_count():
     assert result["perf/tokens_per_s"] == pytest.approx((100 + 50 + 100 / 1.5) / 3)
     assert result["perf/memory_gb"] == 2.0, "the most that was held"
     assert throughput_line(STEPS) == "72.2 tokens/s, 1.5 s a step, at most 2 GB (mean of 3 steps after the first)"
-    assert throughput(STEPS[:1]) == {} and "second step" in throughput_line(STEPS[:1])
+    assert throughput(STEPS[:1]) == {} and "two steps" in throughput_line(STEPS[:1])
 
 
 def test_the_table_has_a_line_for_each_step_and_the_totals():
