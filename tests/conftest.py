@@ -1,4 +1,4 @@
-"""What all tests share: how hard the property tests search.
+"""Settings of all tests: profiles of the property tests.
 
 HYPOTHESIS_PROFILE=ci (the default) tries the same hundred examples every time; full tries thousands of new ones,
 night tens of thousands.

@@ -1,4 +1,4 @@
-"""The night goes on where it ended, and keeps the result of each job."""
+"""`make night` resumes, and keeps the result of each job."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What AReaL's dialect tells from a file's body and from composed values, without composing anything."""
+"""AReaL's dialect: experiment kinds, dropped keys and foreign sections, without composing a configuration."""
 
 import re
 from typing import Any, ClassVar

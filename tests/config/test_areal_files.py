@@ -1,6 +1,6 @@
-"""AReaL's example files load as they are, mean what they say, and say what keeps them from starting here.
+"""AReaL's example files load unchanged, with the expected values and the problems that prevent a start here.
 
-The files under `areal_files/` have the shape of AReaL's own: every section repeats the names, facts are wired by hand.
+The files under `areal_files/` have the shape of AReaL's own: every section repeats the names, shared values are repeated by references.
 """
 
 import contextlib

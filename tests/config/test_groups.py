@@ -1,5 +1,4 @@
-"""The promises about config groups: every option composes with every other, and one on the command line is a choice
-and nothing more: what a user's file says stays, but for the keys that make the choice, and the plan lists those."""
+"""Config groups: all options combine, and an option on the command line changes only its own keys."""
 
 from collections.abc import Iterator
 from functools import cache

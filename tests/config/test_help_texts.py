@@ -1,4 +1,4 @@
-"""The promise: every key and every section says what it is, in words for its user and in no more than these."""
+"""Help texts of all keys and sections: present, short, and free of internals."""
 
 import re
 from collections import defaultdict

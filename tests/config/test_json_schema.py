@@ -1,7 +1,7 @@
-"""`--schema` prints JSON Schema that an editor can use, and that agrees with the checks of a file.
+"""`--schema` prints a JSON Schema for editors that agrees with the checks of a file.
 
-What it refuses is refused here as well. Turned round this holds for types, choices and names: ranges of references,
-contradictions and what is not there are beyond it.
+Whatever the schema refuses, the loader refuses as well. The schema covers types, choices and names; ranges of
+references, contradictions and missing files are checked by the loader alone.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the live keys do, seen from outside: the command line makes a plan, and the key shows in it."""
+"""Effects of keys on the plan of the command line."""
 
 import json
 import os

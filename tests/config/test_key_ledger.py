@@ -1,4 +1,4 @@
-"""The promise ledger against the seed keys, the schema and the pages made from them."""
+"""The key ledger agrees with the seed keys, the schema and the generated pages."""
 
 import ast
 import re

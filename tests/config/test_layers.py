@@ -1,4 +1,4 @@
-"""One order of layers, weakest first, for every key and every pair of layers."""
+"""One order of precedence of all layers, for every key."""
 
 from itertools import combinations
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`--require-live-keys` fails whenever no test that passed showed a live key."""
+"""`--require-live-keys` fails unless a passing test shows each live key."""
 
 from collections.abc import Iterable
 from pathlib import Path

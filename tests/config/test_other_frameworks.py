@@ -1,4 +1,4 @@
-"""YAML files of verl and TRL are recognised, with one message that names the keys here."""
+"""Files of verl and TRL are recognized, with one message that names the keys here."""
 
 from pathlib import Path
 from textwrap import dedent

@@ -1,6 +1,6 @@
-"""The promise: whatever is in a file or on the command line, either all problems are reported or nothing is wrong.
+"""Any file and any command line gives a configuration or a list of problems, never another exception.
 
-Never another exception, never an unknown key that passes, and what `--cfg` prints loads back to the same values.
+No unknown key is accepted, and the output of `--cfg` loads to the same values.
 """
 
 import tempfile

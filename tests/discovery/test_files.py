@@ -1,4 +1,4 @@
-"""Names as files: who wins, who is dead, and what is left behind. The processes here are real."""
+"""The file store of names: races, expiry, takeover and cleanup, with real processes."""
 
 import json
 import logging

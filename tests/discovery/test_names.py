@@ -1,4 +1,4 @@
-"""What every store of names promises, whatever it is made of."""
+"""The contract of every store of names."""
 
 import threading
 import time

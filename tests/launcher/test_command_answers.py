@@ -1,5 +1,4 @@
-"""The promises of the answers: `--help` knows every key, `--explain` who said a value and what it beat, and what
-`--cfg` prints loads again."""
+"""`--help` covers every key, `--explain` names the source of a value, and the output of `--cfg` loads again."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The promises of the command line: any order of words, clear errors, and no needless output or imports.
+"""The command line: any order of arguments, clear errors, no needless output or imports.
 
-Most tests run the command in this process. The few in a process of their own need a terminal or a fresh interpreter.
+Most tests run the command in this process. A few need a terminal or a fresh interpreter, and run in a subprocess.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The promise: no output or error of the command line contains a secret, wherever the user put it.
+"""No output or error of the command line contains a secret.
 
-Secrets are the keys that are marked so, and whatever stands under a name such as HF_TOKEN or api_key: in maps of
-variables and arguments, in `A=1,B=2` texts, in addresses with an account.
+Secret are the keys marked so, and values under names such as HF_TOKEN or api_key: in maps of variables and
+arguments, in `A=1,B=2` texts, in URLs with an account.
 """
 
 import json

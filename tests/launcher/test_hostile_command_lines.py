@@ -1,4 +1,4 @@
-"""The promise: whatever is thrown at the command line ends in an answer or one clear message, soon, and never worse."""
+"""Any command line or file ends in an answer or one clear message, in bounded time."""
 
 import os
 import subprocess

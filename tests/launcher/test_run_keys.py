@@ -1,4 +1,4 @@
-"""What keys of a whole run do, in reinforcement learning and in supervised training: length, order, clocks, places."""
+"""Effects of keys on whole runs: length, order of rows, intervals, folders."""
 
 from dataclasses import replace
 from pathlib import Path

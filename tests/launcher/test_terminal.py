@@ -1,4 +1,4 @@
-"""A terminal that is lost, and an output that nobody takes, never end a run in a way of their own."""
+"""A closed terminal or a full output does not break a run."""
 
 import fcntl
 import json

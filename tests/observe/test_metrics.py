@@ -1,4 +1,4 @@
-"""Metrics: the catalogue, the lines that processes write, how they are read back."""
+"""The catalogue of metrics, and metric lines written and read."""
 
 import json
 import math

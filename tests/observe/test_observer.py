@@ -1,4 +1,4 @@
-"""The observer: lines of several processes become one per step, over half lines, restarts and recoveries."""
+"""The observer joins lines of several processes into one per step, across restarts and recoveries."""
 
 import json
 import threading

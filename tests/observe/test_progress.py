@@ -1,4 +1,4 @@
-"""The live view, its words, and the signs of ill health."""
+"""The live view and its diagnosis."""
 
 import io
 import math

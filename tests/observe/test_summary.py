@@ -1,4 +1,4 @@
-"""The end of a run: what is kept, what is shown, and what one can do next."""
+"""The summary at the end of a run: files, text and next steps."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The real packages of W&B and SwanLab, offline: what they wrote is read back. Nothing here reaches the network."""
+"""The real packages of W&B and SwanLab, offline: written values are read back."""
 
 import json
 import math

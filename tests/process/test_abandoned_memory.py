@@ -1,5 +1,4 @@
-"""What is cleared from shared memory belongs to a run of this user that has no process any more, and nothing else is:
-everybody on the machine can make folders there."""
+"""Only leftover shared memory of this user's ended runs is removed."""
 
 import json
 import os

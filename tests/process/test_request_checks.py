@@ -1,4 +1,4 @@
-"""What is checked of each request before its route sees it: pages of browsers, sizes, encodings, silence, the token."""
+"""Checks of each request before its route: browsers, sizes, encodings, timeouts, the token."""
 
 import asyncio
 import logging

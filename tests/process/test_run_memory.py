@@ -1,4 +1,4 @@
-"""A run's folder in shared memory is new, its user's and nobody else's, or it is not used."""
+"""A run's shared memory folder is new and private, or not used."""
 
 import os
 import subprocess

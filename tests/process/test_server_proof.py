@@ -1,4 +1,4 @@
-"""The token of a run goes to no process that has not proved, on that very connection, that it knows it already."""
+"""The token is sent only on connections whose server has proved that it knows it."""
 
 import asyncio
 import contextlib

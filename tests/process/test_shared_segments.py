@@ -1,4 +1,4 @@
-"""What an engine makes in shared memory goes with it, whoever is killed, and nothing of anybody else's does."""
+"""Shared memory of an engine is removed with it, and other files are kept."""
 
 import json
 import mmap

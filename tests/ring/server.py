@@ -1,4 +1,4 @@
-"""One server of a run as a process of its own, without the rest of the ring, and publications that it can be given."""
+"""One server of a run in a separate process, without the other processes, and publications for it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Starts runs as a user does, and reads what they leave behind."""
+"""Starts runs as a user does, and reads their files."""
 
 import json
 import os

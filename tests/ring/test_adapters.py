@@ -1,4 +1,4 @@
-"""Reinforcement learning of an adapter: servers keep the model, and only the adapter travels, version by version."""
+"""Reinforcement learning of an adapter: servers keep the model, and only the adapter is sent."""
 
 from pathlib import Path
 

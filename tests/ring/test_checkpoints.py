@@ -1,5 +1,4 @@
-"""A run that was killed and gone on with by its command is the run that was not: bit for bit, or with another number of
-ranks to rounding."""
+"""A killed and resumed run equals an uninterrupted one: bit for bit, or to rounding with other ranks."""
 
 import os
 import signal

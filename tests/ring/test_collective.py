@@ -1,4 +1,4 @@
-"""Weights that the trainer sends itself, to servers that are real processes, and in runs as a user starts them."""
+"""Weights broadcast by the trainer to real servers, alone and in whole runs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How a run is stopped: politely, at once, and by its scheduler."""
+"""Stopping a run: with a checkpoint, at once, and by its scheduler."""
 
 import os
 import signal

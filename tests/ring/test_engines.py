@@ -1,4 +1,4 @@
-"""The ring with servers of others, by the command line: it learns, and is as healthy as with our own server."""
+"""Whole runs with external engines learn like those with the embedded engine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What goes wrong in a user's own code, or around a run, ends in one clear message, or the run goes on."""
+"""Errors in user code or around a run end in one clear message, or the run continues."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a newcomer is promised, in full: each seed learns, and the model that they begin with can be made again."""
+"""The quickstart learns with every seed, and its start model can be reproduced."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs that measure by their command: the whole ring with `bench`, and a trainer by itself on random tokens."""
+"""Runs for measurement: `bench`, and a trainer alone on random tokens."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""A reward model that one run trained is the reward of another: each answer is worth its score, also when the server
-that gives them dies."""
+"""A trained reward model is the reward of another run, also when its server is killed."""
 
 import json
 import re

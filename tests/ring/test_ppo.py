@@ -1,4 +1,4 @@
-"""PPO by its command: a policy and a critic learn in one run, and both are in its checkpoints."""
+"""PPO runs: policy and critic learn, and both are in the checkpoints."""
 
 from pathlib import Path
 from typing import Any

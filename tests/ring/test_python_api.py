@@ -1,4 +1,4 @@
-"""`from areal_like import run` does what the command does, here with the file that README begins with."""
+"""`from areal_like import run` does the same as the command."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The short version of what a newcomer sees: one command, and the held-out score rises."""
+"""The quickstart: one command, and the held-out score rises."""
 
 import json
 import re

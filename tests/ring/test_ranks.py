@@ -1,4 +1,4 @@
-"""Two trainer ranks in the ring: they are started, share the work, and learn what one would."""
+"""Two trainer ranks in a run share the work and learn like one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Any process may be killed at any moment: the run ends with its full count of steps, and nothing is left running."""
+"""Any process may be killed at any time: the run completes all steps and leaves no process."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""A reward model by its command: the shipped file learns to tell right sums from wrong ones."""
+"""Reward model runs: the shipped file learns to rank correct sums higher."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,4 @@
-"""While a run goes on: nobody commands it who does not know its token or is of its past, nobody takes its name, and
-when its guardian is killed nothing of it stays."""
+"""A live run refuses calls without its token, old attempts and a second run of its name."""
 
 from collections.abc import Iterator
 from contextlib import closing

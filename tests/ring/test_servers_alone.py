@@ -1,4 +1,4 @@
-"""`serve` starts servers and nothing else, and a run of its own trains with them."""
+"""`serve` starts only servers, and a separate run trains with them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""No warning speaks in a healthy run: each shipped experiment, algorithm and command of README, cut to a few steps."""
+"""Healthy runs print no warning: each shipped experiment, algorithm and command of README, with few steps."""
 
 import re
 import shlex

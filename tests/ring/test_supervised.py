@@ -1,4 +1,4 @@
-"""Supervised training by its command: a trainer alone."""
+"""Supervised training runs: a trainer alone."""
 
 import pytest
 

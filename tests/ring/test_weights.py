@@ -1,4 +1,4 @@
-"""Weights that were damaged on their way are refused by name, wherever that happens; what was served before stays."""
+"""Damaged weights are refused by name, and the previous ones stay in use."""
 
 import json
 import os

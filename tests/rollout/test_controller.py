@@ -1,4 +1,4 @@
-"""The controller over real HTTP, with stand-ins for workers, servers and trainer."""
+"""The controller over real HTTP, with fake workers, servers and trainer."""
 
 import asyncio
 import json

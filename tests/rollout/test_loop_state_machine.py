@@ -1,4 +1,4 @@
-"""In any order of events: nothing is trained on too old or twice, nothing is lost, nothing hangs."""
+"""In any order of events no sample is too old, duplicated or lost, and nothing hangs."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""An update of the weights empties what an engine remembers of prompts: the calls that do it, and in which order."""
+"""A weight update resets the engine's prompt cache: which calls, in which order."""
 
 import asyncio
 from typing import Any

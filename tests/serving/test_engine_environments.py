@@ -1,4 +1,4 @@
-"""`make vllm-cpu` and `make sglang-cpu` make an environment once, and only one that is whole counts."""
+"""`make vllm-cpu` and `make sglang-cpu` create an environment once, and only a complete one is used."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Whatever is thrown at a route of a server or of the controller ends in an answer, and changes nothing for the run."""
+"""Hostile requests to servers and controller are answered and change nothing for the run."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""Who may generate: the run alone where it trains; under `serve` everybody who reaches it, or who has the key."""
+"""Who may generate: only the run during training; under `serve` clients with the key or on loopback."""
 
 import asyncio
 from pathlib import Path

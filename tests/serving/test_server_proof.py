@@ -1,4 +1,4 @@
-"""A server proves itself before it is sent the token: at the start, on every new connection, and to who attaches."""
+"""A server proves its identity before it gets the token: at the start, per connection, and when attached."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Texts that end answers are found by the token that completes them, wherever the tokens cut the text."""
+"""Stop texts are detected at the token that completes them, for any tokenization."""
 
 import random
 from collections.abc import Sequence

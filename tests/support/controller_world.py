@@ -1,4 +1,4 @@
-"""A controller with stand-in servers, worker and trainer, over real HTTP in one process and without models."""
+"""A controller with fake servers, worker and trainer, over real HTTP in one process and without models."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Weights on their way to a server of a test, as a trainer sends them: by a group of both, and as an adapter alone."""
+"""Sends weights to a server of a test as a trainer does: by broadcast, or as an adapter."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""All our losses on the same random tokens, for properties that all have."""
+"""All built-in losses on the same random tokens, for common properties."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Server processes for external engines, which are small programs or running servers of ours."""
+"""Server processes for external engines: small programs, or running servers of this package."""
 
 import json
 import os

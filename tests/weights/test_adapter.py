@@ -1,4 +1,4 @@
-"""An adapter as a version of the weights: a folder that peft reads, and that anybody can verify without torch."""
+"""Adapter publications: folders that peft reads, verified without torch."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Weights that are sent arrive bit by bit at all servers at once, or not at all; and nobody hangs."""
+"""Broadcast weights arrive bit-exact at all servers at once or not at all, and no process hangs."""
 
 import contextlib
 import errno

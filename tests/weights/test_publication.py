@@ -1,4 +1,4 @@
-"""What is published is what is loaded: every bit, verified, whole or not at all."""
+"""Published weights are loaded bit-exact and verified, complete or not at all."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Weights that are damaged, incomplete, of another model or out of turn are refused, in words that name the fault."""
+"""Weights that are damaged, incomplete, stale or of another model are refused with a message."""
 
 import json
 import subprocess

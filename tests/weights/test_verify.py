@@ -1,4 +1,4 @@
-"""Who has no torch can tell as well whether a publication may be served, in the same words."""
+"""Publications are verified without torch, with the same messages."""
 
 import subprocess
 import sys

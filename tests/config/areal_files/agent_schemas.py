@@ -1,4 +1,4 @@
-"""Schemas of a user for AReaL's agent examples: keys at the top, a section of their own, a section of ours."""
+"""User schemas of AReaL's agent examples: top-level keys, a new section, an extended section."""
 
 from dataclasses import dataclass, field
 

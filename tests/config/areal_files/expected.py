@@ -1,4 +1,4 @@
-"""What each of AReaL's files means: the class of its experiment, and a handful of values as they are once resolved."""
+"""Expected class and resolved values of each of AReaL's example files."""
 
 from typing import Any
 

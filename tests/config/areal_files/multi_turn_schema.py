@@ -1,4 +1,4 @@
-"""Schemas of a user: AReaL's multi-turn example, declared in the two ways that there are.
+"""User schemas of AReaL's multi-turn example, declared in both supported ways.
 
 python -m launcher --config multi_turn_math.yaml --schema tests.config.areal_files.multi_turn_schema:MultiTurnConfig
 """

@@ -1,4 +1,4 @@
-"""Servers that run already: what is checked of their addresses and their key before anything starts."""
+"""Attached servers: checks of addresses and keys before the start."""
 
 import pytest
 

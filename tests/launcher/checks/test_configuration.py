@@ -1,4 +1,4 @@
-"""What stands against a start, and what is only worth knowing."""
+"""Settings that prevent a start, and settings that give a warning."""
 
 import pytest
 

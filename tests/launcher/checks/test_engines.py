@@ -1,4 +1,4 @@
-"""Engines of others: which Python has them, in which version, and what a plan says of that."""
+"""External engines: which Python has them, in which version, and what the plan reports."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Training that would be wrong or teach nothing, and sizes that divide nothing: obstacles, never errors at loading."""
+"""Training settings that are wrong or cannot be divided are reported by the plan."""
 
 import pytest
 

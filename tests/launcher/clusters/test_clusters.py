@@ -1,4 +1,4 @@
-"""Slurm's batch script and what is asked of Ray."""
+"""The batch script for Slurm, and resource requests to Ray."""
 
 import shutil
 import subprocess

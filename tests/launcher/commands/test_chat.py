@@ -1,4 +1,4 @@
-"""Reading the checkpoints of a run that goes on and removes them: by `chat`, and by runs that begin with one."""
+"""Checkpoints are read while their run removes older ones: by `chat`, and by runs that load one."""
 
 import io
 import json

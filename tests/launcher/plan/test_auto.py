@@ -1,4 +1,4 @@
-"""What every `auto` becomes, and why."""
+"""The resolved value of every `auto`, with its reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The arithmetic of a step, in numbers and in words."""
+"""The numbers of a training step, as values and as text."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""`bench=true`: what it changes in a configuration, and the report of a measured run."""
+"""`bench=true`: changed settings, and the report of a measured run."""
 
 from pathlib import Path
 from typing import Any

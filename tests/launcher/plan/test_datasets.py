@@ -1,4 +1,4 @@
-"""Where rows are, before a run starts: every form that is read goes through, and what is not there is one message."""
+"""Datasets are found before the start: every supported form, and one message for each missing one."""
 
 import json
 from pathlib import Path

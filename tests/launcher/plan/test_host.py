@@ -1,4 +1,4 @@
-"""What is found out about the machine at hand, without a GPU: a library that answers like the driver's stands in."""
+"""Detection of this machine's GPUs and memory, with a fake driver library."""
 
 import shutil
 import subprocess

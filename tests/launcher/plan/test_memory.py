@@ -1,4 +1,4 @@
-"""Parameters, bytes of a trainer rank and of a server's cache, from a config.json alone."""
+"""Parameters and memory of trainer ranks and servers, computed from a config.json."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The plan as a whole: plain data that says everything, the same each time, and nothing is touched to get it."""
+"""The whole plan: plain data, deterministic, and without side effects."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which processes a run has, where each stands, and what it is given."""
+"""The processes of a run: their places, devices, variables and ports."""
 
 import pytest
 from hypothesis import given

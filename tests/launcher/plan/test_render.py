@@ -1,4 +1,4 @@
-"""The plan as text for a person."""
+"""The plan as text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A plan on one screen, and what of it a start says."""
+"""The plan on one screen, and the warnings printed at a start."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run whose reward is a model serves it: which folder, in which process, and what is refused before a start."""
+"""The server of a reward model: its folder, its process, and refusals before the start."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Which directory a run would use: found by looking, and never made."""
+"""The directory that a run would use, without creating it."""
 
 import json
 from pathlib import Path

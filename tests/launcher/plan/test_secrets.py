@@ -1,4 +1,4 @@
-"""No secret reaches a plan, wherever in a configuration it stands."""
+"""No plan contains a secret of the configuration."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The command lines of vLLM and SGLang: each key of the configuration and the flag that it becomes."""
+"""The command lines of vLLM and SGLang: the flag of each key."""
 
 from copy import deepcopy
 from dataclasses import replace

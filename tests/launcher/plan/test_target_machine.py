@@ -1,4 +1,4 @@
-"""Plans for machines that are described: `--for` and `--model-config`."""
+"""Plans for a described machine: `--for` and `--model-config`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A key that followed another one in a run does so again when the run is resumed with another value."""
+"""Keys that repeat another key follow it when a run is resumed with another value."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Parts of a run below other folders than its own: where they are made, and what stands against going on."""
+"""Parts of a run in other folders: creation, resuming and removal."""
 
 import errno
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run directory says of its run, who may have it, and how a run is found again."""
+"""Files of a run directory, the lock on it, and the registry of runs."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor

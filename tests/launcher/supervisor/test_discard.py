@@ -1,4 +1,4 @@
-"""A start that a process refuses before anything began leaves no run directory and no trial number behind."""
+"""A start that a process refuses leaves no run directory and no trial number."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What follows from the death of a process."""
+"""Restarts and recoveries after the exit of a process."""
 
 from launcher.supervisor.restart_policy import RestartPolicy
 

@@ -1,4 +1,4 @@
-"""Which checkpoint an attempt begins with, and from which step it counts."""
+"""The checkpoint and the step from which an attempt starts."""
 
 import json
 from pathlib import Path

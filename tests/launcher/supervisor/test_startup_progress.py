@@ -1,4 +1,4 @@
-"""Processes that are not ready are reported every half a minute; a usual start reports nothing."""
+"""Processes that are not ready are reported every half minute; a usual start reports nothing."""
 
 from areal_like.process.identity import Identity
 from launcher.supervisor.startup_progress import REPORT_INTERVAL_S, StartupProgress

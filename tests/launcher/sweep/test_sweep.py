@@ -1,4 +1,4 @@
-"""Sweeps: the points of Hydra's syntax, their check before anything starts, and real sweepers and launchers."""
+"""Sweeps: points of Hydra's syntax, checks before the start, real sweepers and launchers."""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""Sweeps over real experiments: composed strictly for each point, and through the real command line."""
+"""Sweeps over real experiments through the command line."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""What every engine promises to whoever asks it for answers: one suite, run against a real server of each."""
+"""The contract of every engine: one suite, run against a real server of each."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Other models and another precision on every engine, each with a server of its own: log-probabilities, and updates."""
+"""Other models and precisions on a real server of every engine: log-probabilities and updates."""
 
 import copy
 import functools

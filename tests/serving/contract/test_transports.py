@@ -1,4 +1,4 @@
-"""Weights that travel otherwise than by files, on every engine: sent by the trainer's group, or as an adapter alone."""
+"""Weights by broadcast or as an adapter, on every engine."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""New weights on every engine: they arrive whole or not at all, while answers are under way, and answers show it."""
+"""Weight updates on every engine: complete or refused, during generation."""
 
 import asyncio
 import json

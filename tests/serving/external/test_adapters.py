@@ -1,4 +1,4 @@
-"""Adapters for an engine of others that is paused, full, or knows one of that version already."""
+"""Adapters for an external engine that is paused, full, or has one of that version."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Servers that run already are detected, used like the run's own, and reported when they end."""
+"""Attached servers are detected, used like the run's own, and reported when they end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Public clients of an external engine: the run comes first, whatever they send and however slowly they read."""
+"""Public clients of an external engine never delay the run."""
 
 import asyncio
 import socket

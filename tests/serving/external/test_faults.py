@@ -1,4 +1,4 @@
-"""Engines that fail in the middle of an update: what is still served, what is said of it, what can be done again."""
+"""Engines that fail during an update: served version, messages and retries."""
 
 import asyncio
 from pathlib import Path

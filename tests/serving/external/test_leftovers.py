@@ -1,4 +1,4 @@
-"""An engine that runs on after a run: the next one finds it as if nobody had used it."""
+"""A run finds an attached engine without leftovers of the previous run."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is open to everybody is a list of paths, and no spelling of another path is taken for one of them."""
+"""Open routes are a list of paths, and no spelling of another path matches one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The engine's own interface for clients of others: what only asks is passed on, and nothing else can be reached."""
+"""The public proxy forwards client requests to the engine and no control route."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""New weights for an engine of others: what is refused before it, what is noticed after it, and who waits for it."""
+"""Weight updates of an external engine: checks before, verification after, waiting groups."""
 
 import asyncio
 from functools import partial

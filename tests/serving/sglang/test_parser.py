@@ -1,4 +1,4 @@
-"""What the installed SGLang's own parser says of the command lines that we build."""
+"""The installed SGLang's parser accepts our command lines."""
 
 import json
 import os

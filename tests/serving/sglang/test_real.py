@@ -1,4 +1,4 @@
-"""A real SGLang, run on this machine's CPU: its guard, and what it generates."""
+"""A real SGLang on a CPU: token guard and generation."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Where weights for SGLang are received: folders that are the receiver's own, and that nobody's death leaves behind."""
+"""The weight receiver of SGLang: private folders, removed after a kill."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""SGLang's command line, its guard and its requests, as far as they can be seen without SGLang."""
+"""SGLang's command line, token guard and requests, without SGLang."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""New weights for a real SGLang, run on this machine's CPU: from files, sent, and as adapters."""
+"""Weight updates of a real SGLang on a CPU: from files, by broadcast, and as adapters."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""How vLLM is found and started, without a vLLM."""
+"""Finding and starting vLLM, without a vLLM."""
 
 import os
 import subprocess
