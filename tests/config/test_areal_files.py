@@ -1,6 +1,6 @@
 """AReaL's example files load unchanged, with the expected values and the problems that prevent a start here.
 
-The files under `areal_files/` have the shape of AReaL's own: every section repeats the names, shared values are repeated by references.
+The files under `areal_files/` are like those of AReaL: every section repeats the names, values use references.
 """
 
 import contextlib
