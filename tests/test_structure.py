@@ -26,9 +26,7 @@ ROWS = (
     ("areal_like.algorithms", "areal_like.models"),
 )
 UPWARD: set[tuple[str, str]] = set()
-CIRCLES = {
-    tuple(f"areal_like.rollout.{name}" for name in ("async_order", "loop", "outcomes", "sync_order")),
-}
+CIRCLES: set[tuple[str, ...]] = set()
 ENGINES = re.compile(r"vllm|sglang", re.IGNORECASE)
 OWN_ROOMS = ("areal_like/serving/vllm/", "areal_like/serving/sglang/", "areal_like/config/sections/engines/")
 # Files outside of an engine's own rooms whose code names it.

@@ -12,6 +12,7 @@ from areal_like.observe.metrics import ERROR_ROWS
 from areal_like.observe.reading import DUE
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.seeds import derive_seed
+from areal_like.rollout.decisions import Accept, Drop, Fail, Requeue
 from areal_like.rollout.groups import Group
 from areal_like.rollout.settings import RolloutSettings, RunLength
 from areal_like.rollout.step_metrics import evaluation_metrics, is_score
@@ -42,24 +43,24 @@ class Evaluation:
         """At most `count` groups."""
         return [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
 
-    def put_back(self, group: Group) -> None:
-        self.waiting.append(group)
-
-    def finish(self, group: Group) -> None:
-        self.open -= 1
-        if group.number < MAX_SHOWN_ROWS:
-            self.shown.append(replace(group))
-        self.facts += group.facts
-        group.forget_results()
-
-    def fail(self, group: Group) -> None:
-        self.open -= 1
-        self.failed.append(group)
-
-    def reject(self) -> None:
-        """The workflow returned None for the row."""
-        self.open -= 1
-        self.num_rejected += 1
+    def apply(self, decision: Accept | Drop | Requeue | Fail) -> None:
+        group = decision.group
+        match decision:
+            case Accept(_, result):
+                self.open -= 1
+                self.facts += result.facts
+                if group.number < MAX_SHOWN_ROWS:
+                    self.shown.append(replace(group, facts=result.facts, blob=result.blob))
+            case Drop():
+                self.open -= 1
+                self.num_rejected += 1
+            case Requeue(_, _, failure):
+                group.count_failure(failure)
+                self.waiting.append(group)
+            case Fail(_, result):
+                self.open -= 1
+                group.count_failure(result)
+                self.failed.append(group)
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -93,6 +94,27 @@ class Evaluation:
             ERROR_ROWS: error_rows,
             **means,
         }
+
+    def record(self) -> dict[str, Any]:
+        """For the ledger."""
+        return {
+            "version": self.version,
+            "rows": self.num_rows,
+            "failed": len(self.failed),
+            "rejected": self.num_rejected,
+            "answers": len(self.facts),
+            "versions": list(self.versions),
+        }
+
+    @property
+    def failure(self) -> str:
+        """The reason why the run cannot continue after it."""
+        if len(self.failed) < self.num_rows:
+            return ""
+        return (
+            f"valid_dataset: not one of {self.num_rows} rows could be evaluated for version {self.version}; the first "
+            f"error was: {self.failed[0].error}"
+        )
 
 
 class Evaluations:
@@ -141,34 +163,43 @@ class Evaluations:
         if self._timer is not None and (self._timer.is_due(step) or last):
             self.due = step
 
-    def begin(self, version: int) -> Evaluation | None:
-        """The running evaluation, or the one that is due when `version` is served."""
-        if self.current is None and self.due is not None and version >= self.due:
-            groups = [
-                Group(
-                    number=number,
-                    row=row,
-                    seed=derive_seed(self._settings.sampling_seed, "evaluation", row),
-                    n=self._settings.evaluation_samples,
-                    evaluation=self.due,
-                )
-                for number, row in enumerate(self._rows)
-            ]
-            self.current, self.due = Evaluation(self.due, groups), None
-        return self.current
+    def startable(self, version: int) -> int:
+        """How many groups may start while `version` is served: of the running evaluation, or of the one that is due."""
+        limit, current = self._settings.evaluation_concurrent, self.current
+        if current is not None:
+            return max(0, min(limit - current.num_running, len(current.waiting)))
+        return min(limit, len(self._rows)) if self.due is not None and version >= self.due else 0
+
+    def take(self, count: int) -> list[Group]:
+        """At most `count` groups of the running evaluation, or of the one that is due, which begins."""
+        if self.current is None:
+            assert self.due is not None
+            self.current, self.due = self._begin(self.due), None
+        return self.current.take(count)
+
+    def _begin(self, version: int) -> Evaluation:
+        groups = [
+            Group(
+                number=number,
+                row=row,
+                seed=derive_seed(self._settings.sampling_seed, "evaluation", row),
+                n=self._settings.evaluation_samples,
+                evaluation=version,
+            )
+            for number, row in enumerate(self._rows)
+        ]
+        return Evaluation(version, groups)
 
     def of(self, group: Group) -> Evaluation | None:
         """The evaluation of a group; None if it was cancelled."""
         current = self.current
         return current if current is not None and current.version == group.evaluation else None
 
-    def close(self) -> Evaluation:
-        """Removes and returns the running evaluation, which is complete."""
-        current = self.current
-        assert current is not None
-        assert current.open == 0
+    def close(self) -> None:
+        """The running evaluation is complete."""
+        assert self.current is not None
+        assert self.current.open == 0
         self.current = None
-        return current
 
     def clear(self) -> None:
         self.due = self.current = None

@@ -1,7 +1,7 @@
 """Groups, their leases to workers, and the results."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,7 @@ class Group:
 
     @property
     def oldest_version(self) -> int:
-        return int(min(fact["version_min"] for fact in self.facts))
+        return oldest_version(self.facts)
 
     @property
     def num_tokens(self) -> int:
@@ -47,12 +47,38 @@ class Group:
 
     @property
     def has_spread(self) -> bool:
-        """Whether its rewards differ, so that it gives a gradient. True for a single sample."""
-        first = self.facts[0]["reward"]
-        return len(self.facts) == 1 or any(fact["reward"] != first for fact in self.facts)
+        return has_spread(self.facts)
+
+    def record(self, row_hash: str) -> dict[str, Any]:
+        """For the ledger."""
+        return {
+            "group": self.number,
+            "row": self.row,
+            "row_hash": row_hash,
+            "prompt_hash": self.facts[0].get("prompt_hash", ""),
+            "versions": [self.oldest_version, max(fact["version_max"] for fact in self.facts)],
+            "rewards": [fact["reward"] for fact in self.facts],
+            "lengths": [fact["length"] for fact in self.facts],
+        }
+
+    def count_failure(self, failure: "Result | None") -> None:
+        if failure is not None:
+            self.failures += 1
+            self.error = self.error or failure.error
 
     def forget_results(self) -> None:
         self.facts, self.blob = [], b""
+
+
+def oldest_version(facts: Sequence[dict[str, Any]]) -> int:
+    """Of the weights that generated the samples."""
+    return int(min(fact["version_min"] for fact in facts))
+
+
+def has_spread(facts: Sequence[dict[str, Any]]) -> bool:
+    """Whether the rewards of a group differ, so that it gives a gradient. True for a single sample."""
+    first = facts[0]["reward"]
+    return len(facts) == 1 or any(fact["reward"] != first for fact in facts)
 
 
 @dataclass(frozen=True)
@@ -112,6 +138,7 @@ class Leases:
         self._by_id: dict[str, Lease] = {}
         self._by_worker: dict[str, dict[str, Lease]] = {}
         self._deadlines: list[tuple[float, str]] = []
+        self._cancelled: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -135,6 +162,14 @@ class Leases:
 
     def of_worker(self, worker: str) -> list[Lease]:
         return list(self._by_worker.get(worker, {}).values())
+
+    def add_cancelled(self, worker: str, lease_id: str) -> None:
+        """The worker is to stop it."""
+        self._cancelled.setdefault(worker, []).append(lease_id)
+
+    def take_cancelled(self, worker: str) -> list[str]:
+        """Cancelled leases of the worker, each returned once."""
+        return self._cancelled.pop(worker, [])
 
     def overdue(self, now: float) -> list[Lease]:
         """Leases past their deadline, each returned once."""

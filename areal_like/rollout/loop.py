@@ -1,26 +1,29 @@
 """The rollout loop: which groups are generated next, and which a training step gets.
 
-Workers lease groups as far ahead as staleness allows; finished groups are accepted, dropped or generated again
-(`outcomes`); batch N is formed from the ready groups when it is first requested; an evaluation may follow a step. No
-input or output: the controller calls the methods and collects `events`, `reports`, `scores`, `warnings` and
-`failure`.
+Workers lease groups in the order of `async_order` or `sync_order`; `outcomes` decides which finished groups are
+accepted, dropped or generated again; batch N is formed from the ready groups when it is first requested; an evaluation
+may follow a step. The others only decide: all changes of the state are made here. No input or output: the controller
+calls the methods and collects `events`, `reports`, `scores`, `warnings` and `failure`.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from areal_like.rollout.async_order import AsyncOrder
 from areal_like.rollout.batches import Batches, RolloutBatch, with_spread
+from areal_like.rollout.decisions import Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
 from areal_like.rollout.evaluation import Evaluation, Evaluations
 from areal_like.rollout.gate import StalenessGate
 from areal_like.rollout.groups import Group, Lease, Leases, Result
-from areal_like.rollout.outcomes import STEP_COUNTS, Outcomes
+from areal_like.rollout.order import Order
+from areal_like.rollout.outcomes import Streaks, decide, is_stale
 from areal_like.rollout.queue import GroupQueue
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings, run_length
-from areal_like.rollout.step_metrics import agent_metrics, batch_metrics
+from areal_like.rollout.step_counts import StepCounts
+from areal_like.rollout.step_metrics import AgentMetrics, batch_metrics
 from areal_like.rollout.sync_order import SyncOrder
 
 
@@ -43,52 +46,73 @@ class RolloutLoop:
         self.gate = StalenessGate(settings.max_concurrent, settings.batch_size, settings.max_staleness, accepted)
         self.server_pool = server_pool
         self.leases = Leases()
-        self.outcomes = Outcomes(self)
         self.ready: dict[int, Group] = {}
         """Finished groups that are in no batch yet, by number."""
+        self.replaced_for_batch = 0
+        """Groups with equal rewards that were replaced since the last batch."""
+        self.counts = StepCounts()
         self.batches = Batches(start_step)
         self.evaluations = Evaluations(settings, valid_rows, self.length, now)
         if start_step == 0:
             self.evaluations.request(0)
-        self.order: SyncOrder | AsyncOrder = SyncOrder(self) if settings.synchronous else AsyncOrder(self)
+        self.order: Order = SyncOrder() if settings.synchronous else AsyncOrder()
         self.stopping = ""
-        """The reason why no further batch is formed."""
         self.failure = ""
-        """The reason why the run cannot continue."""
+        """The reasons why no further batch is formed, and why the run cannot continue."""
         self.events: list[dict[str, Any]] = []
         self.reports: list[tuple[int, dict[str, float]]] = []
         """(completed steps, metrics)."""
         self.scores: list[tuple[int, dict[str, float]]] = []
         """(oldest version that generated, metrics) of completed evaluations."""
         self.evaluated: list[Evaluation] = []
-        """Completed evaluations."""
         self.warnings: list[str] = []
-        """Messages for the log."""
-        self._missing_agent_stats: set[str] = set()
-        self._cancelled: dict[str, list[str]] = {}
+        self._streaks = Streaks(settings, self.length)
+        self._agent_metrics = AgentMetrics(settings.agent_stats)
+        self._step_start: tuple[int, int, list[Group]] | None = None
 
     # Workers.
 
     def lease(self, worker: str, want: int) -> list[Lease]:
         """At most `want` groups, as far as groups may start now."""
         leases: list[Lease] = []
-        while len(leases) < want and (start := self.order.next()) is not None:
-            group, server, slot = start
-            leases.append(self._lease(group, server, worker, slot))
+        while len(leases) < want and (start := self._next_start()) is not None:
+            leases.append(self._lease(start, worker))
         return leases
 
-    def _lease(self, group: Group, server: str, worker: str, slot: dict[str, Any] | None) -> Lease:
+    def _next_start(self) -> Start | None:
+        decision = None if self.stopping else self.order.next(self)
+        while isinstance(decision, Open):
+            self._open(decision)
+            decision = self.order.next(self)
+        return decision
+
+    def _open(self, batch: Open) -> None:
+        """Takes the groups of a synchronous batch."""
+        if batch.take == "evaluation":
+            groups = self.evaluations.take(batch.num_groups)
+        else:
+            step = self.batches.done_steps
+            if self.step_start(step) is None:
+                self._step_start = (step, self.queue.next_number, list(self.queue.again()))
+            groups = [self._next_group() for _ in range(batch.num_groups)]
+        self.order.opened(groups, self)
+
+    def _lease(self, start: Start, worker: str) -> Lease:
+        if isinstance(start.take, Group):
+            group = start.take
+        else:
+            group = self._next_group() if start.take == "training" else self.evaluations.take(1)[0]
         group.tries += 1
         sampling = self.settings.sampling if group.evaluation is None else self.settings.evaluation_sampling
         lease = Lease(
             id=f"{group.name}.{group.tries}",
             group=group,
             worker=worker,
-            server=server,
-            address=self.server_pool.servers[server].address,
+            server=start.server.name,
+            address=start.server.address,
             tokens=group.n * sampling["max_new_tokens"],
             deadline=self.now() + self.settings.lease_limit_s,
-            slot=slot,
+            slot=start.slot,
         )
         self.leases.open(lease)
         self.server_pool.reserve(lease)
@@ -107,12 +131,12 @@ class RolloutLoop:
         pending = settings.max_pending - len(self.ready) - gate.running
         return min(gate.capacity(self.server_pool.served_version, surplus), until_end, pending)
 
-    def next_group(self) -> Group:
+    def _next_group(self) -> Group:
         """Takes the next training group; it counts as running from now on."""
         group = self.queue.take()
         self.gate.start()
         if not group.tries:
-            epoch, row_hash = self.queue.row_order.epoch(group.number), self.row_hash(group.row)
+            epoch, row_hash = self.queue.row_order.epoch(group.number), self._row_hashes[group.row]
             self.record_event("submitted", group=group.number, row=group.row, row_hash=row_hash, epoch=epoch)
         return group
 
@@ -121,10 +145,10 @@ class RolloutLoop:
         for result in results:
             lease = self.leases.get(result.lease, worker)
             if lease is None:
-                self._cancelled.setdefault(worker, []).append(result.lease)
+                self.leases.add_cancelled(worker, result.lease)
             else:
                 self._close(lease)
-                self.order.finished(lease, result)
+                self._settle(self.order.finished(lease, result, self))
 
     def another_server(self, worker: str, lease_id: str, failed_address: str) -> str | None:
         """Replaces the server at `failed_address`, which does not answer: the new address, "" if the lease is
@@ -133,8 +157,7 @@ class RolloutLoop:
         if lease is None:
             return ""
         if self.settings.synchronous:
-            self._close(lease)
-            self.order.lost(lease, f"{lease.server} does not answer")
+            self._lose(lease, f"{lease.server} does not answer")
             return ""
         if lease.address != failed_address:
             return lease.address
@@ -146,24 +169,24 @@ class RolloutLoop:
         self.server_pool.reserve(lease)
         return server.address
 
-    def take_cancelled(self, worker: str) -> list[str]:
-        """Cancelled leases of the worker, each returned once."""
-        return self._cancelled.pop(worker, [])
-
     # Processes.
 
     def worker_started(self, worker: str) -> None:
         """Leases of its previous incarnation are lost."""
-        self._cancelled.pop(worker, None)
-        self.outcomes.worker_started(worker)
+        self.leases.take_cancelled(worker)
+        self.counts.worker_started(worker)
         for lease in self.leases.of_worker(worker):
-            if self.leases.get(lease.id, worker) is not None:
-                self._close(lease)
-                self.order.lost(lease, f"{worker} was started again")
+            if self.leases.get(lease.id, worker) is not None:  # a restart cancels leases
+                self._lose(lease, f"{worker} was started again")
+
+    def _lose(self, lease: Lease, why: str) -> None:
+        self._close(lease)
+        lease.group.losses += 1
+        self._settle(self.order.lost(lease, why))
 
     def server_gone(self, name: str) -> None:
         self.server_pool.remove(name)
-        self.order.server_gone(name)
+        self._settle(self.order.server_gone(name))
 
     def check_time(self) -> None:
         """Fails the leases that are past their deadline."""
@@ -172,16 +195,108 @@ class RolloutLoop:
             if self.leases.get(lease.id, lease.worker) is not None:
                 self.cancel(lease)
                 error = f"{lease.worker} had no result after {limit_s:g} s (rollout.request_timeout, reward.timeout_s)"
-                self.order.finished(lease, Result(lease.id, "failed", error=error, error_kind="server"))
+                result = Result(lease.id, "failed", error=error, error_kind="server")
+                self._settle(self.order.finished(lease, result, self))
 
     def cancel(self, lease: Lease) -> None:
         """A result of it will be ignored."""
         self._close(lease)
-        self._cancelled.setdefault(lease.worker, []).append(lease.id)
+        self.leases.add_cancelled(lease.worker, lease.id)
 
     def _close(self, lease: Lease) -> None:
         self.leases.close(lease)
         self.server_pool.release(lease)
+
+    # Outcomes.
+
+    def _settle(self, outcomes: Iterable[Finished | Decision]) -> None:
+        """One by one: a decision depends on those before it."""
+        for outcome in outcomes:
+            decision = decide(*outcome, self) if isinstance(outcome, Finished) else outcome
+            if isinstance(decision, Restart):
+                self._restart(decision)
+            elif decision.group.evaluation is None:
+                self._apply(decision)
+            elif (evaluation := self.evaluations.of(decision.group)) is not None:
+                self._apply_to_evaluation(decision, evaluation)
+
+    def _apply(self, decision: Accept | Drop | Requeue | Fail) -> None:
+        group = decision.group
+        match decision:
+            case Accept(_, result):
+                self._done(group, result)
+                self.gate.accept()
+                self.ready[group.number] = group
+            case Drop(_, result, reason):
+                if result.status == "done":
+                    self._done(group, result)
+                self.gate.release()
+                self._drop(group, reason)
+                self.replaced_for_batch += reason == "equal"
+                if reason == "rejected":
+                    self.failure = self._streaks.rejected() or self.failure
+            case Requeue(_, why, failure):
+                group.count_failure(failure)
+                self.gate.release()
+                self.queue.put_back(group)
+                self._record_requeued([group], why)
+            case Fail(_, result):
+                group.count_failure(result)
+                self.gate.release()
+                self.counts.add("failed")
+                kind = result.error_kind
+                self.record_event("failed", group=group.number, row=group.row, kind=kind, error=group.error)
+                self.failure = self._streaks.failed(group, kind) or self.failure
+
+    def _done(self, group: Group, result: Result) -> None:
+        self._streaks.done()
+        group.facts, group.blob = result.facts, result.blob
+        self.counts.add_timings(result.timings)
+        self.record_event("finished", **group.record(self._row_hashes[group.row]))
+
+    def _drop(self, group: Group, reason: str) -> None:
+        """Other groups take the place of groups that are dropped; a row of a stale group is generated again."""
+        group.forget_results()
+        self.counts.add("rejected" if reason == "rejected" else f"dropped_{reason}")
+        self.record_event("dropped", group=group.number, row=group.row, reason=reason)
+        if reason == "stale":
+            self.queue.put_back(group)
+            self._record_requeued([group], reason)
+
+    def drop_stale_groups(self) -> None:
+        """Drops the ready groups that are too old for all batches to come."""
+        for group in [group for group in self.ready.values() if is_stale(group.oldest_version, self)]:
+            del self.ready[group.number]
+            self.gate.drop()
+            self._drop(group, "stale")
+
+    def _record_requeued(self, groups: Sequence[Group], why: str) -> None:
+        numbers = [group.number for group in groups if group.evaluation is None]
+        if numbers:
+            self.counts.add("requeued", len(numbers))
+            self.record_event("requeued", groups=numbers, why=why)
+
+    def _restart(self, restart: Restart) -> None:
+        """All leases are of the synchronous batch that begins again."""
+        if restart.failure is not None:
+            restart.failure.group.count_failure(restart.failure.result)
+        for lease in self.leases:
+            self.cancel(lease)
+        self._record_requeued(restart.groups, restart.why)
+        self.failure = restart.ends_run or self.failure
+
+    def _apply_to_evaluation(self, decision: Accept | Drop | Requeue | Fail, evaluation: Evaluation) -> None:
+        evaluation.apply(decision)
+        if isinstance(decision, Fail):
+            group, version = decision.group, evaluation.version
+            self.record_event("evaluation_failed", version=version, row=group.row, error=group.error)
+        if evaluation.open == 0:
+            self.evaluations.close()
+            oldest, _ = evaluation.versions
+            self.scores.append((oldest, evaluation.metrics(self.settings.evaluation_max_failed_share)))
+            self.evaluated.append(evaluation)
+            self.record_event("evaluated", **evaluation.record())
+            self.failure = evaluation.failure or self.failure
 
     # Trainer.
 
@@ -201,18 +316,18 @@ class RolloutLoop:
 
     def _form(self, world: int) -> RolloutBatch:
         """Takes the ready groups in the order of submission."""
-        settings, outcomes = self.settings, self.outcomes
+        settings = self.settings
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: settings.batch_size]]
         kept = with_spread(groups) if settings.dynamic_sampling and not settings.refill else groups
         taken = set(kept)
         for group in groups:
-            if group not in taken:
-                outcomes.leave_out_equal(group)
+            if group not in taken:  # its place in the batch stays empty: the gate still counts it as accepted
+                self._drop(group, "equal")
         batch = self.batches.form(kept, world)
         self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
-        outcomes.counts |= {"running": self.gate.running, "ready": len(self.ready)}
-        outcomes.dropped_for_batch = 0
-        outcomes.drop_stale_groups()
+        self.counts.add_levels(running=self.gate.running, ready=len(self.ready))
+        self.replaced_for_batch = 0
+        self.drop_stale_groups()
         return batch
 
     def done(self, step: int) -> None:
@@ -221,26 +336,15 @@ class RolloutLoop:
         if batch is None:
             return
         self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
-        counts = {f"rollout/{name}": float(self.outcomes.counts[name]) for name in STEP_COUNTS}
-        statistics = {**batch_metrics(batch), **self._agent_metrics(batch)}
-        self.reports.append((step + 1, {**statistics, **counts, **self.outcomes.take_timings()}))
-        self.outcomes.counts.clear()
+        agents, warnings = self._agent_metrics.of(batch)
+        self.warnings += warnings
+        self.reports.append((step + 1, {**batch_metrics(batch), **agents, **self.counts.take()}))
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
 
-    def _agent_metrics(self, batch: RolloutBatch) -> dict[str, float]:
-        """Warns once of each name that no trajectory has."""
-        metrics = agent_metrics(batch, self.settings.agent_stats)
-        for name in self.settings.agent_stats:
-            if f"rollout/agent/{name}/mean" not in metrics and name not in self._missing_agent_stats:
-                self._missing_agent_stats.add(name)
-                self.warnings.append(
-                    f"actor.log_agent_stats_keys: no trajectory of batch {batch.step} has {name!r} in its metrics; it "
-                    "is logged only for batches that have it"
-                )
-        return metrics
-
-    def row_hash(self, row: int) -> str:
-        return self._row_hashes[row]
+    def step_start(self, step: int) -> tuple[int, list[Group]] | None:
+        """Next number and groups to be generated again when a synchronous step started; None if it has not."""
+        start = self._step_start
+        return start[1:] if start is not None and start[0] == step else None
 
     def record_event(self, event: str, **facts: Any) -> None:
         self.events.append({"event": event, **facts})

@@ -24,7 +24,7 @@ class ServerPool:
     def __init__(self, schedule_policy: str, max_concurrent: int) -> None:
         self.schedule_policy, self.max_concurrent = schedule_policy, max_concurrent
         self.servers: dict[str, PooledServer] = {}
-        self._turn = 0
+        self._turn = 1
 
     def add(self, name: str, address: str) -> None:
         self.servers[name] = PooledServer(name, address)
@@ -58,7 +58,6 @@ class ServerPool:
             return None
         if self.schedule_policy == "least_loaded":
             return min(free, key=lambda server: server.tokens)
-        self._turn += 1
         return free[self._turn % len(free)]
 
     def address(self, name: str) -> str:
@@ -67,6 +66,7 @@ class ServerPool:
         return server.address if server else ""
 
     def reserve(self, lease: Lease) -> None:
+        self._turn += 1
         self._count(lease, 1)
 
     def release(self, lease: Lease) -> None:

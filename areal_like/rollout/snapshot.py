@@ -22,7 +22,7 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
     again = [*loop.queue.again(), *(lease.group for lease in loop.leases if lease.group.evaluation is None)]
     next_number = loop.queue.next_number
     if loop.settings.synchronous:
-        next_number, again = loop.order.step_start(step) or (next_number, again)
+        next_number, again = loop.step_start(step) or (next_number, again)
         finished = []
     rows = loop.queue.row_order
     header = {
@@ -81,7 +81,7 @@ def restore(
     for group in finished:
         loop.ready[group.number] = group
         loop.gate.accept_finished()
-    loop.outcomes.drop_stale_groups()
+    loop.drop_stale_groups()
     if first_step == header["step"]:
         loop.evaluations.restore(header["evaluations"])
 

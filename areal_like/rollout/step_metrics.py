@@ -28,17 +28,30 @@ def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
     }
 
 
-def agent_metrics(batch: RolloutBatch, names: Iterable[str]) -> dict[str, float]:
-    """Statistics of these names in the `metrics` of trajectories, each over the trajectories that have it. Names that
-    none has are left out."""
-    statistics: dict[str, float] = {}
-    for name in names:
-        # A metric that is not a number reaches the controller as None.
-        recorded = (fact.get("metrics", {}).get(name) for group in batch.groups for fact in group.facts)
-        if values := [float(value) for value in recorded if value is not None]:
-            prefix = f"rollout/agent/{name}"
-            statistics |= {f"{prefix}/mean": _mean(values), f"{prefix}/min": min(values), f"{prefix}/max": max(values)}
-    return statistics
+class AgentMetrics:
+    """Statistics of these names in the `metrics` of trajectories, each over the trajectories that have it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._missing: set[str] = set()
+
+    def of(self, batch: RolloutBatch) -> tuple[dict[str, float], list[str]]:
+        """The metrics, without names that no trajectory has, and a warning at the first time that one is missing."""
+        metrics: dict[str, float] = {}
+        warnings = []
+        for name in self._names:
+            # A metric that is not a number reaches the controller as None.
+            recorded = (fact.get("metrics", {}).get(name) for group in batch.groups for fact in group.facts)
+            if values := [float(value) for value in recorded if value is not None]:
+                prefix = f"rollout/agent/{name}"
+                metrics |= {f"{prefix}/mean": _mean(values), f"{prefix}/min": min(values), f"{prefix}/max": max(values)}
+            elif name not in self._missing:
+                self._missing.add(name)
+                warnings.append(
+                    f"actor.log_agent_stats_keys: no trajectory of batch {batch.step} has {name!r} in its metrics; it "
+                    "is logged only for batches that have it"
+                )
+        return metrics, warnings
 
 
 def evaluation_metrics(facts: Facts) -> dict[str, float]:

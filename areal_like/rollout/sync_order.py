@@ -4,12 +4,13 @@ A synchronous batch starts when all servers have the version of the step, and it
 are finished. So neither timing nor the death of a process changes what is trained on.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+from areal_like.rollout.decisions import Decision, Finished, Open, Restart, Start
 from areal_like.rollout.groups import Group, Lease, Result
-
-if TYPE_CHECKING:
-    from areal_like.rollout.loop import RolloutLoop
+from areal_like.rollout.order import View
+from areal_like.rollout.outcomes import may_retry
 
 MAX_RESTARTS = 10
 
@@ -51,54 +52,67 @@ class SyncBatch:
 
 
 class SyncOrder:
-    def __init__(self, loop: "RolloutLoop") -> None:
-        self.loop = loop
+    def __init__(self) -> None:
         self.batch: SyncBatch | None = None
         self._abort_pending = self._aborting = False
         """Servers must stop what they generate for an older try before the next try starts."""
-        self._step_starts: dict[int, tuple[int, list[Group]]] = {}
-        """Step -> (next number, groups to be generated again) when its generation started."""
         self._phase, self._num_batches = "", 0
 
-    def next(self) -> tuple[Group, str, dict[str, Any]] | None:
-        """The next group, its server and its slot there."""
-        if self._abort_pending or self._aborting or self.loop.stopping:
+    def next(self, view: View) -> Start | Open | None:
+        """The next group of the open batch, on its server and in its slot there."""
+        step = view.batches.done_steps
+        if self._abort_pending or self._aborting or not _all_servers_have(step, view):
             return None
         if self.batch is None:
-            self.batch = self._open_batch()
-        if self.batch is None or not self.batch.waiting or not self._all_servers_have(self.loop.batches.done_steps):
+            return _next_batch(step, view)
+        if not self.batch.waiting:
             return None
         group = self.batch.waiting.pop()
-        server = self.loop.server_pool.ready[self.batch.server_of(group)]
-        return group, server.name, self.batch.slot_of(group)
+        return Start(group, view.server_pool.ready[self.batch.server_of(group)], self.batch.slot_of(group))
 
-    def _all_servers_have(self, version: int) -> bool:
-        ready = self.loop.server_pool.ready
-        return len(ready) == self.loop.settings.num_servers and all(server.version == version for server in ready)
-
-    def _open_batch(self) -> SyncBatch | None:
-        """The batch of the step whose weights are served; None until the previous step is done."""
-        loop, step = self.loop, self.loop.batches.done_steps
-        if not self._all_servers_have(step):
-            return None
-        evaluation = loop.evaluations.begin(step)
-        if evaluation is not None:
-            return self._make_batch(f"eval-{step}", evaluation.take(loop.settings.evaluation_concurrent))
-        if loop.batches.next_step != step or step >= loop.length.total_steps:
-            return None
-        if step not in self._step_starts:
-            self._step_starts = {step: (loop.queue.next_number, list(loop.queue.again()))}
-        count = loop.capacity()
-        return self._make_batch(str(step), [loop.next_group() for _ in range(count)]) if count > 0 else None
-
-    def _make_batch(self, phase: str, groups: list[Group]) -> SyncBatch:
+    def opened(self, groups: list[Group], view: View) -> None:
+        step = str(view.batches.done_steps)
+        phase = step if groups[0].evaluation is None else f"eval-{step}"
         self._num_batches = self._num_batches + 1 if phase == self._phase else 1
         self._phase = phase
         stem = phase if self._num_batches == 1 else f"{phase}w{self._num_batches}"
-        return SyncBatch(stem, groups, self.loop.settings.num_servers)
+        self.batch = SyncBatch(stem, groups, view.settings.num_servers)
+
+    def finished(self, lease: Lease, result: Result, view: View) -> Iterator[Finished | Decision]:
+        """The groups of a batch are decided on when all of them are finished."""
+        group, batch = lease.group, self.batch
+        assert batch is not None, "an open lease belongs to the open batch"
+        if result.status == "failed" and result.error_kind == "server" and may_retry(group, view.settings):
+            yield self._restart(batch, f"{group.name}: {result.error}", failure=Finished(group, result))
+            return
+        batch.results[group.number] = result
+        if batch.is_complete:
+            self.batch = None
+            for each in batch.groups:
+                yield Finished(each, batch.results[each.number])
+
+    def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
+        batch = self.batch
+        if batch is None or lease.group not in batch.groups:
+            return  # the batch was started again for another lease of the same worker
+        ends_run = ""
+        if batch.tries > MAX_RESTARTS:
+            ends_run = (
+                f"rollout: synchronous batch {batch.stem} was generated {batch.tries} times, and a process died each "
+                f"time, last: {why}; see the logs of episodes and servers"
+            )
+        yield self._restart(batch, why, ends_run=ends_run)
+
+    def server_gone(self, name: str) -> Iterator[Decision]:
+        if self.batch is not None:
+            yield self._restart(self.batch, f"{name} is gone")
+
+    def _restart(self, batch: SyncBatch, why: str, failure: Finished | None = None, ends_run: str = "") -> Restart:
+        batch.start_again()
+        self._abort_pending = True
+        return Restart(batch.groups, why, failure, ends_run)
 
     def begin_abort(self) -> bool:
-        """Whether the servers must abort all requests now; call `aborted` when they have."""
         if not self._abort_pending or self._aborting:
             return False
         self._abort_pending, self._aborting = False, True
@@ -107,44 +121,17 @@ class SyncOrder:
     def aborted(self) -> None:
         self._aborting = False
 
-    def step_start(self, step: int) -> tuple[int, list[Group]] | None:
-        """None if its generation has not started."""
-        return self._step_starts.get(step)
 
-    def finished(self, lease: Lease, result: Result) -> None:
-        group, batch, outcomes = lease.group, self.batch, self.loop.outcomes
-        assert batch is not None, "an open lease belongs to the open batch"
-        if result.status == "failed" and result.error_kind == "server" and outcomes.may_retry(group):
-            outcomes.count_failure(group, result)
-            self._generate_again(f"{group.name}: {result.error}")
-            return
-        batch.results[group.number] = result
-        if batch.is_complete:
-            self.batch = None
-            for each in batch.groups:
-                outcomes.handle(each, batch.results[each.number])
+def _all_servers_have(version: int, view: View) -> bool:
+    ready = view.server_pool.ready
+    return len(ready) == view.settings.num_servers and all(server.version == version for server in ready)
 
-    def lost(self, lease: Lease, why: str) -> None:
-        """Its worker died."""
-        batch = self.batch
-        if batch is None or lease.group not in batch.groups:
-            return  # the batch was started again for another lease of the same worker
-        if batch.tries > MAX_RESTARTS:
-            self.loop.failure = (
-                f"rollout: synchronous batch {batch.stem} was generated {batch.tries} times, and a process died each "
-                f"time, last: {why}; see the logs of episodes and servers"
-            )
-        self._generate_again(why)
 
-    def server_gone(self, name: str) -> None:
-        if self.batch is not None:
-            self._generate_again(f"{name} is gone")
-
-    def _generate_again(self, why: str) -> None:
-        batch = self.batch
-        assert batch is not None
-        for lease in self.loop.leases:
-            self.loop.cancel(lease)
-        batch.start_again()
-        self._abort_pending = True
-        self.loop.outcomes.requeued(batch.groups, why)
+def _next_batch(step: int, view: View) -> Open | None:
+    """The evaluation of the weights that are served, then the groups of their step; None until the previous step is
+    done."""
+    if (count := view.evaluations.startable(step)) > 0:
+        return Open("evaluation", count)
+    if view.batches.next_step != step or step >= view.length.total_steps or (count := view.capacity()) <= 0:
+        return None
+    return Open("training", count)

@@ -153,7 +153,7 @@ def state(world: World) -> dict[str, Any]:
             "gate": (loop.gate.accepted, loop.gate.running),
             "leases": sorted(lease.id for lease in loop.leases),
             "ready": sorted(loop.ready),
-            "counts": (dict(loop.outcomes.counts), repr(loop.outcomes._reward_counts), len(loop.outcomes._timings)),
+            "counts": repr(vars(loop.counts)),
             "steps": (loop.batches.next_step, loop.batches.done_steps, loop.queue.next_number),
             "rows left": loop.evaluations.rows_left,
         }

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from areal_like.rollout.decisions import Fail
 from areal_like.rollout.evaluation import Evaluation
-from areal_like.rollout.groups import Group, Lease
+from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.step_metrics import evaluation_metrics
 from tests.support.rollout_world import World, clock, facts, settings
 
@@ -191,11 +192,11 @@ def test_the_most_frequent_error_of_an_evaluation_is_kept():
 
 
 def test_of_equally_frequent_errors_that_of_the_first_row_is_kept():
-    groups = [Group(number, number, 0, 1, 0, error=error) for number, error in enumerate("abba")]
+    groups = [Group(number, number, 0, 1, 0) for number in range(4)]
     evaluation = Evaluation(0, groups)
     assert evaluation.most_frequent_error == ("", 0)
-    for group in groups[::-1]:
-        evaluation.fail(group)
+    for group, error in list(zip(groups, "abba", strict=True))[::-1]:
+        evaluation.apply(Fail(group, Result(group.name, "failed", error=error, error_kind="reward")))
     assert evaluation.most_frequent_error == ("a", 2)
 
 

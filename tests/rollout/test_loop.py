@@ -182,11 +182,11 @@ def test_a_worker_that_starts_again_has_lost_its_leases_and_others_get_them():
     again = world.lease(2, "episodes/1")
     assert [lease.id for lease in again] == ["0.2", "1.2"]
     world.finish(first[0])
-    assert world.loop.take_cancelled("episodes/0") == ["0.1"]
+    assert world.loop.leases.take_cancelled("episodes/0") == ["0.1"]
     assert not world.loop.ready
     world.finish(again[0])
     assert list(world.loop.ready) == [0]
-    assert world.loop.take_cancelled("episodes/0") == []
+    assert world.loop.leases.take_cancelled("episodes/0") == []
 
 
 def test_a_group_that_kills_every_worker_is_finally_dropped():
@@ -209,7 +209,7 @@ def test_a_lease_past_its_time_is_given_to_another():
     world.time = 10.0
     world.loop.check_time()
     world.after()
-    assert world.loop.take_cancelled("episodes/0") == [late.id]
+    assert world.loop.leases.take_cancelled("episodes/0") == [late.id]
     assert world.lease(1)[0].id == "0.2"
     assert "10 s (rollout.request_timeout, reward.timeout_s)" in world.events[-1]["why"]
 
@@ -220,7 +220,7 @@ def test_another_worker_s_lease_cannot_be_finished():
     lease = world.lease(1, "episodes/0")[0]
     world.loop.finish("episodes/1", [Result(lease.id, "rejected")])
     assert [held.id for held in world.loop.leases] == [lease.id]
-    assert world.loop.take_cancelled("episodes/1") == [lease.id]
+    assert world.loop.leases.take_cancelled("episodes/1") == [lease.id]
 
 
 def test_groups_go_to_servers_by_round_robin_or_least_loaded():
@@ -297,7 +297,7 @@ def test_each_step_has_metrics():
 def test_reward_failures_and_timings_of_groups_are_reported_with_the_step():
     world = World(settings(batch_size=2, max_concurrent=2))
     world.load()
-    count = world.loop.outcomes.count_rewards
+    count = world.loop.counts.add_rewards
     count("episodes/0", {"errors": 3, "timeouts": 1, "children_lost": 1})
     count("episodes/0", {"errors": 4, "timeouts": 1, "children_lost": 1})
     world.worker_restarts()

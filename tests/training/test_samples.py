@@ -10,9 +10,10 @@ from areal_like.observe.reading import read_lines
 from areal_like.observe.tracker_samples import Extras
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
+from areal_like.rollout.decisions import Accept
 from areal_like.rollout.evaluation import Evaluation
 from areal_like.rollout.evaluation_samples import EvaluationSamples
-from areal_like.rollout.groups import Group
+from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.trajectory import Trajectory, pack_group
 from tests.support.rollout_world import grpo
 
@@ -109,8 +110,8 @@ def test_an_evaluation_shows_the_same_few_rows_and_the_spread_of_all_scores(tmp_
     evaluation = Evaluation(20, groups)
     for number in (11, 3, *range(3), *range(4, 11)):
         group = groups[number]
-        group.facts, group.blob = pack_group([answer("15", "7+8=", float(number % 2), run, version=20 + number % 2)])
-        evaluation.finish(group)
+        facts, blob = pack_group([answer("15", "7+8=", float(number % 2), run, version=20 + number % 2)])
+        evaluation.apply(Accept(group, Result(group.name, "done", facts=facts, blob=blob)))
     EvaluationSamples(run, Identity("rollout", 0)).write(evaluation)
     (extras,) = written(run, "rollout-0")
     assert (extras.step, extras.purpose) == (20, "eval")

@@ -8,7 +8,7 @@ from areal_like.process.errors import HttpError
 from areal_like.process.frames import Frame
 from areal_like.process.http import body_field, body_int
 from areal_like.rollout.groups import Result
-from areal_like.rollout.outcomes import REWARD_COUNT_METRICS
+from areal_like.rollout.step_counts import REWARD_COUNT_METRICS
 from areal_like.rollout.trajectory import FINISHES
 
 DONE = "done"

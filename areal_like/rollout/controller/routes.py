@@ -77,10 +77,10 @@ class Routes:
     async def finish(self, request: web.Request) -> web.Response:
         worker, counts, results = request_bodies.finished(await read_frame(request))
         loop = self._loop
-        loop.outcomes.count_rewards(worker, counts)
+        loop.counts.add_rewards(worker, counts)
         loop.finish(worker, results)
         self._controller.loop_changed()
-        return json_response({"void": loop.take_cancelled(worker)})
+        return json_response({"void": loop.leases.take_cancelled(worker)})
 
     async def another_server(self, request: web.Request) -> web.Response:
         body = await read_json(request)

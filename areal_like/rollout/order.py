@@ -1,0 +1,47 @@
+"""The order of generation: what an order decides, and the state of the loop that decisions depend on."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from areal_like.rollout.batches import Batches
+from areal_like.rollout.decisions import Decision, Finished, Open, Start
+from areal_like.rollout.evaluation import Evaluations
+from areal_like.rollout.groups import Group, Lease, Result
+from areal_like.rollout.server_pool import ServerPool
+from areal_like.rollout.settings import RolloutSettings, RunLength
+
+
+class View(Protocol):
+    """The state of the loop, to be read."""
+
+    settings: RolloutSettings
+    length: RunLength
+    server_pool: ServerPool
+    batches: Batches
+    evaluations: Evaluations
+    replaced_for_batch: int
+    """Groups with equal rewards that were replaced since the last batch."""
+
+    def capacity(self) -> int:
+        """How many training groups may start now."""
+
+
+class Order(Protocol):
+    """Which group is generated next. An order keeps only whose turn it is, or the open batch."""
+
+    def next(self, view: View) -> Start | Open | None: ...
+
+    def opened(self, groups: list[Group], view: View) -> None:
+        """The loop has taken the groups of an `Open`."""
+
+    def finished(self, lease: Lease, result: Result, view: View) -> Iterator[Finished | Decision]: ...
+
+    def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
+        """Its worker died, or its server does not answer."""
+
+    def server_gone(self, name: str) -> Iterator[Decision]: ...
+
+    def begin_abort(self) -> bool:
+        """Whether the servers must abort all requests now; call `aborted` when they have."""
+
+    def aborted(self) -> None: ...

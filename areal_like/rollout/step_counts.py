@@ -1,0 +1,63 @@
+"""Counts and timings since the last step, for its metrics."""
+
+from collections import Counter
+
+REWARD_COUNT_METRICS = {
+    "errors": "reward_errors",
+    "timeouts": "reward_timeouts",
+    "children_lost": "reward_processes_lost",
+}
+"""Counter of a worker -> metric."""
+STEP_COUNTS = (
+    *("dropped_stale", "dropped_equal", "rejected", "failed", "requeued", "running", "ready"),
+    *REWARD_COUNT_METRICS.values(),
+)
+TIMING_METRICS = {
+    "total_s": "perf/episode_s",
+    "generate_s": "perf/episode_generate_s",
+    "reward_s": "perf/episode_reward_s",
+}
+"""Timing of a worker -> metric."""
+
+
+class StepCounts:
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._reward_counts: dict[str, dict[str, int]] = {}
+        """Latest counters of each worker; a worker counts from its start."""
+        self._timings: list[dict[str, float]] = []
+
+    def add(self, name: str, count: int = 1) -> None:
+        self._counts[name] += count
+
+    def add_levels(self, **levels: int) -> None:
+        """The highest level since the last step is reported."""
+        self._counts |= Counter(levels)
+
+    def add_rewards(self, worker: str, counts: dict[str, int]) -> None:
+        before = self._reward_counts.setdefault(worker, {})
+        for name, count in counts.items():
+            self._counts[REWARD_COUNT_METRICS[name]] += count - before.get(name, 0)
+        before.update(counts)
+
+    def worker_started(self, worker: str) -> None:
+        self._reward_counts.pop(worker, None)
+
+    def add_timings(self, timings: dict[str, float]) -> None:
+        self._timings.append(timings)
+
+    def take(self) -> dict[str, float]:
+        """Metrics of the counts, and means of the timings over the finished groups; both begin again."""
+        counts, timings = self._counts, self._timings
+        self._counts, self._timings = Counter(), []
+        means = {
+            metric: _mean(name, timings)
+            for name, metric in TIMING_METRICS.items()
+            if any(name in one for one in timings)
+        }
+        return {**{f"rollout/{name}": float(counts[name]) for name in STEP_COUNTS}, **means}
+
+
+def _mean(name: str, timings: list[dict[str, float]]) -> float:
+    """A timing is missing where a workflow never waited for it."""
+    return sum(one.get(name, 0.0) for one in timings) / len(timings)
