@@ -1,0 +1,84 @@
+"""Decisions about finished groups, without a loop."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from areal_like.rollout.decisions import Accept, Drop, Fail, Requeue
+from areal_like.rollout.groups import Group, Result
+from areal_like.rollout.outcomes import Streaks, decide
+
+
+def view(next_step: int = 0, replaced: int = 0, **changed: Any) -> Any:
+    values = {"request_retries": 2, "max_staleness": 1, "batch_size": 3, "dynamic_sampling": False, "refill": False}
+    return SimpleNamespace(
+        settings=SimpleNamespace(**{**values, **changed}),
+        batches=SimpleNamespace(next_step=next_step),
+        length=SimpleNamespace(rows_per_epoch=5),
+        replaced_for_batch=replaced,
+    )
+
+
+def group(**changed: Any) -> Group:
+    return Group(**{"number": 7, "row": 1, "seed": 0, "n": 2, **changed})
+
+
+def done(rewards: tuple[float, ...] = (0.0, 1.0), version: int = 4) -> Result:
+    facts = [{"reward": reward, "version_min": version, "version_max": version} for reward in rewards]
+    return Result("7.1", "done", facts=facts)
+
+
+FAILED = Result("7.1", "failed", error="boom", error_kind="reward")
+REJECTED = Result("7.1", "rejected")
+REFILL = {"dynamic_sampling": True, "refill": True}
+
+
+@pytest.mark.parametrize(
+    ("subject", "result", "state", "decision"),
+    [
+        (group(), done(), view(), Accept),
+        (group(), done(), view(next_step=5), Accept),
+        (group(), done(), view(next_step=6), Drop),
+        (group(evaluation=4), done(), view(next_step=6), Accept),
+        (group(), done((1.0, 1.0)), view(), Accept),
+        (group(), done((1.0, 1.0)), view(dynamic_sampling=True), Accept),
+        (group(), done((1.0, 1.0)), view(**REFILL), Drop),
+        (group(), done((1.0, 1.0)), view(replaced=4, **REFILL), Drop),
+        (group(), done((1.0, 1.0)), view(replaced=5, **REFILL), Accept),
+        (group(evaluation=4), done((1.0, 1.0)), view(**REFILL), Accept),
+        (group(), REJECTED, view(), Drop),
+        (group(evaluation=4), REJECTED, view(), Drop),
+        (group(failures=1), FAILED, view(), Requeue),
+        (group(failures=2), FAILED, view(), Fail),
+        (group(evaluation=4, failures=2), FAILED, view(), Fail),
+    ],
+)
+def test_each_result_has_its_decision(subject: Group, result: Result, state: Any, decision: type) -> None:
+    assert type(decide(subject, result, state)) is decision
+
+
+def test_a_decision_changes_neither_the_group_nor_the_state() -> None:
+    for result in (done(), FAILED, REJECTED):
+        subject, state = group(), view(**REFILL)
+        before = repr((subject, state))
+        decide(subject, result, state)
+        assert repr((subject, state)) == before
+
+
+def test_a_streak_of_failures_ends_the_run_with_the_first_error_and_a_success_ends_the_streak() -> None:
+    state = view()
+    streaks = Streaks(state.settings, state.length)
+    assert [streaks.failed(group(error=error, failures=3), "reward") for error in ("a", "b")] == ["", ""]
+    streaks.done()
+    assert [streaks.failed(group(error=error, failures=3), "reward") for error in ("c", "d")] == ["", ""]
+    assert streaks.failed(group(error="e", failures=3), "reward") == (
+        "reward.name: 3 groups in a row failed, each in 3 tries (rollout.request_retries); the first error was: c"
+    )
+
+
+def test_rejecting_an_epoch_of_rows_ends_the_run() -> None:
+    state = view()
+    streaks = Streaks(state.settings, state.length)
+    assert [streaks.rejected() for _ in range(4)] == [""] * 4
+    assert streaks.rejected().startswith("workflow.name: the workflow returned None for 5 rows in a row")
