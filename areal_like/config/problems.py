@@ -43,12 +43,15 @@ class ConfigError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        count = len(self.problems)
-        lines = [self.title] if self.title else []
-        lines += [problem.text() for problem in self.problems]
-        if count > 1:
-            lines.append(started_nothing_text(count))
-        return "\n".join(lines)
+        """Several problems end with their number."""
+        return self.refusal_text() if len(self.problems) > 1 else "\n".join(self._lines())
+
+    def refusal_text(self) -> str:
+        """The text of a refused start, which always ends with the number."""
+        return "\n".join([*self._lines(), started_nothing_text(len(self.problems))])
+
+    def _lines(self) -> list[str]:
+        return [*([self.title] if self.title else []), *(problem.text() for problem in self.problems)]
 
 
 def plural(number: int, noun: str, nouns: str = "") -> str:

@@ -34,5 +34,5 @@ def not_cached_message(name: str, revision: str | None, cache: Path, why: str) -
     """For a dataset that is not in the cache: the problem and the remedy."""
     which = name if revision is None else f"{name} at revision {revision}"
     command = f"python -m areal_like.models.fetch --dataset {name}" + (f" --revision {revision}" if revision else "")
-    hint = f"download it with `{command}` where there is a network, or set the path of a file or folder"
+    hint = f"download it with `{command}` on a machine with a network, or set the path of a file or folder"
     return f"{which} is not in the Hugging Face cache ({cache}), and {why}; {hint}"

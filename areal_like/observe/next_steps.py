@@ -23,9 +23,9 @@ def model_uses(run: Run, model: Path) -> list[tuple[str, str]]:
     if run.config.train_dataset.fake is not None:
         return []
     if isinstance(run.config, GRPOConfig | SFTConfig):
-        return [("try it", f"{PROGRAM} chat {name}")]
+        return [("chat", f"{PROGRAM} chat {name}")]
     return [
-        ("use it", f"{PROGRAM} --config grpo.yaml reward.name=model +reward.args.path={name}"),
+        ("use", f"{PROGRAM} --config grpo.yaml reward.name=model +reward.args.path={name}"),
         ("", f'transformers.AutoModelForSequenceClassification.from_pretrained("{shown_path(model)}")'),
     ]
 
@@ -45,7 +45,7 @@ def next_steps(run: Run, exit_code: int, steps: int) -> list[tuple[str, str]]:
     changes = _changes(run, steps)
     width = max(len(command) for command, _ in changes)
     lines = [*(f"{command:<{width}}   # {why}" for command, why in changes), OWN_TASK]
-    return [*rows, *zip(("change", *[""] * len(lines)), lines, strict=False)]
+    return [*rows, *zip(("next", *[""] * len(lines)), lines, strict=False)]
 
 
 def _changes(run: Run, steps: int) -> list[tuple[str, str]]:

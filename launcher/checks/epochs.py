@@ -1,8 +1,8 @@
-"""Warns where the data end before `total_train_steps`."""
+"""Counts the steps of `total_train_epochs`, and warns where they are fewer than `total_train_steps`."""
 
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.checks.user_code import BUILT_IN
 from areal_like.config.problems import plural
@@ -17,16 +17,33 @@ MAX_COUNTED_BYTES = 1 << 26
 """Larger files are not counted for a plan; the run warns once it has read them."""
 MIN_TASK_ROWS = 5000
 """Every built-in task has more training rows by default."""
+MAX_TASK_TOKENS = 32
+"""A row of a built-in task has fewer tokens by default."""
 
 
-def data_end_warning(loaded: "Loaded", host: HostInfo) -> str | None:
-    """The warning of a plan, where the rows can be counted cheaply."""
+class DataSteps(NamedTuple):
+    """The steps of all epochs. `at_least`: there may be more; `at_most`: rows that are too long may be dropped."""
+
+    steps: int
+    at_least: bool
+    at_most: bool
+
+
+def data_steps(loaded: "Loaded", host: HostInfo) -> DataSteps | None:
+    """None where the rows cannot be counted cheaply."""
     config = loaded.config
-    if not _has_step_goal(loaded) or (rows := _rows(loaded, host)) is None:
-        return None
     data = config.train_dataset
+    if config.bench or data.fake is not None or (counted := _rows(loaded, host)) is None:
+        return None
+    rows, at_least, longest = counted
+    at_most = data.max_length is not None and (longest is None or data.max_length < longest)
     steps = rows // data.batch_size if data.drop_last else ceil(rows / data.batch_size)
-    return data_end_text(loaded, steps * config.total_train_epochs) if steps else None
+    return DataSteps(steps * config.total_train_epochs, at_least, at_most) if steps else None
+
+
+def data_end_warning(loaded: "Loaded", data: DataSteps | None) -> str | None:
+    """The warning of a plan."""
+    return None if data is None or data.at_least else data_end_text(loaded, data.steps)
 
 
 def data_end_text(loaded: "Loaded", steps: int) -> str | None:
@@ -48,22 +65,25 @@ def _has_step_goal(loaded: "Loaded") -> bool:
     return config.train_dataset.fake is None and is_set_by_user(loaded, STEPS)
 
 
-def _rows(loaded: "Loaded", host: HostInfo) -> int | None:
+def _rows(loaded: "Loaded", host: HostInfo) -> tuple[int, bool, int | None] | None:
+    """The number of rows, whether there may be more, and how long a row is at most."""
     config = loaded.config
     environments, path = getattr(config, "environments", None), config.train_dataset.path
     if environments is not None and environments.train:
         return None
     name = config.task.name or path
     if name in BUILT_IN["task"] and path in ("", name):
-        needed = config.total_train_steps * config.train_dataset.batch_size / config.total_train_epochs
-        is_default = config.task.args in ({}, {"digits": 2})
-        return _rows_of_task(name) if is_default and needed > MIN_TASK_ROWS else None
+        if config.task.args not in ({}, {"digits": 2}):
+            return None
+        needed = (config.total_train_steps or 0) * config.train_dataset.batch_size / config.total_train_epochs
+        is_enough = 0 < needed <= MIN_TASK_ROWS
+        return (MIN_TASK_ROWS, True, MAX_TASK_TOKENS) if is_enough else (_rows_of_task(name), False, MAX_TASK_TOKENS)
     file = loaded.file.resolve().parent / Path(path).expanduser()
     file = file if file.is_file() else host.directory / Path(path).expanduser()
     if config.task.name or file.suffix != ".jsonl" or not file.is_file() or file.stat().st_size > MAX_COUNTED_BYTES:
         return None
     with file.open("rb") as lines:
-        return sum(1 for line in lines if line.strip())
+        return sum(1 for line in lines if line.strip()), False, None
 
 
 def _rows_of_task(name: str) -> int:

@@ -106,10 +106,10 @@ def _too_much(
     if cores > available and any(need.number > 1 for need in requirements):
         each = ", ".join(f"{need.cores:g} for each {need.what}" for need in requirements)
         reason = f"{_listed(requirements)} need {cores:g} cores ({each}), and {place} has {available}"
-        problems.append(PlanProblem(_sizes_key(config, placement), f"{reason}; take smaller sizes, {end}"))
+        problems.append(PlanProblem(_sizes_key(config, placement), f"{reason}; use smaller sizes, {end}"))
     if host.memory_bytes and size > host.memory_bytes:
         reason = f"{_listed(requirements)} need {size_text(size)} of memory before caches and activations"
-        remedy = f"take a smaller model or fewer processes, {end}"
+        remedy = f"use a smaller model or fewer processes, {end}"
         key = f"{_trained(config)}.path"
         problems.append(PlanProblem(key, f"{reason}, and {place} has {size_text(host.memory_bytes)}; {remedy}"))
     return problems

@@ -36,7 +36,7 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
     if total is not None and total < step and not config.recover.skip_progress:
         earlier = ", or resume from an earlier checkpoint with resume_step=" if config.resume is not None else ""
         reason = f"is {total}, and the checkpoint from which {run} resumes has {step} steps"
-        yield PlanProblem("total_train_steps", f"{reason}; set it to more than {step}{earlier}")
+        yield PlanProblem("total_train_steps", f"{reason}; it counts all steps, so set it to more than {step}{earlier}")
     before = run_config_values(run)
     for name, engine in trained_models(config):
         if engine.optimizer is None or name == "ref":

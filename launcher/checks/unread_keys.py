@@ -32,14 +32,14 @@ def unread_key_warnings(loaded: "Loaded", allocation: Allocation | None) -> Iter
     typed = [key for key in _of_other_engines(loaded, allocation) if loaded.origin(key).kind == OVERRIDE]
     if typed and allocation is not None and allocation.rollout is not None:
         have = "has" if len(typed) == 1 else "have"
-        yield f"{', '.join(typed)}: {have} no effect: {allocation.rollout.backend} is the engine that serves"
+        yield f"{', '.join(typed)}: {have} no effect: the inference engine is {allocation.rollout.backend}"
 
 
 def unread_file_values(loaded: "Loaded", allocation: Allocation | None) -> tuple[UnreadFileValue, ...]:
     """Keys in the body of the file, ordered by reason."""
     unread = [(key, why) for key, why in no_effect_problems(loaded.config) if _is_of_another_algorithm(loaded, key)]
     if allocation is not None and allocation.rollout is not None:
-        why = f"has no effect: {allocation.rollout.backend} is the engine that serves"
+        why = f"has no effect: the inference engine is {allocation.rollout.backend}"
         engines = _of_other_engines(loaded, allocation)
         unread += [(key, why) for key in engines if loaded.origin(key).kind == BODY]
     text = loaded.redactor.text

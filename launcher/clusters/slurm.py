@@ -25,8 +25,8 @@ SCRIPT_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", PROCESS, "RANK")
 """Variables that the script sets itself, as their values are known only inside the job."""
 
 PRELUDE = f"""
-# Five minutes before the end Slurm says TERM: the trainer finishes its step and writes a checkpoint, and its exit code
-# {STOPPED_EARLY} then means: put me back into the queue.
+# Slurm sends TERM five minutes before the time limit: the trainer finishes its step, writes a checkpoint and exits with
+# {STOPPED_EARLY}, after which the job is requeued.
 : "${{{TOKEN}:?is set by the process that submits this}}"
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export FIRST_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))

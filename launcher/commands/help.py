@@ -58,7 +58,7 @@ def usage_text() -> str:
         "  --config NAME          a path, a file here, or a shipped experiment, with or without .yaml (or NAME alone)",
         "  --dry-run[=full]       print the plan on one screen, or all of it (=json: as data); start nothing",
         "  --for gpus=8,cores=96,memory=1T[,gpu_memory=80G][,nodes=2]",
-        "                         with --dry-run: plan for such a machine instead of this one",
+        "                         with --dry-run: plan for a machine with these resources, not for this one",
         "  --model-config FILE    with --dry-run: the model's config.json (or its folder), for sizes and memory",
         "  --multirun, -m         one run per point of the sweeps in the overrides (Hydra's syntax)",
         "  --explain KEY          a key's value, where it was set, and which values it replaced",

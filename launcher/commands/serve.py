@@ -41,7 +41,7 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
         _check_key(loaded.config, variables)
         locked = lock_run(loaded, plan, run_id, replace, serves=True)
     except ConfigError as error:
-        write_line(error.text(), sys.stderr)
+        write_line(error.refusal_text(), sys.stderr)
         return BAD_CONFIGURATION
     except Failure as failure:
         write_line(str(failure), sys.stderr)
@@ -60,7 +60,7 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     if ending.message:
         write_line(remove_secrets(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
     if discard_unused_run(locked, ending):
-        write_line(f"nothing had begun: {locked.run.directory} is removed again", sys.stderr)
+        write_line(f"nothing had started; {locked.run.directory} was removed", sys.stderr)
     else:
         write_result(locked.run.directory, ending.outcome, ending.code, ending.message)
     if ending.outcome != "lost":
@@ -154,8 +154,8 @@ def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str
         lines += [f"train with them, with the same {variable} in the environment:", f"  {run_it} {given}{key}"]
     else:
         lines += [
-            f"no run can train with them: {variable} (rollout.api_key_var) was not set, so the key of their control",
-            "routes is unknown. Set one, here and where the run is started:",
+            f"no run can train with them, because {variable} (rollout.api_key_var) is not set.",
+            "Set it to the same value for the servers and for the run:",
             f"  export {variable}=...",
         ]
     return [*lines, "", "Ctrl-C stops them"]

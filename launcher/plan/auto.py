@@ -104,7 +104,7 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 def _backends(config: "BaseExperimentConfig", allocation: Allocation) -> Iterator[Resolved]:
     if config.allocation_mode.strip() in ("", "auto", "heuristic"):
-        yield Resolved("allocation_mode", _mode(allocation), "follows from the backends below")
+        yield Resolved("allocation_mode", _mode(allocation), "from the backends below")
     sections = {"rollout": getattr(config, "rollout", None)} | dict(trained_models(config))
     for name, section in sections.items():
         parallel = getattr(allocation, "actor" if name == "model" else name)

@@ -7,6 +7,7 @@ from areal_like.config.allocation.models import generates
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import plural
 from areal_like.observe.throughput import WARM_UP_STEPS
+from launcher.checks.epochs import DataSteps
 from launcher.plan.bench import BENCH_STEPS
 from launcher.plan.lengths import longest_sample
 from launcher.plan.plan import BatchPlan
@@ -15,19 +16,21 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 
-def plan_batch(config: "BaseExperimentConfig", allocation: Allocation | None) -> BatchPlan:
-    """All sizes of a step, as numbers and as text."""
+def plan_batch(
+    config: "BaseExperimentConfig", allocation: Allocation | None, data: DataSteps | None = None
+) -> BatchPlan:
+    """All sizes of a step, as numbers and as text. `data`: the steps of all epochs, where the rows are counted."""
     ranks = allocation.actor.data if allocation and allocation.actor else 1
     if generates(config):
-        return _rollout_batch(config, ranks)
-    return _dataset_batch(config, ranks)
+        return _rollout_batch(config, ranks, data)
+    return _dataset_batch(config, ranks, data)
 
 
 def staleness_bound(config: GRPOConfig) -> int:
     return config.rollout.max_head_offpolicyness if config.async_training else 0
 
 
-def _rollout_batch(config: GRPOConfig, ranks: int) -> BatchPlan:
+def _rollout_batch(config: GRPOConfig, ranks: int, data: DataSteps | None) -> BatchPlan:
     prompts, group = config.train_dataset.batch_size, config.gconfig.n_samples
     samples, updates = prompts * group, config.actor.ppo_n_minibatches
     bound = staleness_bound(config)
@@ -51,10 +54,10 @@ def _rollout_batch(config: GRPOConfig, ranks: int) -> BatchPlan:
         words=(),
     )
     sizes = [*_sizes(numbers), *_critic(config)]
-    return _with_words(numbers, [*sizes, *_tokens(numbers, "actor"), *_age(numbers), _end(config, numbers)])
+    return _with_words(numbers, [*sizes, *_tokens(numbers, "actor"), *_age(numbers), _end(config, numbers, data)])
 
 
-def _dataset_batch(config: "BaseExperimentConfig", ranks: int) -> BatchPlan:
+def _dataset_batch(config: "BaseExperimentConfig", ranks: int, data: DataSteps | None) -> BatchPlan:
     fake = config.train_dataset.fake
     rows = fake.batch_size if fake else config.train_dataset.batch_size
     per_row = 2 if config.train_dataset.type == "rw" else 1
@@ -85,7 +88,7 @@ def _dataset_batch(config: "BaseExperimentConfig", ranks: int) -> BatchPlan:
     steps = "one optimizer step" if updates == 1 else f"{updates} optimizer steps (actor.ppo_n_minibatches)"
     first = f"a step trains on {what} ({key}) in {steps}{_per_rank(rows * per_row, ranks)}"
     alone = ["the trainer runs alone: no servers, nothing is generated"] if name == "actor" else []
-    return _with_words(numbers, [first, *alone, *_tokens(numbers, name), _end(config, numbers)])
+    return _with_words(numbers, [first, *alone, *_tokens(numbers, name), _end(config, numbers, data)])
 
 
 def _with_words(numbers: BatchPlan, words: list[str]) -> BatchPlan:
@@ -101,10 +104,10 @@ def _sizes(batch: BatchPlan) -> list[str]:
     each = batch.samples_per_optimizer_step
     part = f"{each:.0f}" if each == int(each) else f"about {each:.1f}"
     if batch.optimizer_steps_per_step == 1:
-        return [samples, "it makes 1 optimizer step, on all of them (actor.ppo_n_minibatches)"]
+        return [samples, "a step makes 1 optimizer step, on all samples (actor.ppo_n_minibatches)"]
     made = f"{batch.optimizer_steps_per_step} optimizer steps"
     noun = "sample" if part == "1" else "samples"
-    return [samples, f"it makes {made}, each on {part} {noun} (actor.ppo_n_minibatches)"]
+    return [samples, f"a step makes {made}, each on {part} {noun} (actor.ppo_n_minibatches)"]
 
 
 def _critic(config: GRPOConfig) -> list[str]:
@@ -126,7 +129,7 @@ def _tokens(batch: BatchPlan, owner: str) -> list[str]:
     micro = f"a micro-batch holds at most {limit:,} tokens ({key})" if limit else f"a micro-batch has no limit ({key})"
     longest = batch.max_tokens_per_sample
     if longest is None:
-        return [f"{micro}; sequences are as long as the data has them (train_dataset.max_length)"]
+        return [f"{micro}; the length of a sequence has no limit (train_dataset.max_length)"]
     if batch.max_new_tokens is None:
         return [micro, f"a sequence has at most {longest:,} tokens, a step at most {batch.max_tokens_per_step:,}"]
     new = min(batch.max_new_tokens, longest)
@@ -157,17 +160,27 @@ def _total_steps(config: "BaseExperimentConfig", samples: int) -> int | None:
     return min(limits) if limits else None
 
 
-def _end(config: "BaseExperimentConfig", batch: BatchPlan) -> str:
-    epochs = plural(config.total_train_epochs, "epoch")
+def _end(config: "BaseExperimentConfig", batch: BatchPlan, data: DataSteps | None) -> str:
+    """Which of the ends comes first, in steps where the rows are counted."""
+    epochs = f"{plural(config.total_train_epochs, 'epoch')} of the data"
     if config.bench:
         measured = BENCH_STEPS - WARM_UP_STEPS
         return f"the run ends after {BENCH_STEPS} steps (bench): the first warms up, the other {measured} are measured"
     if batch.total_steps is None and config.train_dataset.fake:
-        return "the run has no end"
+        return "the run does not end until it is stopped"
+    by_data = f"the run ends after {epochs} (total_train_epochs)"
     if batch.total_steps is None:
-        return f"the run ends after {epochs} of the data (total_train_epochs)"
+        return by_data if data is None else f"{by_data}: {'at most ' * data.at_most}{plural(data.steps, 'step')}"
     key = "total_train_steps" if batch.total_steps == config.total_train_steps else "total_train_n_seqs"
+    if data is not None and data.steps < batch.total_steps and not data.at_least:
+        most = "at most " * data.at_most
+        return f"{by_data}: {most}{plural(data.steps, 'step')}, before the {batch.total_steps} of {key}"
     steps, samples = plural(batch.total_steps, "step"), batch.total_steps * batch.samples_per_step
     counted = "1 sample" if samples == 1 else f"{samples:,} samples"
-    data = "" if config.train_dataset.fake else f", or {epochs} of the data"
-    return f"the run ends after {steps} ({key}), {counted}{data}"
+    text = f"the run ends after {steps} ({key}), {counted}"
+    if config.train_dataset.fake:
+        return text
+    if data is None or data.steps < batch.total_steps:
+        return f"{text}, or after {epochs}, whichever comes first"
+    unless = ", unless train_dataset.max_length drops rows" * data.at_most
+    return f"{text}: before {epochs}, {'at least ' * data.at_least}{plural(data.steps, 'step')}{unless}"

@@ -12,7 +12,7 @@ from areal_like.config.sources.library import data_folder
 from launcher.checks.changed_values import changed_value_warnings
 from launcher.checks.configuration import configuration_problems
 from launcher.checks.engines import engine_info, engine_name
-from launcher.checks.epochs import data_end_warning
+from launcher.checks.epochs import data_end_warning, data_steps
 from launcher.checks.missing import missing_resources
 from launcher.checks.oversubscription import capacity_problems, capacity_warnings, node_capacity_problems
 from launcher.checks.resuming import kept_folder_warnings, moved_folder_problems, resume_problems
@@ -56,7 +56,8 @@ def build_plan(
     allocation, allocation_problems = allocate.allocate(config, host.machine, trains=not serves)
     auto = resolve_auto(config, allocation, host, directory)
     auto |= {each.key: each for each in (*resolved_models(loaded, host), *resolved_datasets(loaded, host))}
-    batch, memory = plan_batch(config, allocation), plan_memory(config, allocation, host)
+    data = None if serves else data_steps(loaded, host)
+    batch, memory = plan_batch(config, allocation, data), plan_memory(config, allocation, host)
     batch = batch._replace(words=()) if serves else batch
     argv = command_line(loaded, host, replace_existing, serves)
 
@@ -103,7 +104,7 @@ def build_plan(
     warnings += capacity_warnings(config, allocation, placement, memory, host)
     warnings += [f"{key}: {message}" for key, message in ignored_by_bench(loaded)]
     warnings += dataset_download_warnings(loaded, host)
-    warnings += filter(None, [None if serves else data_end_warning(loaded, host)])
+    warnings += filter(None, [data_end_warning(loaded, data)])
     if directory.state == "continues":
         warnings += kept_folder_warnings(config, Path(directory.path), host.directory)
     return Plan(

@@ -107,9 +107,9 @@ def missing_model_text(references: Sequence[ModelReference], host: HostInfo, why
     name, there = references[0].name, snapshots(references[0].name, host.hub)
     reason = f"{name} is neither a folder (as seen from {host.directory.absolute()}) nor in the Hugging Face cache"
     if there:
-        reason = f"of {name} only a part ({_missing_file(there[0], references)}) is in the Hugging Face cache"
+        reason = f"only a part of {name} is in the Hugging Face cache: {_missing_file(there[0], references)}"
     command = f"python -m areal_like.models.fetch {name}"
-    return f"{reason} ({host.hub}), and {why}; `{command}` brings it there where there is a network, or name a folder"
+    return f"{reason} ({host.hub}), and {why}; `{command}` downloads it on a machine with a network, or name a folder"
 
 
 def model_download_warnings(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[str]:
@@ -117,7 +117,7 @@ def model_download_warnings(config: "BaseExperimentConfig", host: HostInfo) -> I
     if host.is_here and not offline_model_problems(config, host):
         for references in missing_models(config, host):
             key, name = references[0].key, references[0].name
-            yield f"{key}: {name} is not in the Hugging Face cache ({host.hub}); it would be downloaded at the start"
+            yield f"{key}: {name} is not in the Hugging Face cache ({host.hub}); a start downloads it first"
 
 
 def _missing_file(snapshot: Path, references: Sequence[ModelReference]) -> str:

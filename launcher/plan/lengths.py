@@ -61,7 +61,7 @@ def answer_length_problems(
     positions = shape.max_positions if shape and not (content or {}).get("rope_scaling") else None
     answer = config.gconfig.max_new_tokens
     if context is not None and answer >= context:
-        place, hint = f"the server's {context} ({key})", f"take fewer, or raise {key}"
+        place, hint = f"the server's {context} ({key})", f"use fewer, or raise {key}"
     elif context is None and positions is not None and answer >= positions:
         place, hint = f"the {positions} positions of {config.actor.path}", "take fewer"
     else:

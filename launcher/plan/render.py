@@ -38,7 +38,7 @@ class _FullPage(PlanPage):
 
     def _would_start(self) -> str:
         if not self.plan.processes:
-            return "nothing: it is not decided what runs where"
+            return "nothing: there is no valid allocation"
         roles: dict[str, int] = {}
         for process in self.plan.processes:
             roles[process.role] = roles.get(process.role, 0) + 1

@@ -13,7 +13,7 @@ from launcher.plan.render_base import RED, YELLOW, PlanPage, value_text, wrapped
 from launcher.plan.render_processes import ranges
 
 SCREEN_LINES = 40
-MOST_PROBLEMS, MOST_WARNINGS, FEWEST_WORDS, FEWEST_SETTINGS = 8, 6, 2, 2
+MOST_PROBLEMS, MOST_WARNINGS, FEWEST_LINES, FEWEST_SETTINGS = 8, 6, 2, 2
 FULL_FLAG = "--dry-run=full"
 
 
@@ -53,7 +53,7 @@ class _BriefPage(PlanPage):
         items = [problem.text() for problem in problems[:MOST_PROBLEMS]]
         if rest := problems[MOST_PROBLEMS:]:
             keys = ", ".join(dict.fromkeys(problem.key for problem in rest))
-            items.append(f"and {len(rest)} more, of {keys}: {FULL_FLAG} has them")
+            items.append(f"and {len(rest)} more, of {keys}: {FULL_FLAG}")
         lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
         yield from self.section(f"cannot start here ({len(problems)})", lines, RED)
 
@@ -68,7 +68,7 @@ class _BriefPage(PlanPage):
     def _processes(self) -> Iterator[str]:
         count = len(self.plan.processes)
         if not count:
-            yield from self.section("processes", ["  none: it is not decided what runs where"])
+            yield from self.section("processes", ["  none: there is no valid allocation"])
             return
         rows = []
         for role, group in groupby(self.plan.processes, key=lambda process: process.role):
@@ -81,23 +81,35 @@ class _BriefPage(PlanPage):
         yield from self.section(title, self.table(rows, (24, 24)))
 
     def _step(self, max_lines: int) -> Iterator[str]:
-        """As many lines as fit beside problems and warnings."""
-        lines = [line for word in self.plan.batch.words for line in wrapped(word, self.width, "  - ", "    ")]
-        most = max(FEWEST_WORDS, max_lines - 2)
-        title = "a step" if len(lines) <= most else f"a step (in full: {FULL_FLAG})"
-        yield from self.section(title, lines[:most])
+        """As many items as fit beside problems and warnings; none is cut."""
+        words = self.plan.batch.words
+        shown = [wrapped(word, self.width, "  - ", "    ") for word in words]
+        most = max(FEWEST_LINES, max_lines - 2)
+        if sum(map(len, shown)) > most:
+            while len(shown) > 1 and sum(map(len, shown)) >= most:
+                shown.pop()
+            shown.append([f"  - and {len(words) - len(shown)} more: {FULL_FLAG}"])
+        yield from self.section("a step", [line for lines in shown for line in lines])
 
     def _set(self, max_lines: int) -> Iterator[str]:
         """Keys set by the command line, with the values they replace; then keys set by the file over its defaults."""
         typed = [f"{_pair(s)} ({_before(s)})" for s in self.plan.over_base if s.typed]
         written = [_pair(s) for s in self.plan.over_base if not s.typed]
-        parts = (("the command line", typed), (Path(self.plan.file or "the file").name, written))
-        items = [f"{place}: {', '.join(pairs)}" for place, pairs in parts if pairs]
-        lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
         most = max(FEWEST_SETTINGS, max_lines - 2)
-        if len(lines) > most:
-            lines = [*lines[: most - 1], f"    ... {len(typed) + len(written)} keys in all: {FULL_FLAG} has them"]
+        pairs = [("the command line", pair) for pair in typed]
+        pairs += [(Path(self.plan.file or "the file").name, pair) for pair in written]
+        lines, count = self._pair_lines(pairs), len(pairs)
+        while len(lines) > most and count > 1:
+            count -= 1
+            lines = [*self._pair_lines(pairs[:count]), f"  - and {len(pairs) - count} more: {FULL_FLAG}"]
         yield from self.section("set over the file's defaults", lines)
+
+    def _pair_lines(self, pairs: list[tuple[str, str]]) -> list[str]:
+        items = [
+            f"{place}: {', '.join(pair for _, pair in group)}"
+            for place, group in groupby(pairs, key=lambda pair: pair[0])
+        ]
+        return [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
 
     def _next(self) -> Iterator[str]:
         command = self.plan.command

@@ -81,13 +81,13 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
         reason = f"the run directory {path} exists; {remedy}"
         return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("trial_name", reason)]
     if steps:
-        reason = f"recover.mode={mode}: from step {steps[-1]}"
+        reason = f"resuming from step {steps[-1]} (recover.mode={mode})"
         return RunDirectory(str(path), trial, "continues", reason, steps[-1], last_attempt(path) + 1), []
     if mode == "auto":
-        reason = f"recover.mode=auto: {missing_link_targets(path) or 'no complete checkpoint, from the start'}"
+        reason = f"{missing_link_targets(path) or 'no complete checkpoint: from the beginning'} (recover.mode=auto)"
         return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
     remedy = "set recover.mode=auto to start from the beginning"
-    reason = f"resume must find a checkpoint in {path}, and {why_not_resumable(path)}; {remedy}"
+    reason = f"resume needs a checkpoint in {path}, and {why_not_resumable(path)}; {remedy}"
     return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("recover.mode", reason)]
 
 
@@ -116,7 +116,7 @@ def _resumed(
         reason = f"{path} has no complete checkpoint of step {resume_step}; it has those of steps {listed}"
         return RunDirectory(str(path), path.name, "exists", reason), [PlanProblem("resume_step", reason)]
     step = steps[-1] if resume_step is None or resume_step < 0 else resume_step
-    reason = f"resume={config.resume}: from step {step}"
+    reason = f"resuming from step {step} (resume={config.resume})"
     return RunDirectory(str(path), path.name, "continues", reason, step, last_attempt(path) + 1), []
 
 

@@ -61,7 +61,7 @@ def code_text(folders: list[Path]) -> str:
         seen.add(top)
         status, diff = _git(Path(top), "status", "--short"), _git(Path(top), "diff", "HEAD")
         if len(diff) > MAX_DIFF_CHARS:
-            diff = diff[:MAX_DIFF_CHARS] + "\n... the rest of the diff is left out\n"
+            diff = diff[:MAX_DIFF_CHARS] + "\n... the rest of the diff is omitted\n"
         parts.append("\n".join([f"{top} at {revision}", status, diff]))
     return "\n".join(parts)
 

@@ -40,8 +40,10 @@ def why_not_resumable(run_dir: Path, mode: str | None = None, bench: bool | None
         return "there is no checkpoint: a benchmark (bench=true) writes none"
     steps = complete_steps(run_dir)
     if mode == DISABLED:
-        state = f"the checkpoint of step {steps[-1]} has the model alone" if steps else "there is no checkpoint"
-        return f"{state}: recover.mode=disabled saves nothing to resume from, recover.mode=auto does"
+        if not steps:
+            return "there is no checkpoint, because recover.mode was disabled; recover.mode=auto saves one"
+        state = f"the checkpoint of step {steps[-1]} contains only the model, because recover.mode was disabled"
+        return f"{state}; recover.mode=auto saves what a run needs to resume"
     if not steps:
         return "there is no checkpoint to resume from"
     return f"there is no checkpoint to resume from: {resume_problem(step_folder(run_dir, steps[-1]))}"

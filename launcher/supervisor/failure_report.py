@@ -21,7 +21,7 @@ def failure_text(first: ProcessExit, others: Sequence[ProcessExit], run_dir: Pat
     lines += _end_of_log(first.child, run_dir, [] if has_note else first.last_lines)
     if others:
         failures = [f"{exited.name} ({exited.how}, {_place(exited.child, run_dir)})" for exited in others]
-        lines.append(f"  after it: {', '.join(failures)}")
+        lines.append(f"  then failed: {', '.join(failures)}")
     return "\n".join(lines)
 
 
@@ -38,7 +38,7 @@ def not_ready_text(missing: Sequence[ManagedProcess], limit_s: float, key: str, 
 def _end_of_log(child: ManagedProcess, run_dir: Path, lines: Sequence[str]) -> list[str]:
     place = _place(child, run_dir)
     if not lines:
-        return [f"  its log: {place}"]
+        return [f"  log: {place}"]
     return [f"  the end of {place}:", *(f"    {line}" for line in lines)]
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from areal_like.config.allocation.models import generates
 from areal_like.config.loaded import Loaded
-from areal_like.config.problems import ConfigError
+from areal_like.config.problems import ConfigError, plural
 from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets, scrub
 from areal_like.process.checkpoint_files import step_of
 from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
-from areal_like.process.run import Run
+from areal_like.process.run import Run, StartPoint
 from areal_like.process.run_links import key_of_path
 from launcher.agent.local import LocalAgent
 from launcher.checks.epochs import data_end_text
@@ -48,7 +48,7 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
         variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
         locked = lock_run(loaded, plan, run_id, replace)
     except ConfigError as error:
-        return _refused(error.text())
+        return _refused(error.refusal_text())
     except Failure as failure:
         return _refused(str(failure), FAILED)
     except OSError as error:
@@ -160,7 +160,7 @@ class _Launch:
         if recorder.ident is not None:  # not started where the processes could not be
             recorder.join(ENVIRONMENT_RECORD_TIMEOUT_S)
         if discard_unused_run(self.locked, ending):
-            write_line(f"nothing had begun: {self.run_.directory} is removed again", sys.stderr)
+            write_line(f"nothing had started; {self.run_.directory} was removed", sys.stderr)
         else:
             write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
         self.locked.names.clear()
@@ -176,9 +176,10 @@ class _Launch:
         if max(complete_steps(directory), default=0) > start.step or disk_is_full(directory):
             return
         if restore_configuration(directory, start.attempt):
-            kept = f"that of attempt {start.attempt} is kept as config.attempt-{start.attempt}.yaml"
+            last, failed = f"attempt {start.attempt - 1}", f"attempt {start.attempt}"
             self.say(
-                f"config.yaml is that of attempt {start.attempt - 1} again, so repeat the changes after resume=; {kept}"
+                f"config.yaml was restored to that of {last}; that of {failed} is config.attempt-{start.attempt}.yaml. "
+                "To resume with its changes, repeat them after resume="
             )
 
     def _phase(self, what: str, at: float) -> None:
@@ -198,12 +199,8 @@ class _Launch:
         name = f"{config.experiment_name}/{config.trial_name}"
         self.say(f"{name} in {self.run_.directory}")
         if start.attempt > 1:
-            place = "the start" if start.checkpoint is None else f"step {step_of(start.checkpoint.name)}"
-            self.say(f"  it goes on from {place} (attempt {start.attempt})")
-            total = self.plan.batch.total_steps
-            if total is not None and start.step >= total:
-                replace_existing = "" if self.loaded.config.resume else ", anew with --replace"  # which resume= refuses
-                self.say(f"  all of its {total} steps are done: more with total_train_steps=N{replace_existing}")
+            for line in continue_lines(start, self.plan.batch.total_steps, self.loaded.config.resume is not None):
+                self.say(f"  {line}")
         for message in self.locked.messages:
             self.say(f"  {message}")
 
@@ -230,6 +227,24 @@ class _Launch:
             write_line(ending.message, sys.stderr)
         else:
             write_line(text, sys.stderr if ending.code else sys.stdout)
+
+
+def continue_lines(start: StartPoint, total: int | None, resumes: bool) -> list[str]:
+    """Where a further attempt begins, and how many steps are done and follow. `resumes`: started with resume=."""
+    attempt = f"(attempt {start.attempt})"
+    if start.checkpoint is None:
+        return [f"starting from the beginning {attempt}"]
+    line = f"resuming from step {step_of(start.checkpoint.name)} {attempt}"
+    if total is None:
+        return [line]
+    if start.step < total:
+        return [
+            f"{line}: {start.step} of {plural(total, 'step')} {'is' if start.step == 1 else 'are'} done, "
+            f"{total - start.step} to go"
+        ]
+    replace = "" if resumes else ", --replace starts over"  # which resume= refuses
+    more = f"total_train_steps={2 * total} trains {total} more{replace}"
+    return [line, f"all {plural(total, 'step')} are done; {more}"]
 
 
 def wait_limits(run: Run) -> WaitLimits:

@@ -28,7 +28,7 @@ def roll_back(run: Run, attempt: int, began: int, at_most: int | None = None) ->
         if (why := resume_problem(candidate, with_hashes=True)) is None:
             checkpoint = candidate
             break
-        messages.append(f"not from step {step_of(candidate.name)}: {why}")
+        messages.append(f"the checkpoint of step {step_of(candidate.name)} is skipped: {why}")
     step = 0 if checkpoint is None else step_of(checkpoint.name) or 0
     if checkpoint is not None and run.config.recover.skip_progress and attempt_of(checkpoint) < began:
         step = 0

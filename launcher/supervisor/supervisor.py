@@ -202,10 +202,10 @@ class Supervisor:
         back = roll_back(self.run, self.attempt, self._first_attempt)
         self._rewind_metrics(back.step, last_attempt)
         self._steps_bytes = self._steps_file_bytes()
-        place = "the start: there is no checkpoint yet"
+        what = "starts from the beginning, as there is no checkpoint yet"
         if back.checkpoint is not None:
-            place = f"the checkpoint of step {step_of(back.checkpoint.name)}"
-        self._say(f"{why or headline(exited)}; attempt {self.attempt} goes on from {place}")
+            what = f"resumes from step {step_of(back.checkpoint.name)}"
+        self._say(f"{why or headline(exited)}; attempt {self.attempt} {what}")
         for message in back.messages:
             self._say(f"  {message}")
         for name in again:

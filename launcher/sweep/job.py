@@ -87,7 +87,7 @@ class SweepJob:
         record = JobRecord(self.sweep, number, trial, values)
         record.write(directory)
         if not self.quiet and not self.dry_run:  # of a dry run the table comes first
-            write_line(scrub(f"--- {trial}: {' '.join(settings.overrides.task) or 'as it is'}"), sys.stdout)
+            write_line(scrub(f"--- {trial}: {' '.join(settings.overrides.task) or 'no overrides'}"), sys.stdout)
         started = time.monotonic()
         with outside_hydra(self.argv), contextlib.chdir(self.cwd):
             ended = self._attempt(record, directory)

@@ -80,7 +80,7 @@ def closing_lines(rows: Sequence[JobRecord], plan: SweepPlan, code: int) -> list
         allowed = (
             "" if rate is None else f" (hydra.sweeper.max_failure_rate={rate}: the share of a batch that may fail)"
         )
-        lines.append(f"hydra/sweeper={plan.settings.sweeper} gave up after {len(rows)} points{allowed}")
+        lines.append(f"hydra/sweeper={plan.settings.sweeper} stopped after {len(rows)} points{allowed}")
     scores = [(row.objective, row) for row in rows if row.state == "done" and row.objective is not None]
     if plan.points.optimizing and scores:
         best = max if direction_of(options) == "maximize" else min

@@ -37,7 +37,7 @@ def sweep(
     try:
         plan = plan_sweep(request)
     except ConfigError as error:
-        print(error.text(), file=err)
+        print(error.text() if request.dry_run else error.refusal_text(), file=err)
         return 2
     points, settings = plan.points, plan.settings
     sample = points.sample(request.checked_at_most)

@@ -81,10 +81,10 @@ def test_a_successful_run_prints_its_score_model_and_next_steps(ended: Any) -> N
     assert len(summary["rewards"]) == 40 and summary["last"]["reward/mean"] == 0.9
     assert "done: 40 steps in 1:42\nheld-out score 0.45 -> 0.95; reward 0.53 -> 0.88\n" in text
     assert "model    runs/adding/r0001/checkpoints/step_000040" in text
-    assert "try it   python -m launcher chat runs/adding/r0001" in text
+    assert "chat     python -m launcher chat runs/adding/r0001" in text
     same = "python -m launcher --config grpo.yaml"
     task = "'task.args={digits: 2}'"
-    assert f"change   {same} {task} actor.lr=1e-4 " in text
+    assert f"next     {same} {task} actor.lr=1e-4 " in text
     assert f"{same} actor.lr=3e-4 {task} --multirun seed=1,2,3 " in text
     assert f"{same} actor.lr=3e-4 {task} max_head_offpolicyness=0 " in text
     assert "●" in text and max(len(line) for line in text.splitlines() if "│" in line) <= 80
@@ -126,7 +126,7 @@ def test_suggested_changes_keep_overrides_of_resumed_attempts(ended: Any) -> Non
     (run.folder / "command.txt").write_text(later.format(own, 4))
     text = run.finish()[1]
     same = "python -m launcher --config=sft.yaml"
-    assert f"change   {same} seed=5 total_train_steps=4 log.level=debug model.lr=7e-4 " in text
+    assert f"next     {same} seed=5 total_train_steps=4 log.level=debug model.lr=7e-4 " in text
     assert f"{same} seed=5 log.level=debug total_steps=8 " in text
 
 
@@ -136,8 +136,8 @@ def test_the_summary_of_every_kind_of_run_has_the_same_order(ended: Any, experim
     run.metrics(*({"step": step, "train/loss": 3.0 / step, "reward/mean": 0.5} for step in range(1, 5)))
     run.checkpoint(4)
     block = run.finish()[1].rpartition("\n\n")[2].splitlines()
-    use = "use it" if experiment == "reward_model" else "try it"
-    assert [line[:8].strip() for line in block if line[:8].strip()] == ["model", "curve", "metrics", use, "change"]
+    use = "use" if experiment == "reward_model" else "chat"
+    assert [line[:8].strip() for line in block if line[:8].strip()] == ["model", "curve", "metrics", use, "next"]
 
 
 def test_a_run_without_a_step_has_a_summary(ended: Any) -> None:
@@ -156,9 +156,9 @@ def test_supervised_learning_shows_losses_and_has_one_as_objective(ended: Any) -
     assert (summary["objective"], summary["objective_metric"], summary["score"]) == (0.4, "eval/loss", None)
     assert "held-out loss 0.4; loss 1.37 -> 0.387\n" in text
     same = "python -m launcher --config sft.yaml actor.lr=3e-4 'task.args={digits: 2}'"
-    assert f"change   {same} model.lr=7e-4 " in text and f"{same} total_steps=20 " in text
+    assert f"next     {same} model.lr=7e-4 " in text and f"{same} total_steps=20 " in text
     assert "model    runs/adding/r0001/checkpoints/step_000010  (a Hugging Face directory)\ncurve  " in text
-    assert "try it   python -m launcher chat runs/adding/r0001\nchange " in text
+    assert "chat     python -m launcher chat runs/adding/r0001\nnext " in text
 
 
 def test_a_model_trained_on_random_tokens_is_not_offered(ended: Any) -> None:
@@ -190,7 +190,7 @@ def test_a_reward_model_shows_its_accuracy_and_its_use(ended: Any) -> None:
     assert "held-out accuracy 0.93; accuracy 0.62 -> 0.82\n" in text
     lines = text.splitlines()
     assert "model    runs/adding/r0001/checkpoints/step_000010  (a Hugging Face directory)" in lines
-    reward = "use it   python -m launcher --config grpo.yaml reward.name=model +reward.args.path=runs/adding/r0001"
+    reward = "use      python -m launcher --config grpo.yaml reward.name=model +reward.args.path=runs/adding/r0001"
     code = lines[lines.index(reward) + 1]
     assert 'AutoModelForSequenceClassification.from_pretrained("runs/adding/r0001/checkpoints/step_000010")' in code
 
@@ -252,7 +252,7 @@ def test_a_missing_last_score_is_not_replaced_by_an_older_one(ended: Any) -> Non
     assert "eval/error" not in summary["last"], "a text is no metric"
     block = text.rpartition("\n\n")[2].splitlines()
     assert block[0].split() == ["logs", "runs/adding/r0001/logs/episodes-*.log"]
-    assert [line[:8].strip() for line in block if line[:8].strip()] == ["logs", "curve", "metrics", "change"]
+    assert [line[:8].strip() for line in block if line[:8].strip()] == ["logs", "curve", "metrics", "next"]
 
 
 def test_rejected_rows_alone_do_not_point_to_the_logs(ended: Any) -> None:

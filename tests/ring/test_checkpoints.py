@@ -56,7 +56,7 @@ def test_a_killed_run_resumes_past_a_damaged_checkpoint_and_an_epoch_end(whole, 
     ended = run(tmp_path, "resume=t", config=None)
     assert ended.code == 0, ended.text
     assert f"step_{newest:06}/model.safetensors has other content than was written" in ended.out
-    assert f"it goes on from step {newest - 2} (attempt 2)" in ended.out
+    assert f"resuming from step {newest - 2} (attempt 2)" in ended.out
     assert ended.metric("train/loss") == whole.metric("train/loss")
     assert all(torch.equal(tensor, weights(ended)[name]) for name, tensor in weights(whole).items())
 

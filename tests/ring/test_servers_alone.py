@@ -129,7 +129,7 @@ def is_server_of(path: Path, guardian: int, root: Path) -> bool:
 def test_servers_without_a_key_answer_and_refuse_control_routes(tmp_path):
     with serving(tmp_path, f"rollout.api_key_var={VARIABLE}") as servers:
         (address,) = servers.addresses()
-        assert f"no run can train with them: {VARIABLE}" in servers.text()
+        assert f"no run can train with them, because {VARIABLE}" in servers.text()
         assert "rollout.server_addresses=" not in servers.text()
         assert ask(address, "/v1/completions", PROMPT)[0] == 200
         for key in (None, "", "guess"):

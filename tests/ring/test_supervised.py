@@ -39,7 +39,7 @@ def test_a_run_limited_by_epochs_shows_progress_and_its_model(tmp_path):
     assert len(ended.metric("train/loss")) == 6 and "step 6/6" in ended.out
     lines = ended.out.splitlines()
     assert f"model    {ended.model().relative_to(tmp_path)}  (a Hugging Face directory)" in lines
-    assert f"try it   python -m launcher chat {ended.directory.relative_to(tmp_path)}" in lines
+    assert f"chat     python -m launcher chat {ended.directory.relative_to(tmp_path)}" in lines
     assert list((ended.directory / "tensorboard").glob("events.*"))
 
 
@@ -61,7 +61,7 @@ def test_a_run_with_parts_on_other_disks_is_resumed(tmp_path):
     assert "Qwen3" in read_checkpoint(first.directory, None, lambda it: (it / "config.json").read_text(), pytest.fail)
 
     again = run(tmp_path, "resume=t", "total_train_steps=3", config=None)
-    assert again.code == 0 and "it goes on from step 2 (attempt 2)" in again.out, again.text
+    assert again.code == 0 and "resuming from step 2 (attempt 2)" in again.out, again.text
     assert [path.name for path in (of["recover"] / "resume").iterdir()] == ["step_000003"]
     scores = read_lines(of["evaluator"] / "evaluations" / "evaluations.jsonl")
     assert [line["step"] for line in scores] == [1, 2, 3]

@@ -17,7 +17,7 @@ def needs(*overrides, cores, memory_gib=64, gpus=0, experiment="grpo", **rest):
 def test_eight_heavy_processes_on_two_cores_are_refused_with_the_arithmetic():
     assert needs(*FOURS, cores=2)["allocation_mode"] == (
         "4 vLLM servers and 4 trainer ranks need 6 cores (1 for each vLLM server, 0.5 for each trainer rank), and this "
-        f"machine has 2; take smaller sizes, or set {INSIST}"
+        f"machine has 2; use smaller sizes, or set {INSIST}"
     )
 
 

@@ -20,10 +20,10 @@ def test_keys_of_an_engine_that_does_not_run_are_one_warning():
     words = ("sglang.enable_nan_detection=true", "vllm.seed=3")
     plan = plan_of("grpo", *words, "rollout=embedded")
     (warning,) = [each for each in plan.warnings if each.startswith(("sglang.", "vllm."))]
-    assert warning == ("sglang.enable_nan_detection, vllm.seed: have no effect: embedded is the engine that serves")
+    assert warning == ("sglang.enable_nan_detection, vllm.seed: have no effect: the inference engine is embedded")
     assert not [each for each in plan_of("grpo", words[0], "rollout=sglang").warnings if each.startswith("sglang.")]
     (alone,) = [each for each in plan_of("grpo", words[0]).warnings if each.startswith("sglang.")]
-    assert alone == "sglang.enable_nan_detection: has no effect: embedded is the engine that serves"
+    assert alone == "sglang.enable_nan_detection: has no effect: the inference engine is embedded"
 
 
 def test_keys_without_effect_are_printed_at_a_start(monkeypatch, capsys):

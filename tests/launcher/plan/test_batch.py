@@ -159,6 +159,27 @@ def test_too_few_rows_for_the_steps_name_the_epochs_to_set():
     assert data_end_text(loaded("grpo", *few), 251) == messages and data_end_text(loaded("grpo", *few), 400) is None
 
 
+def end(*words, experiment="grpo"):
+    return plan_of(experiment, *words).batch.words[-1]
+
+
+def test_a_plan_says_in_steps_which_end_comes_first():
+    few = ("total_train_steps=400", "total_train_epochs=1", "train_dataset.batch_size=32")
+    data = "the run ends after 1 epoch of the data (total_train_epochs)"
+    assert end(*few) == f"{data}: 251 steps, before the 400 of total_train_steps"
+    assert end(*few, "total_train_steps=null") == f"{data}: 251 steps"
+    dropped = end(*few, "train_dataset.max_length=8")
+    assert dropped == f"{data}: at most 251 steps, before the 400 of total_train_steps", "max_length drops rows"
+    more = "the run ends after 400 steps (total_train_steps), 102,400 samples: before 2 epochs of the data, 502 steps"
+    assert end(*few, "total_train_epochs=2") == more
+    few = ("total_train_steps=9", *few[1:])
+    steps = "the run ends after 9 steps (total_train_steps), 2,304 samples"
+    assert end(*few) == f"{steps}: before 1 epoch of the data, at least 156 steps"
+    assert end(*few, "train_dataset.max_length=8").endswith(", unless train_dataset.max_length drops rows")
+    unknown = f"{steps}, or after 1 epoch of the data, whichever comes first"
+    assert end(*few, "+task.args.digits=3") == unknown, "the rows are not counted"
+
+
 def test_the_rows_of_a_file_are_counted(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"prompt": "a", "answer": "b"}\n' * 10)

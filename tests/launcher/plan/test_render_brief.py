@@ -9,7 +9,6 @@ import pytest
 from launcher.plan.plan import PlanProblem
 from launcher.plan.render import render
 from launcher.plan.render_brief import (
-    FEWEST_SETTINGS,
     MOST_PROBLEMS,
     MOST_WARNINGS,
     SCREEN_LINES,
@@ -35,7 +34,7 @@ def test_plans_of_shipped_experiments_fit_on_a_screen(experiment: str, gpus: int
     lines = render_brief(plan, width=100).splitlines()
     assert len(lines) <= SCREEN_LINES == 40
     assert all(len(line) <= 100 for line in lines if "python -m" not in line)
-    assert not any("..." in line or "in full" in line for line in lines), "all of it has room"
+    assert not any("..." in line or " more: --dry-run" in line for line in lines), "all of it has room"
     assert plan.warnings == () or gpus
 
 
@@ -74,8 +73,12 @@ def test_omitted_lines_are_counted_with_where_to_see_them() -> None:
     assert f"and {30 - MOST_PROBLEMS} more, of key{MOST_PROBLEMS:02}, " in text and "key29: --dry-run=full" in text
     assert "warnings (20)" in text and f"  - and {20 - MOST_WARNINGS} more: --dry-run=full\n" in text
     assert text.count("long") == 40 * MOST_WARNINGS, "a warning is wrapped, never cut"
-    assert "a step (in full: --dry-run=full)" in text
-    assert "keys in all: --dry-run=full has them" in text and FEWEST_SETTINGS >= 2
+    step, settings = (
+        text.split(f"\n{title}\n")[1].split("\n\n")[0] for title in ("a step", "set over the file's defaults")
+    )
+    assert step.splitlines()[-1] == f"  - and {len(plan.batch.words) - step.count('  - ') + 1} more: --dry-run=full"
+    written = len(plan.over_base) - settings.count("=") + settings.count("--dry-run=")
+    assert settings.splitlines()[-1] == f"  - and {written} more: --dry-run=full"
     assert all(f"key{number:02}: is wrong" in render(plan) for number in range(30))
 
 

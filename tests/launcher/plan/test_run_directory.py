@@ -88,10 +88,10 @@ def test_resuming_is_not_offered_without_a_checkpoint(tmp_path):
     (run / "config.yaml").write_text("recover: {mode: disabled}\n")
     _, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
     (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
-    assert "--replace" in reason and "resume=" not in reason and "recover.mode=disabled saves nothing" in reason
+    assert "--replace" in reason and "resume=" not in reason and "because recover.mode was disabled" in reason
     _, plan = directory_of(tmp_path, "resume=first")
     (reason,) = (result.reason for result in plan.cannot_start if result.key == "resume")
-    assert "recover.mode=disabled saves nothing to resume from, recover.mode=auto does" in reason
+    assert "because recover.mode was disabled; recover.mode=auto saves one" in reason
 
 
 def test_recover_resumes_from_the_newest_complete_checkpoint(tmp_path):

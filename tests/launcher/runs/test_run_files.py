@@ -191,9 +191,9 @@ def test_a_folder_that_cannot_be_written_is_one_message(tmp_path):
     (tmp_path / "runs").write_text("a file")
     ended = start_fake_run(tmp_path).wait()
     assert ended.code == 2
-    title, problem = ended.err.splitlines()
+    title, problem, count = ended.err.splitlines()
     assert title == "this run cannot start here:" and problem.startswith("cluster.fileroot "), ended.err
-    assert problem.endswith("/runs is a file; set another folder")
+    assert problem.endswith("/runs is a file; set another folder") and count == "1 problem; nothing was started."
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

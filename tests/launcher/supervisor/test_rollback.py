@@ -52,7 +52,11 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_used(tmp_path, damage):
 
     assert (back.step, begins(run)) == (4, (4, "checkpoints/step_000004"))
     messages = back.messages[0]
-    assert messages.startswith("not from step 6: ") and f"step_000006/{part}" in messages and message in messages
+    assert (
+        messages.startswith("the checkpoint of step 6 is skipped: ")
+        and f"step_000006/{part}" in messages
+        and message in messages
+    )
     assert (run.checkpoints / "before-attempt-2" / "step_000006").is_dir()
 
 

@@ -46,7 +46,7 @@ def test_a_killed_trainer_or_controller_costs_one_attempt_and_no_step(tmp_path):
     ended = start_fake_run(tmp_path, steps=30, faults=faults).wait()
     assert (ended.code, ended.steps()) == (0, list(range(1, 31))), ended
     assert ended.summary["attempts"] == 3
-    assert "attempt 2 goes on from the checkpoint of step 4" in ended.out
+    assert "attempt 2 resumes from step 4" in ended.out
     cut = [json.loads(line)["step"] for line in (ended.directory / "metrics.attempt-1.jsonl").read_text().splitlines()]
     assert cut == [5]
     for role in ("trainer", "rollout", "episodes"):
@@ -85,7 +85,7 @@ def test_a_configuration_error_found_late_leaves_no_trial(tmp_path):
     words = "task.name: mine.py has an error in line 3"
     ended = start_fake_run(tmp_path, faults={"episodes/0 1.1": {"do": f"refuse {words}"}}, step_s=30).wait()
     trial = tmp_path / "runs" / "grpo-addition" / "r0001"
-    assert (ended.code, ended.err) == (2, f"{words}\nnothing had begun: {trial} is removed again\n")
+    assert (ended.code, ended.err) == (2, f"{words}\nnothing had started; {trial} was removed\n")
     assert not trial.exists() and leftover_processes(tmp_path) == {}
 
 
@@ -124,7 +124,7 @@ def test_ctrl_c_once_writes_a_checkpoint_that_the_same_command_resumes(tmp_path)
     (ended.directory / "finished").unlink()
     again = start_fake_run(tmp_path, "trial_name=t", steps=done + 2).wait()
     assert (again.code, again.steps()) == (0, list(range(1, done + 3))), again
-    assert f"it goes on from step {done} (attempt 2)" in again.out
+    assert f"resuming from step {done} (attempt 2)" in again.out
     assert again.log("trainer-0.attempt-2.log")
 
 
@@ -158,14 +158,14 @@ def test_without_recovery_a_stop_names_what_is_saved_and_a_valid_command(tmp_pat
     os.killpg(run.process.pid, signal.SIGINT)
     ended = run.wait()
     step = ended.steps()[-1]
-    why = f"the checkpoint of step {step} has the model alone: recover.mode=disabled saves nothing to resume from"
+    why = f"the checkpoint of step {step} contains only the model, because recover.mode was disabled"
     assert ended.code == 130, ended
     assert "recover.mode=disabled saves nothing to resume from; press Ctrl-C again to end at once" in ended.out
-    assert f"{why}, recover.mode=auto does" in ended.err
+    assert f"{why}; recover.mode=auto saves what a run needs to resume" in ended.err
     assert "with a checkpoint" not in ended.out and "resume=" not in ended.err
     refused = start_fake_run(tmp_path, "resume=t").wait()
     assert refused.code == 2
-    assert refused.err.count("\nresume ") == 1 and len(refused.err.splitlines()) == 2, refused.err
+    assert refused.err.count("\nresume ") == 1 and len(refused.err.splitlines()) == 3, refused.err
     assert why in refused.err and f"actor.path={ended.directory}/checkpoints/step_{step:06d}" in refused.err
     again = start_fake_run(tmp_path, *words).wait()
     assert again.code == 2 and "resume=" not in again.err and "--replace" in again.err, again.err
@@ -270,7 +270,7 @@ def test_a_run_resumes_from_its_newest_sound_checkpoint_or_an_earlier_step(tmp_p
     (run.directory / "finished").unlink()
     again = start_fake_run(tmp_path, "trial_name=mine", steps=7).wait()
     assert (again.code, again.steps()) == (0, [1, 2, 3, 4, 5, 6, 7]), again
-    assert "not from step 6: step_000006" in again.out, "its content is not what was written"
+    assert "the checkpoint of step 6 is skipped: step_000006" in again.out, "its content is not what was written"
     assert "moved to checkpoints/before-attempt-2: step_000006" in again.out
 
     (run.directory / "finished").unlink()
