@@ -154,4 +154,4 @@ def _why_skipped(step: int, values: Mapping[str, float]) -> str:
 def _why_failed(step: int, values: Mapping[str, float]) -> str:
     count = values["rollout/failed"]
     groups = f"{count:g} group{'s' * (count != 1)}"
-    return f"{groups} failed in every attempt since the previous step and left out; see logs/episodes-*.log"
+    return f"{groups} left out since the previous step because every attempt failed; see logs/episodes-*.log"

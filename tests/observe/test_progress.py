@@ -340,8 +340,8 @@ def test_a_lasting_symptom_is_reported_once() -> None:
     ("values", "words"),
     [
         ({"train/skipped_updates": 1.0}, "not finite"),
-        ({"rollout/failed": 2.0}, "2 groups failed in every attempt since the previous step"),
-        ({"rollout/failed": 1.0}, "1 group failed"),
+        ({"rollout/failed": 2.0}, "2 groups left out since the previous step because every attempt failed"),
+        ({"rollout/failed": 1.0}, "1 group left out"),
     ],
 )
 def test_a_single_failure_is_reported_at_once(values: dict[str, float], words: str) -> None:
@@ -352,4 +352,4 @@ def test_a_single_failure_is_reported_at_once(values: dict[str, float], words: s
 def test_the_live_view_shows_the_diagnosis() -> None:
     out = io.StringIO()
     ProgressDisplay(10, diagnosis=RunDiagnosis(config()), stream=out).step(3, VALUES | {"rollout/failed": 1.0})
-    assert out.getvalue().splitlines()[1].startswith("step 3: 1 group failed in every attempt")
+    assert out.getvalue().splitlines()[1].startswith("step 3: 1 group left out")
