@@ -44,7 +44,7 @@ def flatten(
     buffer: FlatWeights | None = None,
     max_bucket_bytes: int = MAX_SENT_BYTES,
 ) -> FlatWeights:
-    """Copies tensors to the host, one bucket at a time. `room`: an unused version whose memory is reused."""
+    """Copies tensors to the host, one bucket at a time. `buffer`: an unused version whose memory is reused."""
     buckets, contents = [], []
     free = [] if buffer is None else list(buffer.contents)
     for number, bucket in enumerate(plan_buckets(require_unique_names(tensors), max_bucket_bytes)):

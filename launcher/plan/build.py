@@ -80,7 +80,7 @@ def build_plan(
     redacted = tuple(process.redacted(shown) for process in processes)
     cluster, cluster_problems = _cluster(config, redacted, placement, host, directory.path)
 
-    if config.resume is not None:  # a run that cannot be resumed is no lack of this machine
+    if config.resume is not None:  # a run that cannot be resumed does not depend on this machine
         missing, problems = [], list(directory_problems)
     else:
         missing, problems = list(directory_problems), []

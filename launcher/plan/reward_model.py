@@ -21,7 +21,8 @@ ARCHITECTURE = "ForSequenceClassification"
 
 
 class RewardModelSource(NamedTuple):
-    """`path`: the folder to load. `reason`: how the name of a run was resolved to it. `lack`: why it cannot be used."""
+    """`path`: the folder to load. `reason`: how the name of a run was resolved to it. `problem`: why it cannot be used,
+    or empty."""
 
     path: str
     reason: str = ""
