@@ -43,8 +43,8 @@ start() {{  # role, cores of a task, nodes of its tasks, command
 }}"""
 
 ENDING = f"""
-# srun answers TERM by killing its step, so scancel sends the signal to the tasks. The last role (the trainer) gets it
-# first, and alone: it needs the others to finish its step.
+# srun kills its step on TERM, so scancel sends the signal to the tasks. The last role (the trainer) gets it before the
+# others, which it needs to finish its step.
 step_of() {{
     squeue --steps --jobs="$SLURM_JOB_ID" --noheader --format='%i %j' | awk -v role="$1" '$2 == role {{print $1}}'
 }}

@@ -124,7 +124,9 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
             names = [gpu.name for gpu in host.gpus] or ["GPU"]
             value, reason = choose_attention(engine.dtype, names if allocation.num_gpus else [], host.packages)
             if not host.is_here and allocation.num_gpus:
-                reason = "torch's own: whether flash attention is installed on that machine is not known"
+                reason = (
+                    "torch's own attention, as it is not known whether flash attention is installed on that machine"
+                )
             yield Resolved(f"{name}.attn_impl", value, reason)
 
 

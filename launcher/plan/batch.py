@@ -87,7 +87,7 @@ def _dataset_batch(config: "BaseExperimentConfig", ranks: int, data: DataSteps |
     what = f"{counted} = {rows * 2} sequences" if per_row == 2 and not fake else counted
     steps = "one optimizer step" if updates == 1 else f"{updates} optimizer steps (actor.ppo_n_minibatches)"
     first = f"a step trains on {what} ({key}) in {steps}{_per_rank(rows * per_row, ranks)}"
-    alone = ["the trainer runs alone: no servers, nothing is generated"] if name == "actor" else []
+    alone = ["only the trainer runs: no servers, nothing is generated"] if name == "actor" else []
     return _with_words(numbers, [first, *alone, *_tokens(numbers, name), _end(config, numbers, data)])
 
 

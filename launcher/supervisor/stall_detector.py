@@ -77,7 +77,7 @@ class StallDetector:
             reasons = [
                 f"the newest log line, {now - line.time:.0f} s ago, by {line.name}: {line.text}" for line in lines[-1:]
             ]
-        return [f"no step for {still_s:.0f} s", *(f"  {text}" for text in reasons or ["the logs do not say why"])]
+        return [f"no step for {still_s:.0f} s", *(f"  {text}" for text in reasons or ["the logs give no reason"])]
 
 
 def log_lines(process: LoggedProcess) -> Iterator[LogLine]:

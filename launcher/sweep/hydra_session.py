@@ -130,7 +130,7 @@ def quoted(text: str) -> str:
 
 
 def run_multirun(root: HydraRoot, arguments: Sequence[str], task: Callable[[DictConfig], Any]) -> int:
-    """Runs the sweep in this process; returns Hydra's exit code, 1 where its sweeper gave up."""
+    """Runs the sweep in this process; returns Hydra's exit code, 1 where its sweeper stopped early."""
     compose_next(root)
     with outside_hydra([sys.argv[0], "--multirun", *arguments]):
         try:

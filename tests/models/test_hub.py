@@ -47,7 +47,7 @@ def test_a_name_becomes_the_snapshot_that_is_in_the_cache_for_all_roles(host):
     roles = [values[role]["path"] for role in ("actor", "critic", "ref")]
     served = [values["embedded"]["model_path"], values["vllm"]["model"], values["sglang"]["model_path"]]
     assert {*roles, *served, values["tokenizer_path"]} == {str(snapshot)}
-    assert not [warning for warning in plan.warnings if "downloaded" in warning]
+    assert not [warning for warning in plan.warnings if "a start downloads it" in warning]
 
 
 def test_an_external_engine_gets_the_snapshot(host):
@@ -67,7 +67,7 @@ def test_an_incomplete_download_is_not_used_as_a_model(host):
     (snapshot / "one.safetensors").touch()
     plan = plan_of("grpo", MODEL, host=host)
     assert "actor.path" not in autos(plan)
-    assert "downloaded" in about(plan.warnings, "actor.path")[0]
+    assert "a start downloads it" in about(plan.warnings, "actor.path")[0]
     (snapshot / "two.safetensors").touch()
     assert "actor.path" in autos(plan_of("grpo", MODEL, host=host))
 

@@ -141,7 +141,7 @@ def test_missing_files_are_refused(tmp_path):
 def test_a_model_that_would_be_downloaded_is_only_a_warning():
     plan = plan_of("grpo", "actor=qwen3_0_6b", gpus=2)
     assert "actor.path" not in needs(plan)
-    assert "downloaded" in warned(plan, "actor.path")[0]
+    assert "a start downloads it" in warned(plan, "actor.path")[0]
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_singular_and_plural_are_correct():
     text = " ".join(batch_of(*one).words)
     assert "1 prompt x 1 sample = 1 sample (" in text
     assert "1 prompt at once" in text
-    assert "1 sample, or" in text
+    assert "1 sample: before" in text
     assert "trains on 1 row (" in batch_of("train_dataset.batch_size=1", experiment="sft").words[0]
     (warning,) = (
         warning
@@ -163,7 +163,7 @@ def end(*words, experiment="grpo"):
     return plan_of(experiment, *words).batch.words[-1]
 
 
-def test_a_plan_says_in_steps_which_end_comes_first():
+def test_a_plan_shows_in_steps_which_end_comes_first():
     few = ("total_train_steps=400", "total_train_epochs=1", "train_dataset.batch_size=32")
     data = "the run ends after 1 epoch of the data (total_train_epochs)"
     assert end(*few) == f"{data}: 251 steps, before the 400 of total_train_steps"

@@ -88,4 +88,4 @@ def test_a_wait_that_ended_before_the_last_step_is_not_reported():
     old = Log("trainer", line(200, "still waiting for batch 1 from rollout/0: 10 s of 3600 s"))
     messages = still(30, 50, 1).report_lines([old, Log("server", line(3, "12 running"))])
     assert messages[1:] == ["  the newest log line, 3 s ago, by server/0: 12 running"]
-    assert still(30, 50, 1).report_lines([Log("server", "no line of ours")])[1:] == ["  the logs do not say why"]
+    assert still(30, 50, 1).report_lines([Log("server", "no line of ours")])[1:] == ["  the logs give no reason"]
