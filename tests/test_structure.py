@@ -42,7 +42,6 @@ NAME_AN_ENGINE = {
     "areal_like/config/checks/not_built.py",
     "areal_like/config/checks/refused.py",
     "areal_like/config/dialects/areal.py",
-    "areal_like/config/dialects/other_frameworks.py",
     "areal_like/config/dialects/prime_rl/keys.py",
     "areal_like/config/experiment.py",
     "areal_like/config/names.py",

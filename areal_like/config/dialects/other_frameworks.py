@@ -16,7 +16,6 @@ VERL_KEYS: dict[str, str] = {
     "actor_rollout_ref.actor.entropy_coeff": "actor.entropy_coef",
     "actor_rollout_ref.rollout.n": "gconfig.n_samples",
     "actor_rollout_ref.rollout.temperature": "gconfig.temperature",
-    "actor_rollout_ref.rollout.gpu_memory_utilization": "vllm.gpu_memory_utilization",
     "algorithm.gamma": "actor.discount",
     "algorithm.lam": "actor.gae_lambda",
     "data.train_files": "train_dataset.path",
