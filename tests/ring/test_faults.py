@@ -22,7 +22,7 @@ def nan(prompt, completion, **row):
 
 def sometimes(prompt, completion, answer, **row):
     if prompt[0] in "12":
-        raise RuntimeError("not this one")
+        raise RuntimeError("not this one: http://me:pass-1234@judge refused my-own-key")
     return float(completion == answer)
 
 class Falls:
@@ -74,6 +74,24 @@ def test_a_reward_that_fails_on_some_rows_drops_them_and_continues(folder):
     ended = run(folder, *WORDS, *words)
     assert ended.code == 0, ended.text
     assert sum(ended.metric("rollout/failed")) > 0
+
+
+def test_the_error_of_an_evaluation_is_shown_without_secrets(folder):
+    (folder / "keys.env").write_text("JUDGE_API_KEY=my-own-key\n")
+    words = (
+        *("reward.name=mine.py:sometimes", "rollout.request_retries=0", "launcher.env_file=[keys.env]"),
+        *("total_train_steps=1", "evaluator.freq_steps=1", "evaluator.num_examples=20", "train_dataset.batch_size=4"),
+    )
+    ended = run(folder, *SHORT, *words)
+    assert ended.code == 0, ended.text
+    evaluations = [line for line in ended.lines("metrics.jsonl") if "eval/failed" in line]
+    assert [line["eval/due_step"] for line in evaluations] == [0, 1]
+    for line in evaluations:
+        assert line["eval/error"].endswith("not this one: http://<secret>@judge refused <secret>")
+        assert 0 < line["eval/error_rows"] == line["eval/failed"] < line["eval/rows"]
+    assert evaluations[-1]["eval/error"] in ended.summary["score_missing"]
+    assert ended.out.count(evaluations[-1]["eval/error"]) == 3, "a line per evaluation, and the summary"
+    assert not any("eval/error" in line for line in ended.lines("metrics.jsonl") if "train/loss" in line)
 
 
 def test_a_user_task_is_loaded_from_a_file(folder):
