@@ -68,7 +68,7 @@ def test_passing_tests_keep_their_keys_live(pytester: pytest.Pytester) -> None:
 
 
 def test_each_key_is_named_with_the_result_of_its_tests(pytester: pytest.Pytester) -> None:
-    fates = {
+    results_by_test = {
         "a.half_b": "test_half[b] failed in its call",
         "a.fails": "test_fails failed in its call",
         "a.expected": "test_expected_to_fail is marked as expected to fail",
@@ -76,8 +76,8 @@ def test_each_key_is_named_with_the_result_of_its_tests(pytester: pytest.Pyteste
         "a.setup": "test_without_setup failed in its setup",
         "a.teardown": "test_without_teardown failed in its teardown",
     }
-    result = run(pytester, ["a.passes", "a.half_a", *fates])
-    assert named(result) == [f"{key}: test_inner.py::{fate}" for key, fate in fates.items()]
+    result = run(pytester, ["a.passes", "a.half_a", *results_by_test])
+    assert named(result) == [f"{key}: test_inner.py::{fate}" for key, fate in results_by_test.items()]
     result.stdout.fnmatch_lines(["*live keys without a passing test*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 

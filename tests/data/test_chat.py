@@ -109,9 +109,9 @@ def test_answers_are_separated_from_the_rest(template):
 
 
 def test_an_answer_that_is_shortened_later_is_not_trained_on():
-    thought = {"role": "assistant", "content": "[one and one]2"}
-    assert parts(SHORTENS, [USER, thought]) == (["[one and one]2<eos>"], 0)
-    assert parts(SHORTENS, [USER, thought, AGAIN, LAST]) == (["4<eos>"], 1)
+    with_reasoning = {"role": "assistant", "content": "[one and one]2"}
+    assert parts(SHORTENS, [USER, with_reasoning]) == (["[one and one]2<eos>"], 0)
+    assert parts(SHORTENS, [USER, with_reasoning, AGAIN, LAST]) == (["4<eos>"], 1)
     assert parts(SHORTENS, TALK) == (["2<eos>", "4<eos>"], 0)
 
 

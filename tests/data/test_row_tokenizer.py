@@ -65,9 +65,9 @@ def test_a_missing_end_token_is_added(tmp_path):
 
 
 def test_answers_that_a_template_shortens_are_counted(tmp_path):
-    thought = {"role": "assistant", "content": "[one and one]2"}
+    with_reasoning = {"role": "assistant", "content": "[one and one]2"}
     examples = RowTokenizer(chat_tokenizer(tmp_path / "m", SHORTENS), "sft")
-    rows = [{"prompt": [USER, thought, AGAIN], "answer": [LAST]}] * 3
+    rows = [{"prompt": [USER, with_reasoning, AGAIN], "answer": [LAST]}] * 3
     assert examples.tokens(rows).num_unlocated == 3
 
 

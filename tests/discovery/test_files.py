@@ -129,7 +129,7 @@ def claim_of(owner, name="", id="id", ttl_s=TTL_S):
     return Claim(id, f"{PREFIX}/{name}", owner, "server/7", "yesterday", ttl_s)
 
 
-class Stranger:
+class OtherOwnersEntry:
     """An entry as a process that cannot be seen from here would make it."""
 
     def __init__(self, root, name, owner=ELSEWHERE, ttl_s=TTL_S):
@@ -151,7 +151,7 @@ def state_of(root, name):
     return held.state
 
 
-def patience(limit_s=5.0):
+def limited_wait(limit_s=5.0):
     return NamedWait("a name that a dead one holds", limit_s, "cluster.name_resolve.ttl_s")
 
 
@@ -160,7 +160,7 @@ def test_one_of_several_processes_that_add_a_name_at_once_wins(root, names, work
     for place in range(ROUNDS):
         name = f"race/{place}"
         if place % 2:
-            Stranger(root, name, DEAD)  # both see a dead one and want to take over
+            OtherOwnersEntry(root, name, DEAD)  # both see a dead one and want to take over
         moment = time.monotonic() + 0.01
         for racer in racers:
             racer.add(name, moment)
@@ -215,12 +215,12 @@ def test_a_stopped_process_on_this_machine_keeps_its_name(names, workers, clock)
     assert names.get("server/0") == "server/0"
     clock.now += 100 * TTL_S
     with pytest.raises(NameTaken):
-        names.add("server/0", "mine", waiting=patience())
+        names.add("server/0", "mine", waiting=limited_wait())
     assert names.get("server/0") == "server/0"
 
 
 def test_another_process_with_the_pid_of_the_owner_is_not_the_owner(root, names):
-    Stranger(root, "server/0", ME._replace(started=ME.started - 1))
+    OtherOwnersEntry(root, "server/0", ME._replace(started=ME.started - 1))
     assert names.find() == {}
     names.add("server/0", "mine")
 
@@ -233,9 +233,9 @@ def test_a_process_is_identified_by_pid_and_start_time():
 
 def test_an_entry_of_another_host_is_taken_over_when_its_counter_stops(root, names, caplog):
     caplog.set_level(logging.INFO)
-    Stranger(root, "server/0")
+    OtherOwnersEntry(root, "server/0")
     began = time.monotonic()
-    names.add("server/0", "mine", waiting=patience())
+    names.add("server/0", "mine", waiting=limited_wait())
     assert time.monotonic() - began >= TTL_S
     assert names.get("server/0") == "mine"
     assert "server/7) on host other since yesterday; taking it over if its counter does not move" in caplog.text
@@ -244,27 +244,27 @@ def test_an_entry_of_another_host_is_taken_over_when_its_counter_stops(root, nam
 
 @pytest.mark.parametrize("difference", [{"host": "h"}, {"boot": "b"}, {"space": "pid:[1]"}])
 def test_a_process_of_another_pid_namespace_first_counts_as_alive(root, names, difference):
-    Stranger(root, "server/0", DEAD._replace(**difference))
+    OtherOwnersEntry(root, "server/0", DEAD._replace(**difference))
     assert names.get("server/0") == "of a stranger"
     with pytest.raises(NameTaken):
         names.add("server/0", "mine")
 
 
 def test_an_entry_of_another_host_is_kept_while_its_counter_moves(root, names, clock):
-    stranger = Stranger(root, "server/0")
+    other = OtherOwnersEntry(root, "server/0")
     for _ in range(12):
         assert names.get("server/0") == "of a stranger"
-        stranger.beat()
+        other.beat()
         clock.now += 0.9 * TTL_S
-    beating = threading.Timer(TTL_S / 2, stranger.beat)
+    beating = threading.Timer(TTL_S / 2, other.beat)
     beating.start()
     with pytest.raises(NameTaken, match="which is alive"):
-        names.add("server/0", "mine", waiting=patience())
+        names.add("server/0", "mine", waiting=limited_wait())
     beating.join()
 
 
 def test_an_entry_of_another_host_that_expired_is_not_listed(root, names, clock):
-    Stranger(root, "server/0")
+    OtherOwnersEntry(root, "server/0")
     assert list(names.find()) == ["server/0"]
     clock.now += 1.1 * TTL_S
     assert names.find() == {}
@@ -274,7 +274,7 @@ def test_an_entry_of_another_host_that_expired_is_not_listed(root, names, clock)
 
 
 def test_an_entry_expires_after_its_own_time_to_live(root, names, clock):
-    Stranger(root, "server/0", ttl_s=60.0)
+    OtherOwnersEntry(root, "server/0", ttl_s=60.0)
     names.find()
     clock.now += 59.0
     assert names.get("server/0") == "of a stranger"
@@ -284,10 +284,10 @@ def test_an_entry_expires_after_its_own_time_to_live(root, names, clock):
 
 
 def test_watching_ends_at_its_limit_and_leaves_no_file(root, names):
-    Stranger(root, "server/0", ttl_s=60.0)
+    OtherOwnersEntry(root, "server/0", ttl_s=60.0)
     before = sorted(root.rglob("*"))
     with pytest.raises(TimedOut, match=r"^cluster.name_resolve.ttl_s: "):
-        names.add("server/0", "mine", waiting=patience(0.1))
+        names.add("server/0", "mine", waiting=limited_wait(0.1))
     assert sorted(root.rglob("*")) == before
 
 
@@ -338,7 +338,7 @@ def test_an_owner_that_lost_its_name_does_not_overwrite_the_new_owner(root, name
 
 
 def test_a_late_removal_of_a_dead_entry_keeps_the_new_entry(root, names):
-    dead = Stranger(root, "a", DEAD)
+    dead = OtherOwnersEntry(root, "a", DEAD)
     names.add("a", "mine")
     assert remove(dead.slot, dead.id, Liveness(ME, TTL_S), lambda: claim_of(ME)) is None
     assert names.get("a") == "mine"
@@ -348,7 +348,7 @@ def test_a_late_removal_of_a_dead_entry_keeps_the_new_entry(root, names):
 def test_a_dead_entry_that_is_being_removed_is_not_removed_twice(root, names, monkeypatch):
     """Were there two, the slower could remove what the quicker has put there since."""
     monkeypatch.setattr("areal_like.discovery.files.MAX_TRIES", 3)
-    dead = Stranger(root, "a", DEAD)
+    dead = OtherOwnersEntry(root, "a", DEAD)
     assert dead.slot.mark(dead.id).hold(claim_of(ME))
     with pytest.raises(NameTaken, match=r"\(server/7\) .* which removes an entry of process"):
         names.add("a", "mine")
@@ -359,7 +359,7 @@ def test_a_dead_entry_that_is_being_removed_is_not_removed_twice(root, names, mo
 
 @pytest.mark.parametrize("deep", [1, 3])
 def test_a_process_killed_during_a_removal_does_not_block_the_name(root, names, deep):
-    slot = Stranger(root, "a", DEAD).slot
+    slot = OtherOwnersEntry(root, "a", DEAD).slot
     held = slot.read()
     assert held is not None
     mark = slot.mark(held.claim.id)
@@ -394,7 +394,7 @@ def test_an_unreadable_claim_is_watched_like_an_entry_of_another_host(root, name
         names.get("server/0")
     with pytest.raises(NameTaken, match="an entry that cannot be read"):
         names.add("server/0", "mine")
-    names.add("server/0", "mine", waiting=patience())
+    names.add("server/0", "mine", waiting=limited_wait())
     assert names.find() == {"server/0": "mine"}
 
 
@@ -405,7 +405,7 @@ def test_a_state_that_cannot_be_read_is_missing_until_the_next_heartbeat(root, n
     state.write_bytes(content)
     with pytest.raises(NameMissing, match="its value cannot be read"):
         names.get("a")
-    assert names.wait("a", patience()) == "mine"
+    assert names.wait("a", limited_wait()) == "mine"
     assert not names.lost
 
 
@@ -482,7 +482,7 @@ def test_clearing_removes_partial_files_of_killed_processes(root, names):
     folder.mkdir()
     (folder / ".new-1").write_text("half")
     (folder / ".state-2").write_text("half")
-    slot = Stranger(root, "server/0", DEAD).slot
+    slot = OtherOwnersEntry(root, "server/0", DEAD).slot
     assert slot.mark("3").hold(claim_of(DEAD))
     names.add("server/1", "mine")
     names.clear()

@@ -44,7 +44,7 @@ class Terminal:
         )
         os.close(theirs)
         self.run = FakeRun(process, root)
-        self._said = b""
+        self._output = b""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reads = True
         self._reader.start()
@@ -52,12 +52,12 @@ class Terminal:
     def _read(self) -> None:
         while self._reads:
             try:
-                self._said += os.read(self.ours, 4096)
+                self._output += os.read(self.ours, 4096)
             except OSError:
                 return  # nobody has the other end any more
 
     def shows(self, words: str) -> bool:
-        return words.encode() in self._said
+        return words.encode() in self._output
 
     def close(self) -> None:
         """As by the x of its window."""

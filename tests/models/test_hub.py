@@ -116,10 +116,10 @@ def test_only_the_needed_files_are_downloaded_and_only_once(online, host, capsys
     assert online.given == given
 
 
-@pytest.mark.parametrize("trouble", ["no such model", "no network"])
-def test_a_failed_model_download_is_one_error_with_a_remedy(online, host, monkeypatch, trouble):
-    name = "org/other" if trouble == "no such model" else NAME
-    if trouble == "no network":
+@pytest.mark.parametrize("fault", ["no such model", "no network"])
+def test_a_failed_model_download_is_one_error_with_a_remedy(online, host, monkeypatch, fault):
+    name = "org/other" if fault == "no such model" else NAME
+    if fault == "no network":
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ConfigError) as refusal:
         fetch_from_hub(loaded("ppo", f"actor.path={name}"), host)

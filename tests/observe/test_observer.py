@@ -28,7 +28,7 @@ def make_run(folder: Path, cls: type = GRPOConfig) -> Run:
     return Run(folder, cls(experiment_name="adding", trial_name="r0001"), kind, "abc", folder, folder)
 
 
-class Kept(Tracker):
+class RecordingTracker(Tracker):
     """Records its calls."""
 
     def __init__(self) -> None:
@@ -50,19 +50,19 @@ class Kept(Tracker):
         self.calls.append("closed")
 
 
-class Scene:
+class ObservedRun:
     """A run with its writers, and an observer that reads on request."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, cls: type = GRPOConfig) -> None:
         self.run = make_run(folder / "run", cls)
         self.received: list[Any] = []
         self.warnings: list[str] = []
-        self.trackers: list[Kept] = []
+        self.trackers: list[RecordingTracker] = []
         monkeypatch.setattr(Trackers, "of", self._opened)
         self.observer = self.begin()
 
-    def _opened(self, run: Run, say: Callable[[str], None]) -> Kept:
-        self.trackers.append(Kept())
+    def _opened(self, run: Run, say: Callable[[str], None]) -> RecordingTracker:
+        self.trackers.append(RecordingTracker())
         return self.trackers[-1]
 
     def begin(self) -> Observer:
@@ -95,127 +95,131 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(tmp_path, monkeypatch)
+def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObservedRun:
+    return ObservedRun(tmp_path, monkeypatch)
 
 
-def test_a_step_is_one_line_once_trainer_and_controller_have_reported(scene: Scene) -> None:
-    scene.write("rollout", 1, reward__mean=0.5)
-    assert scene.poll() == []
-    scene.write("trainer", 1, train__loss=1.5)
-    (line,) = scene.poll()
+def test_a_step_is_one_line_once_trainer_and_controller_have_reported(observed: ObservedRun) -> None:
+    observed.write("rollout", 1, reward__mean=0.5)
+    assert observed.poll() == []
+    observed.write("trainer", 1, train__loss=1.5)
+    (line,) = observed.poll()
     assert (line["step"], line["attempt"], line["reward/mean"], line["train/loss"]) == (1, 1, 0.5, 1.5)
-    assert scene.poll() == [line]
-    assert scene.received == [("step", 1, {"reward/mean": 0.5, "train/loss": 1.5})]
-    assert scene.trackers[0].calls == [(1, ["reward/mean", "train/loss"])]
+    assert observed.poll() == [line]
+    assert observed.received == [("step", 1, {"reward/mean": 0.5, "train/loss": 1.5})]
+    assert observed.trackers[0].calls == [(1, ["reward/mean", "train/loss"])]
 
 
 def test_without_a_controller_the_trainer_alone_makes_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(tmp_path, monkeypatch, SFTConfig)
-    scene.write("trainer", 1, train__loss=1.5, eval__loss=2.0)
-    assert [sorted(line) for line in scene.poll()] == [
+    observed = ObservedRun(tmp_path, monkeypatch, SFTConfig)
+    observed.write("trainer", 1, train__loss=1.5, eval__loss=2.0)
+    assert [sorted(line) for line in observed.poll()] == [
         ["attempt", "step", "time", "train/loss"],
         ["attempt", "eval/loss", "step", "time"],
     ]
 
 
-def test_an_evaluation_is_a_separate_line_at_any_time(scene: Scene) -> None:
-    scene.write("rollout", 0, eval__score=0.4)
-    assert [line["eval/score"] for line in scene.poll()] == [0.4]
-    scene.step(1)
-    scene.step(2)
-    scene.poll()
-    scene.write("rollout", 1, eval__score=0.6)
-    assert [line["step"] for line in scene.poll()] == [0, 1, 2, 1]
-    assert [(kind, step) for kind, step, _ in scene.received] == [("eval", 0), ("step", 1), ("step", 2), ("eval", 1)]
-    assert read_metrics(scene.run.directory)[1]["eval/score"] == 0.6
+def test_an_evaluation_is_a_separate_line_at_any_time(observed: ObservedRun) -> None:
+    observed.write("rollout", 0, eval__score=0.4)
+    assert [line["eval/score"] for line in observed.poll()] == [0.4]
+    observed.step(1)
+    observed.step(2)
+    observed.poll()
+    observed.write("rollout", 1, eval__score=0.6)
+    assert [line["step"] for line in observed.poll()] == [0, 1, 2, 1]
+    assert [(kind, step) for kind, step, _ in observed.received] == [("eval", 0), ("step", 1), ("step", 2), ("eval", 1)]
+    assert read_metrics(observed.run.directory)[1]["eval/score"] == 0.6
 
 
-def test_two_evaluations_that_one_version_answered_are_both_kept(scene: Scene) -> None:
+def test_two_evaluations_that_one_version_answered_are_both_kept(observed: ObservedRun) -> None:
     """The second may begin before a new version comes: neither takes the other's place, not even when read again."""
-    scene.write("rollout", 1, eval__due_step=0, eval__score=0.4, eval__samples=10)
-    scene.write("rollout", 1, eval__due_step=1, eval__score=0.6, eval__samples=90)
-    assert [line["eval/score"] for line in scene.poll()] == [0.4, 0.6]
-    scene.begin()
-    assert [line["eval/score"] for line in scene.poll()] == [0.4, 0.6]
-    scene.write("rollout", 1, attempt=2, eval__due_step=1, eval__score=0.7, eval__samples=90)
-    assert [line["eval/score"] for line in scene.poll()] == [0.4, 0.6, 0.7]
-    assert [line["eval/score"] for line in read_run_record(scene.run.directory).evaluations] == [0.4, 0.7]
+    observed.write("rollout", 1, eval__due_step=0, eval__score=0.4, eval__samples=10)
+    observed.write("rollout", 1, eval__due_step=1, eval__score=0.6, eval__samples=90)
+    assert [line["eval/score"] for line in observed.poll()] == [0.4, 0.6]
+    observed.begin()
+    assert [line["eval/score"] for line in observed.poll()] == [0.4, 0.6]
+    observed.write("rollout", 1, attempt=2, eval__due_step=1, eval__score=0.7, eval__samples=90)
+    assert [line["eval/score"] for line in observed.poll()] == [0.4, 0.6, 0.7]
+    assert [line["eval/score"] for line in read_run_record(observed.run.directory).evaluations] == [0.4, 0.7]
 
 
-def test_the_error_of_an_evaluation_is_joined_without_secrets(scene: Scene) -> None:
-    writer = MetricWriter(scene.run, Identity("rollout", 0, 1))
+def test_the_error_of_an_evaluation_is_joined_without_secrets(observed: ObservedRun) -> None:
+    writer = MetricWriter(observed.run, Identity("rollout", 0, 1))
     writer.write(1, {"eval/due_step": 0, "eval/score": 0.4}, "ValueError: key s3cret")
-    (line,) = scene.poll()
+    (line,) = observed.poll()
     assert line["eval/error"] == "ValueError: key ***"
-    assert scene.received == [("eval", 1, {"eval/due_step": 0, "eval/score": 0.4, "eval/error": "ValueError: key ***"})]
-    assert scene.trackers[0].calls == [(1, ["eval/due_step", "eval/score"])], "a text is no metric"
+    assert observed.received == [
+        ("eval", 1, {"eval/due_step": 0, "eval/score": 0.4, "eval/error": "ValueError: key ***"})
+    ]
+    assert observed.trackers[0].calls == [(1, ["eval/due_step", "eval/score"])], "a text is no metric"
 
 
-def test_the_error_of_an_evaluation_is_cut_after_its_secrets_are_removed(scene: Scene) -> None:
-    writer = MetricWriter(scene.run, Identity("rollout", 0, 1))
+def test_the_error_of_an_evaluation_is_cut_after_its_secrets_are_removed(observed: ObservedRun) -> None:
+    writer = MetricWriter(observed.run, Identity("rollout", 0, 1))
     writer.write(1, {"eval/due_step": 0, "eval/score": 0.4}, "often\n" + "x" * 71 + "s3cret" + "y" * 300)
-    (line,) = scene.poll()
+    (line,) = observed.poll()
     error = line["eval/error"]
     assert error.startswith("often xxx") and error.endswith("xx*** ... " + "y" * 115) and len(error) <= 200
-    assert "s3" not in (scene.run.directory / "metrics.jsonl").read_text()
+    assert "s3" not in (observed.run.directory / "metrics.jsonl").read_text()
 
 
-def test_values_that_arrive_after_the_line_of_their_step_are_kept(scene: Scene) -> None:
-    scene.step(1)
-    scene.poll()
-    scene.write("trainer", 1, perf__checkpoint_s=0.3)
-    scene.poll()
-    (merged,) = read_metrics(scene.run.directory)
+def test_values_that_arrive_after_the_line_of_their_step_are_kept(observed: ObservedRun) -> None:
+    observed.step(1)
+    observed.poll()
+    observed.write("trainer", 1, perf__checkpoint_s=0.3)
+    observed.poll()
+    (merged,) = read_metrics(observed.run.directory)
     assert merged["perf/checkpoint_s"] == 0.3 and merged["train/loss"] == 1.0
-    assert len(scene.received) == 1
+    assert len(observed.received) == 1
 
 
-def test_a_step_that_one_process_skipped_does_not_wait_for_ever(scene: Scene) -> None:
-    scene.write("trainer", 1, train__loss=1.0)
-    scene.step(2)
-    assert [line["step"] for line in scene.poll()] == [1, 2]
+def test_a_step_that_one_process_skipped_does_not_wait_for_ever(observed: ObservedRun) -> None:
+    observed.write("trainer", 1, train__loss=1.0)
+    observed.step(2)
+    assert [line["step"] for line in observed.poll()] == [1, 2]
 
 
-def test_half_a_step_is_written_at_the_end(scene: Scene) -> None:
-    scene.step(1)
-    scene.write("rollout", 2, reward__mean=0.7)
-    scene.observer.drain()
-    assert [line["step"] for line in scene.lines()] == [1, 2]
-    assert scene.trackers[0].calls[-1] == "closed"
+def test_half_a_step_is_written_at_the_end(observed: ObservedRun) -> None:
+    observed.step(1)
+    observed.write("rollout", 2, reward__mean=0.7)
+    observed.observer.drain()
+    assert [line["step"] for line in observed.lines()] == [1, 2]
+    assert observed.trackers[0].calls[-1] == "closed"
 
 
-def test_a_restarted_observer_continues_after_the_existing_lines(scene: Scene) -> None:
-    scene.step(1)
-    scene.write("rollout", 1, eval__score=0.5)
-    scene.write("rollout", 2, reward__mean=0.5)
-    scene.poll()
-    with (scene.run.directory / "metrics.jsonl").open("ab") as file:
+def test_a_restarted_observer_continues_after_the_existing_lines(observed: ObservedRun) -> None:
+    observed.step(1)
+    observed.write("rollout", 1, eval__score=0.5)
+    observed.write("rollout", 2, reward__mean=0.5)
+    observed.poll()
+    with (observed.run.directory / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step":2,"rew')
-    scene.begin()
-    scene.write("trainer", 2, train__loss=2.0)
-    scene.step(3)
-    lines = scene.poll()
+    observed.begin()
+    observed.write("trainer", 2, train__loss=2.0)
+    observed.step(3)
+    lines = observed.poll()
     assert [(line["step"], "eval/score" in line) for line in lines] == [(1, False), (1, True), (2, False), (3, False)]
-    assert [step for _, step, _ in scene.received] == [1, 1, 2, 3]
-    assert scene.trackers[1].calls[0] == ("rewind", 1)
+    assert [step for _, step, _ in observed.received] == [1, 1, 2, 3]
+    assert observed.trackers[1].calls[0] == ("rewind", 1)
 
 
-def test_a_recovery_removes_later_lines_and_steps_are_written_again(scene: Scene) -> None:
+def test_a_recovery_removes_later_lines_and_steps_are_written_again(observed: ObservedRun) -> None:
     for step in (1, 2, 3):
-        scene.step(step, loss=1.0)
-    scene.write("rollout", 2, eval__score=0.5)
-    scene.write("rollout", 4, reward__mean=0.9)
-    scene.poll()
-    scene.observer.rewind(step=2, attempt=1)
-    assert [line["step"] for line in scene.lines()] == [1, 2, 2]
-    assert [line["step"] for line in scene.lines("metrics.attempt-1.jsonl")] == [3]
-    assert [line["step"] for line in scene.lines("metrics/attempt-1/rollout-0.jsonl")] == [3, 4]
+        observed.step(step, loss=1.0)
+    observed.write("rollout", 2, eval__score=0.5)
+    observed.write("rollout", 4, reward__mean=0.9)
+    observed.poll()
+    observed.observer.rewind(step=2, attempt=1)
+    assert [line["step"] for line in observed.lines()] == [1, 2, 2]
+    assert [line["step"] for line in observed.lines("metrics.attempt-1.jsonl")] == [3]
+    assert [line["step"] for line in observed.lines("metrics/attempt-1/rollout-0.jsonl")] == [3, 4]
     for step in (3, 4):
-        scene.step(step, attempt=2, loss=0.5)
-    assert [(line["step"], line["attempt"]) for line in scene.poll()] == [(1, 1), (2, 1), (2, 1), (3, 2), (4, 2)]
-    assert scene.lines()[-1]["reward/mean"] == 0.5, "the controller's earlier word on step 4 is of a life that is over"
-    calls = scene.trackers[0].calls
+        observed.step(step, attempt=2, loss=0.5)
+    assert [(line["step"], line["attempt"]) for line in observed.poll()] == [(1, 1), (2, 1), (2, 1), (3, 2), (4, 2)]
+    assert observed.lines()[-1]["reward/mean"] == 0.5, (
+        "the controller's earlier word on step 4 is of a life that is over"
+    )
+    calls = observed.trackers[0].calls
     assert [step for step, _ in calls[:4]] == [1, 2, 2, 3] and calls[4] == ("rewind", 2)
     assert [step for step, _ in calls[5:]] == [3, 4]
 
@@ -244,27 +248,27 @@ def test_a_cut_that_was_interrupted_is_completed_by_a_second_one(tmp_path: Path)
     assert not [found for found in tmp_path.iterdir() if found.name.startswith(".")]
 
 
-def test_an_observer_that_cannot_write_reports_it_and_the_run_continues(scene: Scene) -> None:
-    (scene.run.directory / "metrics.jsonl").mkdir()
-    scene.step(1)
-    scene.observer._try(scene.observer._poll)
-    assert isinstance(scene.observer.failure, IsADirectoryError)
-    assert len(scene.warnings) == 1 and "metrics are no longer joined" in scene.warnings[0]
-    scene.observer.drain()
-    assert len(scene.warnings) == 1
+def test_an_observer_that_cannot_write_reports_it_and_the_run_continues(observed: ObservedRun) -> None:
+    (observed.run.directory / "metrics.jsonl").mkdir()
+    observed.step(1)
+    observed.observer._try(observed.observer._poll)
+    assert isinstance(observed.observer.failure, IsADirectoryError)
+    assert len(observed.warnings) == 1 and "metrics are no longer joined" in observed.warnings[0]
+    observed.observer.drain()
+    assert len(observed.warnings) == 1
 
 
 def test_the_thread_follows_while_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrived = threading.Event()
-    scene = Scene(tmp_path, monkeypatch)
-    observer = Observer(scene.run, on_step=lambda step, values: arrived.set() if step == 2 else None, poll_s=0.01)
+    observed = ObservedRun(tmp_path, monkeypatch)
+    observer = Observer(observed.run, on_step=lambda step, values: arrived.set() if step == 2 else None, poll_s=0.01)
     observer.start()
-    scene.step(1)
-    scene.step(2)
+    observed.step(1)
+    observed.step(2)
     assert arrived.wait(120)
-    scene.step(3)
+    observed.step(3)
     observer.drain()
-    assert [line["step"] for line in scene.lines()] == [1, 2, 3]
+    assert [line["step"] for line in observed.lines()] == [1, 2, 3]
     assert observer.failure is None
 
 
@@ -292,18 +296,18 @@ def test_events_before_the_first_step_are_shown_once(tmp_path: Path) -> None:
     assert totals == [40]
 
 
-def test_samples_are_passed_on_once_over_recoveries_and_resumes(scene: Scene) -> None:
+def test_samples_are_passed_on_once_over_recoveries_and_resumes(observed: ObservedRun) -> None:
     def write(step: int, attempt: int) -> None:
-        ExtrasWriter(scene.run, Identity("trainer", 0, attempt)).write(Extras(step, "train", [{"a": 1}], {}))
+        ExtrasWriter(observed.run, Identity("trainer", 0, attempt)).write(Extras(step, "train", [{"a": 1}], {}))
 
     write(1, 1)
     write(2, 1)
-    scene.observer._poll()
-    scene.observer.rewind(1, 1)
+    observed.observer._poll()
+    observed.observer.rewind(1, 1)
     write(2, 2)
-    scene.observer._poll()
-    assert scene.trackers[0].calls == [("train", 1), ("train", 2), ("rewind", 1), ("train", 2)]
-    scene.begin()
+    observed.observer._poll()
+    assert observed.trackers[0].calls == [("train", 1), ("train", 2), ("rewind", 1), ("train", 2)]
+    observed.begin()
     write(3, 3)
-    scene.observer._poll()
-    assert scene.trackers[1].calls == [("train", 3)]
+    observed.observer._poll()
+    assert observed.trackers[1].calls == [("train", 3)]

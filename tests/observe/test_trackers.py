@@ -152,7 +152,7 @@ def test_a_package_that_is_not_installed_is_named(run: Run, monkeypatch: pytest.
 LogExtras: Any = LogExtrasConfig
 
 
-class Kept(Tracker):
+class RecordingTracker(Tracker):
     """Remembers what it gets, fails at one step, waits at another."""
 
     def __init__(self, fails_at: int | None = None, waits_at: int | None = None) -> None:
@@ -178,7 +178,7 @@ class Kept(Tracker):
 
 def test_a_failing_tracker_is_reported_once_and_the_others_continue() -> None:
     warnings: list[str] = []
-    trackers, broken, sound = Trackers(warnings.append, 60), Kept(fails_at=2), Kept()
+    trackers, broken, sound = Trackers(warnings.append, 60), RecordingTracker(fails_at=2), RecordingTracker()
     trackers.add("broken", lambda: broken)
     trackers.add("sound", lambda: sound)
     for step in (1, 2, 3):
@@ -192,7 +192,7 @@ def test_a_failing_tracker_is_reported_once_and_the_others_continue() -> None:
 def test_the_end_of_a_run_waits_for_a_tracker_up_to_its_limit(run: Run) -> None:
     warnings: list[str] = []
     run.config.stats_logger.flush_timeout_s = 0.05
-    trackers, hanging, sound = Trackers.of(run, warnings.append), Kept(waits_at=1), Kept()
+    trackers, hanging, sound = Trackers.of(run, warnings.append), RecordingTracker(waits_at=1), RecordingTracker()
     trackers.add("hanging", lambda: hanging)
     trackers.add("sound", lambda: sound)
     trackers.log(1, {"train/loss": 1.0})
@@ -207,7 +207,7 @@ def test_the_end_of_a_run_waits_for_a_tracker_up_to_its_limit(run: Run) -> None:
 def test_a_hanging_tracker_delays_no_step_and_uses_bounded_memory() -> None:
     """More steps than it may be behind: the others get them all, and one warning says what is left out."""
     warnings: list[str] = []
-    trackers, hanging, sound = Trackers(warnings.append, 0), Kept(waits_at=1), Kept()
+    trackers, hanging, sound = Trackers(warnings.append, 0), RecordingTracker(waits_at=1), RecordingTracker()
     trackers.add("hanging", lambda: hanging)
     trackers.log(1, {"train/loss": 1.0})
     hanging.waits.wait()
@@ -230,7 +230,7 @@ def test_a_hanging_tracker_delays_no_step_and_uses_bounded_memory() -> None:
 
 
 def test_extras_are_sent_after_the_first_step_and_at_their_interval() -> None:
-    tracker = Kept()
+    tracker = RecordingTracker()
     for step in range(1, 22):
         tracker.log_extras(EXTRAS._replace(step=step))
     for step in (0, 4, 8, 12, 20, 30, 4):  # the last after a recovery
@@ -252,7 +252,7 @@ def test_extras_are_sent_after_the_first_step_and_at_their_interval() -> None:
     ],
 )
 def test_extras_are_sent_as_configured(config: Any, parts: Any) -> None:
-    tracker = Kept()
+    tracker = RecordingTracker()
     Tracker.__init__(tracker, config)
     tracker.log_extras(EXTRAS)
     assert tracker.got == ([("train", 10, *parts)] if parts else [])

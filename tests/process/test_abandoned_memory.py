@@ -19,7 +19,7 @@ from tests.support.commands import REPOSITORY
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this machine has no /dev/shm")
 
-STRANGER = 65534
+OTHER_USER_ID = 65534
 root_alone = pytest.mark.skipif(os.getuid() != 0, reason="only root can act for another user")
 
 
@@ -34,48 +34,50 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Path:
+def kept_folder(tmp_path: Path) -> Path:
     path = tmp_path / "victim"
     path.write_text("precious")
     return path
 
 
-def record_of(victim: Path) -> str:
-    up = os.path.relpath(victim, SHARED_MEMORY)
-    return json.dumps([[str(victim), victim.stat().st_ino], [up, victim.stat().st_ino]])
+def record_of(kept_folder: Path) -> str:
+    up = os.path.relpath(kept_folder, SHARED_MEMORY)
+    return json.dumps([[str(kept_folder), kept_folder.stat().st_ino], [up, kept_folder.stat().st_ino]])
 
 
-def by_stranger(folder: Path, record: str) -> None:
+def write_as_other_user(folder: Path, record: str) -> None:
     folder.mkdir(mode=0o755)
     (folder / "segments-x.json").write_text(record)
-    os.chown(folder, STRANGER, STRANGER)
+    os.chown(folder, OTHER_USER_ID, OTHER_USER_ID)
 
 
 @root_alone
 @pytest.mark.parametrize("is_json", [True, False])
-def test_the_folder_of_another_user_names_nothing_that_is_removed(folder: Path, victim: Path, is_json: bool, caplog):
-    by_stranger(folder, record_of(victim) if is_json else "{")
+def test_the_folder_of_another_user_names_nothing_that_is_removed(
+    folder: Path, kept_folder: Path, is_json: bool, caplog
+):
+    write_as_other_user(folder, record_of(kept_folder) if is_json else "{")
     remove_run_memory(folder)
     remove_abandoned_memory()
-    assert victim.exists() and (folder / "segments-x.json").exists() and not caplog.text
+    assert kept_folder.exists() and (folder / "segments-x.json").exists() and not caplog.text
 
 
 @root_alone
-def test_another_folder_made_in_place_of_the_runs_is_not_cleared(folder: Path, victim: Path):
+def test_another_folder_made_in_place_of_the_runs_is_not_cleared(folder: Path, kept_folder: Path):
     code = f"""
 import os, pathlib, sys
 from launcher.supervisor.guardian import run_guarded
-from tests.process.test_abandoned_memory import by_stranger
+from tests.process.test_abandoned_memory import write_as_other_user
 folder = pathlib.Path({str(folder)!r})
 def launch():
     folder.rmdir()
-    by_stranger(folder, {record_of(victim)!r})
+    write_as_other_user(folder, {record_of(kept_folder)!r})
     return 0
 sys.exit(run_guarded(launch, folder))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert victim.exists() and (folder / "segments-x.json").exists()
+    assert kept_folder.exists() and (folder / "segments-x.json").exists()
 
 
 def test_shared_memory_exists_until_the_launcher_ends(folder: Path, tmp_path: Path):
@@ -96,16 +98,16 @@ sys.exit(guardian.run_guarded(lambda: 0, folder))
 
 
 @pytest.mark.parametrize("kind", ["names", "link", "not JSON", "no list", "deep"])
-def test_an_invalid_record_gives_one_line_and_removes_nothing(folder: Path, victim: Path, kind: str, caplog):
+def test_an_invalid_record_gives_one_line_and_removes_nothing(folder: Path, kept_folder: Path, kind: str, caplog):
     create_run_memory(folder)
     path = folder / "segments-x.json"
     if kind == "link":
-        path.symlink_to(victim)
+        path.symlink_to(kept_folder)
     else:
-        texts = {"names": record_of(victim), "not JSON": "{", "no list": "3", "deep": "[" * 100_000}
+        texts = {"names": record_of(kept_folder), "not JSON": "{", "no list": "3", "deep": "[" * 100_000}
         path.write_text(texts[kind])
     remove_run_memory(folder)
-    assert victim.exists() and not folder.exists()
+    assert kept_folder.exists() and not folder.exists()
     (line,) = caplog.messages
     assert line.startswith(f"{path} is ignored: "), line
 

@@ -32,7 +32,7 @@ def linked(folder: Path) -> None:
     folder.symlink_to(folder.parent / "elsewhere")
 
 
-def anothers(folder: Path) -> None:
+def owned_by_another(folder: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can give a folder away")
     folder.mkdir(mode=0o700)
@@ -41,7 +41,11 @@ def anothers(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "why"),
-    [(opened, "is open to other users (drwxrwxrwx)"), (linked, "is not a folder"), (anothers, "belongs to user 12345")],
+    [
+        (opened, "is open to other users (drwxrwxrwx)"),
+        (linked, "is not a folder"),
+        (owned_by_another, "belongs to user 12345"),
+    ],
 )
 def test_a_folder_of_another_user_is_not_used(folder, make, why):
     make(folder)

@@ -102,7 +102,7 @@ def until_written_down(memory: Path) -> None:
         time.sleep(0.01)
 
 
-def until_none_lives(memory: Path) -> None:
+def until_no_process(memory: Path) -> None:
     ends = time.monotonic() + 60
     while memory.name.rpartition(".")[2] in running_run_ids():
         assert time.monotonic() < ends
@@ -149,7 +149,7 @@ def test_segments_of_an_engine_are_removed_whatever_process_is_killed(tmp_path: 
     _, errors = started.communicate(timeout=120)  # who is left holds the pipe until all is cleared
     made = made_by((directory / "output").read_text())
     if victim == "all":
-        until_none_lives(memory)
+        until_no_process(memory)
         remove_abandoned_memory()  # as every start does, of whatever run
     assert started.returncode == {"server": 0, "launcher": 1}.get(victim, -signal.SIGKILL), errors
     assert (left(made), left(others), memory.exists()) == ([], others, False)

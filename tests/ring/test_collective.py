@@ -29,7 +29,7 @@ from areal_like.weights.probe import Probe
 from areal_like.weights.rendezvous import Rendezvous
 from tests.ring.server import CONTROLLER, MODEL, SECRET, Server, serving
 from tests.ring.start import SHORT, environment, run, running, wait_until_gone
-from tests.support.weights_group import Beside
+from tests.support.weights_group import BackgroundCall
 from tests.support.weights_group import Process as Member
 
 pytestmark = pytest.mark.xdist_group("ring-4")
@@ -73,7 +73,7 @@ class Trainer:
     def give(self, server: Server, flat: FlatWeights) -> Any:
         """What the server says in the end, or refuses by."""
         rendezvous = self.rendezvous(2)
-        staged = Beside(lambda: call(server, "stage_weights", body(flat, rendezvous)))
+        staged = BackgroundCall(lambda: call(server, "stage_weights", body(flat, rendezvous)))
         broken = send(self.host, rendezvous, flat)
         answer = staged.wait()
         if isinstance(answer, Exception):
@@ -166,7 +166,7 @@ def test_weights_that_were_not_staged_cannot_be_committed(server: Server) -> Non
 def test_a_trainer_that_is_killed_in_the_middle_leaves_the_old_weights_in_use(server: Server) -> None:
     stuck = Member("stick", world=2)
     rendezvous = Rendezvous("127.0.0.1", stuck.port, "g", "gloo", 1, 2, 60.0)
-    staging = Beside(lambda: call(server, "stage_weights", body(weights(server, 5), rendezvous)))
+    staging = BackgroundCall(lambda: call(server, "stage_weights", body(weights(server, 5), rendezvous)))
     stuck.until_met()
     stuck.kill()
     refusal = staging.wait()
@@ -201,8 +201,8 @@ def test_after_a_server_is_killed_in_a_transfer_the_other_keeps_the_old_weights(
     with another(server, 1) as (dies, process):
         rendezvous = trainer.rendezvous(3)
         stays_body, dies_body = body(flat, rendezvous), body(flat, rendezvous._replace(first_rank=2))
-        stays = Beside(lambda: call(server, "stage_weights", stays_body))
-        dying = Beside(lambda: call(dies, "stage_weights", dies_body))
+        stays = BackgroundCall(lambda: call(server, "stage_weights", stays_body))
+        dying = BackgroundCall(lambda: call(dies, "stage_weights", dies_body))
         with trainer.host.open(rendezvous) as group:
             group.join()
             group.send(flat.contents[0])

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.xdist_group("ring-2")
 
 
 @pytest.fixture(autouse=True)
-def standing_here(tmp_path, monkeypatch):
+def working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, value in environment(tmp_path).items():
         monkeypatch.setenv(name, value)

@@ -22,7 +22,7 @@ NAMED = f"rollout.api_key_var={VARIABLE}"
 READY_S = 120
 
 
-class Served:
+class RunningServers:
     def __init__(self, root: Path, process: "subprocess.Popen[bytes]", output: Path) -> None:
         self.root, self.process, self.output = root, process, output
 
@@ -40,7 +40,7 @@ class Served:
 
 
 @contextmanager
-def serving(root: Path, *words: str, **more: str) -> Iterator[Served]:
+def serving(root: Path, *words: str, **more: str) -> Iterator[RunningServers]:
     root.mkdir(parents=True, exist_ok=True)
     output = root / "serve.output"
     with output.open("wb") as file:
@@ -48,7 +48,7 @@ def serving(root: Path, *words: str, **more: str) -> Iterator[Served]:
             command("serve", *words), cwd=root, env=environment(root, **more), stdout=file, stderr=file
         )
     try:
-        yield Served(root, process, output)
+        yield RunningServers(root, process, output)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)

@@ -21,7 +21,7 @@ from areal_like.serving.control_protocol import OPEN_PATHS
 from areal_like.serving.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.embedded.server import EmbeddedServer
 from tests.ring.start import SHORT, Ended, Running, run, running, warnings_in
-from tests.support.hostile_requests import routes_of, throw_all
+from tests.support.hostile_requests import routes_of, send_all
 from tests.support.tiny_models import tiny_qwen3
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def hostile_requests_at(process: Running) -> Iterator[set[int]]:
                     if over.is_set():
                         return
                     try:
-                        found = await throw_all(addresses[name], [(method, path)], seed, 4, at_once=2)
+                        found = await send_all(addresses[name], [(method, path)], seed, 4, at_once=2)
                         statuses.update(*found.values())
                     except* OSError:
                         pass  # the run has ended

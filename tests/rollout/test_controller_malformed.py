@@ -17,7 +17,7 @@ from areal_like.process.run import LEDGER
 from areal_like.rollout.controller import routes as app
 from areal_like.rollout.controller.routes import Routes
 from tests.support.controller_world import SECRET, World, make_run, world_of
-from tests.support.hostile_requests import COUNT, FULL, bad, routes_of, throw_all
+from tests.support.hostile_requests import COUNT, FULL, bad, routes_of, send_all
 from tests.support.rollout_world import facts
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(3600 if FULL else 300)]
@@ -224,7 +224,7 @@ def test_hostile_calls_with_the_token_do_not_end_the_controller(
             table.add_routes(Routes(world.controller).table())
             routes = [(method, path) for method, path in routes_of(table) if path not in ENDING]
             lines = [f"{name}: {value}" for name, value in me.items()]
-            statuses = await throw_all(world._served.address, routes, 6, COUNT, lines)
+            statuses = await send_all(world._served.address, routes, 6, COUNT, lines)
             assert not bad(statuses), statuses
             assert all(400 in counts for (method, _), counts in statuses.items() if method == "POST")
             assert not world.life.done()

@@ -16,7 +16,7 @@ from areal_like.serving.embedded import server as embedded_server
 from areal_like.serving.external import server as attendant_server
 from tests.support import embedded_servers, external_server
 from tests.support.controller_world import World, make_run
-from tests.support.hostile_requests import COUNT, FULL, NONE, bad, routes_of, throw_all, throw_slowly
+from tests.support.hostile_requests import COUNT, FULL, NONE, bad, routes_of, send_all, send_slowly
 from tests.support.tiny_models import tiny_qwen3
 
 pytestmark = pytest.mark.hypothesis  # `.ci/run --full` throws 10,000 at each route
@@ -24,13 +24,13 @@ SLOW_COUNT = 40 if FULL else 4
 SHORT_LIMITS = functools.partial(BodyLimits, of_others_s=0.2)
 
 
-async def throw_what_never_ends(
+async def send_endless_requests(
     address: str, routes: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
     """The server gives up each, after a while of its own."""
     with monkeypatch.context() as patch:
         patch.setattr(connection_limits, "HEADERS_TIMEOUT_S", 0.2)
-        results = await throw_slowly(address, routes, 4, SLOW_COUNT)
+        results = await send_slowly(address, routes, 4, SLOW_COUNT)
     assert not bad(results)
     assert {NONE, 408 if is_open else 401} <= {status for counts in results.values() for status in counts}
 
@@ -49,12 +49,12 @@ def test_the_embedded_server_answers_and_generates_the_same(
             before = await client.generate(embedded_servers.group("g"))
             routes = routes_of(client.server.application())
             assert ("POST", "/v1/completions") in routes and ("POST", "/generate") in routes
-            results = await throw_all(client.address, routes, 1, COUNT if is_open else COUNT // 10)
+            results = await send_all(client.address, routes, 1, COUNT if is_open else COUNT // 10)
             assert not bad(results)
             for (_, path), counts in results.items():
                 if path.startswith(("/control/", "/generate")):
                     assert 200 not in counts, path
-            await throw_what_never_ends(client.address, routes, monkeypatch, is_open)
+            await send_endless_requests(client.address, routes, monkeypatch, is_open)
             assert await client.generate(embedded_servers.group("g")) == before
             assert not client.server.async_engine.broken.done() and client.engine.counts.recomputed == 0
 
@@ -77,8 +77,8 @@ def test_the_external_server_answers_and_generates_the_same(
             await client.update(tmp_path, 1, 1)
             before = await client.generate(external_server.group("g"))
             routes = routes_of(client.server.application())
-            assert not bad(await throw_all(client.address, routes, 2, COUNT))
-            await throw_what_never_ends(client.address, routes, monkeypatch, is_open=True)
+            assert not bad(await send_all(client.address, routes, 2, COUNT))
+            await send_endless_requests(client.address, routes, monkeypatch, is_open=True)
             assert await client.generate(external_server.group("g")) == before
             assert not behind.server.async_engine.broken.done()
 
@@ -100,9 +100,9 @@ def test_the_controller_refuses_hostile_requests_and_keeps_running(
             app = application(CallGuard("x"))
             app.add_routes(Routes(world.controller).table())
             routes, address = routes_of(app), world._served.address
-            results = await throw_all(address, routes, 3, COUNT)
+            results = await send_all(address, routes, 3, COUNT)
             assert not bad(results) and all(200 not in counts for counts in results.values())
-            await throw_what_never_ends(address, routes, monkeypatch, is_open=False)
+            await send_endless_requests(address, routes, monkeypatch, is_open=False)
             assert not world.life.done()
         finally:
             await world.end()

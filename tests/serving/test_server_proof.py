@@ -145,7 +145,7 @@ def test_each_connection_is_proved_before_anything_else_is_sent() -> None:
         calls = EngineClient("vLLM", address, SECRET, ProofVerifier(SECRET, SEAL))
         await asyncio.gather(*(calls.post("/generate", {}) for _ in range(20)))
         assert server.heard.count(b"POST /generate") == 20
-        assert all(one.startswith(f"GET {PROOF_PATH}".encode()) for one in server.heard_by_connection)
+        assert all(one.startswith(f"GET {PROOF_PATH}".encode()) for one in server.received_by_connection)
         await calls.close()
         await server.close()
 
@@ -157,7 +157,7 @@ def test_a_proof_of_another_connection_is_invalid(monkeypatch: pytest.MonkeyPatc
 
     async def main() -> None:
         async def hand_over() -> None:
-            stranger.give_the_port_up()
+            stranger.release_port()
             servers.append(await ours(stranger.port))
             handed_over.set()
 

@@ -56,7 +56,7 @@ def main(jobs: list[dict[str, Any]], world: World) -> None:
 
 
 if __name__ == "__main__":
-    everyone = open_world(60)
-    main(json.loads(sys.argv[1]), everyone)
-    everyone.close()
+    world = open_world(60)
+    main(json.loads(sys.argv[1]), world)
+    world.close()
     os._exit(0)  # as a trainer ends

@@ -230,7 +230,7 @@ async def _trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     return int(words[1]) if len(words) > 1 else NONE
 
 
-async def throw_all(
+async def send_all(
     address: str,
     routes: Iterable[tuple[str, str]],
     seed: int,
@@ -261,9 +261,9 @@ async def throw_all(
     return results
 
 
-async def throw_slowly(
+async def send_slowly(
     address: str, routes: Iterable[tuple[str, str]], seed: int, count: int, heads: Sequence[str] = ()
 ) -> dict[tuple[str, str], dict[int, int]]:
     """Endless requests at all routes at once: each takes the server's time limit, but no work."""
-    each = (throw_all(address, [route], seed, count, heads, count, slow_case) for route in routes)
+    each = (send_all(address, [route], seed, count, heads, count, slow_case) for route in routes)
     return {route: counts for some in await asyncio.gather(*each) for route, counts in some.items()}

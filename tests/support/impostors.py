@@ -13,7 +13,7 @@ class Listener:
     """A foreign listener on a port: records every byte, and answers with `reply`."""
 
     def __init__(self, reply: Callable[[bytes], Awaitable[bytes]]) -> None:
-        self.heard_by_connection: list[bytes] = []
+        self.received_by_connection: list[bytes] = []
         self.on_connection: Callable[[], Awaitable[Any]] | None = None
         self._reply = reply
         self._server: asyncio.Server | None = None
@@ -21,7 +21,7 @@ class Listener:
 
     @property
     def heard(self) -> bytes:
-        return b"".join(self.heard_by_connection)
+        return b"".join(self.received_by_connection)
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> "Listener":
         self._server = await asyncio.start_server(self._serve, host, port)
@@ -33,28 +33,28 @@ class Listener:
         assert task is not None
         self._open.add(task)
         task.add_done_callback(self._open.discard)
-        number = len(self.heard_by_connection)
-        self.heard_by_connection.append(b"")
+        number = len(self.received_by_connection)
+        self.received_by_connection.append(b"")
         if self.on_connection is not None:
             await self.on_connection()
         try:
             while True:
                 request = await reader.readuntil(b"\r\n\r\n")
-                self.heard_by_connection[number] += request
+                self.received_by_connection[number] += request
                 writer.write(await self._reply(request))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    def give_the_port_up(self) -> None:
+    def release_port(self) -> None:
         """Existing connections stay open."""
         assert self._server is not None
         self._server.close()
 
     async def close(self) -> None:
         """After all clients have closed their connections."""
-        self.give_the_port_up()
+        self.release_port()
         while self._open:
             await asyncio.wait(self._open)
 

@@ -42,7 +42,7 @@ class LiveKeys:
     def __init__(self, required: Mapping[str, tuple[str, ...]], allow_unchecked: bool = False) -> None:
         self.required = required
         self.allow_unchecked = allow_unchecked
-        self.fates: dict[str, str] = {}
+        self.results_by_test: dict[str, str] = {}
         """Test -> its outcome."""
         self.tests: dict[str, list[str]] = {}
         """Key -> its tests in this run."""
@@ -56,29 +56,29 @@ class LiveKeys:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = _GROUP.sub("", report.nodeid)
         keys = [value for name, value in report.user_properties if name == PROPERTY]
-        for key in keys if test not in self.fates else ():
+        for key in keys if test not in self.results_by_test else ():
             self.tests.setdefault(str(key), []).append(test)
-        earlier = self.fates.setdefault(test, "was not run")
+        earlier = self.results_by_test.setdefault(test, "was not run")
         if report.failed:
-            self.fates[test] = f"failed in its {report.when}"
+            self.results_by_test[test] = f"failed in its {report.when}"
         elif hasattr(report, "wasxfail"):
-            self.fates[test] = "is marked as expected to fail"
+            self.results_by_test[test] = "is marked as expected to fail"
         elif report.skipped:
-            self.fates[test] = _SKIPPED
+            self.results_by_test[test] = _SKIPPED
         elif report.when == "call" and earlier == "was not run":
-            self.fates[test] = _PASSED
+            self.results_by_test[test] = _PASSED
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workerinput"):
             return
         for key, names in self.required.items():
-            fates = {test: self.fates[test] for test in self.tests.get(key, ())}
-            if _PASSED in fates.values():
+            results_by_test = {test: self.results_by_test[test] for test in self.tests.get(key, ())}
+            if _PASSED in results_by_test.values():
                 continue
-            outcomes = "; ".join(f"{test} {fate}" for test, fate in fates.items())
+            outcomes = "; ".join(f"{test} {fate}" for test, fate in results_by_test.items())
             line = f"{key}: {outcomes or 'no test in this run (' + (', '.join(names) or 'none is marked') + ')'}"
-            (self.unchecked if {*fates.values()} == {_SKIPPED} else self.missing).append(line)
+            (self.unchecked if {*results_by_test.values()} == {_SKIPPED} else self.missing).append(line)
         failed = self.missing or (self.unchecked and not self.allow_unchecked)
         if failed and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

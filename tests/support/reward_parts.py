@@ -82,7 +82,7 @@ def environment(prompt, completion):
 '''
 
 
-def wanted_in(folder):
+def reward_spec_in(folder):
     (folder / "mine.py").write_text(MINE)
 
     def reward_spec(name=None, args=None, task=None, task_args=None):

@@ -32,7 +32,7 @@ class Server:
         self.token_ids = token_ids or [2, 6, 8, EOS]
         self.requests: list[list[dict[str, Any]]] = []
         self.fails: list[Callable[[web.Request], Any]] = []
-        self.says: Callable[[dict[str, Any]], Any] = self.samples
+        self.answer_for: Callable[[dict[str, Any]], Any] = self.samples
         self.disconnected = 0
         self.address = ""
         self.gate: asyncio.Event | None = None
@@ -61,9 +61,9 @@ class Server:
                 if request.transport is None or request.transport.is_closing():
                     self.disconnected += 1
                     return response
-            answer = self.says(group)
+            answer = self.answer_for(group)
             if answer is None:
-                hang_up(request)
+                close_connection(request)
                 return response
             line = orjson.dumps(answer) + b"\n"
             await response.write(line[:20])
@@ -78,7 +78,7 @@ def refuse(status: int, message: str = "not now") -> Callable[[web.Request], web
     return lambda request: error_response(status, message)
 
 
-def hang_up(request: web.Request) -> web.Response:
+def close_connection(request: web.Request) -> web.Response:
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
@@ -114,7 +114,7 @@ class Controller:
         self.address = ""
         self.guard = CallGuard(SECRET)
 
-    async def greet(self, request: web.Request) -> web.Response:
+    async def register_worker(self, request: web.Request) -> web.Response:
         self.hello = await read_json(request)
         return json_response({"ok": True, "plan": {}})
 
@@ -152,7 +152,7 @@ class Controller:
 async def open_controller(leases: list[dict[str, Any]]) -> AsyncIterator[Controller]:
     controller = Controller(leases)
     app = application(controller.guard)
-    routes = {"hello": controller.greet, "lease": controller.lease, "finish": controller.finish}
+    routes = {"hello": controller.register_worker, "lease": controller.lease, "finish": controller.finish}
     app.add_routes([web.post(f"/{name}", handler) for name, handler in routes.items()])
     app.add_routes([web.post("/another_server", controller.another)])
     served = await serve(app, "127.0.0.1")

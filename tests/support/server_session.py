@@ -80,10 +80,10 @@ class ServerSession:
             if condition(results):
                 return results
             await asyncio.sleep(0.02)
-        raise AssertionError(f"what was waited for did not happen: {results}")
+        raise AssertionError(f"the condition did not become true: {results}")
 
-    async def set_right(self) -> None:
-        """Idle and not paused. A broken server is left as it is."""
+    async def reset(self) -> None:
+        """Aborts all groups and resumes, so that the server is idle and not paused; a broken server stays broken."""
         try:
             await self.post("/control/abort", {"ids": "all"})
             await self.post("/control/resume")
@@ -119,7 +119,7 @@ def in_session(server: LiveServer, test: Callable[[ServerSession], Awaitable[Non
             try:
                 await asyncio.wait_for(test(one), limit_s)
             finally:
-                await one.set_right()
+                await one.reset()
 
     asyncio.run(main())
 

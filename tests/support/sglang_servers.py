@@ -40,7 +40,7 @@ FEW = ("sglang.max_running_requests=8", "+sglang.extra_args.max_total_tokens=163
 REPOSITORY = Path(__file__).parents[2]
 SECRET = "only-in-tests"
 LONGEST_START_S = 180.0
-SAID = (
+OVERRIDES = (
     *("sglang.context_length=512", "sglang.mem_fraction_static=0.2", "actor.dtype=float32"),
     "sglang.disable_radix_cache=false",
 )
@@ -97,7 +97,7 @@ def tiny_sglang(folder: Path) -> Iterator[Server]:
 @contextmanager
 def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...] = ()) -> Iterator[Server]:
     python = sglang_python()
-    response = ["rollout=sglang", f"sglang.python={python}", f"actor.path={model}", *SAID, *words]
+    response = ["rollout=sglang", f"sglang.python={python}", f"actor.path={model}", *OVERRIDES, *words]
     config = load(REPOSITORY / "experiments" / "grpo.yaml", response).config
     port = free_port()
     spec = ServerSite(0, "127.0.0.1", port, str(folder), str(model), False, 1, 1, (), python)

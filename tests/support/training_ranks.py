@@ -34,7 +34,7 @@ STEPS = 5
 ADAM = {"lr": 0.002}
 SGD = {"type": "sgd", "lr": 0.05, "momentum": 0.9}
 LORA = {"use_lora": True, "lora_rank": 4, "lora_alpha": 8}
-Found = tuple[list[dict[str, float]], TrainEngine]
+RankResults = tuple[list[dict[str, float]], TrainEngine]
 
 
 def groups_of(step: int) -> Groups:
@@ -78,12 +78,12 @@ def actor_of(folder: Path, world: World) -> Actor:
     return Actor(TrainEngine(config, "actor", folder, world, seed=1), None, config, seed=1)
 
 
-def actor_steps(folder: Path, world: World) -> Found:
+def actor_steps(folder: Path, world: World) -> RankResults:
     actor = actor_of(folder, world)
     return [actor.step(batch_of(step, world), Stopwatch()) for step in range(ACTOR_STEPS)], actor.engine
 
 
-def critic_steps(folder: Path, world: World) -> Found:
+def critic_steps(folder: Path, world: World) -> RankResults:
     """A critic next to a policy: it values each batch, and learns from it."""
     plain = {"path": str(folder), "dtype": "float32", "is_critic": True, "ppo_n_minibatches": 1}
     config = section(PPOCriticConfig, **plain, gradient_checkpointing=False, optimizer=section(OptimizerConfig, **SGD))
@@ -101,7 +101,7 @@ def engine_of(folder: Path, world: World, optimizer: dict[str, Any], **settings:
     return TrainEngine(section(TrainEngineConfig, **plain, **settings), "model", folder, world, seed=1)
 
 
-def learn(folder: Path, world: World, optimizer: dict[str, Any], **settings: Any) -> Found:
+def learn(folder: Path, world: World, optimizer: dict[str, Any], **settings: Any) -> RankResults:
     """Five answers of unequal length, over and over."""
     draw = np.random.default_rng(5)
     lengths = np.array([3, 9, 4, 7, 2])
@@ -110,7 +110,7 @@ def learn(folder: Path, world: World, optimizer: dict[str, Any], **settings: Any
     return [learner.step(Sequences(ids, ids >= 0, lengths), step) for step in range(STEPS)], learner.engine
 
 
-def sent(folder: Path, world: World) -> Found:
+def sent(folder: Path, world: World) -> RankResults:
     """Models that the first rank alone has loaded are those that each rank loaded by itself, to the last bit."""
     fsdp = section(FSDPEngineConfig, load_using_meta=True, dp_replicate=2 if world.size == 4 else 1)
     kinds: list[dict[str, Any]] = [{}, {"init_from_scratch": True}, LORA, {"is_critic": True}]
@@ -126,11 +126,11 @@ def weights(engine: TrainEngine) -> dict[str, Tensor]:
     return {name: full_tensor(parameter.detach()) for name, parameter in engine.model.named_parameters()}
 
 
-def offloaded(folder: Path, world: World) -> Found:
+def offloaded(folder: Path, world: World) -> RankResults:
     return learn(folder, world, {**ADAM, "offload": True}, fsdp=section(FSDPEngineConfig, offload_params=True))
 
 
-def replicated(folder: Path, world: World) -> Found:
+def replicated(folder: Path, world: World) -> RankResults:
     """Two replicas, each sharded over two ranks, as the configuration asks for them."""
     words = ["rollout.backend=embedded", "actor.fsdp.dp_replicate=2", "actor.fsdp.reshard_after_forward=false"]
     steps, engine = learn(folder, world, ADAM, fsdp=load("grpo.yaml", words).config.actor.fsdp)
@@ -143,7 +143,7 @@ def local_numel(parameter: Tensor) -> int:
     return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
 
 
-WAYS: dict[str, Callable[[Path, World], Found]] = {
+WAYS: dict[str, Callable[[Path, World], RankResults]] = {
     "actor": actor_steps,
     "critic": critic_steps,
     "adam": lambda folder, world: learn(folder, world, ADAM),

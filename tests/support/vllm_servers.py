@@ -87,7 +87,7 @@ class Server:
 
     def start(self) -> None:
         self._program = Program(self.command, self.env, self.root, self._log)
-        talk(self, _until_ready)
+        run_with_engine(self, _until_ready)
 
     def log(self) -> str:
         return (self.root / "log").read_text(errors="replace")[-4000:]
@@ -121,7 +121,9 @@ async def _until_ready(engine: VLLMEngine, server: Server) -> None:
             await asyncio.sleep(0.2)
 
 
-def talk(server: Server, test: Callable[[VLLMEngine, Server], Awaitable[None]], limit_s: float = 300.0) -> None:
+def run_with_engine(
+    server: Server, test: Callable[[VLLMEngine, Server], Awaitable[None]], limit_s: float = 300.0
+) -> None:
     async def main() -> None:
         engine = server.engine()
         try:

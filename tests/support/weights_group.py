@@ -48,7 +48,7 @@ def send(host: BroadcastHost, at: Rendezvous, contents: Iterable[torch.Tensor]) 
             group.send(content)
 
 
-class Beside:
+class BackgroundCall:
     """Work in a thread; `result` is its result or exception."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
@@ -76,19 +76,19 @@ class Process:
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
         ready, _, actual_port = self.process.stdout.readline().strip().partition(" ")
-        assert ready == "ready", self.last_words()
+        assert ready == "ready", self.last_output()
         self.port = int(actual_port or port)
 
     def until_met(self) -> None:
         """Waits until a sender has met the receivers."""
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "met\n", self.last_words()
+        assert self.process.stdout.readline() == "met\n", self.last_output()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.communicate()
 
-    def last_words(self, limit_s: float = 60.0) -> str:
+    def last_output(self, limit_s: float = 60.0) -> str:
         """Error output of a member that ends by itself."""
         return self.process.communicate(timeout=limit_s)[1]
 

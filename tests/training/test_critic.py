@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def judge_folder(folder: Path) -> Path:
+def critic_folder(folder: Path) -> Path:
     """The same with a random value head."""
     actual = folder.with_name("judge")
     torch.manual_seed(4)
@@ -82,9 +82,9 @@ def with_returns(batch: TrainingBatch, returns: float) -> TrainingBatch:
     return batch
 
 
-def test_the_value_of_a_token_is_of_the_state_before_it(tmp_path, folder, judge_folder):
-    batch = judged(critic_of(ppo_run(tmp_path, folder, f"critic.path={judge_folder}")))
-    model: Any = AutoModelForSequenceClassification.from_pretrained(judge_folder).eval()
+def test_the_value_of_a_token_is_of_the_state_before_it(tmp_path, folder, critic_folder):
+    batch = judged(critic_of(ppo_run(tmp_path, folder, f"critic.path={critic_folder}")))
+    model: Any = AutoModelForSequenceClassification.from_pretrained(critic_folder).eval()
     sequences = batch.sequences
     for start, length in zip(sequences.starts_N, sequences.lengths_N, strict=True):
         ids = torch.from_numpy(sequences.token_ids[start : start + length].astype(np.int64))[None]
@@ -146,10 +146,10 @@ def test_the_critic_learns_the_expected_return(tmp_path, folder):
     assert all(find_metric(name) for name in first)
 
 
-def test_the_critic_loss_is_half_the_mean_squared_error_for_any_split(tmp_path, folder, judge_folder):
+def test_the_critic_loss_is_half_the_mean_squared_error_for_any_split(tmp_path, folder, critic_folder):
     actual = []
     for cut in ("critic.mb_spec.n_mbs=1", "critic.mb_spec.n_mbs=3", "critic.mb_spec.max_tokens_per_mb=6"):
-        critic = critic_of(ppo_run(tmp_path, folder, f"critic.path={judge_folder}", "critic.ppo_n_minibatches=1", cut))
+        critic = critic_of(ppo_run(tmp_path, folder, f"critic.path={critic_folder}", "critic.ppo_n_minibatches=1", cut))
         actual.append(critic.step(with_returns(judged(critic), 0.3), Stopwatch()))
     assert actual[0]["critic/loss"] == pytest.approx(0.3**2 / 2, rel=1e-4)
     for other in actual[1:]:
@@ -312,8 +312,8 @@ def test_the_new_policy_is_served_while_the_critic_learns(ring_run, monkeypatch)
     assert seen == [(2, 0), (3, 1)]
 
 
-def test_a_frozen_critic_gives_values_and_is_in_no_checkpoint(ring_run, judge_folder):
-    run = ring_run("run", "critic.optimizer=null", f"critic.path={judge_folder}")
+def test_a_frozen_critic_gives_values_and_is_in_no_checkpoint(ring_run, critic_folder):
+    run = ring_run("run", "critic.optimizer=null", f"critic.path={critic_folder}")
     with serve(run, total_steps=2):
         assert train_in(run) == 0
     metrics = metrics_of(run)[-1]

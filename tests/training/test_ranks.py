@@ -21,7 +21,7 @@ WAYS = {
 SEVERAL = (2, 4)
 
 
-class Found(NamedTuple):
+class RankResults(NamedTuple):
     """What a world of some size made."""
 
     steps: dict[str, list[dict[str, float]]]
@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Found]:
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, RankResults]:
     """By the number of ranks."""
     root = tmp_path_factory.mktemp("ranks")
     folder = model_folder(root, "qwen3")
@@ -48,9 +48,9 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Found]:
     return {size: _read(root / f"{size}.json") for size in WAYS}
 
 
-def _read(path: Path) -> Found:
+def _read(path: Path) -> RankResults:
     metrics: dict[str, Any] = json.loads(path.read_text())
-    return Found(metrics, load_file(path.with_suffix(".safetensors")))
+    return RankResults(metrics, load_file(path.with_suffix(".safetensors")))
 
 
 def alike(one: dict[str, Tensor], other: dict[str, Tensor], atol: float, rtol: float = 0.0) -> None:

@@ -33,8 +33,8 @@ FALLING = (
 """The learning rate tells how far the schedule is: 0.001 at its beginning, a twentieth of it less with each step."""
 
 
-class Seen:
-    """What a trainer did, from where it began."""
+class ObservedTraining:
+    """The steps, batches and samples of a training, from its first step."""
 
     def __init__(self, run: Run, steps: int) -> None:
         learner = SupervisedLearner(load_trained_engine(run, run.config.model, "model", world()), run.config.seed)
@@ -65,18 +65,18 @@ class Seen:
         return int(facts["progress"]["samples"])
 
 
-def begun(root: Path, *overrides: str) -> tuple[Run, Seen]:
+def begun(root: Path, *overrides: str) -> tuple[Run, ObservedTraining]:
     root.mkdir(parents=True, exist_ok=True)
     (root / "rows.jsonl").write_text(ROWS)
     own = ("train_dataset.path=rows.jsonl", "task.name=null", "train_dataset.batch_size=8", "valid_dataset=null")
     run = make_run(root, "sft", *own, *FALLING, "recover.freq_steps=null", *overrides)
-    return run, Seen(run, BEGUN)
+    return run, ObservedTraining(run, BEGUN)
 
 
-def resume(run: Run, attempt: int = 2, began: int = 2) -> Seen:
+def resume(run: Run, attempt: int = 2, began: int = 2) -> ObservedTraining:
     """As the launcher lets it, which may have moved the checkpoint."""
     roll_back(run, attempt, began)
-    return Seen(run, 2)
+    return ObservedTraining(run, 2)
 
 
 def test_state_that_is_not_skipped_is_resumed(tmp_path):

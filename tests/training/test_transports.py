@@ -20,7 +20,7 @@ from areal_like.weights.index import parse_index
 from areal_like.weights.probe import Probe
 from areal_like.weights.receive import receive_tensors
 from tests.support.rollout_world import grpo
-from tests.support.weights_group import Beside, flat, model, rendezvous
+from tests.support.weights_group import BackgroundCall, flat, model, rendezvous
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -110,7 +110,7 @@ def test_weights_being_sent_are_not_changed_by_a_publication() -> None:
             taken[name] = tensor.clone()
             go_on.wait(120)
 
-    server = Beside(slowly)
+    server = BackgroundCall(slowly)
     while not taken:
         time.sleep(0.01)
     for version in (2, 3, 4, 5):
@@ -136,7 +136,7 @@ def test_the_newest_version_stays_available_until_released() -> None:
         actual = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index)}
         controller.over.add(group)
         assert torch.equal(actual["model.turned"], model(7)["model.turned"])
-    closing, before = Beside(lambda: sender.close(early=False)), len(controller.versions)
+    closing, before = BackgroundCall(lambda: sender.close(early=False)), len(controller.versions)
     while len(controller.versions) < before + 5:
         time.sleep(0.01)
     assert closing.result is None and controller.versions[-1] == 7

@@ -26,11 +26,11 @@ from areal_like.weights.group_member import MAX_LINE_BYTES, MEMBER, json_line, m
 from areal_like.weights.receive import receive_folder, receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
 from areal_like.weights.verify import verify_publication
-from tests.support.weights_group import Beside, Process, flat, model, rendezvous, send
+from tests.support.weights_group import BackgroundCall, Process, flat, model, rendezvous, send
 
 pytestmark = pytest.mark.timeout(300)
 
-SOON_S = 60.0
+SHORT_LIMIT_S = 60.0
 """Far below the limit of a group: what ends within it has not waited for that."""
 
 
@@ -50,7 +50,7 @@ def test_a_broadcast_arrives_bit_exact_at_all_servers_at_once(host) -> None:
     weights = flat()
     assert len(weights.contents) > 3
     at = rendezvous(host, world=4)
-    servers = [Beside(partial(received, at, rank, weights)) for rank in (1, 2, 3)]
+    servers = [BackgroundCall(partial(received, at, rank, weights)) for rank in (1, 2, 3)]
     send(host, at, weights.contents)
     for server in servers:
         found = server.wait()
@@ -64,7 +64,7 @@ def test_one_rendezvous_serves_successive_groups(host) -> None:
     for version in (1, 2, 3):
         weights = flat(version)
         at = rendezvous(host, world=2, group=f"g{version}")
-        server = Beside(partial(received, at, 1, weights))
+        server = BackgroundCall(partial(received, at, 1, weights))
         send(host, at, weights.contents)
         assert torch.equal(server.wait()["model.turned"], model(version)["model.turned"])
 
@@ -72,7 +72,7 @@ def test_one_rendezvous_serves_successive_groups(host) -> None:
 def test_a_broadcast_can_be_stored_as_files_of_a_publication(host, tmp_path: Path) -> None:
     weights = flat()
     at = rendezvous(host, world=2)
-    server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
+    server = BackgroundCall(lambda: receive_folder(at, 1, weights.index, tmp_path))
     send(host, at, weights.contents)
     assert server.wait() is None
     assert verify_publication(tmp_path, None, newer_than=2, run_id="run-1") == weights.index
@@ -88,13 +88,13 @@ def test_too_little_disk_space_is_reported_before_writing(host, tmp_path: Path, 
     monkeypatch.setattr(os, "posix_fallocate", full)
     weights = flat()
     at = rendezvous(host, world=2)
-    server = Beside(lambda: receive_folder(at, 1, weights.index, tmp_path))
-    trainer = Beside(lambda: send(host, at, weights.contents))
-    fault = server.wait(SOON_S)
+    server = BackgroundCall(lambda: receive_folder(at, 1, weights.index, tmp_path))
+    trainer = BackgroundCall(lambda: send(host, at, weights.contents))
+    fault = server.wait(SHORT_LIMIT_S)
     assert isinstance(fault, OSError)
     needed = sum(bucket.bytes for bucket in weights.index.buckets)
     assert f"No space left on device; version 3 of the weights needs {needed} bytes there: '{tmp_path}'" in str(fault)
-    assert isinstance(trainer.wait(SOON_S), GroupBroken)
+    assert isinstance(trainer.wait(SHORT_LIMIT_S), GroupBroken)
 
 
 def test_a_bit_flipped_in_transfer_ends_the_group_for_all(host) -> None:
@@ -105,14 +105,14 @@ def test_a_bit_flipped_in_transfer_ends_the_group_for_all(host) -> None:
     at_byte = bytes(weights.contents[number].numpy()).index(bytes(content.numpy()))
     weights.contents[number][at_byte + 5] ^= 1
     at = rendezvous(host, world=3)
-    servers = [Beside(partial(received, at, rank, weights)) for rank in (1, 2)]
+    servers = [BackgroundCall(partial(received, at, rank, weights)) for rank in (1, 2)]
     # Servers refuse while the trainer has more to send.
-    trainer = Beside(lambda: send(host, at, weights.contents * 50))
-    ends = [server.wait(SOON_S) for server in servers]
+    trainer = BackgroundCall(lambda: send(host, at, weights.contents * 50))
+    ends = [server.wait(SHORT_LIMIT_S) for server in servers]
     refusals = [str(end) for end in ends if isinstance(end, BadWeights)]
     assert refusals and all(isinstance(end, BadWeights | GroupBroken) for end in ends)
     assert f"version 3 of the weights: tensor {name} (layer 1) is corrupted" in refusals[0]
-    broken = trainer.wait(SOON_S)
+    broken = trainer.wait(SHORT_LIMIT_S)
     assert isinstance(broken, GroupBroken)
 
 
@@ -127,13 +127,13 @@ def test_a_server_killed_in_a_transfer_ends_it_for_all_within_seconds(host) -> N
             yield torch.zeros(1_000_000, dtype=torch.uint8)
 
     dies, stays = (Process("receive", 3, host.port, rank) for rank in (1, 2))
-    trainer = Beside(lambda: send(host, at, weights()))
-    assert under_way.wait(SOON_S)
+    trainer = BackgroundCall(lambda: send(host, at, weights()))
+    assert under_way.wait(SHORT_LIMIT_S)
     dies.kill()
-    broken = trainer.wait(SOON_S)
+    broken = trainer.wait(SHORT_LIMIT_S)
     assert isinstance(broken, GroupBroken), broken
     assert "of 2 of the servers" in str(broken) or "the trainer could not send" in str(broken)
-    assert "group g: process 2 of 2 of the servers could not" in stays.last_words(SOON_S)
+    assert "group g: process 2 of 2 of the servers could not" in stays.last_output(SHORT_LIMIT_S)
 
 
 def test_a_trainer_killed_in_a_transfer_ends_it_for_servers_within_seconds() -> None:
@@ -146,20 +146,20 @@ def test_a_trainer_killed_in_a_transfer_ends_it_for_servers_within_seconds() -> 
             while True:
                 group.receive(buffer)
 
-    servers = [Beside(partial(take, rank)) for rank in (1, 2)]
+    servers = [BackgroundCall(partial(take, rank)) for rank in (1, 2)]
     trainer.until_met()
     trainer.kill()
     for server in servers:
-        assert isinstance(server.wait(SOON_S), GroupBroken)
+        assert isinstance(server.wait(SHORT_LIMIT_S), GroupBroken)
 
 
 def test_an_aborted_group_ends_members_in_every_state(host) -> None:
-    comes, never = Beside(lambda: join_group(rendezvous(host, world=3), 1)), "server/1: refused"
+    comes, never = BackgroundCall(lambda: join_group(rendezvous(host, world=3), 1)), "server/1: refused"
     with host.open(rendezvous(host, world=3)) as group:
-        trainer = Beside(group.join)
+        trainer = BackgroundCall(group.join)
         time.sleep(0.3)
         group.abort(never)
-        for end in (trainer.wait(SOON_S), comes.wait(SOON_S)):
+        for end in (trainer.wait(SHORT_LIMIT_S), comes.wait(SHORT_LIMIT_S)):
             assert isinstance(end, GroupBroken)
             assert never in str(end)
 
@@ -172,7 +172,7 @@ def test_a_wait_past_its_limit_names_its_condition_and_key(host) -> None:
         group.join()
 
 
-def nobody_listens() -> int:
+def unused_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
 
@@ -190,14 +190,14 @@ def test_a_bucket_that_completes_at_the_end_of_a_poll_is_received(host, monkeypa
                 found.append(int(buffer[-1]))
         return found
 
-    server = Beside(take)
+    server = BackgroundCall(take)
     send(host, at, contents)
     assert server.wait() == [number % 100 for number in range(400)]
 
 
 def test_joining_a_closed_rendezvous_reports_a_broken_group() -> None:
     with pytest.raises(GroupBroken, match="group g: process 1 of 1 of the servers could not join"):
-        join_group(Rendezvous("127.0.0.1", nobody_listens(), "g.s3cret", "gloo", 1, 2, 0.5), 1)
+        join_group(Rendezvous("127.0.0.1", unused_port(), "g.s3cret", "gloo", 1, 2, 0.5), 1)
 
 
 def test_a_member_waiting_in_vain_for_the_trainer_names_the_wait(host) -> None:
@@ -211,19 +211,19 @@ def test_a_program_without_the_secret_cannot_join_a_group_or_learn_anything(host
     """Titles can be guessed. Neither a stranger's word nor its end means anything to the group."""
     weights = flat()
     at = rendezvous(host, world=2, group="g.s3cret")
-    stranger = socket.create_connection((host.host, host.port), timeout=SOON_S)
-    stranger.sendall(json_line({"title": "g", "nonce": "0"}))
-    with host.open(at) as group, stranger.makefile("rb") as heard:
+    unknown_client = socket.create_connection((host.host, host.port), timeout=SHORT_LIMIT_S)
+    unknown_client.sendall(json_line({"title": "g", "nonce": "0"}))
+    with host.open(at) as group, unknown_client.makefile("rb") as heard:
         shown = json.loads(heard.readline())
         assert set(shown) == {"nonce", "proof"} and "s3cret" not in str(shown)
         guess = make_member_proof("g", MEMBER, "0", shown["nonce"], "process 1 of 1 of the servers")
-        stranger.sendall(json_line({"who": "process 1 of 1 of the servers", "proof": guess}))
-        stranger.sendall(json_line({"do": "get", "key": "here"}))
-        assert heard.readline() == b"", "it is shown the door"
-        stranger.close()
+        unknown_client.sendall(json_line({"who": "process 1 of 1 of the servers", "proof": guess}))
+        unknown_client.sendall(json_line({"do": "get", "key": "here"}))
+        assert heard.readline() == b"", "its connection is closed"
+        unknown_client.close()
         with pytest.raises(GroupBroken, match=r"does not know the secret|connection"):
             join_group(at._replace(group="g.guess3d"), 1)
-        server = Beside(partial(received, at, 1, weights))
+        server = BackgroundCall(partial(received, at, 1, weights))
         group.join()
         for content in weights.contents:
             group.send(content)
@@ -235,7 +235,7 @@ def test_an_impostor_of_the_trainer_gets_no_message() -> None:
     heard = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def pretend() -> None:
+        def accept_as_impostor() -> None:
             connection, _ = listening.accept()
             with connection:
                 heard.extend(connection.recv(MAX_LINE_BYTES))
@@ -243,16 +243,16 @@ def test_an_impostor_of_the_trainer_gets_no_message() -> None:
                 while part := connection.recv(MAX_LINE_BYTES):
                     heard.extend(part)
 
-        pretends = Beside(pretend)
+        impostor = BackgroundCall(accept_as_impostor)
         with pytest.raises(GroupBroken, match="does not know the secret of this group") as broken:
             join_group(Rendezvous("127.0.0.1", listening.getsockname()[1], "g.s3cret", "gloo", 1, 2, 30.0), 1)
-        assert pretends.wait() is None
+        assert impostor.wait() is None
     assert b"s3cret" not in heard and heard.count(b"\n") == 1 and "s3cret" not in str(broken.value)
 
 
 def test_an_impostor_of_a_member_gets_no_weights(host) -> None:
-    class Thief(BroadcastGroup):
-        """Is where a member should be, and cannot prove to be that."""
+    class ImpostorGroup(BroadcastGroup):
+        """Takes the place of a member and cannot prove its identity."""
 
         def _check_peers(self) -> None:
             self.rendezvous = self.rendezvous._replace(group="g.guess3d")
@@ -260,14 +260,14 @@ def test_an_impostor_of_a_member_gets_no_weights(host) -> None:
 
     at = rendezvous(host, world=2, group="g.s3cret")
 
-    def steal() -> None:
-        with Thief(at, 1) as thief:
-            thief.join()
+    def join_as_impostor() -> None:
+        with ImpostorGroup(at, 1) as impostor:
+            impostor.join()
 
-    thief = Beside(steal)
+    impostor = BackgroundCall(join_as_impostor)
     with host.open(at) as group, pytest.raises(GroupBroken, match="connection of member 1 leads to another program"):
         group.join()
-    assert isinstance(thief.wait(SOON_S), GroupBroken)
+    assert isinstance(impostor.wait(SHORT_LIMIT_S), GroupBroken)
 
 
 NONSENSE = {
@@ -281,14 +281,14 @@ NONSENSE = {
 
 @pytest.mark.parametrize("words", NONSENSE.values(), ids=NONSENSE)
 def test_a_client_that_sends_garbage_is_dropped_and_others_are_served(host, words: bytes) -> None:
-    with socket.create_connection((host.host, host.port), timeout=SOON_S) as talks:
+    with socket.create_connection((host.host, host.port), timeout=SHORT_LIMIT_S) as garbage_client:
         with contextlib.suppress(ConnectionError):
-            talks.sendall(words)
+            garbage_client.sendall(words)
         with contextlib.suppress(ConnectionError):
-            assert talks.recv(1) == b""
+            assert garbage_client.recv(1) == b""
     weights = flat()
     at = rendezvous(host, world=2)
-    server = Beside(partial(received, at, 1, weights))
+    server = BackgroundCall(partial(received, at, 1, weights))
     send(host, at, weights.contents)
     assert server.wait().keys() == model().keys()
 
@@ -298,9 +298,11 @@ def test_silent_unknown_connections_never_displace_a_member(host, monkeypatch) -
     at = rendezvous(host, world=2)
     weights = flat()
     with host.open(at) as group, contextlib.ExitStack() as stack:
-        server = Beside(partial(received, at, 1, weights))
+        server = BackgroundCall(partial(received, at, 1, weights))
         group.join()
-        silent = [stack.enter_context(socket.create_connection((host.host, host.port), SOON_S)) for _ in range(9)]
+        silent = [
+            stack.enter_context(socket.create_connection((host.host, host.port), SHORT_LIMIT_S)) for _ in range(9)
+        ]
         assert silent[0].recv(1) == b"", "the oldest made room"
         for content in weights.contents:
             group.send(content)

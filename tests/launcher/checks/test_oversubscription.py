@@ -5,7 +5,7 @@ import pytest
 from tests.launcher.plan.test_memory import QWEN3_06B, model_folder
 from tests.support.planning import GIB, machine_with, plan_of
 
-INSIST = "cluster.allow_oversubscription=true"
+ALLOW = "cluster.allow_oversubscription=true"
 FOURS = ("rollout=vllm", "allocation_mode=vllm:d4+fsdp:d4")
 
 
@@ -17,7 +17,7 @@ def needs(*overrides, cores, memory_gib=64, gpus=0, experiment="grpo", **rest):
 def test_eight_heavy_processes_on_two_cores_are_refused_with_the_arithmetic():
     assert needs(*FOURS, cores=2)["allocation_mode"] == (
         "4 vLLM servers and 4 trainer ranks need 6 cores (1 for each vLLM server, 0.5 for each trainer rank), and this "
-        f"machine has 2; use smaller sizes, or set {INSIST}"
+        f"machine has 2; use smaller sizes, or set {ALLOW}"
     )
 
 
@@ -67,7 +67,7 @@ def test_programs_weights_and_cache_must_fit_into_memory(tmp_path):
 
 
 def test_an_allowed_oversubscription_is_a_warning():
-    plan = plan_of("grpo", *FOURS, INSIST, host=machine_with(0, 2))
+    plan = plan_of("grpo", *FOURS, ALLOW, host=machine_with(0, 2))
     assert "allocation_mode" not in {need.key for need in plan.needs}
     assert any(warning.startswith("allocation_mode: 4 vLLM servers") for warning in plan.warnings)
 

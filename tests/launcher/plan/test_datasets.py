@@ -194,11 +194,11 @@ def test_a_start_fetches_it_and_the_run_reads_it_without_a_network(online, host,
     assert len(online.requests) == num_requests, "all of it is in the cache"
 
 
-@pytest.mark.parametrize("trouble", ["no such dataset", "the Hub is down"])
-def test_a_failed_download_is_tried_once_and_gives_one_message(online, host, capfd, trouble):
+@pytest.mark.parametrize("fault", ["no such dataset", "the Hub is down"])
+def test_a_failed_download_is_tried_once_and_gives_one_message(online, host, capfd, fault):
     """Downloads by themselves try again for half a minute."""
-    name = "org/other" if trouble == "no such dataset" else NAME
-    online.down = trouble == "the Hub is down"
+    name = "org/other" if fault == "no such dataset" else NAME
+    online.down = fault == "the Hub is down"
     with pytest.raises(ConfigError) as refusal:
         fetch_from_hub(experiment(host, name), host)
     (problem,) = refusal.value.problems

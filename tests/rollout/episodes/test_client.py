@@ -14,7 +14,7 @@ from areal_like.rollout.episodes.generation_client import (
     LeaseRoute,
     Superseded,
 )
-from tests.support.ring_parts import SECRET, WORKER, Server, hang_up, open_server, refuse
+from tests.support.ring_parts import SECRET, WORKER, Server, close_connection, open_server, refuse
 
 
 @pytest.fixture(autouse=True)
@@ -93,11 +93,11 @@ def test_a_group_is_returned_as_soon_as_it_is_complete():
         gate = server.gate = asyncio.Event()
         gate.set()
 
-        def says(group):
+        def answer_for(group):
             gate.clear()
             return server.samples(group)
 
-        server.says = says
+        server.answer_for = answer_for
         async with open_server(server), open_client() as client:
             route = LeaseRoute("0.1", server.address)
             calls = [asyncio.create_task(client.generate(route, group(number))) for number in range(2)]
@@ -109,7 +109,9 @@ def test_a_group_is_returned_as_soon_as_it_is_complete():
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("fault", [refuse(500), refuse(503), refuse(429), hang_up], ids=["500", "503", "429", "cut"])
+@pytest.mark.parametrize(
+    "fault", [refuse(500), refuse(503), refuse(429), close_connection], ids=["500", "503", "429", "cut"]
+)
 def test_temporary_errors_are_retried_with_the_same_seed(fault):
     async def main():
         async with open_server() as server:
@@ -126,13 +128,13 @@ def test_only_the_groups_without_an_answer_are_asked_again():
         server = Server()
         failed: list[int] = []
 
-        def says(group):
+        def answer_for(group):
             if group["seed"] == 2 and not failed:
                 failed.append(1)
                 return {"id": group["id"], "error": "its cache is full"}
             return server.samples(group)
 
-        server.says = says
+        server.answer_for = answer_for
         async with open_server(server):
             return await ask(server, count=4), server.requests
 
@@ -146,13 +148,13 @@ def test_a_broken_connection_loses_only_the_remaining_groups():
         server = Server()
         cut: list[int] = []
 
-        def says(group):
+        def answer_for(group):
             if group["seed"] == 1 and not cut:
                 cut.append(1)
                 return None
             return server.samples(group)
 
-        server.says = says
+        server.answer_for = answer_for
         async with open_server(server):
             return await ask(server, count=3), server.requests
 
@@ -165,7 +167,7 @@ def test_a_broken_connection_loses_only_the_remaining_groups():
 def test_an_unreadable_response_is_an_error_without_a_further_wait(answer):
     async def main():
         server = Server()
-        server.says = lambda group: answer
+        server.answer_for = lambda group: answer
         async with open_server(server):
             async with asyncio.timeout(60):
                 return await ask(server, retries=0)
@@ -251,7 +253,7 @@ def test_a_cancelled_lease_ends_its_requests():
 def test_too_few_samples_are_an_error():
     async def main():
         server = Server()
-        server.says = lambda group: server.samples(group | {"n": 1})
+        server.answer_for = lambda group: server.samples(group | {"n": 1})
         async with open_server(server):
             return await ask(server, retries=0)
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from tests.support.reward_parts import child_of, each, open_pool, wanted_in
+from tests.support.reward_parts import child_of, each, open_pool, reward_spec_in
 
 
 @pytest.fixture
 def reward_spec(tmp_path):
-    return wanted_in(tmp_path)
+    return reward_spec_in(tmp_path)
 
 
 def test_async_rewards_wait_concurrently(reward_spec):

@@ -12,12 +12,12 @@ import pytest
 from areal_like.rollout.episodes.rewards import RewardError
 from areal_like.rollout.episodes.rewards.base import Reward
 from tests.support.commands import REPOSITORY
-from tests.support.reward_parts import MINE, ROW, child_of, each, is_alive, open_pool, wanted_in
+from tests.support.reward_parts import MINE, ROW, child_of, each, is_alive, open_pool, reward_spec_in
 
 
 @pytest.fixture
 def reward_spec(tmp_path):
-    return wanted_in(tmp_path)
+    return reward_spec_in(tmp_path)
 
 
 def test_a_group_of_answers_gets_its_rewards_in_order(reward_spec):

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from areal_like.config.problems import ConfigError
-from tests.support.reward_parts import each, open_pool, wanted_in
+from tests.support.reward_parts import each, open_pool, reward_spec_in
 
 
 @pytest.fixture
 def reward_spec(tmp_path):
-    return wanted_in(tmp_path)
+    return reward_spec_in(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_mismatched_sampling_is_accepted_if_allowed(run):
 def test_a_call_may_repeat_neutral_sampling_and_set_stop_texts(run):
     """The text of an answer is without the stop text."""
     server = Server([2, 6, 8])
-    server.says = lambda group: {
+    server.answer_for = lambda group: {
         "id": group["id"],
         "samples": [{**each, "finish": "stop"} for each in server.samples(group)["samples"]],
     }

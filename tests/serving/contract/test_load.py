@@ -13,7 +13,7 @@ from areal_like.process.identity import call_headers
 from areal_like.serving.control_protocol import CLIENT_PATHS, GENERATE_PATHS, OPEN_PATHS
 from tests.support.engine_answers import PARITY, check_in_flight, keep_in_flight, largest_gap, long_groups
 from tests.support.engines import SECRET, LiveServer, started
-from tests.support.hostile_requests import COUNT, FULL, bad, throw_all
+from tests.support.hostile_requests import COUNT, FULL, bad, send_all
 from tests.support.server_session import WORKER, ServerSession, group, in_session, open_session
 
 IN_FLIGHT, UPDATES, CONNECTIONS = 256, 10, 1000
@@ -62,7 +62,7 @@ def test_hostile_requests_by_clients_with_the_key_do_not_change_answers(server: 
         request = group("g", n=2, seed=7, greedy=True, max_new_tokens=12)
         (before,) = await one.generate(request)
         routes = [*(("GET", path) for path in OPEN_PATHS), *(("POST", path) for path in CLIENT_PATHS)]
-        results = await throw_all(one.address, routes, 5, HOSTILE, [f"Authorization: Bearer {SECRET}"])
+        results = await send_all(one.address, routes, 5, HOSTILE, [f"Authorization: Bearer {SECRET}"])
         assert not bad(results), results
         assert 200 in results["POST", GENERATE_PATHS[0]] and 400 in results["POST", GENERATE_PATHS[0]]
         await one.until(lambda answer: answer["running"] == answer["waiting"] == 0)

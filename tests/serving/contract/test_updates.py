@@ -91,11 +91,11 @@ def test_a_deadline_ends_a_group_by_name(server: LiveServer) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         await one.post("/control/pause", {"mode": "abort"})
-        late = asyncio.ensure_future(one.lines({**group("late"), "deadline_s": 0.3}, group("patient")))
+        late = asyncio.ensure_future(one.lines({**group("late"), "deadline_s": 0.3}, group("unlimited")))
         await asyncio.sleep(0.8)
         await one.post("/control/resume")
         results = await late
-        assert results["late"]["error"].startswith("deadline") and len(results["patient"]["samples"]) == 1
+        assert results["late"]["error"].startswith("deadline") and len(results["unlimited"]["samples"]) == 1
         (running,) = (await one.lines({**long_groups(server, 1)[0], "deadline_s": 0.01})).values()
         assert running["error"].startswith("deadline")
 

@@ -170,8 +170,8 @@ def test_a_group_that_never_fits_is_refused(changes: dict[str, Any], key: str) -
 def test_a_small_cache_preempts_sequences_and_changes_no_token() -> None:
     requests = groups(3, n=4, max_new_tokens=150)
     engines = [LLMEngine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 640)]
-    roomy, tight = (tokens_of(engine.generate(requests)) for engine in engines)
-    assert tight == roomy
+    large_cache, tight = (tokens_of(engine.generate(requests)) for engine in engines)
+    assert tight == large_cache
     assert engines[1].cache.rows * engines[1].cache.columns <= 640
     assert engines[1].counts.recomputed == engines[1].counts.interrupted > 0 == engines[0].counts.interrupted
 

@@ -131,7 +131,7 @@ def finished_by(engine: LLMEngine, num_groups: int, seconds: float) -> list[Fini
 
 def test_a_group_ends_at_its_deadline_and_the_error_names_it() -> None:
     engine = LLMEngine(tiny_qwen3(max_position_embeddings=4096), max_running_requests=2)
-    for name, seconds in (("running", 0.2), ("waiting", 0.2), ("patient", None)):
+    for name, seconds in (("running", 0.2), ("waiting", 0.2), ("unlimited", None)):
         engine.submit(GroupRequest(name, (5, 9), 2, 0, Sampling(min_new_tokens=4000), deadline_s=seconds))
     done = finished_by(engine, num_groups=2, seconds=60)
     assert {one.id: one.error for one in done} == dict.fromkeys(

@@ -24,7 +24,7 @@ from tests.support.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
 torch.set_num_threads(1)
 
 PROMPT = (5, 9, 13, 9, 20, 5)
-HOWS: list[dict[str, Any]] = [
+SAMPLING_OPTIONS: list[dict[str, Any]] = [
     {"top_k": 5},
     {"top_p": 0.7},
     {"min_p": 0.08},
@@ -74,7 +74,7 @@ def generated(model: Any, n: int, how: Sampling, **more: Any) -> list[GeneratedS
     return engine.generate([GroupRequest("g", PROMPT, n, 3, how, **more)])[0].samples
 
 
-@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize("how", SAMPLING_OPTIONS, ids=str)
 @pytest.mark.parametrize("family", [tiny_qwen3, tiny_llama])
 def test_the_distribution_is_that_of_transformers(family: Any, how: dict[str, Any]) -> None:
     """The whole distribution, since all tokens are reported as top log-probabilities."""
@@ -90,7 +90,7 @@ def test_the_distribution_is_that_of_transformers(family: Any, how: dict[str, An
             assert abs(sample.logprobs[place] - float(target[token])) < 1e-5
 
 
-@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize("how", SAMPLING_OPTIONS, ids=str)
 def test_token_frequencies_match_the_distribution(how: dict[str, Any]) -> None:
     number, sampling = 4000, Sampling(max_new_tokens=1, **how)
     counts = np.bincount([one.token_ids[0] for one in generated(tiny_llama(), number, sampling)], minlength=VOCAB)
@@ -116,7 +116,7 @@ def test_plain_rows_keep_their_bits_in_a_batch_with_processed_rows() -> None:
     ]
     shaped = [
         GroupRequest(f"s{number}", PROMPT, 2, 50 + number, Sampling(max_new_tokens=5 + number, **how))
-        for number, how in enumerate(HOWS)
+        for number, how in enumerate(SAMPLING_OPTIONS)
     ]
     alone = [one.samples for one in LLMEngine(tiny_qwen3(), max_running_requests=40).generate(plain)]
     mixed = LLMEngine(tiny_qwen3(), max_running_requests=40).generate([*plain[:2], *shaped, *plain[2:]])
@@ -127,7 +127,7 @@ def test_plain_rows_keep_their_bits_in_a_batch_with_processed_rows() -> None:
     for number, group in enumerate(shaped):
         (by_itself,) = LLMEngine(tiny_qwen3(), max_running_requests=40).generate([group])
         tokens = [sample.token_ids for sample in by_itself.samples]
-        assert [sample.token_ids for sample in by_id[group.id]] == tokens, HOWS[number]
+        assert [sample.token_ids for sample in by_id[group.id]] == tokens, SAMPLING_OPTIONS[number]
 
 
 def test_neutral_values_are_the_plain_path_to_the_last_bit() -> None:
@@ -144,9 +144,11 @@ def test_preemption_does_not_change_penalties() -> None:
     how = Sampling(max_new_tokens=150, repetition_penalty=1.1, frequency_penalty=0.05, top_p=0.97, min_new_tokens=120)
     groups = [GroupRequest(str(seed), PROMPT[: 3 + seed], 4, seed, how) for seed in range(3)]
     engines = [LLMEngine(tiny_qwen3(max_position_embeddings=256), kv_cache_tokens=tokens) for tokens in (None, 700)]
-    roomy, tight = ([[one.token_ids for one in each.samples] for each in engine.generate(groups)] for engine in engines)
+    large_cache, tight = (
+        [[one.token_ids for one in each.samples] for each in engine.generate(groups)] for engine in engines
+    )
     assert engines[1].counts.interrupted > 0
-    assert tight == roomy
+    assert tight == large_cache
 
 
 def test_min_new_tokens_forbids_the_models_end_and_the_requests() -> None:

@@ -56,7 +56,7 @@ BAD = (
 )
 
 
-class Talkative:
+class VerboseEngine:
     """An engine that streams `parts` parts, or answers at once, and records its requests."""
 
     def __init__(self) -> None:
@@ -74,9 +74,9 @@ class Talkative:
         return response
 
 
-def before_one(root: Path, test: Callable[[Client, Talkative], Awaitable[None]]) -> None:
+def with_proxied_engine(root: Path, test: Callable[[Client, VerboseEngine], Awaitable[None]]) -> None:
     async def main() -> None:
-        engine, app = Talkative(), web.Application()
+        engine, app = VerboseEngine(), web.Application()
         app.router.add_route("*", "/{path:.*}", engine.answer)
         behind = await serve(app, "127.0.0.1")
         try:
@@ -108,7 +108,7 @@ async def connected(client: Client, sent: bytes) -> AsyncIterator[asyncio.Stream
             await writer.wait_closed()
 
 
-def wanting(body: bytes, length: int | None = None) -> bytes:
+def raw_completion(body: bytes, length: int | None = None) -> bytes:
     head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {length or len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
@@ -122,16 +122,16 @@ async def post(client: Client, path: str, body: Any) -> int:
 
 
 def test_a_client_that_does_not_read_delays_no_update_and_gets_its_answer_later(tmp_path: Path) -> None:
-    async def test(client: Client, engine: Talkative) -> None:
+    async def test(client: Client, engine: VerboseEngine) -> None:
         engine.parts = 100
-        async with connected(client, wanting(b"{}")) as reader:
+        async with connected(client, raw_completion(b"{}")) as reader:
             await until(lambda: bool(engine.bodies))
             done = await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60)
             assert done["version"] == 1 and client.parts.queue.running == 0
             whole = await reader.read(-1)
             assert len(whole) > 100 * len(PART) and whole.endswith(b"0\r\n\r\n")
 
-    before_one(tmp_path, test)
+    with_proxied_engine(tmp_path, test)
 
 
 def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,42 +145,42 @@ def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, mo
 
     monkeypatch.setattr(public_proxy.StreamRelay, "_cut_off", noted)
 
-    async def test(client: Client, engine: Talkative) -> None:
+    async def test(client: Client, engine: VerboseEngine) -> None:
         engine.parts = 100
-        async with connected(client, wanting(b"{}")) as reader:
+        async with connected(client, raw_completion(b"{}")) as reader:
             await until(lambda: bool(engine.bodies) and client.parts.queue.running == 0)
             await until(lambda: bool(cut_off))
             with pytest.raises(ConnectionError):
                 raise ConnectionError if not (await reader.read(-1)).endswith(b"0\r\n\r\n") else AssertionError
 
-    before_one(tmp_path, test)
+    with_proxied_engine(tmp_path, test)
 
 
 def test_the_buffer_for_a_slow_client_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(public_proxy, "MAX_UNREAD_BYTES", 1 << 20)
 
-    async def test(client: Client, engine: Talkative) -> None:
+    async def test(client: Client, engine: VerboseEngine) -> None:
         engine.parts = 10**6
-        async with connected(client, wanting(b"{}")):
+        async with connected(client, raw_completion(b"{}")):
             await until(lambda: bool(engine.bodies))
             await until(lambda: client.parts.queue.running == 0)
 
-    before_one(tmp_path, test)
+    with_proxied_engine(tmp_path, test)
 
 
 def test_an_unfinished_request_takes_no_place_in_the_queue(tmp_path: Path) -> None:
-    async def test(client: Client, engine: Talkative) -> None:
-        async with connected(client, wanting(b"{", length=1000)):
+    async def test(client: Client, engine: VerboseEngine) -> None:
+        async with connected(client, raw_completion(b"{", length=1000)):
             await asyncio.sleep(0.3)
             assert client.parts.queue.running == 0
             assert (await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60))["version"] == 1
 
-    before_one(tmp_path, test)
+    with_proxied_engine(tmp_path, test)
 
 
 @pytest.mark.parametrize("path", [*GENERATE_PATHS, *TOKENIZE_PATHS])
 def test_a_public_client_can_name_no_request_no_adapter_and_no_process(tmp_path: Path, path: str) -> None:
-    async def test(client: Client, engine: Talkative) -> None:
+    async def test(client: Client, engine: VerboseEngine) -> None:
         inner = {"temperature": 0.5, "extra_args": {"kv_transfer_params": {}}}
         sent = {"model": "m", "prompt": [5, 9], "priority": -5, "sampling_params": inner, **NAMED}
         assert await post(client, path, sent) == 200
@@ -190,7 +190,7 @@ def test_a_public_client_can_name_no_request_no_adapter_and_no_process(tmp_path:
             assert await post(client, path, bad) == 400, bad
         assert len(engine.bodies) == 1
 
-    before_one(tmp_path, test)
+    with_proxied_engine(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_sequences_are_prompts_times_answers(sent: dict[str, Any], count: int) -
 
 
 def test_one_request_takes_at_most_the_share_of_clients(tmp_path: Path) -> None:
-    async def test(client: Client, engine: Talkative) -> None:
+    async def test(client: Client, engine: VerboseEngine) -> None:
         many = {"prompt": [[5]] * 32, "n": 128}
         assert await post(client, GENERATE_PATHS[0], many) == 200
         await client.update(tmp_path, 1, 1)
@@ -220,11 +220,11 @@ def test_one_request_takes_at_most_the_share_of_clients(tmp_path: Path) -> None:
             assert await post(client, GENERATE_PATHS[0], many | {"n": n}) == status, n
         assert len(engine.bodies) == 2 and (clients.running, clients.waiting) == (0, 0)
 
-    before_one(tmp_path, test)
+    with_proxied_engine(tmp_path, test)
 
 
 def test_the_run_goes_before_public_clients_that_came_first(tmp_path: Path) -> None:
-    async def test(client: Client, engine: Talkative) -> None:
+    async def test(client: Client, engine: VerboseEngine) -> None:
         await client.update(tmp_path, 1, 1)
         client.parts.queue._max_running = 1
         await client.call("POST", "/control/pause", {"mode": "wait"})
@@ -240,4 +240,4 @@ def test_the_run_goes_before_public_clients_that_came_first(tmp_path: Path) -> N
         await asyncio.gather(ours, *strangers)
         assert client.engine.requests and ends[0] == "run", ends
 
-    before_one(tmp_path, test)
+    with_proxied_engine(tmp_path, test)

@@ -151,9 +151,9 @@ def test_an_answer_ends_where_the_context_ends(tmp_path: Path) -> None:
 def test_a_group_past_its_deadline_ends_with_an_error_and_its_request_is_aborted(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        hurried = group("hurried", **NO_END) | {"deadline_s": 0.2}
-        results = await client.generate(hurried, group("patient"))
-        assert results["hurried"]["error"].startswith("deadline: ") and "samples" in results["patient"]
+        with_deadline = group("limited", **NO_END) | {"deadline_s": 0.2}
+        results = await client.generate(with_deadline, group("unlimited"))
+        assert results["limited"]["error"].startswith("deadline: ") and "samples" in results["unlimited"]
         await until(lambda: not client.engine.in_flight)
         assert "abort 1" in client.engine.log
 

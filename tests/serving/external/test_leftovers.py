@@ -20,7 +20,7 @@ from tests.support.rollout_world import grpo
 from tests.support.tiny_models import write_tiny_model
 
 
-class Frozen(TinyEngine):
+class FrozenEngine(TinyEngine):
     """Generates its first token only where it is not paused, as engines do."""
 
     async def ready(self) -> EngineInfo:
@@ -37,7 +37,7 @@ def test_a_pause_and_adapters_left_by_a_run_are_removed_by_the_next_run(
     run = Run(tmp_path, grpo(f"actor.path={folder}"), "grpo", RUN_ID, tmp_path, tmp_path)
 
     async def main() -> None:
-        engine = Frozen(can_keep=can_keep)
+        engine = FrozenEngine(can_keep=can_keep)
         engine.adapters = {"v3": None, "v4-00ff00ff00ff00ff": None, "very-mine": None, "v5-of-mine": None}
         monkeypatch.setattr(attach, "connect", lambda *given: engine)
         if can_keep:

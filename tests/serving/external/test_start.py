@@ -41,7 +41,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def dead_within(pid: int, limit_s: float) -> bool:
+def ends_within(pid: int, limit_s: float) -> bool:
     ends = time.monotonic() + limit_s
     while is_alive(pid) and time.monotonic() < ends:
         time.sleep(0.02)
@@ -92,7 +92,7 @@ def test_a_silent_engine_is_ended_after_the_named_limit_with_all_its_processes(t
         message = one.note["message"]
         assert message.startswith("rollout.setup_timeout: waited 2 s for vllm to generate its first token")
         assert message.endswith("Its last output: still loading")
-        assert dead_within(int(one.printed.split("pid ")[1].split()[0]), 1)
+        assert ends_within(int(one.printed.split("pid ")[1].split()[0]), 1)
 
 
 TAKEN = """
@@ -157,9 +157,9 @@ def test_an_engine_that_does_not_end_is_killed_with_all_its_processes(tmp_path: 
         one.process.send_signal(how)
         if how == signal.SIGTERM:
             assert one.code(10) == 0
-            assert dead_within(engine, 1) and dead_within(below, 1)
+            assert ends_within(engine, 1) and ends_within(below, 1)
         else:
-            assert dead_within(engine, 1), "it dies with its parent"
+            assert ends_within(engine, 1), "it dies with its parent"
             os.kill(below, signal.SIGKILL)  # an orphan of another session: the launcher, its subreaper, ends that
 
 

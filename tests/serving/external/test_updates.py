@@ -158,7 +158,7 @@ def test_a_publication_without_a_layer_of_the_checkpoint_is_refused(tmp_path: Pa
     with_server(tmp_path, test)
 
 
-def spoil(engine: TinyEngine) -> None:
+def damage_weights(engine: TinyEngine) -> None:
     """One number, as a load that goes wrong half-way leaves it."""
     with torch.no_grad():
         engine.model.model.layers[1].mlp.up_proj.weight[0, 0] += 1
@@ -168,7 +168,7 @@ def spoil(engine: TinyEngine) -> None:
 def test_a_wrong_tensor_is_named_and_nothing_is_served_any_more(tmp_path: Path, can_keep: bool) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        client.engine.after_commit = spoil
+        client.engine.after_commit = damage_weights
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
         await until(lambda: len(client.engine.in_flight) == 1)
         response = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))

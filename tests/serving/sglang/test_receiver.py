@@ -27,7 +27,7 @@ sys.stdin.read()
 """
 
 
-class Pretends(WeightReceiver):
+class FakeReceiver(WeightReceiver):
     """Its process answers what a test says, and receives nothing."""
 
     def __init__(self, name: str, answer: dict[str, str] | None = None, on_disk: Path = Path("unused")) -> None:
@@ -70,7 +70,7 @@ def test_folders_of_a_killed_receiver_are_removed_by_the_next(memory) -> None:
     killed, left = holder(memory, "8001")
     (left / "v000001").mkdir()
     end(killed)
-    replaced = Pretends("8002")
+    replaced = FakeReceiver("8002")
     folder = receive(replaced)
     assert list(memory.glob("sglang-*")) == [folder.parent]
     replaced.close()
@@ -81,7 +81,7 @@ def test_folders_of_a_running_receiver_are_kept(memory) -> None:
     lives, its = holder(memory, "8001")
     try:
         (its / "v000001").mkdir()
-        one, other = Pretends("8001"), Pretends("8001")
+        one, other = FakeReceiver("8001"), FakeReceiver("8001")
         folders = {receive(one), receive(other), receive(one)}
         assert len(folders) == 2 and (its / "v000001").is_dir()
         assert all(folder.is_dir() and folder.parent != its for folder in folders)
@@ -93,7 +93,7 @@ def test_folders_of_a_running_receiver_are_kept(memory) -> None:
 
 
 def test_a_receiver_has_a_folder_for_each_sending_run(memory, tmp_path) -> None:
-    one = Pretends("8001")
+    one = FakeReceiver("8001")
     assert receive(one).parent.parent == memory
     assert receive(one, run_id="run2").parent.parent == tmp_path / "run2"
     assert not list(memory.glob("sglang-*"))
@@ -102,7 +102,7 @@ def test_a_receiver_has_a_folder_for_each_sending_run(memory, tmp_path) -> None:
 
 @pytest.mark.parametrize("words", ["OSError: [Errno 28] No space left on device: '/dev/shm/run1'"])
 def test_a_failed_receiver_is_a_fault_with_its_error(memory, words) -> None:
-    one = Pretends("8001", {"failed": words})
+    one = FakeReceiver("8001", {"failed": words})
     with pytest.raises(BadWeights, match=r"weights could not be received for SGLang: OSError: .*No space left"):
         receive(one)
     assert not list(memory.glob("*/v*"))
@@ -110,7 +110,7 @@ def test_a_failed_receiver_is_a_fault_with_its_error(memory, words) -> None:
 
 
 def test_weights_are_received_on_disk_if_shared_memory_is_too_small(memory, tmp_path, caplog) -> None:
-    one = Pretends("8001", on_disk=tmp_path / "weights")
+    one = FakeReceiver("8001", on_disk=tmp_path / "weights")
     small, large = ([Bucket("b", size, "", [])] for size in (1, 1 << 60))
     for version, buckets in ((1, large), (2, large), (3, small)):
         arrival = WeightUpdate(version, Index(version, "run1", buckets, None), None, MEETING)
@@ -124,11 +124,11 @@ def test_weights_are_received_on_disk_if_shared_memory_is_too_small(memory, tmp_
 def test_a_folder_that_cannot_be_made_is_named(memory, tmp_path) -> None:
     memory.write_text("no folder")
     with pytest.raises(BadWeights, match=r"weights could not be received for SGLang: .*run1"):
-        receive(Pretends("8001"))
+        receive(FakeReceiver("8001"))
 
 
 def test_received_weights_are_private(memory) -> None:
-    one = Pretends("8001")
+    one = FakeReceiver("8001")
     folder: Any = receive(one)
     for path in (folder, folder.parent, memory):
         assert path.stat().st_mode & 0o077 == 0

@@ -36,8 +36,8 @@ from tests.support.vllm_servers import (
     log_softmax,
     logprobs_of,
     python,
+    run_with_engine,
     started,
-    talk,
     update,
 )
 
@@ -147,7 +147,7 @@ def test_every_route_but_health_and_ping_needs_the_token(server):
             with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
                 await session.ws_connect(f"http://{server.address}/v1/realtime")
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_a_server_with_another_token_is_of_another_run(server):
@@ -160,7 +160,7 @@ def test_a_server_with_another_token_is_of_another_run(server):
             await stranger.ready()
         await stranger.close()
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -172,7 +172,7 @@ def test_logprobs_are_of_the_distribution_that_was_sampled_from(server, temperat
             expected = logprobs_of(weights, [*PROMPT, *output.token_ids], temperature)[len(PROMPT) - 1 :]
             assert (expected - torch.tensor(output.logprobs)).abs().max() < CLOSE
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_answers_of_a_group_differ_and_repeat_with_their_seed(server):
@@ -185,7 +185,7 @@ def test_answers_of_a_group_differ_and_repeat_with_their_seed(server):
         assert first == again != other
         assert len({tuple(answer) for answer in first}) == 4
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"greedy": True, "temperature": 0.7, "top_k": 3}])
@@ -197,7 +197,7 @@ def test_greedy_takes_the_likeliest_for_all_of_a_group(server, greedy):
         assert first.token_ids == at(first, weights).argmax(-1).tolist()
         assert apart(first, PROMPT, weights) < CLOSE
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 @pytest.mark.parametrize("limit", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}])
@@ -210,7 +210,7 @@ def test_unlikely_tokens_are_excluded_and_the_others_renormalized(server, limit)
                 assert token in kept
                 assert abs(all_of_them[token] - all_of_them[kept].logsumexp(0) - logprob) < CLOSE
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def _kept(chances: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> list[int]:
@@ -228,14 +228,14 @@ def test_penalties_change_what_is_sampled_from(server, penalty):
         with torch.no_grad():
             logits_TV = weights(input_ids=torch.tensor([[*PROMPT, *output.token_ids]])).logits[0, len(PROMPT) - 1 : -1]
         for count, logits in enumerate(logits_TV):
-            punished = _punished(logits, PROMPT, output.token_ids[:count], **penalty)
-            expected = punished.log_softmax(-1)[output.token_ids[count]]
+            penalized = _penalized(logits, PROMPT, output.token_ids[:count], **penalty)
+            expected = penalized.log_softmax(-1)[output.token_ids[count]]
             assert abs(expected - output.logprobs[count]) < CLOSE
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
-def _punished(
+def _penalized(
     logits: torch.Tensor,
     prompt: list[int],
     answer: list[int],
@@ -255,7 +255,7 @@ def test_an_answer_does_not_end_before_its_least_length(server):
             assert EOS_ID not in output.token_ids[:40]
             assert len(output.token_ids) >= 40
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_a_stop_token_is_part_of_the_answer(server):
@@ -268,7 +268,7 @@ def test_a_stop_token_is_part_of_the_answer(server):
             assert not {*stops, EOS_ID} & {*output.token_ids[:-1]}
             assert len(output.logprobs) == len(output.token_ids)
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_a_stop_text_ends_the_answer_with_the_token_that_completes_it(server):
@@ -285,7 +285,7 @@ def test_a_stop_text_ends_the_answer_with_the_token_that_completes_it(server):
         assert text in tokenizer.decode(stopped.token_ids, skip_special_tokens=False)
         assert text not in tokenizer.decode(stopped.token_ids[:-1], skip_special_tokens=False)
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_an_answer_reaches_its_limit_and_a_prompt_without_room_is_refused(server):
@@ -306,7 +306,7 @@ def test_an_answer_reaches_its_limit_and_a_prompt_without_room_is_refused(server
             await engine.generate(asked("n", PROMPT, temperature=0.001))
         assert len(await engine.generate(asked("n", PROMPT))) == 1
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_many_long_seeded_prompts_do_not_crash_vllm(server):
@@ -318,7 +318,7 @@ def test_many_long_seeded_prompts_do_not_crash_vllm(server):
         )
         assert [len(outputs) for outputs in results] == [1] * 64
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_an_abort_ends_the_named_requests_with_their_tokens(server):
@@ -351,7 +351,7 @@ def test_an_abort_ends_the_named_requests_with_their_tokens(server):
         assert [(output.token_ids, output.finish) for output in await never] == [([], "abort")] * 2
         await engine.resume()
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 async def _until_running(engine: VLLMEngine, count: int) -> None:
@@ -379,7 +379,7 @@ def test_a_request_of_a_lower_number_goes_first(server):
         await asyncio.gather(first, *late)
         assert order.index("first") < 33
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_new_weights_are_used_and_every_tensor_can_be_read_back(server):
@@ -397,7 +397,7 @@ def test_new_weights_are_used_and_every_tensor_can_be_read_back(server):
             assert apart(output, PROMPT, weights) < CLOSE
             assert output.versions == [arrival.version] * len(output.token_ids)
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_many_updates_are_read_back_while_tokens_are_generated(server):
@@ -415,7 +415,7 @@ def test_many_updates_are_read_back_while_tokens_are_generated(server):
         for outputs in await asyncio.gather(*running):
             assert [(len(output.token_ids), output.finish) for output in outputs] == [(450, "length")]
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_verification_names_tensors_that_differ(server):
@@ -428,7 +428,7 @@ def test_verification_names_tensors_that_differ(server):
         results = await engine.verify(published(server, other).index.tensors, None)
         assert {*results.wrong} == {"model.layers.1.self_attn.v_proj.weight", "model.embed_tokens.weight"}
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_a_tensor_with_a_negative_zero_is_not_wrong(server):
@@ -444,7 +444,7 @@ def test_a_tensor_with_a_negative_zero_is_not_wrong(server):
             assert not results.wrong
             assert results.uncovered in ([name], [])
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_kept_requests_continue_as_if_the_new_weights_had_computed_their_cache(server):
@@ -481,7 +481,7 @@ def test_kept_requests_continue_as_if_the_new_weights_had_computed_their_cache(s
                     assert apart(output, prompt, new, cut) < CLOSE < apart(output, prompt, old, cut)
         assert crossed
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_a_cached_prompt_is_computed_again_after_an_update(server):
@@ -493,7 +493,7 @@ def test_a_cached_prompt_is_computed_again_after_an_update(server):
                 (output,) = await engine.generate(asked(name, prompt))
                 assert apart(output, prompt, weights) < CLOSE
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_damaged_weights_are_refused_by_name_and_the_old_ones_stay_live(server):
@@ -519,7 +519,7 @@ def test_damaged_weights_are_refused_by_name_and_the_old_ones_stay_live(server):
         (output,) = await engine.generate(asked("after", PROMPT))
         assert apart(output, PROMPT, weights) < CLOSE
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def test_weights_arrive_without_files_while_tokens_are_generated(server):
@@ -543,7 +543,7 @@ def test_weights_arrive_without_files_while_tokens_are_generated(server):
         assert not results.wrong and not results.uncovered
         assert (torch.tensor(await engine.logprobs(PROMPT)) - logprobs_of(new, PROMPT)).abs().max() < CLOSE
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 async def update_staged(engine: VLLMEngine, arrival: WeightUpdate) -> None:
@@ -583,7 +583,7 @@ def test_adapters_serve_under_their_names_beside_the_model(server, tmp_path):
             await engine.load_adapter("v9", tmp_path / "nowhere")
         await engine.unload_adapter("v2")
 
-    talk(server, test)
+    run_with_engine(server, test)
 
 
 def _adapter(folder: Path, seed: int) -> Any:
