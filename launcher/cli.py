@@ -105,10 +105,8 @@ def _dispatch(arguments: Arguments) -> int:
 
         return show_schema(arguments.schema_class)
     if arguments.config is None:
-        message = (
-            "is missing; name a file or a shipped experiment (--config grpo.yaml), or a run to continue (resume=RUN)"
-        )
-        raise ConfigError([Problem("--config", message)])
+        message = "name a file or a shipped experiment (--config grpo.yaml), or a run to continue (resume=RUN)"
+        raise ConfigError([Problem("--config is missing", message)])
     if arguments.multirun and arguments.command == "serve":
         raise ConfigError(
             [Problem("serve", "starts the servers of one configuration; remove --multirun", "command line")]

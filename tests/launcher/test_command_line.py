@@ -137,7 +137,7 @@ class TestUnknownWords:
 
     def test_no_file_is_named(self, run: Run) -> None:
         for words in ([], ["--dry-run"], ["actor.lr=1"], ["run"]):
-            assert run.refusal(*words).startswith("--config: is missing")
+            assert run.refusal(*words).startswith("--config is missing: ")
 
 
 class TestSpaces:

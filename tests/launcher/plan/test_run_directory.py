@@ -290,6 +290,14 @@ def test_values_that_did_not_change_are_not_named(tmp_path):
     assert line.startswith("changed since attempt 1: rollout.num_episode_workers 4 -> 1; ")
 
 
+def test_the_changes_of_a_continued_run_contain_no_secret(tmp_path):
+    places = ("stats_logger.wandb.wandb_api_key={}", "+launcher.env.HF_TOKEN={}")
+    _, words = started(tmp_path, *(place.format("first-secret") for place in places))
+    plan = plan_of("grpo", *words[:3], *(place.format("other-secret") for place in places), "+launcher.env.LEVEL=2")
+    (line,) = changes(plan)
+    assert "launcher.env.LEVEL not set -> 2" in line and "secret" not in line, line
+
+
 def test_a_resumed_run_with_its_own_configuration_names_no_changes(tmp_path):
     run, _ = started(tmp_path)
     own = load(run / "config.yaml", [f"resume={run}", "gconfig.n_samples=4"])
