@@ -41,7 +41,7 @@ class TestInference:
         assert infer_experiment(body) == experiment
 
 
-class TestDropped:
+class TestDroppedKeys:
     @pytest.mark.parametrize(
         ("text", "key", "instead"),
         [
@@ -65,7 +65,7 @@ class TestDropped:
 NORMS = ("adv_norm", "reward_norm")
 
 
-class TestNewer:
+class TestNewerKeys:
     @pytest.mark.parametrize(
         ("text", "key", "remedy"),
         [

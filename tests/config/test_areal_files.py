@@ -191,7 +191,7 @@ class TestPlan:
         assert not set(DATA) & set(obstacles(name))
 
 
-class TestAgain:
+class TestPrintedConfiguration:
     @pytest.mark.parametrize("name", ["boba_vllm", "gsm8k_ppo", "hhrlhf_rw", "rloo", "sft_megatron"])
     def test_the_printed_configuration_means_the_same(self, name, tmp_path):
         printed = launcher("--config", file(name), "--cfg")

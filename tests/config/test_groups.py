@@ -347,7 +347,7 @@ def test_a_base_sets_nothing_that_a_users_file_sets() -> None:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A user's file with groups beside it: one of their own, one of a shipped name, one option of a shipped name."""
+    """A user's file with groups beside it: a new group, a group of a shipped name, an option of a shipped name."""
     for name, text in {
         "actor/mine.yaml": "path: my/model\n",
         "actor/tiny.yaml": "path: my/tiny\n",
@@ -362,7 +362,7 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path / "mine.yaml"
 
 
-class TestGroupsBesideTheFile:
+class TestUserGroups:
     def test_a_user_option_in_the_folder_of_the_file_is_used(self, mine: Path) -> None:
         loaded = load(mine, ["actor=mine"])
         assert loaded.get("actor.path") == "my/model"

@@ -21,7 +21,7 @@ SENTENCE_START = re.compile(r"[A-Z0-9`-]|(?:vLLM|torch\.compile)\b")
 
 
 def entries() -> dict[tuple[str, str], tuple[str, str]]:
-    """(class, field) -> (a path where it stands, its text), each once."""
+    """(class, field) -> (one of its paths, its text)."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for schema in SCHEMAS.values():
         every: list[Key | Section] = [*schema.keys.values(), *schema.sections.values()]

@@ -29,7 +29,7 @@ FACTS = {"experiment_name": "experiment_name", "trial_name": "trial_name"}
 
 @cache
 def dry_run(experiment: str, *overrides: str) -> subprocess.CompletedProcess[str]:
-    """A dry run in a fresh folder, on a machine without GPUs of its own."""
+    """A dry run in a fresh folder, on a machine without GPUs."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / f"{experiment}.yaml"
         file.write_text(FILES[experiment], encoding="utf-8")

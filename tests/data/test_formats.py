@@ -213,7 +213,7 @@ def cached(folder: Path, *, subset: str = "") -> Path:
 
 
 def offline(folder: Path, *calls: str) -> subprocess.CompletedProcess[str]:
-    """What `load` of this module does with the dataset; each call may have keys of its own."""
+    """`load` of this module with the dataset; each call may add keys."""
     pytest.importorskip("datasets")
     code = "from pathlib import Path; from tests.data.test_formats import load, ROWS; here = Path('.');"
     code += "".join(

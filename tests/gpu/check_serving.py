@@ -35,7 +35,7 @@ CHECKS = {
 
 
 def installed(on_gpu: bool) -> dict[str, str]:
-    """Engine -> version. Our own is always available, and comes last."""
+    """Engine -> version. The embedded engine is always available, and last."""
     versions = {}
     for engine in ENGINES[1:]:
         try:

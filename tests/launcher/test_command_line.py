@@ -81,7 +81,7 @@ class TestOrder:
         assert "--dry-run=json" in run.refusal("--config", "grpo", "--dry-run=yaml")
 
 
-class TestUnknownWords:
+class TestUnknownArguments:
     @pytest.mark.parametrize(
         ("flag", "suggestion"),
         [("--confg", "--config"), ("--dryrun", "--dry-run"), ("--multi-run", "--multirun"), ("--explian", "--explain")],
@@ -168,7 +168,7 @@ def test_a_toml_file_is_refused_with_the_supported_formats(run: Run, tmp_path: P
         assert message.startswith("rl.toml: is TOML") and "grpo.yaml" in message and message.count("\n") == 1
 
 
-class TestComplaints:
+class TestErrorMessages:
     def test_a_refused_start_ends_with_the_number_of_problems(self, run: Run) -> None:
         assert run.refusal("--config", "grpo", "seed=x").splitlines()[1:] == ["1 problem; nothing was started."]
         assert len(run.refusal("--config", "grpo", "seed=x", "--dry-run").splitlines()) == 1, "it starts nothing"
@@ -176,7 +176,7 @@ class TestComplaints:
         assert here[0] == "this run cannot start here:" and here[-1] == "1 problem; nothing was started."
 
     def test_an_invalid_value_is_reported_with_its_source(self, run: Run) -> None:
-        """Not at each of the keys that follow it, whose defaults nobody has touched."""
+        """Not for each of the keys that copy it by default."""
         Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\ngconfig:\n  temperature: 0\n")
         message = run.refusal("--config", "mine")
         assert "mine.yaml:5" in message

@@ -107,7 +107,7 @@ class TestAnswers:
         assert "another-secret" not in done.out + done.err
 
 
-class TestComplaints:
+class TestErrorMessages:
     @pytest.mark.parametrize(
         "text",
         [

@@ -41,7 +41,7 @@ def messages(kind: str, *overrides: str) -> Any:
 
 
 def of_40_rows(folder: Path, kind: str, *overrides: str, valid: str | None = None) -> Run:
-    """A supervised run on rows of its own."""
+    """A supervised run on 40 generated rows."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.jsonl").write_text(ROWS)
     own = ("train_dataset.path=rows.jsonl", "task.name=null", "train_dataset.batch_size=8")
@@ -131,7 +131,7 @@ class Ticking(IntervalTimer):
 
 
 def kept(section: str, run: Run, kind: str) -> list[int]:
-    """After which of nine steps, five to an epoch, a checkpoint is due to be kept, or to go on from."""
+    """Steps (of nine, five per epoch) after which a checkpoint is due to be kept, or to resume from."""
     due = CheckpointManager(run, world(), 5).due
     result = {step: due(step, is_last=False) for step in range(1, 10)}
     return [step for step, each in result.items() if (each.to_keep if section == "saver" else each.to_resume)]
@@ -182,8 +182,7 @@ def test_an_interval_key_triggers_at_its_steps(tmp_path, monkeypatch, key, kind)
 @pytest.mark.shows("recover.mode")
 @pytest.mark.parametrize("kind", RUNS)
 def test_recover_mode_decides_on_recovery_and_on_resuming(tmp_path, kind):
-    """For each mode: whether a dead trainer ends the run, whether a start goes on from a checkpoint that is there,
-    and whether it begins where there is none."""
+    """For each mode: what follows from a killed trainer, and whether a start resumes or begins without a checkpoint."""
     expected = {
         "disabled": ("fail", False, False),
         "auto": ("recover", True, True),

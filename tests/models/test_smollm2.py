@@ -35,7 +35,7 @@ def text(entry):
 
 
 def value(entry):
-    """A value as it stands in a GGUF file, with its kind before it."""
+    """A value encoded for a GGUF file, after its type."""
     if isinstance(entry, str):
         return struct.pack("<I", 8) + text(entry)
     if isinstance(entry, float):

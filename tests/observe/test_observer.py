@@ -132,7 +132,7 @@ def test_an_evaluation_is_a_separate_line_at_any_time(observed: ObservedRun) -> 
 
 
 def test_two_evaluations_that_one_version_answered_are_both_kept(observed: ObservedRun) -> None:
-    """The second may begin before a new version comes: neither takes the other's place, not even when read again."""
+    """The second may begin before a new version: neither replaces the other, even when read again."""
     observed.write("rollout", 1, eval__due_step=0, eval__score=0.4, eval__samples=10)
     observed.write("rollout", 1, eval__due_step=1, eval__score=0.6, eval__samples=90)
     assert [line["eval/score"] for line in observed.poll()] == [0.4, 0.6]

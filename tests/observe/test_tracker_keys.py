@@ -91,7 +91,7 @@ def test_an_id_of_wandb_may_end_with_the_time(opened) -> None:
 
 @pytest.mark.shows("stats_logger.wandb.id")
 def test_an_id_of_wandb_continues_that_run(opened) -> None:
-    """A run of its own name is new, unless it is this one again."""
+    """A run of another name is new, unless it is a resume."""
     (call,) = opened("wandb", "mode=offline", "id=mine").named("init")
     assert (call["id"], call["resume"]) == ("mine", "allow")
     (usual,) = opened("wandb", "mode=offline").named("init")

@@ -81,7 +81,7 @@ sys.exit(run_guarded(launch, folder))
 
 
 def test_shared_memory_exists_until_the_launcher_ends(folder: Path, tmp_path: Path):
-    """Whoever could make it anew before the guardian clears it would have it cleared."""
+    """Otherwise a folder made again before the guardian clears it would be removed."""
     code = f"""
 import os, pathlib, sys
 from launcher.supervisor import guardian

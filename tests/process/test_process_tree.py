@@ -55,7 +55,7 @@ assert left == [pids["b/0"]], (left, pids)
 
 
 def test_children_of_a_process_that_dies_during_the_kill_are_killed():
-    """A process that dies before it is asked for its children has left them to us."""
+    """Children of a process that dies before they are listed become ours."""
     code = f"""
 import os, subprocess, sys
 from areal_like.process import process_tree

@@ -88,7 +88,7 @@ def test_nothing_that_an_engine_made_is_left_when_it_ends(tmp_path: Path, others
 
 
 def with_memory(root: Path) -> tuple[Path, Path]:
-    """The directory of a run, and its folder in shared memory, which nobody has made yet."""
+    """The directory of a run, and its folder in shared memory, which does not exist yet."""
     directory, run_id = write_run(root), uuid.uuid4().hex[:12]
     facts = json.loads((directory / "run.json").read_text())
     (directory / "run.json").write_text(json.dumps({**facts, "run_id": run_id}))

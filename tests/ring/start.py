@@ -114,7 +114,7 @@ def directory_of(root: Path, trial: str) -> Path:
 
 
 class Running:
-    """A run that goes on while a test looks at it, or does something to it."""
+    """A running run, which a test observes or disturbs."""
 
     def __init__(self, root: Path, words: Sequence[str], trial: str, config: str) -> None:
         root.mkdir(parents=True, exist_ok=True)

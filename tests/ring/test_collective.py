@@ -95,7 +95,7 @@ def send(host: BroadcastHost, rendezvous: Rendezvous, flat: FlatWeights) -> Grou
 
 
 def call(server: Server, what: str, content: object) -> Any:
-    """By a connection of its own, so that several can wait."""
+    """On a separate connection, so that several can wait."""
     caller = BlockingHttpClient(CONTROLLER, SECRET)
     try:
         return caller.json("POST", server.address, f"/control/{what}", content)

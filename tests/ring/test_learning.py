@@ -31,7 +31,7 @@ ORIGIN = json.loads((START / "origin.json").read_text())
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Any]:
-    """Those of an earlier session are gone with the first of this one."""
+    """The first figure of a session replaces those of earlier sessions."""
     FIGURES.unlink(missing_ok=True)
     return {
         "what": "python -m launcher --config grpo.yaml seed=N",

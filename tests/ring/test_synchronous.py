@@ -62,8 +62,8 @@ def test_two_equal_runs_have_equal_weights_despite_other_clients(once, tmp_path)
 
 @contextmanager
 def hostile_requests_at(process: Running) -> Iterator[set[int]]:
-    """By somebody without the token, at each route of the server and of the controller that wants one, until the end of
-    the block; yields the statuses of the answers."""
+    """Sends requests without the token to each protected route of server and controller, until the end of the block;
+    yields the statuses of the responses."""
     entries = process.entries()
     addresses = {name: entries[name].address for name in ("server/0", "rollout/0")}
     statuses: set[int] = set()
@@ -101,7 +101,7 @@ def test_every_sample_is_of_the_version_that_it_trains(once):
 
 @pytest.mark.slow
 def test_a_run_killed_twice_ends_with_the_same_bits(once, tmp_path):
-    """A trainer that dies costs an attempt; when all of it dies, the same command goes on where it stood."""
+    """A killed trainer costs an attempt; after all processes are killed, the same command resumes."""
     with running(tmp_path, *WORDS) as killed:
         killed.wait_for_step(1)
         killed.kill("trainer")

@@ -138,7 +138,7 @@ def test_a_publication_that_is_damaged_in_a_run_ends_it_with_the_name_of_the_ten
 
 
 def damaged_a_publication(ring: Running) -> bool:
-    """One that comes while the server stands still, so that it cannot have loaded it yet; there may be none."""
+    """Damages a publication while the server is stopped, so that it cannot have loaded it; there may be none."""
     memory = memory_folder(json.loads((ring.directory / "run.json").read_text())["run_id"])
     (server,) = ring.pids("server")
     os.kill(server, signal.SIGSTOP)

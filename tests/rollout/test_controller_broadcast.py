@@ -33,7 +33,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Taker(FakeServer):
-    """Takes part in groups. `refuses`, `dies` and `never_takes_part` set what it does when it has to receive."""
+    """Joins groups. `refuses`, `dies` and `never_takes_part` set its behaviour when it has to receive."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

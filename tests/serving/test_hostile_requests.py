@@ -27,7 +27,7 @@ SHORT_LIMITS = functools.partial(BodyLimits, of_others_s=0.2)
 async def send_endless_requests(
     address: str, routes: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
-    """The server gives up each, after a while of its own."""
+    """The server ends each after its own timeout."""
     with monkeypatch.context() as patch:
         patch.setattr(connection_limits, "HEADERS_TIMEOUT_S", 0.2)
         results = await send_slowly(address, routes, 4, SLOW_COUNT)

@@ -27,7 +27,7 @@ def byte_level() -> Tokenizer:
 
 
 def with_byte_fallback() -> Tokenizer:
-    """Pieces begin with a space of their own, and bytes stand for what is in no piece, as with Llama 2 and Mistral."""
+    """Pieces begin with a space, and other text is encoded as bytes, as with Llama 2 and Mistral."""
     pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += ["▁", "▁the", "▁quick", "▁brown", "▁fox", "\n", "▁END", "▁a", "p", "a", "zy", "▁d", "ck", "▁br", "j", "g"]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -72,7 +72,7 @@ def end_of(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str], fe
 
 
 def simply(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str]) -> int | None:
-    """The same by reading everything anew for each token."""
+    """The same by decoding the whole text for each token."""
     for count in range(1, len(tokens) + 1):
         text = tokenizer.decode(tokens[:count], skip_special_tokens=False).rstrip("\N{REPLACEMENT CHARACTER}")
         if any(stop in text for stop in stops):

@@ -95,7 +95,7 @@ class ServerSession:
 async def open_session(
     server: LiveServer, name: str = "server/0", others: tuple[str, ...] = ()
 ) -> AsyncIterator[ServerSession]:
-    """`others`: servers for a client's retries when this one is gone; without any, there is no retry."""
+    """`others`: servers for a client's retries when this one is lost; without any, there is no retry."""
     left = [server.addresses[other] for other in others]
 
     async def another(lease: str, gone: str) -> str:

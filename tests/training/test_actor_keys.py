@@ -422,6 +422,6 @@ def steps(root) -> dict[str, dict[str, float]]:
 @pytest.mark.shows_no_effect("ref.{name}")
 @pytest.mark.parametrize("name", LEARNING)
 def test_training_keys_have_no_effect_on_the_reference_model(steps, name):
-    """All of them are set at once: a step comes out the same, bit for bit."""
+    """All are set at once: a step gives the same bits."""
     assert steps["all keys"] == steps["usual"]
     assert steps["other weights"] != steps["usual"], "what the reference says counts"

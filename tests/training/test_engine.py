@@ -150,7 +150,7 @@ VALUE_MODELS = ["qwen3", "llama", "gemma3"]
 
 
 def placeholder(ids: list[list[int]], at_the_end: bool) -> MicroBatch:
-    """Texts whose whole score is wanted (of what comes after their last token), or the value before each token."""
+    """Texts with one score each (at their last token), or with a value before each token."""
     rows = [[*row, 0] if at_the_end else row for row in ids]
     mask = np.concatenate([np.eye(1, len(row), len(row) - 1)[0] if at_the_end else np.ones(len(row)) for row in rows])
     lengths = np.array([len(row) for row in rows])

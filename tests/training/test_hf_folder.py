@@ -114,7 +114,7 @@ def test_save_format_torch_holds_only_tensors_and_can_be_resumed(tmp_path, words
 
 
 def test_the_tokenizer_is_the_run_s_with_its_chat_template(tmp_path):
-    """Wherever it comes from; what is the model's own stays the model's."""
+    """With any source of the tokenizer; other files of the model are unchanged."""
     run = run_with(tmp_path, "tokenizer_path=builtin:tiny-addition")
     source = Path(run.config.model.path)
     (source / "tokenizer.json").write_text("of another tokenizer")

@@ -70,7 +70,7 @@ def test_adam_has_decoupled_weight_decay():
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_muon_makes_the_steps_of_torchs_muon(momentum, nesterov):
-    """Which computes in bfloat16 everywhere, and so comes less close."""
+    """Torch's computes in bfloat16 everywhere, which is less exact."""
     ours = config_of(type="muon", lr=0.1, momentum=momentum, nesterov=nesterov, weight_decay=0.1)
     theirs = {"momentum": momentum, "nesterov": nesterov and momentum > 0, "adjust_lr_fn": "match_rms_adamw"}
     for shape in ((12, 8), (6, 20)):

@@ -32,7 +32,7 @@ def sequences() -> Sequences:
 
 
 def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-    """Every token has a weight of its own, so that none may be taken for another."""
+    """Every token has a different weight, so that a swap is noticed."""
     return -(logprobs * micro.fields["weight"]).sum()
 
 

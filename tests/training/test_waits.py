@@ -59,7 +59,7 @@ def test_a_wait_without_progress_ends_at_its_limit(rows: int, clock: Clock) -> N
 
 
 def test_the_weight_sender_stays_during_the_last_evaluation(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is replaced meanwhile wants them again."""
+    """A server that is replaced meanwhile needs them again."""
     monkeypatch.setattr(sender, "PAUSE_S", 0.01)
     answers: list[dict[str, object]] = [{"evaluating": rows} for rows in ROWS_LEFT]
 

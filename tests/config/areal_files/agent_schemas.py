@@ -29,7 +29,7 @@ class DeepResearchConfig(GRPOConfig):
     """Log what the agent did."""
 
     judge_engine: InferenceEngineConfig = section(InferenceEngineConfig)
-    """A second engine beside `rollout`; it may have an experiment name of its own."""
+    """A second engine beside `rollout`; it may have a separate experiment name."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ KEY = "train_dataset.path"
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """Works in a folder, and the experiment's file stands in another."""
+    """The working directory is not the folder of the experiment's file."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("cwd", "beside"):

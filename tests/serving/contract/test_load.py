@@ -103,7 +103,7 @@ def test_a_request_is_answered_by_another_server_after_a_kill(tmp_path: Path) ->
 
 
 def test_a_killed_server_ends_with_all_its_processes_and_can_start_again(server: LiveServer) -> None:
-    """Whoever asked is told so at once."""
+    """Its clients get an error at once."""
 
     async def killed(one: ServerSession) -> None:
         await one.serve(1)

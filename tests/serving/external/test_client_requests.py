@@ -91,7 +91,7 @@ def with_proxied_engine(root: Path, test: Callable[[Client, VerboseEngine], Awai
 
 @asynccontextmanager
 async def connected(client: Client, sent: bytes) -> AsyncIterator[asyncio.StreamReader]:
-    """Somebody who has said this, and takes next to nothing until it reads."""
+    """A client that has sent this, and has a tiny receive buffer until it reads."""
     host, _, port = client.address.rpartition(":")
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -110,7 +110,7 @@ def test_the_run_that_attached_last_controls_the_server_with_any_clock() -> None
 
 @pytest.mark.parametrize("path", QUERY_PATHS)
 def test_an_open_path_is_forwarded_under_its_own_name_and_without_the_key(path: str) -> None:
-    """So that nothing which is open can do more than somebody without a key."""
+    """No open route can do more than a client without a key."""
     seen: list[tuple[str, str, str | None, str | None]] = []
 
     async def note(request: web.Request) -> web.Response:

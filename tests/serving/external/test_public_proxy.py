@@ -35,7 +35,7 @@ def before_an_engine(root: Path, test: Callable[[Client, embedded.Client], Await
 
 
 async def ask(client: Client, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
-    """As somebody without the run's token."""
+    """As a client without the run's token."""
     async with aiohttp.ClientSession() as session:
         url = f"http://{client.address}{path}"
         async with session.request(method, url, json=body, headers=headers) as response:

@@ -327,7 +327,7 @@ def test_an_abort_ends_the_named_requests_with_their_tokens(server):
         long: dict[str, Any] = {"max_new_tokens": 400, "stop_token_ids": [], "min_new_tokens": 400}
 
         async def aborted(name: str, ids: list[str] | None) -> list[GenerateOutput]:
-            """On a busy machine all may have ended before they are told to; then once more."""
+            """On a busy machine all may have ended before the abort; then it is repeated."""
             while True:
                 asking = asyncio.create_task(engine.generate(asked(name, PROMPT, n=3, **long)))
                 while not asking.done() and (await engine.statistics())["running"] < 3:
@@ -448,7 +448,7 @@ def test_a_tensor_with_a_negative_zero_is_not_wrong(server):
 
 
 def test_kept_requests_continue_as_if_the_new_weights_had_computed_their_cache(server):
-    """Keys and values of the tokens so far are computed anew."""
+    """Keys and values of earlier tokens are computed again."""
 
     async def test(engine: VLLMEngine, server: Server) -> None:
         old = await serve(engine, server, 0)
