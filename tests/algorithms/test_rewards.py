@@ -149,7 +149,7 @@ def test_generalized_advantages_give_the_known_numbers() -> None:
     values = packed([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.1, 0.2, 0.3, 0.4, 0, 0])
     rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
     options: dict[str, Any] = {"values": values, "discount": 0.9, "gae_lambda": 0.8}
-    # The numbers are those of an answer that goes on after its last token, with a value of 0.6.
+    # The numbers are those of an answer that continues after its last token, with a value of 0.6.
     actual = generalized_advantages(rewards, MASK, CU, bootstrap=torch.tensor([0.6, 0]), **options)
     expected = packed([0, 0.5273, 0.6351, 0.7988, 1.04, 0], [0, -0.146, -0.3, 0, 0, 0])
     close(actual.advantages, expected, 1e-4)

@@ -265,7 +265,7 @@ def test_all_problems_are_reported_at_once():
     assert keys == ["rollout.backend", "actor.backend", "ref.backend", "critic.backend", "allocation_mode"]
 
 
-# ---- what stands in two places ----
+# ---- settings in two places ----
 
 
 @pytest.mark.parametrize("actor", ["", "auto", "fsdp", "fsdp:d4", "fsdp:d4t1"])

@@ -54,7 +54,7 @@ class Terminal:
             try:
                 self._output += os.read(self.ours, 4096)
             except OSError:
-                return  # nobody has the other end any more
+                return  # the other end is closed
 
     def shows(self, words: str) -> bool:
         return words.encode() in self._output

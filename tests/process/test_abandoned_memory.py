@@ -141,7 +141,7 @@ def test_a_locked_folder_belongs_to_a_running_run(folder: Path):
     unlock_folder(folder)
     clear_in_another_process()
     assert not folder.exists()
-    assert not lock_folder(folder), "it is gone: whoever wants it makes it anew"
+    assert not lock_folder(folder), "it was removed, and can be made again"
 
 
 def test_a_folder_whose_run_has_a_process_is_kept(folder: Path):

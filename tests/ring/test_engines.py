@@ -36,7 +36,7 @@ def learnt(engine: str, root: Path, *words: str) -> Ended:
         made = segments(going)
         ended = going.wait(400)
     assert ended.code == 0, ended.text
-    assert made and left(made) == [], "it makes some, and they are gone"
+    assert made and left(made) == [], "segments are made and removed"
     scores = [score for _, score in ended.summary["curve"]]
     assert len(scores) == 2 and scores[1] >= scores[0] - NOISE, scores
     assert wait_until_gone(ended.directory) == {} and not shared_memory(ended.directory)

@@ -33,5 +33,5 @@ def test_a_trainer_of_two_ranks_on_random_tokens_is_all_that_is_started(tmp_path
     logs = {path.stem for path in (ended.directory / "logs").glob("*.log")}
     assert logs == {"trainer-0", "trainer-1"}
     assert "tokens/s, " in ended.out and "(mean of 2 steps after the first)" in ended.out
-    assert "chat" not in ended.out, "there is nobody to talk to"
+    assert "chat" not in ended.out, "there is no model to chat with"
     assert left_behind(ended.directory, set()) == []

@@ -279,7 +279,7 @@ def test_a_late_server_gets_the_newest_version_in_a_separate_group(tmp_path) -> 
 def test_a_broadcast_superseded_by_a_newer_version_waits_for_it(tmp_path) -> None:
     async def test(world: World, trainer: Trainer) -> None:
         await trainer.publish(0)
-        trainer.version = 1  # it has made it, and has not said so yet
+        trainer.version = 1  # it has made it, and not reported it yet
         server = await add(world, trainer, 0)
         await has_asked(world, trainer, 1)
         assert server.log == []
@@ -303,7 +303,7 @@ def test_a_version_published_while_the_trainer_still_asks_is_sent_in_one_round(t
         await until_served(world, 0)
         await world.until(
             lambda: trainer.offered == [-1, 0] or len(trainer.offered) > 2
-        )  # whether anybody else wants v0
+        )  # whether another server needs v0
         await trainer.publish(1)
         await until_served(world, 1)
         assert numbers(server) == [1, 2]

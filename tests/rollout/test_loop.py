@@ -15,7 +15,7 @@ def test_leases_go_as_far_ahead_as_staleness_allows():
     world.finish_all()
     assert world.lease() == []
     world.train()
-    assert world.lease() == []  # version 1 is published, but nobody serves it
+    assert world.lease() == []  # version 1 is published, but no server has it
     world.load()
     assert len(world.lease()) == 4
 

@@ -201,7 +201,7 @@ def test_the_sampling_seed_determines_seeds_of_groups():
         for world in [ring(*words)]
     }
     assert seeds["seed=7",] == seeds["gconfig.seed=7",] == seeds["gconfig.seed=7", "seed=9"] != seeds[()]
-    assert len(set(seeds[()])) == len(seeds[()]), "every group has noise of its own"
+    assert len(set(seeds[()])) == len(seeds[()]), "every group has different noise"
 
 
 # Rollouts
@@ -210,7 +210,7 @@ def test_the_sampling_seed_determines_seeds_of_groups():
 @pytest.mark.shows("rollout.max_concurrent_rollouts")
 def test_max_concurrent_rollouts_limits_running_groups():
     assert len(ring("rollout.max_concurrent_rollouts=3").lease()) == 3
-    assert len(ring().lease()) == 4, "a batch, unless something is said"
+    assert len(ring().lease()) == 4, "one batch by default"
 
 
 @pytest.mark.shows("rollout.queue_size")

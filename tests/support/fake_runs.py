@@ -73,7 +73,7 @@ class FakeRun:
         ends = time.monotonic() + LIMIT_S
         while not holds():
             assert self.process.poll() is None, self.wait()
-            assert time.monotonic() < ends, "it never came"
+            assert time.monotonic() < ends, "the condition did not become true"
             time.sleep(0.02)
 
     def pids(self) -> dict[str, int]:

@@ -145,7 +145,7 @@ def test_skips_hold_for_reinforcement_learning_too(tmp_path, monkeypatch):
     published = controller.published[0].tensors
     assert all(torch.equal(published[name].float(), tensor.float()) for name, tensor in trained.items())
     rates = [line["train/lr"] for line in metrics_of(run)]
-    assert rates[4] == rates[0] > rates[1], "the schedule began anew"
+    assert rates[4] == rates[0] > rates[1], "the schedule restarted"
 
 
 @pytest.mark.shows("recover.keep")

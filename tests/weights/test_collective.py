@@ -310,5 +310,5 @@ def test_silent_unknown_connections_never_displace_a_member(host, monkeypatch) -
 
 
 def test_the_host_listens_only_on_its_configured_address(host) -> None:
-    with pytest.raises(ConnectionRefusedError):  # whoever listens everywhere listens there too
+    with pytest.raises(ConnectionRefusedError):  # a socket on all addresses would accept here
         socket.create_connection(("127.0.0.2", host.port), timeout=60).close()

@@ -131,7 +131,7 @@ def test_a_checkpoint_loaded_by_another_run_is_marked_as_kept(run_dir, tmp_path)
     first = run_dir / "checkpoints/step_000002"
     loaded = load("grpo.yaml", [f"cluster.fileroot={tmp_path}", f"actor.path={first}"])
     config = build_config(loaded.cls, loaded.values)
-    assert keep_checkpoints(config, tmp_path, run_dir) == (), "those of its own are its own matter"
+    assert keep_checkpoints(config, tmp_path, run_dir) == (), "a run keeps its own checkpoints itself"
     (remark,) = keep_checkpoints(config, tmp_path, tmp_path / "other")
     assert remark == f"actor.path: {first} is marked as kept: its own run no longer removes it"
     assert keep_checkpoints(config, tmp_path, tmp_path / "other") == ()

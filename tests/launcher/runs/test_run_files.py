@@ -184,7 +184,7 @@ def test_a_trial_name_of_two_runs_is_not_guessed(tmp_path, monkeypatch):
     assert len(look_up("t")) == 2
     assert look_up("one/t") == [tmp_path / "one" / "t"]
     (tmp_path / "two" / "t" / "config.yaml").unlink()
-    assert look_up("t") == [tmp_path / "one" / "t"], "a run that is gone is none"
+    assert look_up("t") == [tmp_path / "one" / "t"], "a deleted run does not count"
 
 
 def test_a_folder_that_cannot_be_written_is_one_message(tmp_path):

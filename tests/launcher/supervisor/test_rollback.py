@@ -94,7 +94,9 @@ def test_a_recovery_does_not_skip_again(tmp_path):
     assert run.skips("progress")
 
     again = roll_back(run, attempt=3, began=2)
-    assert (again.step, begins(run)) == (0, (0, "checkpoints/before-attempt-2/step_000006")), "none of its own is there"
+    assert (again.step, begins(run)) == (0, (0, "checkpoints/before-attempt-2/step_000006")), (
+        "this attempt has written none"
+    )
     assert run.skips("progress")
 
     checkpoint(run, 2, attempt=3)

@@ -241,7 +241,7 @@ def test_an_idle_server_uses_no_core(sglang: Server):
 
     ends = time.monotonic() + 60
     while share() >= 0.3:
-        assert time.monotonic() < ends, "it never came to rest"
+        assert time.monotonic() < ends, "it never became idle"
 
 
 def cpu_s(pid: int) -> float:
