@@ -13,7 +13,7 @@ from areal_like.discovery import announce, open_name_store
 from areal_like.models.characters import write_tokenizer
 from areal_like.process.identity import Identity
 from areal_like.process.run import open_run
-from tests.rollout.episodes.test_process import environment
+from tests.rollout.episodes.test_main import environment
 from tests.support.episode_parts import MINE
 from tests.support.ring_parts import Controller, Server, lease, open_controller, open_server, write_run
 

@@ -20,7 +20,7 @@ def list_sockets(world: World, folder: str) -> None:
 def test_ranks_listen_on_loopback_alone(tmp_path, monkeypatch):
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
-    finish(start("tests.training.test_rendezvous:list_sockets", {2: [str(tmp_path)]}))
+    finish(start("tests.training.test_world:list_sockets", {2: [str(tmp_path)]}))
     for rank in range(2):
         addresses, reachable = json.loads((tmp_path / f"{rank}.json").read_text())
         assert len(addresses) >= 1 and reachable == [], addresses
