@@ -25,7 +25,9 @@ class LimitedAppRunner(web.AppRunner):
 
     def __init__(self, app: web.Application, shutdown_s: float) -> None:
         self._silent: set[Handler] = set()
-        self._unknown: dict[Handler, None] = {}
+        self._unknown: dict[Handler, bool] = {}
+        """Oldest first; whether the time for its headers is over. Until then a handler without a transport may be
+        about to get one."""
         self._most = max(16, min(MAX_UNKNOWN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
         app[RUNNER] = self
         super().__init__(
@@ -47,9 +49,9 @@ class LimitedAppRunner(web.AppRunner):
         def connected() -> Handler:
             handler = make()
             self._silent.add(handler)
-            self._unknown[handler] = None
+            self._unknown[handler] = False
             if len(self._unknown) > self._most:
-                self._make_room(handler)
+                self._make_room()
             asyncio.get_running_loop().call_later(HEADERS_TIMEOUT_S, self._close_if_silent, handler)
             return handler
 
@@ -61,20 +63,21 @@ class LimitedAppRunner(web.AppRunner):
         if is_known:
             self._unknown.pop(request.protocol, None)
 
-    def _make_room(self, newest: Handler) -> None:
-        closed = [one for one in self._unknown if one.transport is None and one is not newest]
+    def _make_room(self) -> None:
+        closed = [one for one, is_over in self._unknown.items() if is_over and one.transport is None]
         for handler in closed or [next(iter(self._unknown))]:
-            self._drop(handler)
+            del self._unknown[handler]
+            if handler.transport is not None:
+                handler.transport.abort()
 
     def _close_if_silent(self, handler: Handler) -> None:
         if handler in self._silent or handler.transport is None:
-            self._drop(handler)
-
-    def _drop(self, handler: Handler) -> None:
-        self._silent.discard(handler)
-        self._unknown.pop(handler, None)
-        if handler.transport is not None:
-            handler.transport.abort()
+            self._silent.discard(handler)
+            self._unknown.pop(handler, None)
+            if handler.transport is not None:
+                handler.transport.abort()
+        elif handler in self._unknown:
+            self._unknown[handler] = True
 
 
 RUNNER: web.AppKey[LimitedAppRunner] = web.AppKey("runner", LimitedAppRunner)

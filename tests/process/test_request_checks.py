@@ -1,6 +1,7 @@
 """Checks of each request before its route: browsers, sizes, encodings, timeouts, the token."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -147,6 +148,22 @@ def test_unknown_clients_have_a_connection_limit_apart_from_the_run(
             raise ConnectionError if await others[0][0].read() == b"" else AssertionError
         for _, writer in (mine, *others):
             writer.close()
+
+    serving(test)
+
+
+def test_silent_clients_that_connect_all_at_once_time_out_beyond_the_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_limits, "MAX_UNKNOWN", 16)
+    monkeypatch.setattr(connection_limits, "HEADERS_TIMEOUT_S", 0.2)
+
+    async def test(address: str) -> None:
+        connect = (asyncio.open_connection(*address.split(":")) for _ in range(60))
+        clients = await asyncio.gather(*connect)
+        async with asyncio.timeout(30):
+            for reader, writer in clients:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+                writer.close()
 
     serving(test)
 
