@@ -123,7 +123,7 @@ def test_the_page_names_every_key_of_the_ledger_that_a_test_shows() -> None:
 def test_a_page_without_rows_requires_nothing(tmp_path: Path) -> None:
     page = tmp_path / "keys.md"
     page.write_text(
-        "| key | home | state | test or reason |\n| `x` | `a.x` | pending |  |\n| `y` | `a.y` |  | *section* |\n"
+        "| key | place | state | test or reason |\n| `x` | `a.x` | pending |  |\n| `y` | `a.y` |  | *section* |\n"
     )
     assert keys_on_page(page) == {}
 
