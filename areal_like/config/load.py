@@ -148,8 +148,8 @@ class Composition:
         self.library = Library(self.path)
         self.words, self.problems = parse_overrides(overrides)
         self.overrides = tuple(overrides)
-        self.file = self._read_file()
         self.schema_name = schema
+        self.file = self._read_file()
         cls = load_schema(schema) if schema else EXPERIMENTS[experiment_kind(self.words, self.file, self.library)]
         self.experiment, self.schema = experiment_of(cls), Schema.of(cls)
         self.hints = UnknownKeyHints(self.experiment, self.schema, self.file.body(), own_class=schema is not None)
@@ -188,7 +188,9 @@ class Composition:
         if file.root is None:
             raise ConfigError([*self.problems, *file.problems])
         body = file.root.plain()
-        message = legacy_file_message(body) or other_framework_message(body)
+        message = legacy_file_message(body)
+        if message is None and self.schema_name is None:  # else keys of other frameworks may be the user's own
+            message = other_framework_message(body)
         if message:
             raise ConfigError([Problem(file.shown, message)])
         self.problems += file.problems

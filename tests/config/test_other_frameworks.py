@@ -7,6 +7,7 @@ import pytest
 
 from areal_like.config.dialects.other_frameworks import TRL_KEYS, VERL_KEYS, other_framework_message
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
 from tests.support.planning import load_text
@@ -60,6 +61,7 @@ def test_one_message_names_the_framework_and_the_keys_here(text: str, framework:
         {"num_generations": 8},
         {"experiment_name": "x", "num_generations": 8, "model_name_or_path": "a/b"},
         {"experiment_name": "x", "trainer": {"total_epochs": 3}},
+        {"defaults": ["grpo", "_self_"], "dataset_name": "x", "output_dir": "y"},
         {"actor": {"path": "a/b"}, "data": {"train_batch_size": 8}},
     ],
 )
@@ -73,3 +75,26 @@ def test_keys_of_other_frameworks_map_to_keys_here_and_are_on_the_page() -> None
     for old, new in [*VERL_KEYS.items(), *TRL_KEYS.items()]:
         assert new in known
         assert f"| `{old}` | `{new}` |" in text or old.startswith("model.")
+
+
+OWN_CLASS = """
+from dataclasses import dataclass
+from areal_like.config.experiment import GRPOConfig
+
+@dataclass(kw_only=True)
+class Mine(GRPOConfig):
+    dataset_name: str = "a"
+    output_dir: str = "b"
+"""
+
+
+@pytest.mark.parametrize("head", ["defaults: [grpo, _self_]\n", "actor: {path: some/model}\ntask: {name: addition}\n"])
+def test_keys_of_the_users_own_class_are_not_taken_for_another_frameworks(
+    head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "class_with_trl_keys.py").write_text(OWN_CLASS, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own.yaml").write_text(f"{head}dataset_name: x\noutput_dir: y\n", "utf-8")
+    words = ["experiment_name=mine", "rollout.backend=embedded"]
+    configuration = load(tmp_path / "own.yaml", words, schema="class_with_trl_keys:Mine")
+    assert (configuration.get("dataset_name"), configuration.get("output_dir")) == ("x", "y")

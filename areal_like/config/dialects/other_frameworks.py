@@ -71,7 +71,7 @@ def other_framework_message(body: Mapping[str, Any]) -> str | None:
     marks = [key for key in _VERL_MARKS if value_at(body, key) is not None]
     if "actor_rollout_ref" in body:
         return _message("verl", ["actor_rollout_ref", *marks], _verl_template(body), VERL_KEYS, body)
-    if "experiment_name" in body:
+    if "experiment_name" in body or "defaults" in body:
         return None
     if marks:
         return _message("verl", marks, _verl_template(body), VERL_KEYS, body)
