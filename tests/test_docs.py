@@ -48,6 +48,7 @@ from areal_like.process.run import LEDGER
 from docs.make import pages, reference_page
 from launcher.cli import main
 from launcher.commands import chat, sweep
+from launcher.plan.build import build_plan
 from launcher.plan.plan import Plan
 from launcher.runs.checkpoints import step_folder
 from launcher.runs.run_lock import lock_run
@@ -72,6 +73,10 @@ LAPTOP = Machine(num_gpus=0, num_cpu_cores=8, how="no NVIDIA driver", engines=()
 """The machine of the quoted plans."""
 PLUGINS = {"optuna": "hydra_optuna_sweeper", "joblib": "hydra_joblib_launcher"}
 FOR_REAL = "# for real"
+MAY_BE_MISSING = r"is not installed|needs \d+ GPUs? on this machine|is not in the Hugging Face cache|needs an API key"
+"""Messages about packages, GPUs, downloads and keys of services."""
+STATED_PROBLEMS = {("areal.yaml", "reward.name"), ("bigger.yaml", "actor.path")}
+"""Files and keys whose problem is stated on the page, or whose folder is an example."""
 MADE_STEPS = 20
 """Steps of the simulated runs."""
 
@@ -180,6 +185,20 @@ class Session:
                 for command in commands(block):
                     self.type(command)
         self.settle()
+        if not self.failures:
+            self.plan_files(page)
+
+    def plan_files(self, page: str) -> None:
+        """A dry run of each experiment of the page has no other obstacle than what a machine may lack."""
+        for block in blocks(page):
+            name = block.lines[0].removeprefix("# ")
+            if block.language != "yaml" or "/" in name or not have_plugins(f"--config {name}", self.folder):
+                continue
+            schemas = (re.search(rf"--config {re.escape(name)} --schema (\S+)", text) for text in self.typed)
+            schema = next((found[1] for found in schemas if found), None)
+            for problem in build_plan(load(self.folder / name, schema=schema)).problems:
+                if not re.search(MAY_BE_MISSING, problem.message) and (name, problem.key) not in STATED_PROBLEMS:
+                    self.failures.append(f"{page}:{block.line}: {name} cannot start: {problem.key}: {problem.message}")
 
     def write(self, block: Block) -> None:
         named = re.fullmatch(r"# ([\w./-]+\.(?:yaml|py))", block.lines[0])
