@@ -515,6 +515,7 @@ def test_servers_that_never_start_are_named_with_the_limit(tmp_path):
     asyncio.run(scenario())
 
 
+@pytest.mark.shows("rollout.enable_rollout_tracing")
 def test_tracing_writes_every_stage_into_the_log(tmp_path, caplog):
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.enable_rollout_tracing=true")) as world:

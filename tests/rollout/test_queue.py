@@ -100,6 +100,30 @@ def test_settings_are_read_from_the_configuration():
     assert replace(loop_settings, seed=0).evaluation_sampling["greedy"] is True
 
 
+@pytest.mark.shows("train_dataset.shuffle")
+def test_shuffle_of_the_configuration_orders_the_rows_of_a_run():
+    orders = {}
+    for value in ("true", "false"):
+        loop_settings = rollout_settings(grpo(f"train_dataset.shuffle={value}", "train_dataset.batch_size=4"))
+        queue = GroupQueue(loop_settings, run_length(loop_settings, 8))
+        orders[value] = [queue.take().row for _ in range(8)]
+    assert orders["false"] == list(range(8)) == sorted(orders["true"]) != orders["true"]
+
+
+@pytest.mark.shows("train_dataset.drop_last")
+@pytest.mark.parametrize(("value", "steps", "rows"), [("true", 2, 8), ("false", 3, 10)])
+def test_drop_last_of_the_configuration_decides_on_the_rows_of_an_epoch(value, steps, rows):
+    loop_settings = rollout_settings(grpo(f"train_dataset.drop_last={value}", "train_dataset.batch_size=4"))
+    length = run_length(loop_settings, 10)
+    assert (length.steps_per_epoch, length.rows_per_epoch) == (steps, rows)
+
+
+@pytest.mark.shows("rollout.request_timeout")
+def test_request_timeout_of_the_configuration_limits_a_lease():
+    base, longer = (rollout_settings(grpo(f"rollout.request_timeout={limit}")).lease_limit_s for limit in (50, 80))
+    assert longer - base == 30
+
+
 @pytest.mark.parametrize("override", ["async_training=false", "rollout.max_head_offpolicyness=0"])
 def test_synchronous_mode_allows_no_staleness(override):
     loop_settings = rollout_settings(grpo(override))

@@ -9,8 +9,9 @@ import pytest
 from areal_like.process import wait
 from areal_like.process.errors import TimedOut
 from areal_like.process.frames import Frame
-from areal_like.training.controller_client import NoMoreBatches, TrainerControllerClient
+from areal_like.training.controller_client import NoMoreBatches, StepLimits, TrainerControllerClient
 from areal_like.training.transports import sender
+from tests.support.rollout_world import grpo
 
 LIMIT_S = 100.0
 ROWS_LEFT = (9, 7, 4, 3, 1, 0)
@@ -37,14 +38,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Answering(TrainerControllerClient):
     """What a controller would answer, each time after most of the limit."""
 
-    def __init__(self, answers: list[dict[str, Any]], clock: Clock) -> None:
-        self._config = SimpleNamespace(request_timeout=LIMIT_S)
+    def __init__(self, answers: list[dict[str, Any]], clock: Clock, *overrides: str) -> None:
+        self._config = grpo(*(overrides or [f"rollout.request_timeout={LIMIT_S}"])).rollout
         self._rank, self._world_size = 0, 1
         self.answers, self.clock = answers, clock
 
     def _frame(self, path: str, body: Any) -> Frame:
         self.clock.now += 0.6 * LIMIT_S
         return Frame(self.answers.pop(0), [])
+
+    def _json(self, method: str, path: str, body: Any = None) -> Any:
+        self.clock.now += 0.6 * LIMIT_S
+        return self.answers.pop(0)
 
 
 def test_a_batch_is_awaited_while_an_evaluation_makes_progress(clock: Clock) -> None:
@@ -56,6 +61,23 @@ def test_a_batch_is_awaited_while_an_evaluation_makes_progress(clock: Clock) -> 
 def test_a_wait_without_progress_ends_at_its_limit(rows: int, clock: Clock) -> None:
     with pytest.raises(TimedOut, match=r"rollout.request_timeout: waited .* for batch 3 from rollout/0"):
         Answering([{"wait": True, "evaluating": rows}] * 4, clock).batch(3)
+
+
+@pytest.mark.shows("rollout.request_timeout")
+def test_request_timeout_limits_the_wait_for_a_batch(clock: Clock) -> None:
+    answers: list[dict[str, Any]] = [{"wait": True}] * 4 + [{"stop": "the end"}]
+    with pytest.raises(TimedOut, match=r"rollout.request_timeout: waited"):
+        Answering([*answers], clock, "rollout.request_timeout=100").batch(3)
+    assert Answering([*answers], clock, "rollout.request_timeout=400").batch(3) == NoMoreBatches("the end")
+
+
+@pytest.mark.shows("rollout.setup_timeout")
+def test_setup_timeout_limits_the_wait_for_the_numbers_of_steps(clock: Clock) -> None:
+    ready = {"ready": True, "total_steps": 9, "steps_per_epoch": 3}
+    answers: list[dict[str, Any]] = [{"ready": False}] * 4 + [ready]
+    with pytest.raises(TimedOut, match=r"rollout.setup_timeout: waited .* for the number of steps from rollout/0"):
+        Answering([*answers], clock, "rollout.setup_timeout=100").step_limits()
+    assert Answering([*answers], clock, "rollout.setup_timeout=400").step_limits() == StepLimits(9, 3)
 
 
 def test_the_weight_sender_stays_during_the_last_evaluation(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
