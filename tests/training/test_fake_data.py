@@ -43,6 +43,16 @@ def test_a_step_trains_on_fake_rows(tmp_path, kind):
     assert not run.memory.exists() and not run.weights.exists()
 
 
+@pytest.mark.shows("actor.kl_ctl")
+def test_a_run_measures_the_distance_to_the_reference_if_kl_ctl_is_set(tmp_path):
+    distances = {}
+    for weight in (0, 0.2):
+        run = make_run(tmp_path / str(weight), "grpo", *FAKE, *PLAIN, f"actor.kl_ctl={weight}")
+        distances[weight] = [line["train/kl_ref"] for line in trained(run) if "train/kl_ref" in line]
+    assert distances[0] == []
+    assert distances[0.2][0] == pytest.approx(0, abs=1e-6) and distances[0.2][2] > 0
+
+
 @pytest.mark.shows("train_dataset.fake.{key}")
 @pytest.mark.parametrize(
     ("key", "name"), [("batch_size", "train/samples"), ("seq_len", "train/tokens")], ids=["batch_size", "seq_len"]

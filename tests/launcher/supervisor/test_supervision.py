@@ -54,6 +54,7 @@ def test_a_killed_trainer_or_controller_costs_one_attempt_and_no_step(tmp_path):
     assert ended.log("server-0.log") == "server/0 of attempt 1, incarnation 1\n", "it stayed"
 
 
+@pytest.mark.shows("recover.mode")
 def test_without_recovery_a_killed_trainer_ends_the_run(tmp_path):
     ended = start_fake_run(
         tmp_path, "recover.mode=disabled", faults={"trainer/0 1.1": {"step": 3, "do": "kill"}}
@@ -204,6 +205,14 @@ def test_a_server_that_fails_repeatedly_ends_the_run(tmp_path):
     assert ended.code == 1
     assert "it died 2 times without a training step in between (recover.retries=1)" in ended.err
     assert ended.log("server-0.restart-2.log")
+
+
+@pytest.mark.shows("recover.retries")
+def test_servers_alone_end_when_one_fails_repeatedly(tmp_path):
+    faults = {f"server/0 1.{number}": {"do": "kill"} for number in range(1, 9)}
+    ended = start_fake_run(tmp_path, "serve", "recover.retries=1", faults=faults).wait()
+    assert ended.code == 1
+    assert "it died 2 times without a training step in between (recover.retries=1)" in ended.err
 
 
 def test_a_worker_that_repeatedly_exits_with_0_ends_the_run_by_name(tmp_path):
