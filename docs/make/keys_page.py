@@ -14,7 +14,9 @@ It has a row for every key of AReaL, prime-rl, its hosted training and its comma
 its state, and the tests that show it.
 
 - **live**: written as in AReaL, the key has its documented effect. A test sets it through the whole configuration,
-  checks the effect, and fails if the key is ignored. `make test` fails if no such test passed.
+  checks the effect, and fails if the key is ignored. `make test` fails if no such test passed. For a key of vLLM or
+  SGLang that only sets a flag or variable of the engine, the test sees that the real engine's parser accepts it, and
+  not what the engine does with it.
 - **ours**: the same for a key of prime-rl under the name that it has here. The name of prime-rl cannot be used yet:
   files of prime-rl are not read.
 - **same as X**: the key must equal X; another value is refused. The test shows that.

@@ -2,7 +2,8 @@
 
 A copy of the repository ignores one key while the tests marked as showing that key run, until one fails. Many keys
 share a pytest session; a key whose tests all pass is tried again in a separate session, since tests may share state.
-If its tests pass again, the key is listed and the exit code is 1. All tests must pass without mutation.
+If its tests pass again, the key is listed and the exit code is 1. All tests must pass without mutation. A key without
+a default, such as experiment_name, cannot be ignored; it is listed as not mutated.
 
 Results are written as JSON: a later call at the same commit resumes an interrupted one.
 """
@@ -27,7 +28,7 @@ from docs.make.key_markers import shown
 from tests.mutation.ignored_key import ROOT, copy_repository
 
 RESULT = ROOT / "build" / "mutation" / "keys.json"
-CAUGHT, GREEN, NOT_CHECKED, NO_DEFAULT = "caught", "green", "not checked", "no default"
+CAUGHT, GREEN, NOT_CHECKED, NOT_MUTATED = "caught", "green", "not checked", "not mutated"
 BATCH = 20
 """Keys of one session."""
 
@@ -73,7 +74,7 @@ class Runner:
     def outcomes(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Key -> its result, and its tests by outcome."""
         ignorable = [key for key in keys if _has_default(key)]
-        entries = {key: _entry([]) | {"result": NO_DEFAULT} for key in keys if key not in ignorable}
+        entries = {key: _entry([]) | {"result": NOT_MUTATED} for key in keys if key not in ignorable}
         entries |= self._session(ignorable) if ignorable else {}
         for key in [key for key, entry in entries.items() if entry["result"] == GREEN]:
             entries |= self._session([key])
@@ -134,11 +135,12 @@ def _report(entries: dict[str, Any], result: Path) -> int:
     green = {key: entry["passed"] for key, entry in entries.items() if entry["result"] == GREEN}
     for key, tests in green.items():
         print(f"{key} can be ignored: {', '.join(tests)} still passes")
-    for outcome in (NOT_CHECKED, NO_DEFAULT):
+    for outcome, why in {NOT_CHECKED: "no test of it ran", NOT_MUTATED: "no default"}.items():
         if keys := [key for key, entry in entries.items() if entry["result"] == outcome]:
-            print(f"{outcome}: {', '.join(keys)}")
-    caught = sum(entry["result"] == CAUGHT for entry in entries.values())
-    print(f"{caught} of {len(entries)} ignored keys are caught; details in {result}")
+            print(f"{outcome} ({why}): {', '.join(keys)}")
+    results = [entry["result"] for entry in entries.values()]
+    mutated = len(results) - results.count(NOT_MUTATED)
+    print(f"{results.count(CAUGHT)} of {mutated} ignored keys are caught; details in {result}")
     return 1 if green else 0
 
 

@@ -142,6 +142,13 @@ def test_keys_of_swanlab_are_passed_to_its_run(opened, key: str) -> None:
     assert all(usual[name] != value for name, value in expected.items())
 
 
+@pytest.mark.shows("experiment_name")
+@pytest.mark.parametrize("name", ["wandb", "swanlab"])
+def test_the_experiment_name_is_the_project_of_a_tracker(opened, name: str) -> None:
+    (arguments,) = opened(name, "mode=offline").named("init")
+    assert arguments["project"] == "adding"
+
+
 @pytest.mark.shows("stats_logger.swanlab.api_key")
 def test_the_key_of_swanlab_logs_in(opened) -> None:
     package = opened("swanlab", "mode=cloud", "api_key=a-key")
