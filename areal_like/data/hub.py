@@ -40,8 +40,8 @@ def _snapshot(key: str, name: str, revision: str | None) -> Path:
     try:
         return fetch_dataset(name, revision)
     except FetchFailed as refusal:
-        why = f"the Hub refused the download ({refusal})"
-        raise config_error(key, not_cached_message(name, revision, hub_cache(), why), refusal) from refusal
+        message = not_cached_message(name, revision, hub_cache(), str(refusal))
+        raise config_error(key, message, refusal) from refusal
 
 
 def read_hub(key: str, folder: Path, subset: str | None, names: Sequence[str]) -> tuple[TableRows, str]:

@@ -22,10 +22,12 @@ TIMEOUT_S = 10.0
 """Of the first request to the Hub."""
 LIBRARIES = ("huggingface_hub", "httpx", "httpcore", "requests")
 """Errors of these libraries mean that the download failed; a trailing number is a later generation."""
+UNREACHABLE = {"ConnectionError", "TransportError", "Timeout", "TimeoutError"}
+"""Base classes of the errors of a connection, in Python, httpx and requests."""
 
 
 class FetchFailed(Exception):
-    """With a reason in one line."""
+    """With a reason in one line, a clause such as "the Hub refused the download (...)"."""
 
 
 def fetch(name: str) -> Path:
@@ -64,8 +66,15 @@ def _call_hub(work: Callable[[Any], Path]) -> Path:
     except Exception as fault:
         library = type(fault).__module__.partition(".")[0].rstrip("0123456789")
         if isinstance(fault, OSError | ValueError) or library in LIBRARIES:
-            raise FetchFailed(reason(fault)) from fault
+            raise FetchFailed(f"{_what_failed(fault)} ({reason(fault)})") from fault
         raise
+
+
+def _what_failed(fault: BaseException) -> str:
+    classes = {each.__name__ for each in type(fault).__mro__}
+    if "OfflineModeIsEnabled" in classes:
+        return "downloads are turned off"
+    return "the Hub could not be reached" if classes & UNREACHABLE else "the Hub refused the download"
 
 
 def reason(fault: BaseException) -> str:

@@ -41,5 +41,5 @@ def _fetch(key: str, name: str, host: HostInfo, *flags: str) -> str | None:
     quiet = {} if sys.stderr.isatty() else {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     command = [sys.executable, "-m", "areal_like.models.fetch", name, *flags]
     done = subprocess.run(command, env={**os.environ, **quiet, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
-    lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
-    return f"the Hub refused the download ({lines[-1]})" if done.returncode else None
+    lines = done.stdout.strip().splitlines() or [f"the download failed (exit code {done.returncode})"]
+    return lines[-1] if done.returncode else None

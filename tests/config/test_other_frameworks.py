@@ -54,6 +54,33 @@ def test_one_message_names_the_framework_and_the_keys_here(text: str, framework:
         assert word in problem.message
 
 
+WITH_KL = "(with actor.kl_in=loss actor.kl_estimator=k3)"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TRL, ["train_dataset.batch_size here (the prompts of a whole step, on all devices)"]),
+        (TRL + "    beta: 0.04\n", [f"beta is actor.kl_ctl here {WITH_KL}"]),
+        (TRL + "    beta: 0.0\n", ["beta is actor.kl_ctl here;"]),
+        (TRL + "    gradient_accumulation_steps: 4\n", ["n_mbs here (the micro-batches that a step is divided into)"]),
+        (VERL.replace("ppo_mini_batch_size: 64", "kl_loss_coef: 0.001"), [f"is actor.kl_ctl here {WITH_KL}"]),
+    ],
+)
+def test_the_message_names_values_that_mean_something_else_here(text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_text(dedent(text))
+    for word in words:
+        assert word in refused.value.problems[0].message
+
+
+def test_the_kl_of_the_message_is_accepted_here() -> None:
+    file = "defaults: [actor: tiny, task: addition]\nexperiment_name: e"
+    actor = load_text(file, "actor.kl_ctl=0.04", "actor.kl_in=loss", "actor.kl_estimator=k3").config.actor
+    assert (actor.kl_in, actor.kl_estimator) == ("loss", "k3")
+    assert "`actor.kl_in=loss actor.kl_estimator=k3`" in PAGE.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     "body",
     [

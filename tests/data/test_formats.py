@@ -262,7 +262,7 @@ def test_a_dataset_that_is_neither_cached_nor_downloadable_is_one_error(tmp_path
     done = offline(tmp_path, "")
     message = done.stderr.splitlines()[-1]
     assert "train_dataset.path: org/sums is not in the Hugging Face cache (" in message
-    assert "the Hub refused the download (OfflineModeIsEnabled: " in message
+    assert "downloads are turned off (OfflineModeIsEnabled: " in message
     assert message.endswith(
         "`python -m areal_like.models.fetch --dataset org/sums` on a machine with a network, or set the path of a "
         "file or folder"

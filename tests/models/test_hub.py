@@ -126,7 +126,8 @@ def test_a_failed_model_download_is_one_error_with_a_remedy(online, host, monkey
     (problem,) = refusal.value.problems
     assert problem.key == "actor.path"
     assert f"python -m areal_like.models.fetch {name}" in problem.message
-    assert "the Hub refused the download (" in problem.message
+    why = "refused the download" if fault == "no such model" else "could not be reached"
+    assert f", and the Hub {why} (" in problem.message
     assert "Traceback" not in problem.message
 
 

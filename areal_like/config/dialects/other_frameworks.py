@@ -58,6 +58,14 @@ TRL_KEYS: dict[str, str] = {
 }
 """Key of TRL -> key here; in supervised files `actor` is `model`."""
 
+REMARKS: dict[str, str] = {
+    "actor_rollout_ref.actor.kl_loss_coef": "with actor.kl_in=loss actor.kl_estimator=k3",
+    "beta": "with actor.kl_in=loss actor.kl_estimator=k3",
+    "per_device_train_batch_size": "the prompts of a whole step, on all devices",
+    "gradient_accumulation_steps": "the micro-batches that a step is divided into",
+}
+"""Key of another framework -> how the value here differs, or what has to be set with it."""
+
 _VERL_MARKS = ("data.train_files", "algorithm.adv_estimator", "trainer.total_epochs")
 _TRL_MARKS = (
     *("per_device_train_batch_size", "model_name_or_path", "num_generations", "max_completion_length"),
@@ -91,8 +99,11 @@ def _verl_template(body: Mapping[str, Any]) -> str:
 
 
 def _message(framework: str, marks: list[str], template: str, keys: Mapping[str, str], body: Mapping[str, Any]) -> str:
-    present = [f"{old} is {new} here" for old, new in keys.items() if value_at(body, old) is not None]
-    examples = f", such as: {', '.join(present[:MAX_SHOWN])}" if present else ""
+    present = {old: new for old, new in keys.items() if value_at(body, old) is not None}
+    remarks = {old: f" ({REMARKS[old]})" for old in present if old in REMARKS and value_at(body, old)}
+    first = sorted(present, key=lambda old: old not in remarks)[:MAX_SHOWN]
+    shown = [f"{old} is {present[old]} here{remarks.get(old, '')}" for old in first]
+    examples = f", such as: {', '.join(shown)}" if shown else ""
     return (
         f"this is a configuration of {framework} (it has {', '.join(marks)}), which cannot be read: start from "
         f"experiments/{template}.yaml and copy the values that you need{examples}; see {PAGE}"
