@@ -215,6 +215,17 @@ class TestFiles:
             ("just text\n", "must be a mapping"),
             ("a: b: c\n", "is not YAML"),
             ("a: [1, 2\n", "is not YAML"),
+            (
+                "a: 1\n\n# b\n  b: 2\n",
+                "is not YAML: line 4 is indented deeper than line 1, which has a value already: ",
+            ),
+            ("a:  # x\n  b: 1\n   c: 2\n", "line 3 is indented deeper than line 2, which has a value already: mapping"),
+            (
+                "a:\n    b: 1\n  c: 2\n",
+                "line 3 is indented less than line 2 but deeper than line 1: ",
+            ),
+            ("a:\n  b: 1\nc:\n    - d\n  - e\n", "line 5 is indented less than line 4 but deeper than line 3: "),
+            ("  a: 1\nb: 2\n", "line 2 is indented less than line 1: "),
             ("actor:\n\tpath: m\n", "a tab is used for indentation"),
             (b"experiment_name: \xff\xfe\n", "is not UTF-8"),
             ("experiment_name: &a [*a]\n", "refers to itself"),
@@ -233,6 +244,10 @@ class TestFiles:
         self, tmp_path: Path, content: str | bytes, message: str
     ) -> None:
         assert message in only(content, tmp_path)
+
+    @pytest.mark.parametrize("content", ["a: b: c\n", "a: [1,\n 2\nb: 3\n", "a:\n  - x\n  b: 1\n", "a: 'x\nb: 1\n"])
+    def test_other_syntax_errors_name_no_indent(self, tmp_path: Path, content: str) -> None:
+        assert "indented" not in only(content, tmp_path)
 
     def test_a_duplicate_key_is_refused_with_both_lines(self, tmp_path: Path) -> None:
         text = only("experiment_name: e\nactor:\n  path: m\n  lr: 1\n  lr: 2\n", tmp_path)

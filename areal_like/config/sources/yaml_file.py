@@ -156,8 +156,33 @@ def _syntax_message(error: yaml.MarkedYAMLError, text: str) -> str:
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in (error.problem or ""):
         return "a tab is used for indentation; YAML requires spaces"
     reason = " ".join((error.problem or error.context or "cannot be read").split())
-    column = f", column {mark.column + 1}" if mark else ""
-    return f"is not YAML: {reason}{column}"
+    if not mark:
+        return f"is not YAML: {reason}"
+    cause = _wrong_indent(text, mark) if "flow" not in (error.context or "") else ""
+    return f"is not YAML: {cause and f'{cause}: '}{reason}, column {mark.column + 1}"
+
+
+def _wrong_indent(text: str, mark: Any) -> str:
+    """The lines whose indents do not agree, if that may be the cause of a syntax error; else empty."""
+    lines = text.splitlines()[: mark.line + 1]
+    indents = [(number, len(line) - len(line.lstrip())) for number, line in enumerate(lines, 1) if _has_content(line)]
+    if len(indents) < 2 or indents[-1][0] != mark.line + 1 or ": " in lines[-1][: mark.column]:
+        return ""
+    *above, (before, indent_before), (number, indent) = indents
+    if indent > indent_before and not _has_content(lines[before - 1].rpartition(":")[2]):
+        return ""
+    if indent > indent_before:
+        return f"line {number} is indented deeper than line {before}, which has a value already"
+    parent = max((at for at, (_, each) in enumerate(above) if each < indent), default=-1)
+    if indent == indent_before or any(each == indent for _, each in above[parent + 1 :]):
+        return ""
+    deeper = f" but deeper than line {above[parent][0]}" if parent >= 0 else ""
+    return f"line {number} is indented less than line {before}{deeper}"
+
+
+def _has_content(line: str) -> bool:
+    """Whether it is more than spaces and a comment."""
+    return not re.fullmatch(r"\s*(#.*)?", line)
 
 
 class _NodeBuilder:
