@@ -1,15 +1,17 @@
 """Warns where a run that continues by its name gets other values than its last attempt."""
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from areal_like.config.redact import is_secret_name, redact
 from areal_like.process.run import CONFIG
 from launcher.plan.auto import resolved_values
 from launcher.plan.plan import Resolved, RunDirectory
 from launcher.plan.render_base import value_text
 from launcher.runs.dependent_overrides import whole_references
-from launcher.runs.resumable import run_config_values
+from launcher.runs.resumable import recorded_values, run_config_values
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
@@ -24,7 +26,7 @@ NOT_SET = "not set"
 def changed_value_warnings(loaded: "Loaded", auto: Iterable[Resolved], directory: RunDirectory) -> Iterator[str]:
     """One line. None where the run resumes with its own configuration: then only the command line changes values."""
     run = Path(directory.path)
-    if directory.state != "continues" or directory.step is None or loaded.file.resolve().parent == run.resolve():
+    if not _has_other_file(loaded, directory):
         return
     changes = list(_changes(loaded, tuple(auto), run))
     if not changes:
@@ -36,22 +38,50 @@ def changed_value_warnings(loaded: "Loaded", auto: Iterable[Resolved], directory
     yield f"changed since attempt {_last_described(run, max(1, directory.attempt - 1))}: {shown}{more}; {keep}"
 
 
+def earlier_configuration_warnings(loaded: "Loaded", directory: RunDirectory) -> Iterator[str]:
+    """One line where the configuration of the last attempt is incomplete, so that not all keys can be compared."""
+    run = Path(directory.path)
+    if not _has_other_file(loaded, directory):
+        return
+    before = run_config_values(run)
+    missing = [name for name in loaded.values if name not in before]
+    if not missing:
+        return
+    more = f" and {len(missing) - MOST_KEYS} more" if len(missing) > MOST_KEYS else ""
+    lacks = f"has no {', '.join(missing[:MOST_KEYS])}{more}" if before else "cannot be read"
+    file = f"{CONFIG} of attempt {_last_described(run, max(1, directory.attempt - 1))}"
+    yield f"{file} {lacks}: values that it does not have are not compared with those of this start"
+
+
+def _has_other_file(loaded: "Loaded", directory: RunDirectory) -> bool:
+    """Whether the run continues with another configuration file than its own."""
+    continues = directory.state == "continues" and directory.step is not None
+    return continues and loaded.file.resolve().parent != Path(directory.path).resolve()
+
+
 def _changes(loaded: "Loaded", auto: tuple[Resolved, ...], run: Path) -> Iterator[str]:
     import yaml
 
-    from launcher.commands.show_config import values_without_secrets  # brings yaml
+    from areal_like.config.sources.yaml_file import plain_values  # these bring yaml
+    from launcher.commands.show_config import values_without_secrets
 
-    before = dict(_leaves(run_config_values(run)))
-    if not before:
-        return
+    tree = run_config_values(run)
+    before = dict(_leaves(tree))
     values = values_without_secrets(loaded, resolved_values(loaded, auto))
-    now = dict(_leaves(yaml.safe_load(yaml.safe_dump(values))))
+    now = dict(_leaves(plain_values(yaml.safe_dump(values)) or {}))
+    if not before or not now:
+        return
+    keys = (*now, *(key for key in before if key not in now))
+    if not loaded.values.keys() <= tree.keys():
+        keys = tuple(before)
     same = {*SAME_RUN, *({each.key for each in auto} & _resolved_before(run))}
-    different = [key for key in (*now, *(key for key in before if key not in now)) if before.get(key) != now.get(key)]
+    different = [key for key in keys if _comparable(before.get(key)) != _comparable(now.get(key))]
+    unnamed = {*same, *different}
     follows = dict(whole_references(loaded.raw))
     for key in different:
-        if key not in same and follows.get(key) not in (*same, *different):
-            yield f"{key} {_shown(before, key)} -> {_shown(now, key)}"
+        if key not in same and follows.get(key) not in unnamed:
+            shown = [_shown(loaded, values, key) for values in (before, now)]
+            yield f"{value_text(loaded.redactor.text(key))} {shown[0]} -> {shown[1]}"
 
 
 def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -62,19 +92,21 @@ def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def _shown(values: dict[str, Any], key: str) -> str:
-    return value_text(values[key]) if key in values else NOT_SET
+def _comparable(value: Any) -> str:
+    """Differs for true and 1, and is alike for nan."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _shown(loaded: "Loaded", values: dict[str, Any], key: str) -> str:
+    if key not in values:
+        return NOT_SET
+    below_secret = any(is_secret_name(name) for name in key.split("."))
+    return value_text(redact(key, loaded.redactor.value(key, values[key]), marked=below_secret))
 
 
 def _resolved_before(run: Path) -> set[str]:
     """Keys that were `auto` in the last attempt."""
-    import yaml
-
-    try:
-        entries = yaml.safe_load((run / PROVENANCE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return set()
-    entries = entries if isinstance(entries, dict) else {}
+    entries = recorded_values(run / PROVENANCE)
     return {key for key, entry in entries.items() if isinstance(entry, dict) and entry.get("from") == "auto"}
 
 

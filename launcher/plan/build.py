@@ -9,7 +9,7 @@ from areal_like.config.allocation import Allocation, Machine, ParallelStrategy
 from areal_like.config.allocation import models as allocate
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.library import data_folder
-from launcher.checks.changed_values import changed_value_warnings
+from launcher.checks.changed_values import changed_value_warnings, earlier_configuration_warnings
 from launcher.checks.configuration import configuration_problems
 from launcher.checks.engines import engine_info, engine_name
 from launcher.checks.epochs import data_end_warning, data_steps
@@ -100,6 +100,7 @@ def build_plan(
     refused = {problem.key for problem in problems}
     missing = [problem for problem in missing if problem.key not in refused]  # a refused value is not checked further
     warnings = [*changed_value_warnings(loaded, auto.values(), directory)]
+    warnings += earlier_configuration_warnings(loaded, directory)
     warnings += [*plan_warnings(loaded, allocation, batch, memory, starts, host)]
     warnings += capacity_warnings(config, allocation, placement, memory, host)
     warnings += [f"{key}: {message}" for key, message in ignored_by_bench(loaded)]

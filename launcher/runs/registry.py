@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.process.atomic_file import write_atomic
 from areal_like.process.run import ATTEMPT, CONFIG, RUN_FACTS
+from launcher.runs.resumable import run_config_values
 
 if TYPE_CHECKING:
     from areal_like.discovery.slot import Claim
@@ -129,17 +130,14 @@ def is_running(directory: Path) -> bool:
 
 def lock_holder(directory: Path) -> "Claim | None":
     """The claim of the launcher that runs in this directory; None where none does, as far as this machine can tell."""
-    import yaml
-
     from areal_like.discovery.owner import is_alive, this_process
     from areal_like.discovery.slot import CLAIM, file_part, read_claim
 
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    values = run_config_values(directory)
     try:
-        values = yaml.load((directory / CONFIG).read_text(encoding="utf-8"), loader)
         names = Path(values["cluster"]["name_resolve"]["nfs_record_root"]).expanduser()
         run = [getpass.getuser(), str(values["experiment_name"]), str(values["trial_name"])]
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (ValueError, KeyError, TypeError):
         return None
     root = Path(_json(directory / RUN_FACTS).get("cwd", ".")) / names
     claim = read_claim(root.joinpath(*map(file_part, run), "launcher", f"0{CLAIM}"))

@@ -51,10 +51,12 @@ def why_not_resumable(run_dir: Path, mode: str | None = None, bench: bool | None
 
 def run_config_values(run_dir: Path) -> dict[str, Any]:
     """The run's own configuration; empty where it cannot be read."""
-    import yaml
+    return recorded_values(run_dir / CONFIG)
 
-    try:
-        values = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    return values if isinstance(values, dict) else {}
+
+def recorded_values(file: Path) -> dict[str, Any]:
+    """The values of a YAML file of a run, which anybody may have edited; empty where it cannot be read."""
+    from areal_like.config.sources.yaml_file import read_yaml  # brings yaml
+
+    root = read_yaml(file, file.name).root
+    return {} if root is None else root.plain()

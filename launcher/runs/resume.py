@@ -5,13 +5,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.run import CONFIG
 from launcher.arguments import Arguments
 from launcher.runs.dependent_overrides import dependent_overrides
 from launcher.runs.registry import ambiguity_text, find_runs
+from launcher.runs.resumable import run_config_values
 from launcher.runs.run_files import read_facts
 
 ROOT_OVERRIDES, DEFAULT_ROOT = ("cluster.fileroot=", "fileroot="), "runs"
@@ -33,8 +32,7 @@ def resume_arguments(arguments: Arguments) -> Arguments:
         os.chdir(cwd)
     others = [override for override in overrides if not override.startswith(("resume=", *ROOT_OVERRIDES))]
     schema = arguments.schema if arguments.schema is not None else facts.get("schema")
-    values = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
-    others += dependent_overrides(values, facts.get("follows", {}), others)
+    others += dependent_overrides(run_config_values(path), facts.get("follows", {}), others)
     others += allocation_override(others)
     override = f"resume={_as_an_override(str(path))}"
     return replace(arguments, config=str(path / CONFIG), schema=schema, overrides=[*others, override])

@@ -136,6 +136,15 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
     return file
 
 
+def plain_values(text: str) -> dict[str, Any] | None:
+    """The values of a text; None if it is no mapping, or is not accepted by `read_yaml`."""
+    try:
+        root = _NodeBuilder("", []).build(text)
+    except (_UnreadableYaml, yaml.YAMLError):
+        return None
+    return root.plain() if root is not None and isinstance(root.value, dict) else None
+
+
 def _header(text: str) -> dict[str, str]:
     """Hydra's header lines at the top, such as `# @package _global_`."""
     header = {}

@@ -298,6 +298,52 @@ def test_the_changes_of_a_continued_run_contain_no_secret(tmp_path):
     assert "launcher.env.LEVEL not set -> 2" in line and "secret" not in line, line
 
 
+def changes_after(tmp_path, edit, *more):
+    """The changes after an edit of the text of the run's config.yaml, and the warnings that it cannot be compared."""
+    run, words = started(tmp_path)
+    file = run / "config.yaml"
+    file.write_text(edit(file.read_text("utf-8")), "utf-8")
+    plan = plan_of("grpo", *words, *more)
+    return changes(plan), [warning for warning in plan.warnings if warning.startswith("config.yaml of attempt")]
+
+
+def test_secrets_of_an_edited_earlier_configuration_are_not_shown(tmp_path):
+    secrets = "wandb_api_key: sk-older-one\nmine: {hf_token: hf-older-one, password: {all: older-one}}\n"
+    ((line,), _) = changes_after(tmp_path, lambda text: text + secrets)
+    assert "older-one" not in line and "wandb_api_key <secret> -> not set, mine.hf_token <secret> -> not set" in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: &a {b: *a}\n",
+        f"x: {'[' * 5000}{']' * 5000}\n",
+        "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 1}]\n" for n in range(9)),
+        "",
+    ],
+    ids=["refers to itself", "nested", "repeated", "empty"],
+)
+def test_a_start_survives_an_earlier_configuration_that_cannot_be_read(tmp_path, text):
+    changed, (warning,) = changes_after(tmp_path, lambda _: text, "seed=3")
+    assert not changed and warning.startswith("config.yaml of attempt 1 cannot be read: ")
+    run, words = started(tmp_path / "2")
+    (run / "provenance.yaml").write_text(text, "utf-8")
+    assert "seed 1 -> 3" in changes(plan_of("grpo", *words, "seed=3"))[0]
+
+
+def test_an_incomplete_earlier_configuration_is_reported_as_such(tmp_path):
+    changed, (warning,) = changes_after(tmp_path, lambda text: text[: len(text) // 2].rpartition("\n")[0], "seed=3")
+    assert warning.startswith("config.yaml of attempt 1 has no ") and " more: values" in warning
+    assert "seed 1 -> 3" in changed[0] and "not set ->" not in changed[0]
+
+
+def test_a_switch_that_became_a_number_is_a_change_and_long_keys_are_shortened(tmp_path):
+    _, words = started(tmp_path, "+vllm.extra_args.chunked=true")
+    assert "vllm.extra_args.chunked true -> 1" in changes(plan_of("grpo", *words[:3], "+vllm.extra_args.chunked=1"))[0]
+    ((line,), _) = changes_after(tmp_path / "2", lambda text: f"{text}\n? {'k' * 20_000}\n: 1\n")
+    assert "kkk... 1 -> not set" in line and len(line) < 400
+
+
 def test_a_resumed_run_with_its_own_configuration_names_no_changes(tmp_path):
     run, _ = started(tmp_path)
     own = load(run / "config.yaml", [f"resume={run}", "gconfig.n_samples=4"])
