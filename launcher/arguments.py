@@ -119,6 +119,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
 def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
     """Words without `=` or dashes: the command, its operand, and a configuration without --config."""
     remaining, command, problems = list(words), None, []
+    is_unknown = False
     while remaining:
         word = remaining.pop(0)
         if command is None and word in COMMANDS:
@@ -130,8 +131,9 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
                 message = f"is a second configuration beside {arguments.config}; keep one"
                 problems.append(Problem(word, message, "command line"))
             arguments.config = arguments.config or word
-        else:
+        elif not is_unknown:  # what follows an unknown command may be its operand
             problems.append(Problem(word, _misplaced(word, command), "command line"))
+            is_unknown = command is None
     operand = OPERANDS.get(arguments.command)
     if operand and arguments.operand is None and arguments.help is None and not arguments.version:
         message = f"needs {operand}: python -m launcher {arguments.command} {operand}"

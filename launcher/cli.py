@@ -15,8 +15,6 @@ from launcher.terminal import bold, red, write_line
 
 SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
 """Errors of paths that are too long, and of output that cannot be written."""
-QUESTIONS, QUESTION_FLAGS = ("chat", "keys"), ("--help", "-h", "--explain", "--cfg", "--dry-run")
-"""Commands and flags that never start a run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ConfigError as error:
-        write_line(_colored(error, words), sys.stderr)
+        write_line(_colored(error), sys.stderr)
         return BAD_CONFIGURATION
     except OSError as error:
         if error.errno not in SYSTEM_ERRORS:
@@ -156,12 +154,10 @@ def _run_one(arguments: Arguments) -> int:
     return start(loaded, arguments.replace, serves)
 
 
-def _colored(error: ConfigError, words: Sequence[str]) -> str:
-    """The problems, keys in red on a terminal."""
+def _colored(error: ConfigError) -> str:
+    """The problems, keys in red on a terminal, and their number."""
     lines = [error.title] if error.title else []
     for problem in error.problems:
         text = problem.text()
         lines.append(red(problem.key, sys.stderr) + text[len(problem.key) :])
-    if len(error.problems) > 1 or not any(word in QUESTIONS or word.startswith(QUESTION_FLAGS) for word in words):
-        lines.append(started_nothing_text(len(error.problems)))
-    return "\n".join(lines)
+    return "\n".join([*lines, started_nothing_text(len(error.problems))])

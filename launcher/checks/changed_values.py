@@ -9,7 +9,7 @@ from areal_like.config.redact import is_secret_name, redact
 from areal_like.process.run import CONFIG
 from launcher.plan.auto import resolved_values
 from launcher.plan.plan import Resolved, RunDirectory
-from launcher.plan.render_base import value_text
+from launcher.plan.render_base import FULL_FLAG, value_text
 from launcher.runs.dependent_overrides import whole_references
 from launcher.runs.resumable import recorded_values, run_config_values
 
@@ -21,21 +21,34 @@ MOST_KEYS = 4
 SAME_RUN = ("defaults", "experiment_name", "trial_name", "cluster.fileroot", "resume", "resume_step")
 """Keys that name the run, or belong to one start."""
 NOT_SET = "not set"
+MAIN_KEYS = (
+    *("train_dataset.batch_size", "actor.optimizer.lr", "critic.optimizer.lr", "model.optimizer.lr"),
+    *("actor.path", "critic.path", "model.path", "train_dataset.path", "gconfig.n_samples", "total_train_steps"),
+)
+LEARNING_SECTIONS = (
+    *("gconfig", "actor", "critic", "model", "ref", "reward", "task", "train_dataset", "workflow", "rollout"),
+)
+"""The main keys are named first, then those of these sections, then all others."""
 
 
-def changed_value_warnings(loaded: "Loaded", auto: Iterable[Resolved], directory: RunDirectory) -> Iterator[str]:
-    """One line. None where the run resumes with its own configuration: then only the command line changes values."""
+def changed_value_warnings(
+    loaded: "Loaded", auto: Iterable[Resolved], directory: RunDirectory
+) -> Iterator[tuple[str, str]]:
+    """One warning with all changed keys, and its short form. None where the run resumes with its own configuration:
+    then only the command line changes values."""
     run = Path(directory.path)
     if not _has_other_file(loaded, directory):
         return
     changes = list(_changes(loaded, tuple(auto), run))
     if not changes:
         return
-    shown = ", ".join(changes[:MOST_KEYS])
-    more = f", and {len(changes) - MOST_KEYS} more" if len(changes) > MOST_KEYS else ""
+    rest = len(changes) - MOST_KEYS
+    shown = [*changes[:MOST_KEYS], f"and {rest} more ({FULL_FLAG})"] if rest > 0 else changes
     name = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
     keep = f"`resume={name}` without --config keeps the old values"
-    yield f"changed since attempt {_last_described(run, max(1, directory.attempt - 1))}: {shown}{more}; {keep}"
+    begin = f"changed since attempt {_last_described(run, max(1, directory.attempt - 1))}"
+    whole, short = (f"{begin}: {', '.join(pairs)}; {keep}" for pairs in (changes, shown))
+    yield whole, short
 
 
 def earlier_configuration_warnings(loaded: "Loaded", directory: RunDirectory) -> Iterator[str]:
@@ -60,6 +73,7 @@ def _has_other_file(loaded: "Loaded", directory: RunDirectory) -> bool:
 
 
 def _changes(loaded: "Loaded", auto: tuple[Resolved, ...], run: Path) -> Iterator[str]:
+    """The keys that decide most about the training come first."""
     import yaml
 
     from areal_like.config.sources.yaml_file import plain_values  # these bring yaml
@@ -78,10 +92,16 @@ def _changes(loaded: "Loaded", auto: tuple[Resolved, ...], run: Path) -> Iterato
     different = [key for key in keys if _comparable(before.get(key)) != _comparable(now.get(key))]
     unnamed = {*same, *different}
     follows = dict(whole_references(loaded.raw))
-    for key in different:
+    for key in sorted(different, key=_importance):
         if key not in same and follows.get(key) not in unnamed:
             shown = [_shown(loaded, values, key) for values in (before, now)]
             yield f"{value_text(loaded.redactor.text(key))} {shown[0]} -> {shown[1]}"
+
+
+def _importance(key: str) -> int:
+    if key in MAIN_KEYS:
+        return MAIN_KEYS.index(key)
+    return len(MAIN_KEYS) + (key.partition(".")[0] not in LEARNING_SECTIONS)
 
 
 def _leaves(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

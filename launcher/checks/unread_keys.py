@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 ALGORITHM = "algorithm"
 """The group that chooses a whole algorithm, and the section that it sets."""
 ALGORITHM_SECTION = "actor."
+EVALUATION_SECTION = "evaluator."
 CHOOSES = "task.name"
 """The key by which a group chooses a task; other keys of the group are not set by the user."""
 
 
 def unread_key_warnings(loaded: "Loaded", allocation: Allocation | None) -> Iterator[str]:
     for key, message in no_effect_problems(loaded.config):
-        if not _is_of_another_algorithm(loaded, key) and (key == CHOOSES or is_set_by_user(loaded, key)):
+        if not _is_written_for_another(loaded, key) and (key == CHOOSES or is_set_by_user(loaded, key)):
             yield f"{key}: {message}"
     typed = [key for key in _of_other_engines(loaded, allocation) if loaded.origin(key).kind == OVERRIDE]
     if typed and allocation is not None and allocation.rollout is not None:
@@ -37,7 +38,7 @@ def unread_key_warnings(loaded: "Loaded", allocation: Allocation | None) -> Iter
 
 def unread_file_values(loaded: "Loaded", allocation: Allocation | None) -> tuple[UnreadFileValue, ...]:
     """Keys in the body of the file, ordered by reason."""
-    unread = [(key, why) for key, why in no_effect_problems(loaded.config) if _is_of_another_algorithm(loaded, key)]
+    unread = [(key, why) for key, why in no_effect_problems(loaded.config) if _is_written_for_another(loaded, key)]
     if allocation is not None and allocation.rollout is not None:
         why = f"has no effect: the inference engine is {allocation.rollout.backend}"
         engines = _of_other_engines(loaded, allocation)
@@ -46,11 +47,14 @@ def unread_file_values(loaded: "Loaded", allocation: Allocation | None) -> tuple
     return tuple(UnreadFileValue(key, text(why), text(loaded.origin(key).where)) for key, why in unread)
 
 
-def _is_of_another_algorithm(loaded: "Loaded", key: str) -> bool:
-    """Whether the file sets the key for its algorithm and the command line chose another algorithm."""
-    if not key.startswith(ALGORITHM_SECTION) or loaded.origin(key).kind != BODY:
+def _is_written_for_another(loaded: "Loaded", key: str) -> bool:
+    """Whether the file sets the key for its algorithm or its evaluation, and the command line chose another algorithm
+    or no evaluation."""
+    if loaded.origin(key).kind != BODY:
         return False
-    return any(word.partition("=")[0] == ALGORITHM for word in loaded.overrides)
+    if key.startswith(EVALUATION_SECTION):
+        return loaded.config.valid_dataset is None and loaded.origin("valid_dataset").kind == OVERRIDE
+    return key.startswith(ALGORITHM_SECTION) and any(word.partition("=")[0] == ALGORITHM for word in loaded.overrides)
 
 
 def _of_other_engines(loaded: "Loaded", allocation: Allocation | None) -> list[str]:

@@ -1,6 +1,7 @@
 """Warnings of a plan; they do not prevent a start."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
@@ -32,6 +33,9 @@ MEMORY_KEYS = {
 """Backend -> key that sets the share of a GPU that its server uses."""
 
 
+PPO_GROUP = ("algorithm", "ppo.yaml")
+
+
 def plan_warnings(
     loaded: "Loaded",
     allocation: Allocation | None,
@@ -50,6 +54,7 @@ def plan_warnings(
     yield from _batch(batch, allocation)
     yield from unread_key_warnings(loaded, allocation)
     if generates(config):
+        yield from _missing_critic(loaded)
         yield from _rollout(config, allocation, host)
         for hint in starts[0].without_effect if starts else ():
             yield f"{hint}: has no effect: this version of the engine no longer has it"
@@ -110,6 +115,16 @@ def _batch(batch: BatchPlan, allocation: Allocation | None) -> Iterator[str]:
         yield (
             f"actor.mb_spec.max_tokens_per_mb: {limit} tokens cannot hold an answer of "
             f"gconfig.max_new_tokens={generated}; such a sample would be an error"
+        )
+
+
+def _missing_critic(loaded: "Loaded") -> Iterator[str]:
+    """The group of PPO turns off the baselines that a critic replaces."""
+    set_by = Path(loaded.origin("actor.reward_norm.mean_level").where.partition(":")[0])
+    if getattr(loaded.config, "critic", None) is None and set_by.parts[-2:] == PPO_GROUP:
+        yield (
+            "algorithm: ppo without a critic trains with no baseline, as reinforce does: this is not an experiment "
+            "with a critic; use --config ppo.yaml, or experiment=ppo critic=same_as_actor"
         )
 
 

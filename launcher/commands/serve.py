@@ -60,7 +60,7 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     if ending.message:
         write_line(remove_secrets(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
     if discard_unused_run(locked, ending):
-        write_line(f"nothing had started; {locked.run.directory} was removed", sys.stderr)
+        write_line(f"{locked.run.directory} was removed", sys.stderr)
     else:
         write_result(locked.run.directory, ending.outcome, ending.code, ending.message)
     if ending.outcome != "lost":

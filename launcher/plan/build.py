@@ -99,7 +99,8 @@ def build_plan(
         problems += cluster_problems
     refused = {problem.key for problem in problems}
     missing = [problem for problem in missing if problem.key not in refused]  # a refused value is not checked further
-    warnings = [*changed_value_warnings(loaded, auto.values(), directory)]
+    changed_values = dict(changed_value_warnings(loaded, auto.values(), directory))
+    warnings = [*changed_values]
     warnings += earlier_configuration_warnings(loaded, directory)
     warnings += [*plan_warnings(loaded, allocation, batch, memory, starts, host)]
     warnings += capacity_warnings(config, allocation, placement, memory, host)
@@ -132,6 +133,7 @@ def build_plan(
         cannot_start=_placed(loaded, problems),
         needs=_placed(loaded, missing),
         redactor=shown,
+        short_warnings={shown.text(whole): shown.text(short) for whole, short in changed_values.items()},
     )
 
 

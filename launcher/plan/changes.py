@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, get_args
 
+from areal_like.config.dotted_path import MISSING
+from areal_like.config.problems import ConfigError
 from areal_like.config.redact import Redactor
 from launcher.plan.plan import BaseSetting, ChangedSetting, ReplacedFileValue, ReplacedValue
 
@@ -31,19 +33,39 @@ def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[ChangedSetti
 def settings_over_base(loaded: "Loaded", redactor: Redactor) -> tuple[BaseSetting, ...]:
     """Keys set by the command line, and by the body of the file where they differ from its defaults list; in the order
     of the configuration."""
-    settings = []
-    for path in loaded.merged.history:
+    settings, alone = [], _without_command_line(loaded)
+    replaced = [path for path in alone.merged.history if path not in loaded.merged.history] if alone else []
+    for path in (*loaded.merged.history, *replaced):
         origin = loaded.origin(path)
-        typed = origin.kind in (OVERRIDE, CHOSEN)
-        if not typed and origin.kind != BODY:
+        typed = origin.kind in (OVERRIDE, CHOSEN) or path in replaced
+        value = loaded.get(path, MISSING)
+        if value is MISSING or (not typed and origin.kind != BODY):
             continue
         over = (OVERRIDE, CHOSEN) if typed else (BODY,)
         base = next((weaker.value for weaker in origin.beaten if weaker.kind not in over), None)
-        value = loaded.get(path)
+        if typed and alone is not None:
+            base = alone.get(path)
+        elif value is None and base is None and path in loaded.schema.sections:
+            base = {} if any(key.startswith(f"{path}.") for key in loaded.merged.history) else None
         if origin.kind == OVERRIDE or base != value:
             where = redactor.text(origin.where)
             settings.append(BaseSetting(path, redactor.value(path, value), where, typed, redactor.value(path, base)))
     return tuple(settings)
+
+
+def _without_command_line(loaded: "Loaded") -> "Loaded | None":
+    """The file alone, where the command line chooses groups: these replace the file's, whose values are not among the
+    origins. None if no group is chosen, the file alone is incomplete, or it is a pipe."""
+    if not loaded.file.is_file() or not any(
+        origin.kind == CHOSEN for origins in loaded.merged.history.values() for origin in origins
+    ):
+        return None
+    from areal_like.config.load import load
+
+    try:
+        return load(loaded.file, (), loaded.schema_name)
+    except ConfigError:
+        return None
 
 
 def replaced_file_values(loaded: "Loaded", redactor: Redactor) -> tuple[ReplacedFileValue, ...]:

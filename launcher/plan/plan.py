@@ -43,7 +43,7 @@ class BaseSetting(NamedTuple):
 
 
 class UnreadFileValue(NamedTuple):
-    """A value in the body of the user's file that the chosen algorithm or engine does not read."""
+    """A value in the body of the user's file that this run does not read, because of the command line or the engine."""
 
     key: str
     reason: str
@@ -217,6 +217,8 @@ class Plan(NamedTuple):
 
     redactor: Redactor
     """Knows the secrets of the processes."""
+    short_warnings: dict[str, str]
+    """Warning -> its text where there is no room for the whole."""
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -229,7 +231,8 @@ class Plan(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Plain data in the order of the fields, without secrets."""
-        return {name: _plain(value) for name, value in self.shown()._asdict().items() if name != "redactor"}
+        hidden = ("redactor", "short_warnings")
+        return {name: _plain(value) for name, value in self.shown()._asdict().items() if name not in hidden}
 
 
 def _plain(value: Any) -> Any:

@@ -57,7 +57,7 @@ class _FullPage(PlanPage):
 
     def _unread(self) -> Iterator[str]:
         rows = [(each.key, each.where, each.reason) for each in self.plan.unread_body_values]
-        title = "values of your file that the chosen algorithm or engine does not read"
+        title = "values of your file that this run does not read"
         yield from self.section(title, self.table(rows, (WIDEST_KEY, WIDEST_VALUE)))
 
     def _ports(self) -> Iterator[str]:

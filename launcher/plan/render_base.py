@@ -10,6 +10,7 @@ from launcher.plan.target_machine import machine_text
 
 BOLD, RED, YELLOW, DIM, PLAIN = "\033[1m", "\033[31m", "\033[33m", "\033[2m", "\033[0m"
 WIDEST_KEY, WIDEST_VALUE = 40, 36
+FULL_FLAG = "--dry-run=full"
 NOUNS = {
     "guardian": "guardian",
     "launcher": "launcher",

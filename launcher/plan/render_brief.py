@@ -9,12 +9,11 @@ from pathlib import Path
 
 from areal_like.config.problems import plural
 from launcher.plan.plan import BaseSetting, Plan, Process
-from launcher.plan.render_base import RED, YELLOW, PlanPage, value_text, wrapped
+from launcher.plan.render_base import FULL_FLAG, RED, YELLOW, PlanPage, value_text, wrapped
 from launcher.plan.render_processes import ranges
 
 SCREEN_LINES = 40
 MOST_PROBLEMS, MOST_WARNINGS, FEWEST_LINES, FEWEST_SETTINGS = 8, 6, 2, 2
-FULL_FLAG = "--dry-run=full"
 
 
 def render_brief(plan: Plan, color: bool = False, width: int = 100) -> str:
@@ -25,7 +24,8 @@ def render_brief(plan: Plan, color: bool = False, width: int = 100) -> str:
 def warning_lines(plan: Plan, width: int) -> list[str]:
     """The first warnings, wrapped, and the number of further ones."""
     shown, rest = plan.warnings[:MOST_WARNINGS], plan.warnings[MOST_WARNINGS:]
-    lines = [line for warning in shown for line in wrapped(f"warning: {warning}", width, "", "    ")]
+    short = [plan.short_warnings.get(warning, warning) for warning in shown]
+    lines = [line for warning in short for line in wrapped(f"warning: {warning}", width, "", "    ")]
     return [*lines, f"and {plural(len(rest), 'more warning')}: {FULL_FLAG}"] if rest else lines
 
 
@@ -59,7 +59,7 @@ class _BriefPage(PlanPage):
 
     def _warnings(self) -> Iterator[str]:
         warnings = self.plan.warnings
-        items = list(warnings[:MOST_WARNINGS])
+        items = [self.plan.short_warnings.get(warning, warning) for warning in warnings[:MOST_WARNINGS]]
         if rest := len(warnings) - len(items):
             items.append(f"and {rest} more: {FULL_FLAG}")
         lines = [line for item in items for line in wrapped(item, self.width, "  - ", "    ")]
@@ -124,6 +124,8 @@ def _pair(setting: BaseSetting) -> str:
 
 
 def _before(setting: BaseSetting) -> str:
+    if isinstance(setting.base, dict) and setting.value is None:
+        return "was a section"
     return "as it was" if setting.base == setting.value else f"was {value_text(setting.base)}"
 
 

@@ -160,7 +160,7 @@ class _Launch:
         if recorder.ident is not None:  # not started where the processes could not be
             recorder.join(ENVIRONMENT_RECORD_TIMEOUT_S)
         if discard_unused_run(self.locked, ending):
-            write_line(f"nothing had started; {self.run_.directory} was removed", sys.stderr)
+            write_line(f"no step was made; {self.run_.directory} was removed", sys.stderr)
         else:
             write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
         self.locked.names.clear()

@@ -44,7 +44,7 @@ class RestartPolicy:
             return RestartDecision("refuse")
         if code >= 0 and first and not ready:
             again = "exit again" if code == 0 else "fail again"
-            why = f"it was never ready and would {again}, so it is not restarted"
+            why = f"a restart would {again}, so it is not restarted"
             return RestartDecision("fail", why if code else f"{why}; {_cause(name)}")
         if name.partition("/")[0] in RESTARTED_ALONE:
             return self._restart(name) if code else self._replace_again(name)

@@ -384,7 +384,7 @@ def test_gpus_missing_on_this_machine_are_reported():
     assert not settle("sglang:d4+fsdp:d4", cluster=ClusterSize(1, 8, "slurm"), on=gpus(0)).needs
     assert not settle("embedded:d1+fsdp:d1", cluster=ClusterSize(1, 0), on=gpus(0)).needs
     (warning,) = settle(cluster=ClusterSize(2, "auto", "slurm"), on=gpus(4)).warnings
-    assert "like this machine: 4 GPUs" in warning.message
+    assert "as many GPUs as this machine: 4 GPUs" in warning.message
 
 
 def test_a_server_stays_inside_a_node():

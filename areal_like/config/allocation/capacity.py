@@ -92,6 +92,7 @@ def _warnings(
         gpus = plural(machine.num_gpus, "GPU") if machine.num_gpus else "no GPU"
         yield AllocationProblem(
             GPUS_KEY,
-            f"the nodes of a {cluster.type} cluster are assumed to be like this machine: {gpus} ({machine.how}). "
-            f"Set it to their number of GPUs",
+            f"the nodes of a {cluster.type} cluster are assumed to have as many GPUs as this machine: {gpus} "
+            f"({machine.how}). Set it to their number of GPUs. Cores are not assumed: launcher.*_cpus_per_gpu sets "
+            "the threads",
         )

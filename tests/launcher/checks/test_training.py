@@ -20,6 +20,17 @@ UNLIKE_THE_TRAINER = [
 ]
 
 
+@pytest.mark.parametrize("words", [["algorithm=ppo"], ["algorithm=ppo", "task=sorting"]])
+def test_ppo_without_a_critic_is_a_warning_with_the_experiment_that_has_one(words):
+    (warning,) = [each for each in plan_of("grpo", *words).warnings if each.startswith("algorithm: ppo")]
+    assert "--config ppo.yaml" in warning and "experiment=ppo critic=same_as_actor" in warning
+    with_critic = ("algorithm=ppo", "experiment=ppo", "critic=same_as_actor")
+    own_baseline = ("algorithm=ppo", "actor.reward_norm.mean_level=group")
+    for other in (("algorithm=reinforce",), ("algorithm=grpo",), with_critic, own_baseline):
+        assert not [each for each in plan_of("grpo", *other).warnings if each.startswith("algorithm")]
+    assert not plan_of("ppo").warnings
+
+
 def reasons(plan, key):
     return [obstacle.reason for obstacle in plan.cannot_start if obstacle.key == key and NOT_YET not in obstacle.reason]
 

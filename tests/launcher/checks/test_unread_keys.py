@@ -10,10 +10,18 @@ def test_file_values_for_another_algorithm_are_listed_and_no_warning():
     assert not [warning for warning in plan.warnings if warning.startswith(keys)]
     (unread,) = plan.unread_body_values
     assert (unread.key, unread.reason) == (keys[0], "has no effect: actor.loss is importance_sampling")
-    assert "values of your file that the chosen algorithm or engine does not read" in render(plan)
+    assert "values of your file that this run does not read" in render(plan)
     typed = plan_of("grpo", "algorithm=prime_rl", "actor.eps_clip_higher=0.3", "actor.recompute_logprob=true")
     assert len([warning for warning in typed.warnings if warning.startswith(keys)]) == 2
     assert plan_of("grpo").unread_body_values == typed.unread_body_values == ()
+
+
+def test_the_file_s_evaluation_keys_are_no_warning_where_the_command_line_turns_evaluation_off():
+    plan = plan_of("grpo", "valid_dataset=null")
+    assert not [warning for warning in plan.warnings if warning.startswith("evaluator.")]
+    assert [each.key for each in plan.unread_body_values] == ["evaluator.freq_steps"]
+    (typed,) = plan_of("grpo", "valid_dataset=null", "evaluator.freq_steps=5").warnings
+    assert typed.startswith("evaluator.freq_steps: has no effect: valid_dataset is null")
 
 
 def test_keys_of_an_engine_that_does_not_run_are_one_warning():

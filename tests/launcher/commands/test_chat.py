@@ -109,7 +109,8 @@ def test_a_removed_step_that_was_requested_is_one_error(run_dir, ask, monkeypatc
     monkeypatch.setattr(embedded, "load_engine", removing)
     done = ask(run_dir, "step=4")
     assert done[:2] == (2, "")
-    assert done.err == f"step: {run_dir} has no checkpoint of step 4; it has those of 2, 6\n"
+    problem = f"step: {run_dir} has no checkpoint of step 4; it has those of 2, 6"
+    assert done.err.splitlines() == [problem, "1 problem; nothing was started."]
 
 
 def test_a_damaged_checkpoint_is_named_and_another_can_be_chosen(run_dir, ask):

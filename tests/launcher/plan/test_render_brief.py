@@ -52,6 +52,18 @@ def test_placement_comes_before_the_step_and_the_settings() -> None:
 
 def test_overrides_equal_to_the_file_are_shown() -> None:
     assert "actor.eps_clip=0.2 (as it was)" in render_brief(plan_of("grpo", "actor.eps_clip=0.2"))
+    off = " ".join(render_brief(plan_of("grpo", "valid_dataset=null")).split())
+    assert "valid_dataset=null (was a section)" in off and "valid_dataset.drop_last" not in off
+
+
+def test_a_group_of_the_command_line_shows_what_it_changes_in_the_file() -> None:
+    """Compared with the group that the file names, which it replaces."""
+    text = " ".join(render_brief(plan_of("grpo", "algorithm=rloo")).split())
+    assert (
+        "the command line: actor.reward_norm.mean_leave1out=true (was false), "
+        "actor.loss_aggregation=token_mean (was fixed_length) - grpo.yaml:"
+    ) in text
+    assert "the command line" not in render_brief(plan_of("grpo", "algorithm=dr_grpo", "rollout=embedded"))
 
 
 def test_obstacles_come_first_then_warnings() -> None:

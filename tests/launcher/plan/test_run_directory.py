@@ -279,7 +279,22 @@ def test_a_run_that_continues_by_name_names_the_values_that_changed(tmp_path):
     assert plan.warnings[0] in plan.to_json()["warnings"]
     assert "changed since attempt 1: gconfig.n_samples 8 -> 4" in render(plan) and "changed since" in render_brief(plan)
     many = ("seed=3", "actor.lr=1e-5", "gconfig.n_samples=4", "gconfig.temperature=0.9", "total_train_steps=200")
-    assert ", and 1 more; `resume=" in changes(plan_of("grpo", *words, *many))[0]
+    (whole,) = changes(plan := plan_of("grpo", *words, *many))
+    assert "seed 1 -> 3" in whole and "more" not in whole and "seed 1 -> 3" in " ".join(render(plan).split())
+    assert "and 1 more (--dry-run=full); `resume=" in " ".join(render_brief(plan).split())
+
+
+def test_the_keys_that_decide_most_are_named_first_among_the_changed(tmp_path):
+    _, words = started(tmp_path)
+    many = ("saver.freq_steps=7", "evaluator.freq_steps=7", "seed=3", "recover.freq_steps=7", "actor.kl_ctl=0.1")
+    plan = plan_of("grpo", *words, *many, "gconfig.n_samples=4", "batch_size=32", "actor.lr=1e-5")
+    (line,) = changes(plan)
+    assert line.startswith(
+        "changed since attempt 1: train_dataset.batch_size 64 -> 32, actor.optimizer.lr 0.0003 -> 1e-05, "
+        "gconfig.n_samples 8 -> 4, actor.kl_ctl 0.0 -> 0.1, "
+    )
+    shown = " ".join(render_brief(plan).split())
+    assert "train_dataset.batch_size 64 -> 32" in shown and "saver.freq_steps 7" not in shown
 
 
 def test_values_that_did_not_change_are_not_named(tmp_path):

@@ -34,6 +34,11 @@ def test_recoveries_are_limited_and_the_count_restarts_at_a_checkpoint():
     assert kinds(policy, "trainer/0") == ["recover"]
 
 
+def test_a_process_that_fails_before_it_is_ready_is_not_restarted():
+    decision = RestartPolicy("auto", 3).decide("rollout/0", 1, False, True)
+    assert decision == ("fail", "a restart would fail again, so it is not restarted")
+
+
 def test_without_recovery_servers_are_still_replaced():
     policy = RestartPolicy("disabled", 3)
     assert kinds(policy, "server/0", "trainer/0") == ["replace", "fail"]

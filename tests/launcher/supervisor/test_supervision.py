@@ -86,7 +86,7 @@ def test_a_configuration_error_found_late_leaves_no_trial(tmp_path):
     words = "task.name: mine.py has an error in line 3"
     ended = start_fake_run(tmp_path, faults={"episodes/0 1.1": {"do": f"refuse {words}"}}, step_s=30).wait()
     trial = tmp_path / "runs" / "grpo-addition" / "r0001"
-    assert (ended.code, ended.err) == (2, f"{words}\nnothing had started; {trial} was removed\n")
+    assert (ended.code, ended.err) == (2, f"{words}\nno step was made; {trial} was removed\n")
     assert not trial.exists() and leftover_processes(tmp_path) == {}
 
 
