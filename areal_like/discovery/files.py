@@ -23,6 +23,7 @@ from areal_like.discovery.slot import (
     CLAIM,
     MARK,
     NEW,
+    SINCE_FORMAT,
     STATE,
     Claim,
     EntryFiles,
@@ -246,7 +247,7 @@ class FileNameStore(NameStore):
 
     def _sign(self, name: str = "") -> Claim:
         """A new claim of this process; claims of removals have no name."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        since = time.strftime(SINCE_FORMAT)
         return Claim(uuid4().hex, self.full(name), self._me, self._owner, since, self._ttl_s)
 
     def _remove(self, slot: EntryFiles, id: str) -> Claim | None:

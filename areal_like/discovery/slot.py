@@ -17,6 +17,7 @@ from xxhash import xxh3_64_hexdigest
 from areal_like.discovery.owner import OwnerProcess
 
 CLAIM, STATE, NEW, MARK = "@entry", ".state-", ".new-", ".removing-"
+SINCE_FORMAT = "%Y-%m-%d %H:%M:%S %z"
 MAX_PART_CHARS = 120
 STALE_TRIES = 5
 
@@ -30,6 +31,7 @@ class Claim(NamedTuple):
     owner: OwnerProcess | None
     process: str
     since: str
+    """When the name was claimed, as SINCE_FORMAT, in the time zone of the owner."""
     ttl_s: float
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -146,12 +147,22 @@ def lock_holder(directory: Path) -> "Claim | None":
     return claim if not claim.owner.is_local(this_process()) or is_alive(claim.owner) else None
 
 
-def running_text(directory: Path, holder: "Claim") -> str:
+def running_text(directory: Path, holder: "Claim", now: datetime | None = None) -> str:
     """x/y is already running (pid 22314 on host vm, since 13:33)"""
-    day, time_of_day = holder.since[:10], holder.since[11:16]
-    since = time_of_day if day == time.strftime("%Y-%m-%d") else f"{day} {time_of_day}"
+    since = _local_time(holder.since, now or datetime.now())
     host = "unknown" if holder.owner is None else holder.owner.host
     return f"{'/'.join(directory.parts[-2:])} is already running ({holder.process} on host {host}, since {since})"
+
+
+def _local_time(since: str, now: datetime) -> str:
+    """The time of a claim in the time zone of this process, with its day unless that is today."""
+    from areal_like.discovery.slot import SINCE_FORMAT
+
+    try:
+        began = datetime.strptime(since, SINCE_FORMAT).astimezone()
+    except ValueError:
+        return since
+    return began.strftime("%H:%M" if began.date() == now.date() else "%Y-%m-%d %H:%M")
 
 
 def _started(directory: Path) -> float:

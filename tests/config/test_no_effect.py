@@ -12,6 +12,8 @@ from tests.support.planning import plan_of
         (["valid_dataset.pin_memory=true"], "valid_dataset.pin_memory"),
         (["valid_dataset.batch_size=7"], "valid_dataset.batch_size"),
         (["valid_dataset.shuffle=false"], "valid_dataset.shuffle"),
+        (["valid_dataset.drop_last=true"], "valid_dataset.drop_last"),
+        (["rollout.server_type=openai"], "rollout.server_type"),
         (["train_dataset.loss_on=all"], "train_dataset.loss_on"),
         (["valid_dataset=null", "evaluator.freq_steps=5"], "evaluator.freq_steps"),
         (["evaluator.pin=true", "async_training=false"], "evaluator.pin"),

@@ -95,6 +95,15 @@ class TestAnswers:
         assert leaks(run.answer("--config", "grpo", "--dry-run=full", *words)) == []
         assert leaks(run.answer("--config", "grpo", "--explain=stats_logger.wandb.notes", *words)) == []
 
+    @pytest.mark.parametrize("flag", ["--dry-run", "--dry-run=full", "--dry-run=json", "--cfg"])
+    def test_no_output_with_references_to_all_secrets_repeats_one(self, run: Run, flag: str) -> None:
+        references = [f"${{{key}}}" for key, _ in PLACES.values()]
+        own = [f"+stats_logger.wandb.config.note{number}={text}" for number, text in enumerate(references)]
+        joined = f"stats_logger.wandb.notes='all {' '.join(references)}'"
+        shown = run.answer("--config", "grpo", flag, *map(word, PLACES), *own, joined)
+        assert leaks(shown) == []
+        assert "<secret>" in shown
+
     @pytest.mark.parametrize("place", PLACES)
     def test_no_sweep_repeats_a_secret(self, run: Run, place: str) -> None:
         """Whether it is planned or refused: its values would stand in the records of the sweep."""

@@ -93,7 +93,8 @@ def _temperatures(get: ValueGetter) -> Iterator[KeysAndMessage]:
         key = f"{section}.temperature"
         temperature = get(key)
         if temperature is not None and 0 < temperature < MIN_TEMPERATURE:
-            yield (key,), f"is {temperature:g}; use 0 (greedy), or at least {MIN_TEMPERATURE}"
+            greedy = "" if section == "gconfig" else "0 (greedy), or "  # actor.temperature follows gconfig's: above 0
+            yield (key,), f"is {temperature:g}; use {greedy}at least {MIN_TEMPERATURE}"
 
 
 def _stops(get: ValueGetter) -> Iterator[KeysAndMessage]:

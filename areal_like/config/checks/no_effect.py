@@ -27,6 +27,9 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[KeyProblem]:
             yield f"{name}.loss_on", "has no effect: only supervised training on given answers uses it"
     if config.valid_dataset is not None and not config.valid_dataset.shuffle:
         yield "valid_dataset.shuffle", "has no effect: every evaluation uses the same rows with equal weight"
+    if config.valid_dataset is not None and config.valid_dataset.drop_last:
+        # The default; reported only where a user sets it.
+        yield "valid_dataset.drop_last", "has no effect: rows that do not fill a batch are evaluated, too"
     yield from _task_without_effect(config)
     if config.cluster.cluster_name != "local":
         yield "cluster.cluster_name", "has no effect on the run: it is only shown in the plan"
@@ -135,6 +138,8 @@ def _rollout_without_effect(config: GRPOConfig) -> Iterator[KeyProblem]:
         yield "valid_dataset.batch_size", "has no effect: servers limit how many rows are evaluated at once"
     if valid is not None and valid.pin_memory:
         yield "valid_dataset.pin_memory", "has no effect: servers generate the answers of an evaluation"
+    if rollout.server_type != "auto" and not rollout.server_addresses:
+        yield "rollout.server_type", "has no effect: the run starts its own servers (rollout.server_addresses is empty)"
     if is_asynchronous(config):
         return
     synchronous = "has no effect in synchronous mode"

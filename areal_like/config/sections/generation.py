@@ -46,7 +46,7 @@ class GenerationHyperparameters:
     cannot reproduce a real limit."""
 
     temperature: float = key(1.0, ge=0, le=MAX_SAMPLING_VALUE)
-    """Logits are divided by this before sampling, and by the trainer too. 0 is greedy."""
+    """Logits are divided by this before sampling, and by the trainer too, so that it is at least 0.001."""
 
     stop_token_ids: list[int] = key([], ge=0)
     """Token ids that end an answer, in addition to the end tokens of the model; at most 1,024."""

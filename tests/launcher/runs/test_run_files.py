@@ -1,7 +1,9 @@
 """Files of a run directory, the lock on it, and the registry of runs."""
 
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -9,12 +11,14 @@ import pytest
 import yaml
 
 from areal_like.config.load import load
+from areal_like.discovery.owner import this_process
+from areal_like.discovery.slot import Claim
 from areal_like.process.atomic_file import replace_with_backup
 from areal_like.process.run import open_run
 from launcher.plan.auto import resolved_values
 from launcher.plan.build import build_plan
 from launcher.runs.environment_record import write_environment_record
-from launcher.runs.registry import look_up, register, run_state
+from launcher.runs.registry import look_up, register, run_state, running_text
 from launcher.runs.run_files import config_text, provenance_text, write_description
 from tests.support.commands import command_runner
 from tests.support.fake_runs import leftover_processes, memory_of, start_fake_run
@@ -229,3 +233,27 @@ def test_a_name_of_runs_in_several_clones_lists_them_to_every_verb(tmp_path, cap
     assert "is the name of" not in run.refusal("chat", "adding/r0001"), "what is here goes before what is elsewhere"
     monkeypatch.chdir(tmp_path)
     assert "has no model to read" in run.refusal("chat", "adding/r0001", f"fileroot={tmp_path}/there/runs")
+
+
+@pytest.mark.parametrize(
+    ("claimed", "shown"),
+    [
+        ("2026-03-05 09:30:00 +0000", "11:30"),
+        ("2026-03-04 23:10:00 +0000", "01:10"),
+        ("2026-03-04 12:00:00 +0000", "2026-03-04 14:00"),
+        ("unreadable", "unreadable"),
+    ],
+)
+def test_the_start_of_a_run_on_another_host_is_shown_in_local_time(monkeypatch, claimed, shown):
+    """In a time zone two hours ahead, at 12:00 of 2026-03-05."""
+    monkeypatch.setenv("TZ", "<+02>-02")
+    time.tzset()
+    try:
+        noon = datetime(2026, 3, 5, 12, 0)
+        owner = this_process()._replace(host="far")
+        claim = Claim("1", "launcher/0", owner, "pid 12", claimed, 30.0)
+        text = running_text(Path("x/y"), claim, noon)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert text == f"x/y is already running (pid 12 on host far, since {shown})"

@@ -49,6 +49,12 @@ def test_chunks_give_the_same_answers_as_whole_prompts(family: str, sampling: di
     assert engine.counts.prompt_tokens == sum(len(group.prompt) for group in groups)
 
 
+def check_no_chunks(engine: LLMEngine) -> None:
+    for layer in engine.cache.slots:
+        with pytest.raises(AssertionError, match="no chunk was computed"):
+            layer.copy_chunks(torch.tensor([0]))
+
+
 def test_running_sequences_get_a_token_between_two_chunks() -> None:
     engine = LLMEngine(tiny_qwen3(**LONG), prefill_chunk=64)
     shapes: list[tuple[int, ...]] = []
@@ -71,7 +77,7 @@ def test_a_group_larger_than_the_engine_keeps_its_prompt_until_all_have_started(
     assert engine.counts.prompt_tokens == 150
     whole = LLMEngine(tiny_qwen3(**LONG)).generate([group])[0].samples
     assert [one.token_ids for one in chunked] == [one.token_ids for one in whole]
-    assert all(not layer.has_chunks for layer in engine.cache.slots)
+    check_no_chunks(engine)
 
 
 def test_chunks_and_whole_prompts_give_the_same_answers_with_logit_processors() -> None:
@@ -104,7 +110,7 @@ def test_new_weights_and_aborts_drop_computed_chunks() -> None:
     engine.submit(group)
     engine.step()
     assert engine.abort("enough") == 1 and not engine.has_work
-    assert all(not layer.has_chunks for layer in engine.cache.slots)
+    check_no_chunks(engine)
     assert engine.take_finished()[0].error == "enough"
     assert engine.generate([group])[0].samples[0].token_ids == sample.token_ids
 

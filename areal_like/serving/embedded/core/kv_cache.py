@@ -93,10 +93,6 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             chunks[:, :, write.start : end] = new
         return self._chunks[0][:, :, :end], self._chunks[1][:, :, :end]
 
-    @property
-    def has_chunks(self) -> bool:
-        return self._chunks is not None
-
     def copy_chunks(self, rows: torch.Tensor) -> None:
         assert self._chunks is not None, "no chunk was computed"
         for states, chunks in zip((self.keys, self.values), self._chunks, strict=True):
