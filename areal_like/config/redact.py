@@ -15,9 +15,24 @@ _NAME = rf"(?i:(?:^|[^a-z0-9]){_ENDINGS}$|[a-z](?:[_-](?:pass|pwd|pat)|password)
 _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
 _ASSIGNMENT = (
     rf"(?P<name>(?<![\w.-])(?:[\w.-]*(?i:{_ENDINGS})|[A-Z0-9_]+_KEY)['\"]?\s*[=:]\s*)"
-    r"(?P<value>'[^']*'|\"[^\"]*\"|[^\s,;}\]]+)"
+    r"(?P<value>'[^']*'|\"[^\"]*\"|(?:(?i:bearer|basic|token|digest)\s+(?=\S))?[^\s,;}\]]+)"
 )
-_ACCOUNT = r"(?P<scheme>[a-zA-Z][\w+.-]*://)[^/\s]*@"
+_ACCOUNT = r"(?<=[\w+.-]://)[^/\s]*@"
+_WITH_A_DIGIT = r"(?=[^\s\d]*\d)"
+_IN_WORDS = re.compile(
+    r"(?P<name>\b(?:(?i:bearer)\s+|(?i:api[ _-]?key|token|password|passphrase|secret(?:[ _-]key)?)\s+"
+    r"(?i:provided|given|is|was)\s*[:=]?\s+)"
+    rf"['\"]?)(?=\d*[^\s\d]*[A-Za-z]){_WITH_A_DIGIT}[\w.~+/=*-]{{8,}}"
+)
+"""Sentences such as "the password is hunter2xyz"; words without a digit are hardly secrets."""
+_SIGNATURE = re.compile(r"(?P<name>[?&](?i:[\w-]*signature|sig)=)[^&\s'\"]+")
+_WELL_KNOWN = re.compile(
+    r"(?<![\w-])(?:"
+    rf"(?:sk|rk|pk)-{_WITH_A_DIGIT}[\w-]{{10,}}|hf_{_WITH_A_DIGIT}[A-Za-z0-9]{{12,}}|gh[opsur]_[A-Za-z0-9]{{16,}}"
+    r"|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abeoprs]-[\w-]{10,}|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{30,}"
+    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+)
+"""Tokens of providers, by how they begin."""
 
 
 def _may_hide(text: str) -> bool:
@@ -32,12 +47,21 @@ def is_secret_name(name: str) -> bool:
 
 
 def scrub(text: str) -> str:
-    """A text without values after secret names and without accounts in URLs."""
+    """A text without values after secret names, without well-known tokens, and without accounts and signatures in
+    URLs."""
+    text = _scrub_names(text)
+    if _may_hide(text):
+        text = _IN_WORDS.sub(lambda match: match["name"] + SECRET, text)
+    if "://" in text:
+        text = _SIGNATURE.sub(lambda match: match["name"] + SECRET, text)
+    return _WELL_KNOWN.sub(SECRET, text)
+
+
+def _scrub_names(text: str) -> str:
+    """Enough for values of keys, which are also written to config.yaml: a path may look like a token."""
     if _may_hide(text):
         text = re.sub(_ASSIGNMENT, lambda match: match["name"] + SECRET, text)
-    if "://" in text:
-        text = re.sub(_ACCOUNT, lambda match: f"{match['scheme']}{SECRET}@", text)
-    return text
+    return re.sub(_ACCOUNT, f"{SECRET}@", text) if "://" in text else text
 
 
 def redact(path: str, value: Any, marked: bool = False) -> Any:
@@ -51,7 +75,7 @@ def redact(path: str, value: Any, marked: bool = False) -> Any:
         return {str(key): redact(f"{path}.{key}", item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [redact(path, item) for item in value]
-    return scrub(value) if isinstance(value, str) else value
+    return _scrub_names(value) if isinstance(value, str) else value
 
 
 def remove_secrets(text: str, secrets: tuple[str, ...]) -> str:

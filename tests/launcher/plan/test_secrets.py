@@ -1,6 +1,7 @@
 """No plan contains a secret of the configuration."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -119,6 +120,50 @@ def test_numbers_and_switches_are_no_secrets():
 
 def test_redaction_keeps_the_rest_of_a_text():
     assert scrub("override a.api_key=x b.max_new_tokens=5") == "override a.api_key=<secret> b.max_new_tokens=5"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("401, sent Authorization: Bearer tok-abcdef123456 to it", "401, sent Authorization: <secret> to it"),
+        ("{'Authorization': 'Basic dXNlcjpwYXNz'}", "{'Authorization': <secret>}"),
+        ("got bearer abcdef123456 back", "got bearer <secret> back"),
+        ("Incorrect API key provided: tok-ab12cd34.", "Incorrect API key provided: <secret>"),
+        ("the password is hunter2xyz, and", "the password is <secret>, and"),
+        ("https://a/b?sig=ab%2B&X-Amz-Signature=dead&x=1", "https://a/b?sig=<secret>&X-Amz-Signature=<secret>&x=1"),
+        ("x://user:hunter2@host/a", "x://<secret>@host/a"),
+        ("sk-proj-abcDEF123456 hf_abcdefGHIJ1234567890 (ghp_abcdefghijklmnop12)", "<secret> <secret> (<secret>)"),
+        ("xoxb-1234567890-abcdef AKIAIOSFODNN7EXAMPLE", "<secret> <secret>"),
+    ],
+)
+def test_secrets_in_texts_of_errors_are_not_shown(text, shown):
+    assert scrub(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the password is required, and the token is invalid",
+        "the token is 151643; the token was <|im_start|>; token is expected at position 12345",
+        "API key provided is wrong; Bearer authentication is required",
+        "sk-learn-contrib, risk-adjusted-2024-returns, task-force-12345678, hf_hub_download, hf_transfer",
+        "https://host/a?page=2&design=x, signature: f(x) -> int, sha256 abcdef1234567890",
+    ],
+)
+def test_texts_that_only_look_like_secrets_are_shown(text):
+    assert scrub(text) == text
+
+
+def test_a_value_that_looks_like_a_token_is_kept_as_processes_read_it():
+    path = "/models/hf_abcdefGHIJ1234567890"
+    assert Redactor(frozenset(), {}).value("actor.path", path) == path
+
+
+def test_a_long_text_without_secrets_is_read_quickly():
+    begin = time.perf_counter()
+    for part in ("a-", "sk-", "token ", "password is ", "://", "x.key"):
+        assert scrub(f"{part * 20_000}://")
+    assert time.perf_counter() - begin < 5
 
 
 @given(st.text(alphabet=st.characters(codec="ascii", categories=("L", "N")), min_size=8, max_size=30))
