@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from areal_like.observe.metrics import STEP_ERROR, STEP_ERROR_GROUPS
+
 FULL_PRECISION = ("float32", "float")
 MAX_DIFF_FULL, MAX_DIFF_HALF = 1e-3, 0.05
 """Mean difference between sampler and trainer with equal weights, in nats per token: about 1e-5 in float32, a few
@@ -151,7 +153,9 @@ def _why_skipped(step: int, values: Mapping[str, float]) -> str:
     return "loss or gradient was not finite, so the update was skipped; if this repeats, lower actor.lr"
 
 
-def _why_failed(step: int, values: Mapping[str, float]) -> str:
+def _why_failed(step: int, values: Mapping[str, Any]) -> str:
     count = values["rollout/failed"]
-    groups = f"{count:g} group{'s' * (count != 1)}"
-    return f"{groups} left out since the previous step because every attempt failed; see logs/episodes-*.log"
+    text = f"{count:g} group{'s' * (count != 1)} left out since the previous step because every attempt failed"
+    if error := values.get(STEP_ERROR):
+        text += f"; most frequent error ({values.get(STEP_ERROR_GROUPS, 0):g} of {count:g}): {error}"
+    return f"{text}; see logs/episodes-*.log"

@@ -80,6 +80,9 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/failed": Metric(
             "Groups left out since the previous step because reward or workflow failed in every attempt"
         ),
+        "rollout/error_groups": Metric(
+            "Of these, those that failed with the most frequent error, whose text is `rollout/error`"
+        ),
         "rollout/requeued": Metric("Groups queued again since the previous step"),
         "rollout/reward_errors": Metric(
             "Reward calls that failed since the previous step, also those that succeeded when repeated"
@@ -171,6 +174,10 @@ LINE_FIELDS = ("step", "attempt", "time")
 ERROR, ERROR_ROWS = "eval/error", "eval/error_rows"
 """Text in the line of an evaluation: the most frequent error of the rows that failed, which is no metric; and how many
 rows have it."""
+STEP_ERROR, STEP_ERROR_GROUPS = "rollout/error", "rollout/error_groups"
+"""The same in the line of a step, for the groups that failed since the previous step."""
+TEXTS = (ERROR, STEP_ERROR)
+"""Fields of a line that are texts, and no metrics."""
 
 
 def find_metric(name: str) -> Metric | None:

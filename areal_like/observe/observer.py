@@ -15,7 +15,7 @@ from typing import Any
 from areal_like.config.allocation.models import generates
 from areal_like.observe.evaluations import has_scores, short_error, write_evaluations
 from areal_like.observe.joiner import JoinedLine, MetricJoiner, rewind_metrics
-from areal_like.observe.metrics import ERROR
+from areal_like.observe.metrics import TEXTS
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.reading import JOINED, LineFollower, dump_lines, read_lines, values_of
 from areal_like.observe.tracker_samples import FOLDER, Extras
@@ -23,7 +23,7 @@ from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run
 
-StepCallback = Callable[[int, dict[str, float]], None]
+StepCallback = Callable[[int, dict[str, Any]], None]
 EvaluationCallback = Callable[[int, dict[str, Any]], None]
 
 log = logging.getLogger(__name__)
@@ -130,8 +130,8 @@ class Observer:
         if not lines:
             return
         for joined in lines:
-            if ERROR in joined.line:
-                joined.line[ERROR] = short_error(self._clean(joined.line[ERROR]))
+            for name in filter(joined.line.__contains__, TEXTS):
+                joined.line[name] = short_error(self._clean(joined.line[name]))
         with self._path.open("ab") as file:
             file.write(dump_lines(joined.line for joined in lines))
         if self._evaluations is not None and any(has_scores(joined.line) for joined in lines):
@@ -139,11 +139,12 @@ class Observer:
         trackers = self._open_trackers()
         for kind, line in lines:
             step, values = line["step"], values_of(line)
+            texts = {name: line[name] for name in TEXTS if name in line}
             trackers.log(step, values)
             if kind == "step":
-                self._on_step(step, values)
+                self._on_step(step, {**values, **texts})
             elif kind == "eval":
-                self._on_eval(step, {**values, ERROR: line[ERROR]} if ERROR in line else values)
+                self._on_eval(step, {**values, **texts})
 
     def _pass_on_extras(self) -> None:
         """Sends new extras; those from before this observer started were sent by an earlier one."""

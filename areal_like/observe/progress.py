@@ -70,7 +70,7 @@ class ProgressDisplay:
         """A milestone before the first step."""
         self.say(f"  {what} {seconds:.1f} s")
 
-    def step(self, step: int, values: Mapping[str, float]) -> None:
+    def step(self, step: int, values: Mapping[str, Any]) -> None:
         """A completed step."""
         with self._lock:
             now = self._clock()

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from areal_like.observe.metrics import ERROR, LINE_FIELDS
+from areal_like.observe.metrics import LINE_FIELDS, TEXTS
 
 JOINED = "metrics.jsonl"
 EVALUATION = "eval/"
@@ -46,14 +46,15 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def read_metrics(run_dir: str | Path) -> list[Line]:
-    """One entry per step, in order, with its evaluation if it has one, but without the text of an error: all values are
+    """One entry per step, in order, with its evaluation if it has one, but without the texts of errors: all values are
     numbers. The time is that of the step, not of the evaluation."""
     steps: dict[int, Line] = {}
     for line in read_lines(Path(run_dir) / JOINED):
         known = steps.setdefault(line["step"], {})
         when = known.get("time") if is_evaluation(line) else None
         known.update(line if when is None else {**line, "time": when})
-        known.pop(ERROR, None)
+        for name in TEXTS:
+            known.pop(name, None)
     return [steps[step] for step in sorted(steps)]
 
 
@@ -63,8 +64,8 @@ def is_evaluation(line: Line) -> bool:
 
 
 def values_of(line: Line) -> dict[str, float]:
-    """The metrics of a line, without step, attempt, time and the text of an error. Null becomes nan."""
-    others = (*LINE_FIELDS, ERROR)
+    """The metrics of a line, without step, attempt, time and the texts of errors. Null becomes nan."""
+    others = (*LINE_FIELDS, *TEXTS)
     return {name: float("nan") if value is None else value for name, value in line.items() if name not in others}
 
 

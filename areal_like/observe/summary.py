@@ -10,6 +10,7 @@ random tokens or with `bench`, shows its throughput instead of a curve, which is
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from areal_like.observe.evaluations import (
     score_remarks,
     why_no_score,
 )
+from areal_like.observe.metrics import STEP_ERROR, STEP_ERROR_GROUPS
 from areal_like.observe.next_steps import model_uses, next_steps, shown_path
 from areal_like.observe.reading import EVALUATION, JOINED, Line, read_lines, read_metrics, values_of
 from areal_like.observe.text import format_duration
@@ -109,6 +111,7 @@ def summarize_run(
         "evaluated_rows": _evaluated_rows(record),
         "objective": record.objective(objective),
         "objective_metric": record.objective_name(objective),
+        "failed_groups": _failed_groups(read_lines(run.directory / JOINED)),
         "curve": record.points("eval/score"),
         "rewards": record.points("reward/mean"),
         "throughput": throughput(record.metrics),
@@ -158,6 +161,19 @@ def _evaluated_rows(record: RunRecord) -> dict[str, int] | None:
     last = record.evaluations[-1] if record.evaluations else {}
     counts = ("rows", "failed", "rejected")
     return {name: int(last[f"eval/{name}"]) for name in counts} if "eval/rows" in last else None
+
+
+def _failed_groups(lines: Sequence[Line]) -> dict[str, Any] | None:
+    """Training groups of which every attempt failed, and how many of them have the most frequent error."""
+    failed = sum(line.get("rollout/failed") or 0 for line in lines)
+    if not failed:
+        return None
+    errors: Counter[str] = Counter()
+    for line in lines:
+        if STEP_ERROR in line:
+            errors[line[STEP_ERROR]] += int(line.get(STEP_ERROR_GROUPS) or 0)
+    error, count = max(errors.items(), key=lambda item: item[1], default=(None, 0))
+    return {"failed": int(failed), "error": error, "error_groups": count}
 
 
 def _needs_remark(last: Line) -> bool:

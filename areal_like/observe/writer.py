@@ -20,16 +20,16 @@ class MetricWriter:
         self.attempt = me.attempt
         self._known: set[str] = set()
 
-    def write(self, step: int, values: Mapping[str, float], error: str = "") -> None:
-        """Writes the values of a completed step, or of an evaluation of its weights and the most frequent `error` of
-        its rows. Values that are not finite become null."""
+    def write(self, step: int, values: Mapping[str, float], error: str = "", field: str = ERROR) -> None:
+        """Writes the values of a completed step, or of an evaluation of its weights, and the most frequent `error` of
+        its groups or rows into the `field` for it. Values that are not finite become null."""
         line: dict[str, float | int | str | None] = {"step": int(step), "attempt": self.attempt, "time": time.time()}
         for name, value in values.items():
             self._check(name)
             number = float(value)
             line[name] = number if math.isfinite(number) else None
         if error:
-            line[ERROR] = error
+            line[field] = error
         # Opened for each write: a recovery may have replaced the file.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:

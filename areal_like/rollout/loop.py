@@ -60,8 +60,8 @@ class RolloutLoop:
         self.failure = ""
         """The reasons why no further batch is formed, and why the run cannot continue."""
         self.events: list[dict[str, Any]] = []
-        self.reports: list[tuple[int, dict[str, float]]] = []
-        """(completed steps, metrics)."""
+        self.reports: list[tuple[int, dict[str, float], str]] = []
+        """(completed steps, metrics, most frequent error of groups that failed)."""
         self.scores: list[tuple[int, dict[str, float]]] = []
         """(oldest version that generated, metrics) of completed evaluations."""
         self.evaluated: list[Evaluation] = []
@@ -243,7 +243,7 @@ class RolloutLoop:
             case Fail(_, result):
                 group.count_failure(result)
                 self.gate.release()
-                self.counts.add("failed")
+                self.counts.add_failed(group.error)
                 kind = result.error_kind
                 self.record_event("failed", group=group.number, row=group.row, kind=kind, error=group.error)
                 self.failure = self._streaks.failed(group, kind) or self.failure
@@ -338,7 +338,7 @@ class RolloutLoop:
         self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
         agents, warnings = self._agent_metrics.of(batch)
         self.warnings += warnings
-        self.reports.append((step + 1, {**batch_metrics(batch), **agents, **self.counts.take()}))
+        self.reports.append(self.counts.report(step + 1, {**batch_metrics(batch), **agents}))
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
 
     def step_start(self, step: int) -> tuple[int, list[Group]] | None:

@@ -1,6 +1,9 @@
 """Counts and timings since the last step, for its metrics."""
 
 from collections import Counter
+from collections.abc import Mapping
+
+from areal_like.observe.metrics import STEP_ERROR_GROUPS
 
 REWARD_COUNT_METRICS = {
     "errors": "reward_errors",
@@ -23,12 +26,18 @@ TIMING_METRICS = {
 class StepCounts:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        """Groups that failed, by their first error."""
         self._reward_counts: dict[str, dict[str, int]] = {}
         """Latest counters of each worker; a worker counts from its start."""
         self._timings: list[dict[str, float]] = []
 
     def add(self, name: str, count: int = 1) -> None:
         self._counts[name] += count
+
+    def add_failed(self, error: str) -> None:
+        self.add("failed")
+        self._errors[error] += 1
 
     def add_levels(self, **levels: int) -> None:
         """The highest level since the last step is reported."""
@@ -46,7 +55,13 @@ class StepCounts:
     def add_timings(self, timings: dict[str, float]) -> None:
         self._timings.append(timings)
 
-    def take(self) -> dict[str, float]:
+    def report(self, step: int, values: Mapping[str, float]) -> tuple[int, dict[str, float], str]:
+        """The step, its metrics with those of the counts, and the most frequent error of groups that failed."""
+        error, count = max(self._errors.items(), key=lambda item: item[1], default=("", 0))
+        self._errors = Counter()
+        return step, {**values, **self._take(), STEP_ERROR_GROUPS: float(count)}, error
+
+    def _take(self) -> dict[str, float]:
         """Metrics of the counts, and means of the timings over the finished groups; both begin again."""
         counts, timings = self._counts, self._timings
         self._counts, self._timings = Counter(), []

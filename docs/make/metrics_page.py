@@ -22,7 +22,8 @@ the summary show the same numbers and the number of failed rows. They name the s
 `eval/due_step`, and the weights that answered, if these are others. If more rows failed or were rejected than
 `evaluator.max_failed_share` allows, the score is null, and the reason is shown instead; an objective that is this score
 is null too. If rows failed, the line also has the most frequent error of the rows as a text of at most 200 characters,
-`eval/error`; trackers do not get it.
+`eval/error`. In the same way the line of a step has `rollout/error`, if training groups failed since the previous step.
+Trackers do not get these texts.
 
 Trackers get the same names, with the step as the x-axis. A `*` stands for any text.
 

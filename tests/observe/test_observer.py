@@ -154,6 +154,20 @@ def test_the_error_of_an_evaluation_is_joined_without_secrets(observed: Observed
     assert observed.trackers[0].calls == [(1, ["eval/due_step", "eval/score"])], "a text is no metric"
 
 
+def test_the_error_of_a_steps_groups_is_joined_without_secrets(observed: ObservedRun) -> None:
+    observed.step(1)
+    values = {"rollout/failed": 2.0, "rollout/error_groups": 2.0}
+    rollout = MetricWriter(observed.run, Identity("rollout", 0, 1))
+    rollout.write(2, values, "ValueError:\nkey s3cret " + "y" * 300, "rollout/error")
+    MetricWriter(observed.run, Identity("trainer", 0, 1)).write(2, {"train/loss": 1.0})
+    line = observed.poll()[-1]
+    error = line["rollout/error"]
+    assert error.startswith("ValueError: key *** yyy") and len(error) <= 200
+    assert observed.received[-1] == ("step", 2, {**values, "train/loss": 1.0, "rollout/error": error})
+    assert "rollout/error" not in observed.trackers[0].calls[-1][1], "a text is no metric"
+    assert all(isinstance(value, int | float) for value in read_metrics(observed.run.directory)[-1].values())
+
+
 def test_the_error_of_an_evaluation_is_cut_after_its_secrets_are_removed(observed: ObservedRun) -> None:
     writer = MetricWriter(observed.run, Identity("rollout", 0, 1))
     writer.write(1, {"eval/due_step": 0, "eval/score": 0.4}, "often\n" + "x" * 71 + "s3cret" + "y" * 300)

@@ -342,9 +342,13 @@ def test_a_lasting_symptom_is_reported_once() -> None:
         ({"train/skipped_updates": 1.0}, "not finite"),
         ({"rollout/failed": 2.0}, "2 groups left out since the previous step because every attempt failed"),
         ({"rollout/failed": 1.0}, "1 group left out"),
+        (
+            {"rollout/failed": 13.0, "rollout/error_groups": 9.0, "rollout/error": "ValueError: no"},
+            "every attempt failed; most frequent error (9 of 13): ValueError: no; see logs/episodes-*.log",
+        ),
     ],
 )
-def test_a_single_failure_is_reported_at_once(values: dict[str, float], words: str) -> None:
+def test_a_single_failure_is_reported_at_once(values: dict[str, Any], words: str) -> None:
     (line,) = RunDiagnosis(config()).check(1, values)
     assert words in line
 

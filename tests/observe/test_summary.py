@@ -237,6 +237,25 @@ def test_failed_rows_are_shown_beside_the_last_score(ended: Any) -> None:
     assert "held-out score 0.4 -> 0.6; reward 0.5\nheld-out 0.600 at step 1 (3 of 50 rows failed)\n" in text
 
 
+def failed(error: str, same: int, groups: int) -> dict[str, Any]:
+    return {"rollout/failed": groups, "rollout/error_groups": same, "rollout/error": error}
+
+
+def test_failed_groups_are_counted_with_their_most_frequent_error(ended: Any) -> None:
+    run = ended()
+    run.metrics({"step": 1, "train/loss": 0.1, "rollout/failed": 0.0})
+    assert run.finish()[0]["failed_groups"] is None
+    run.metrics(
+        *(
+            {"step": step, "train/loss": 0.1, **failures}
+            for step, failures in enumerate((failed("a", 2, 3), failed("b", 2, 2), failed("b", 1, 1)), 1)
+        )
+    )
+    summary, _ = run.finish()
+    assert summary["failed_groups"] == {"failed": 6, "error": "b", "error_groups": 3}
+    assert "rollout/error" not in summary["last"], "a text is no metric"
+
+
 def test_a_missing_last_score_is_not_replaced_by_an_older_one(ended: Any) -> None:
     run = ended()
     last = evaluated(1, None, failed=20) | {"eval/error": "ValueError: judge is down"}

@@ -73,7 +73,10 @@ def test_a_reward_that_fails_on_some_rows_drops_them_and_continues(folder):
     words = ("reward.name=mine.py:sometimes", "rollout.request_retries=0", "train_dataset.batch_size=16")
     ended = run(folder, *WORDS, *words)
     assert ended.code == 0, ended.text
-    assert sum(ended.metric("rollout/failed")) > 0
+    failed = ended.summary["failed_groups"]
+    assert sum(ended.metric("rollout/failed")) == failed["failed"] >= failed["error_groups"] > 0
+    assert "@judge refused" in failed["error"] and "pass-1234" not in failed["error"]
+    assert "because every attempt failed; most frequent error (" in ended.out
 
 
 def test_the_error_of_an_evaluation_is_shown_without_secrets(folder):

@@ -114,6 +114,17 @@ def test_oversampling_starts_more_groups_and_uses_the_first_to_finish():
     assert world.problems() == []
 
 
+def test_a_steps_report_has_the_most_frequent_error_of_failed_groups():
+    world = World(settings(request_retries=0, batch_size=4, max_concurrent=8))
+    world.load()
+    for error in ("rare", "often", "often"):
+        world.finish(world.lease(1)[0], "failed", error=error, error_kind="reward")
+    world.run()
+    first, second = world.reports[:2]
+    assert (first[1]["rollout/failed"], first[1]["rollout/error_groups"], world.step_errors[0]) == (3, 2, "often")
+    assert (second[1]["rollout/failed"], second[1]["rollout/error_groups"], world.step_errors[1]) == (0, 0, "")
+
+
 @pytest.mark.parametrize("kind", ["reward", "workflow", "server", "row"])
 def test_a_failed_group_is_retried_and_then_dropped(kind):
     world = World(settings(request_retries=1, batch_size=2))

@@ -85,6 +85,7 @@ class World:
         self.events: list[dict[str, Any]] = []
         self.book = Audit(settings.max_staleness)
         self.reports: list[tuple[int, dict[str, float]]] = []
+        self.step_errors: list[str] = []
         self.scores: list[tuple[int, dict[str, float]]] = []
         self.checkpoint: bytes | None = None
         self.attempts = 0
@@ -115,7 +116,8 @@ class World:
         for event in self.loop.events:
             self.events.append(orjson.loads(orjson.dumps(event)))
             self.book.read(self.events[-1])
-        self.reports += self.loop.reports
+        self.reports += [(step, values) for step, values, _ in self.loop.reports]
+        self.step_errors += [error for _, _, error in self.loop.reports]
         self.scores += self.loop.scores
         for records in (self.loop.events, self.loop.reports, self.loop.scores):
             records.clear()

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from areal_like.discovery import NameStore
+from areal_like.observe.metrics import STEP_ERROR
 from areal_like.observe.writer import MetricWriter
 from areal_like.process.errors import Failure, HttpError
 from areal_like.process.frames import unpack
@@ -227,8 +228,8 @@ class Controller:
                 for event in loop.events:
                     log.info("rollout: %s", " ".join(f"{name}={value}" for name, value in event.items()))
             loop.events.clear()
-        for step, values in loop.reports:
-            self._metrics.write(step, {**values, **self.servers.times.take()})
+        for step, values, error in loop.reports:
+            self._metrics.write(step, {**values, **self.servers.times.take()}, error, STEP_ERROR)
         loop.reports.clear()
         while loop.evaluated:
             evaluation, (version, values) = loop.evaluated.pop(0), loop.scores.pop(0)
