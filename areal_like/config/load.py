@@ -6,7 +6,7 @@ before Hydra merges, so that a message has a file and a line; then the layers ar
 the result is compared with what Hydra composed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,18 +20,22 @@ from areal_like.config.dialects.areal import infer_experiment, legacy_file_messa
 from areal_like.config.dialects.other_frameworks import other_framework_message
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import Loaded, build_config, experiment_of, make_redactor
+from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem, fold_consequences
 from areal_like.config.resolve import resolve_and_check
 from areal_like.config.schema import Schema, accepts_map
 from areal_like.config.sources.layers import Layer, LayerKind, MergedLayers, fill_reopened_sections
 from areal_like.config.sources.leaves import LayerReader, Leaf
 from areal_like.config.sources.library import Library, find_config
-from areal_like.config.sources.overrides import Overrides, OverrideWord, parse_overrides, read_overrides
+from areal_like.config.sources.overrides import GroupChoice, Overrides, OverrideWord, parse_overrides, read_overrides
 from areal_like.config.sources.root import ROOT, SCHEMA, CompositionFiles
 from areal_like.config.sources.user_schema import load_schema
 from areal_like.config.sources.yaml_file import YamlFile, YamlNode
 
 UNKNOWN = "no such key"
+TRAINED = {"actor": "model", "model": "actor"}
+"""The section of the trained model -> its name in the other kinds of experiment."""
+EXPERIMENT_TITLES = {"sft": "an SFT", "grpo": "a GRPO", "ppo": "a PPO"}
 
 
 @dataclass(frozen=True)
@@ -42,17 +46,22 @@ class UnknownKeyHints:
     schema: Schema
     body: dict[str, YamlNode]
     own_class: bool
+    options_of: Callable[[str], list[str] | None]
 
-    def for_problem(self, problem: Problem, package: str = "") -> Problem:
-        """The problem with a hint: the key is one of another kind of experiment, or a top-level key in a group file, or
-        one of an older or newer AReaL, or declared in a class that `--schema` has to name."""
+    def for_problem(self, problem: Problem, package: str = "", choice: GroupChoice | None = None) -> Problem:
+        """The problem with a hint: the key is one of another kind of experiment, or a group, or a top-level key in a
+        group file, or one of an older or newer AReaL, or declared in a class that `--schema` has to name. `choice`: the
+        override that selects the group file of the problem."""
+        if choice is not None:
+            problem = replace(problem, where=f"{choice.where}, {problem.where}")
+        if message := self._option_as_value(problem):
+            return replace(problem, message=message)
         if not problem.message.startswith(UNKNOWN):
             return problem
         section = problem.key.partition(".")[0]
         others = [kind for kind, cls in EXPERIMENTS.items() if section in Schema.of(cls).sections]
         if others and self.experiment not in others:
-            message = f"a {self.experiment} experiment has no {section} (experiment={' or '.join(others)} has)"
-            return replace(problem, message=message)
+            return replace(problem, message=self._of_another_kind(problem.key, others, choice))
         if package and self._means_the_top(problem.key, package):
             message = f"{UNKNOWN}; the file of this group sets keys below {package}"
             return replace(problem, message=f"{message}; begin it with `# @package _global_` to set others")
@@ -67,6 +76,31 @@ class UnknownKeyHints:
             message = f"{UNKNOWN}; if it is your own key, name its class: --schema my.module:MyConfig"
             return replace(problem, message=message)
         return problem
+
+    def _of_another_kind(self, key: str, others: list[str], choice: GroupChoice | None) -> str:
+        """`others` are the kinds of experiment that have the key's section."""
+        section, dot, rest = key.partition(".")
+        title = EXPERIMENT_TITLES.get(self.experiment, f"a {self.experiment}")
+        message = f"{title} experiment has no {section}"
+        twin = f"{TRAINED.get(section, '')}{dot}{rest}"
+        if choice is not None:
+            return (
+                f"{message} (experiment={' or '.join(others)} has); leave {choice.where.removeprefix('override ')} out"
+            )
+        if twin in self.schema.sections or ALIASES.get(twin, twin) in self.schema.keys:
+            return f"{message}; did you mean {twin}?"
+        return f"{message} (experiment={' or '.join(others)} has)"
+
+    def _option_as_value(self, problem: Problem) -> str | None:
+        """The message for a group that the body of the file sets like a key: `actor: tiny`."""
+        written = self.body.get(problem.key)
+        is_override = problem.where.startswith("override ")
+        if is_override or written is None or not isinstance(written.value, str) or ":" in problem.key:
+            return None
+        option = written.value
+        if option not in (self.options_of(problem.key) or ()):
+            return None
+        return f"is a group, and {option} one of its options: write `- {problem.key}: {option}` under `defaults:`"
 
     def _means_the_top(self, key: str, package: str) -> bool:
         below = key.removeprefix(f"{package}.")
@@ -152,7 +186,9 @@ class Composition:
         self.file = self._read_file()
         cls = load_schema(schema) if schema else EXPERIMENTS[experiment_kind(self.words, self.file, self.library)]
         self.experiment, self.schema = experiment_of(cls), Schema.of(cls)
-        self.hints = UnknownKeyHints(self.experiment, self.schema, self.file.body(), own_class=schema is not None)
+        self.hints = UnknownKeyHints(
+            self.experiment, self.schema, self.file.body(), schema is not None, self.library.options_of
+        )
         self.foreign: list[Leaf] = []
 
     def load(self) -> Loaded:
@@ -229,7 +265,8 @@ class Composition:
         package = "" if name == ROOT else package
         file, body = root.part(name)
         read = LayerReader(self.schema, lambda line: f"{file.shown}:{line}", package).read(YamlNode(body, 1))
-        self.problems += [self.hints.for_problem(problem, package) for problem in read.problems]
+        choice = root.choice_of(name)
+        self.problems += [self.hints.for_problem(problem, package, choice) for problem in read.problems]
         self.foreign += read.foreign
         below = f"{package}." if package else ""
         tree = MergedLayers(self.schema, {})

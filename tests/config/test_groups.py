@@ -18,6 +18,7 @@ from areal_like.config.schema import Key, Schema
 from areal_like.config.sources.library import data_folder
 from areal_like.config.sources.yaml_file import read_yaml
 from launcher.plan.build import build_plan
+from tests.support.planning import load_text
 
 CONF, SHIPPED = data_folder("conf"), sorted(data_folder("experiments").glob("*.yaml"))
 FILES = sorted(CONF.glob("**/*.yaml"))
@@ -198,6 +199,37 @@ def test_a_section_of_another_kind_of_experiment_is_not_a_users_section(choice: 
     (problem,) = raised.value.problems
     assert "--schema" not in problem.message
     assert kind in problem.message
+
+
+@pytest.mark.parametrize(
+    ("experiment", "override", "message"),
+    [
+        ("sft", "actor.lr=1e-4", "an SFT experiment has no actor; did you mean model.lr?"),
+        ("grpo", "model.lr=1e-4", "a GRPO experiment has no model; did you mean actor.lr?"),
+        ("grpo", "critic.lr=1", "a GRPO experiment has no critic (experiment=ppo has)"),
+    ],
+)
+def test_a_section_of_another_experiment_is_answered_with_the_section_here(
+    experiment: str, override: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(experiment, [override])
+    assert refused.value.problems[0].message == message
+
+
+def test_a_group_for_another_experiment_is_refused_by_the_override_that_chose_it() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load("sft", ["algorithm=rloo"])
+    (problem,) = refused.value.problems
+    assert problem.where.startswith("override algorithm=rloo, conf/algorithm/rloo.yaml:")
+    assert problem.message.endswith("(experiment=grpo or ppo has); leave algorithm=rloo out")
+
+
+def test_an_option_written_as_the_value_of_a_group_is_answered_with_the_defaults_list() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_text("experiment_name: x\nactor: tiny\nalgorithm: rloo\ntrain_dataset: {type: rl}\n")
+    for problem, option in zip(refused.value.problems, ("actor: tiny", "algorithm: rloo"), strict=True):
+        assert problem.message.endswith(f"write `- {option}` under `defaults:`")
 
 
 # A choice is a choice and nothing more

@@ -54,6 +54,35 @@ def test_one_message_names_the_framework_and_the_keys_here(text: str, framework:
         assert word in problem.message
 
 
+PRIME_RL = """
+    max_steps: 100
+    model: {name: Qwen/Qwen3-0.6B}
+    trainer: {optim: {lr: 1.0e-6}}
+    orchestrator: {batch_size: 128, rollouts_per_example: 8, env: [{id: reverse-text}]}
+    inference: {parallel: {tp: 2}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (PRIME_RL, ["experiments/grpo.yaml", "orchestrator.rollouts_per_example is gconfig.n_samples here"]),
+        ("model: a/b\nmax_steps: 9\nrollouts_per_example: 8\nbatch_size: 4", ["model is actor.path here"]),
+        (
+            "max_steps: 9\nmodel: {name: a/b}\noptim: {lr: 1.0}\ndata: {name: x}",
+            ["experiments/sft.yaml", "optim.lr is model.optimizer.lr here"],
+        ),
+    ],
+)
+def test_a_file_of_prime_rl_written_as_yaml_is_one_message(text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_text(dedent(text))
+    (problem,) = refused.value.problems
+    assert problem.message.startswith("this is a configuration of prime-rl (it has ")
+    for word in (*words, "see docs/keys.md"):
+        assert word in problem.message
+
+
 WITH_KL = "(with actor.kl_in=loss actor.kl_estimator=k3)"
 
 
@@ -90,6 +119,8 @@ def test_the_kl_of_the_message_is_accepted_here() -> None:
         {"experiment_name": "x", "trainer": {"total_epochs": 3}},
         {"defaults": ["grpo", "_self_"], "dataset_name": "x", "output_dir": "y"},
         {"actor": {"path": "a/b"}, "data": {"train_batch_size": 8}},
+        {"actor": {"path": "a/b"}, "max_steps": 3, "wandb": {"project": "p"}},
+        {"max_steps": 3},
     ],
 )
 def test_a_native_file_with_a_foreign_key_is_not_taken_for_another_frameworks(body: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Recognises YAML files of verl and TRL, and names the keys here that replace theirs."""
+"""Recognises YAML files of verl, TRL and prime-rl, and names the keys here that replace theirs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from areal_like.config.dotted_path import value_at
 
 PAGE = "docs/configuration.md#files-of-verl-and-trl"
+PRIME_RL_PAGE = "docs/keys.md"
 MAX_SHOWN = 6
 
 VERL_KEYS: dict[str, str] = {
@@ -71,11 +72,17 @@ _TRL_MARKS = (
     *("per_device_train_batch_size", "model_name_or_path", "num_generations", "max_completion_length"),
     *("num_train_epochs", "gradient_accumulation_steps", "dataset_name", "reward_funcs", "output_dir"),
 )
+_PRIME_RL_MARKS = (
+    *("orchestrator", "inference", "trainer.model", "trainer.optim", "trainer_gpu_ids", "inference_gpu_ids"),
+    *("rollouts_per_example", "async_level", "max_async_level", "weight_broadcast", "ckpt", "env", "env_mix", "buffer"),
+    *("sampling", "optim", "seq_len", "model.name", "data.fake", "wandb", "max_steps"),
+)
+_OWN_SECTIONS = ("actor", "gconfig", "train_dataset")
 _TRL_REINFORCEMENT = ("num_generations", "max_completion_length", "reward_funcs", "beta", "epsilon")
 
 
 def other_framework_message(body: Mapping[str, Any]) -> str | None:
-    """The message for a file of verl or TRL; None for other files."""
+    """The message for a file of verl, TRL or prime-rl; None for other files."""
     marks = [key for key in _VERL_MARKS if value_at(body, key) is not None]
     if "actor_rollout_ref" in body:
         return _message("verl", ["actor_rollout_ref", *marks], _verl_template(body), VERL_KEYS, body)
@@ -85,7 +92,7 @@ def other_framework_message(body: Mapping[str, Any]) -> str | None:
         return _message("verl", marks, _verl_template(body), VERL_KEYS, body)
     marks = [key for key in _TRL_MARKS if key in body]
     if len(marks) < 2:
-        return None
+        return _prime_rl_message(body)
     if any(key in body for key in _TRL_REINFORCEMENT):
         return _message("TRL", marks, "grpo", TRL_KEYS, body)
     supervised = {key: f"model.{new.removeprefix('actor.')}" for key, new in TRL_KEYS.items() if "actor." in new}
@@ -98,7 +105,32 @@ def _verl_template(body: Mapping[str, Any]) -> str:
     return "ppo" if value_at(body, "algorithm.adv_estimator") == "gae" else "grpo"
 
 
-def _message(framework: str, marks: list[str], template: str, keys: Mapping[str, str], body: Mapping[str, Any]) -> str:
+def _prime_rl_message(body: Mapping[str, Any]) -> str | None:
+    """For a file of one program (orchestrator, trainer, inference), or of all with one section for each."""
+    marks = [key for key in _PRIME_RL_MARKS if value_at(body, key) is not None]
+    if len(marks) < 2 or any(section in body for section in _OWN_SECTIONS):
+        return None
+    from areal_like.config.dialects.prime_rl.keys import PATHS
+
+    training, sampling, engine = (PATHS["prime_rl", file] for file in ("train", "orch", "infer"))
+    keys = {**sampling, **training} | (PATHS["prime_hosted", ""] if isinstance(body.get("model"), str) else {})
+    supervised = "data" in body and not any(key in body for key in ("orchestrator", "env", "rollouts_per_example"))
+    if supervised:
+        keys = {old: f"model.{new.removeprefix('actor.')}" if "actor." in new else new for old, new in keys.items()}
+    for section, table in (("trainer", training), ("orchestrator", sampling), ("inference", engine)):
+        keys |= {f"{section}.{old}": new for old, new in table.items()}
+    leaves = {old: new for old, new in keys.items() if not isinstance(value_at(body, old), dict | list)}
+    return _message("prime-rl", marks, "sft" if supervised else "grpo", leaves, body, PRIME_RL_PAGE)
+
+
+def _message(
+    framework: str,
+    marks: list[str],
+    template: str,
+    keys: Mapping[str, str],
+    body: Mapping[str, Any],
+    page: str = PAGE,
+) -> str:
     present = {old: new for old, new in keys.items() if value_at(body, old) is not None}
     remarks = {old: f" ({REMARKS[old]})" for old in present if old in REMARKS and value_at(body, old)}
     first = sorted(present, key=lambda old: old not in remarks)[:MAX_SHOWN]
@@ -106,5 +138,5 @@ def _message(framework: str, marks: list[str], template: str, keys: Mapping[str,
     examples = f", such as: {', '.join(shown)}" if shown else ""
     return (
         f"this is a configuration of {framework} (it has {', '.join(marks)}), which cannot be read: start from "
-        f"experiments/{template}.yaml and copy the values that you need{examples}; see {PAGE}"
+        f"experiments/{template}.yaml and copy the values that you need{examples}; see {page}"
     )

@@ -49,6 +49,13 @@ class CompositionFiles:
         """The options that the command line selects."""
         return [f"{c.key.partition('@')[0]}/{option}" for c in self.choices.values() for option in c.options]
 
+    def choice_of(self, name: str) -> GroupChoice | None:
+        """The override that selects this file, or a file that includes it."""
+        for choice in self.choices.values():
+            if name in self.built_on([f"{choice.key.partition('@')[0]}/{option}" for option in choice.options]):
+                return choice
+        return None
+
     def _read_all(self) -> DefaultsList:
         """Reads the `defaults:` lists of the file and of all files that it includes."""
         chosen = set(self.choices)

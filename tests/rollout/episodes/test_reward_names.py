@@ -90,5 +90,8 @@ def test_missing_row_values_are_reported_at_once(reward_spec):
         async with open_pool(reward_spec("acts"), row={"prompt": "a", "solution": "b"}):
             pass
 
-    with pytest.raises(ConfigError, match=r"mine\.py:acts needs 'answer' of a row, but rows have prompt, solution"):
+    with pytest.raises(
+        ConfigError, match=r"mine\.py:acts needs 'answer' of a row, but rows have prompt, solution"
+    ) as e:
         asyncio.run(main())
+    assert "; map it: train_dataset.fields.answer=COLUMN, " in str(e.value)

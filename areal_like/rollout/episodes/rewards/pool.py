@@ -78,7 +78,8 @@ class RewardPool:
         missing = [name for name in self.needs if name not in row and name != "prompt"]
         if missing:
             message = f"{self._name} needs {missing[0]!r} of a row, but rows have {', '.join(row)}"
-            raise config_error("reward.name", f"{message}; give it a default, or set it in reward.args")
+            remedy = f"map it: train_dataset.fields.{missing[0]}=COLUMN, give it a default, or set it in reward.args"
+            raise config_error("reward.name", f"{message}; {remedy}")
 
     async def score(self, row: dict[str, Any], completions: Sequence[str]) -> list[Reward]:
         """One reward for each answer to the row. Raises RewardError if one fails."""
