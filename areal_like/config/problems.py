@@ -1,9 +1,9 @@
 """Problems of a configuration: key, place, message with remedy; all reported at once."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from areal_like.config.control_characters import escape_controls
 from areal_like.config.redact import scrub
 
 
@@ -23,15 +23,11 @@ class Problem:
 
     def text(self) -> str:
         place = f" [{self.where}]" if self.where and self.where != self.key else ""
-        lines = [scrub(f"{self.key}{place}: {self.message}")]
+        lines = [scrub(f"{escape_controls(self.key, keep='')}{place}: {self.message}")]
         if self.follows:
             names = ", ".join(sorted({problem.key for problem in self.follows}))
             lines.append(f"    follows from it: {names}")
-        return UNPRINTABLE.sub(lambda match: repr(match[0])[1:-1], "\n".join(lines))
-
-
-UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that move the cursor of a terminal or reverse the text."""
+        return escape_controls("\n".join(lines))
 
 
 class ConfigError(Exception):

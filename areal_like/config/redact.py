@@ -13,6 +13,7 @@ _ENDINGS = r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|auth[_
 _ENDINGS += r"|secret|credentials?|authorization|cookie|bearer|[_-](?:pass|pwd|pat))"
 _NAME = rf"(?i:(?:^|[^a-z0-9]){_ENDINGS}$|[a-z](?:[_-](?:pass|pwd|pat)|password)$|^key$)|[A-Z0-9]_KEY$"
 _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
+_SCHEME = r"^(?i:bearer|basic|token|digest)\s+(\S+)"
 _ASSIGNMENT = (
     rf"(?P<name>(?<![\w.-])(?:[\w.-]*(?i:{_ENDINGS})|[A-Z0-9_]+_KEY)['\"]?\s*[=:]\s*)"
     r"(?P<value>'[^']*'|\"[^\"]*\"|(?:(?i:bearer|basic|token|digest)\s+(?=\S))?[^\s,;}\]]+)"
@@ -28,7 +29,7 @@ _IN_WORDS = re.compile(
 _SIGNATURE = re.compile(r"(?P<name>[?&](?i:[\w-]*signature|sig)=)[^&\s'\"]+")
 _WELL_KNOWN = re.compile(
     r"(?<![\w-])(?:"
-    rf"(?:sk|rk|pk)-{_WITH_A_DIGIT}[\w-]{{10,}}|hf_{_WITH_A_DIGIT}[A-Za-z0-9]{{12,}}|gh[opsur]_[A-Za-z0-9]{{16,}}"
+    rf"(?:sk|rk|pk)-{_WITH_A_DIGIT}[\w-]{{10,}}|hf_{_WITH_A_DIGIT}[A-Za-z0-9]{{20,}}|gh[opsur]_[A-Za-z0-9]{{16,}}"
     r"|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abeoprs]-[\w-]{10,}|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{30,}"
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
 )
@@ -100,10 +101,11 @@ def _collect(value: Any, marked: frozenset[str], path: str) -> list[str]:
     if not isinstance(value, str) or not value:
         return []
     if path in marked or is_secret_name(path.rpartition(".")[2]):
-        return [value]
+        return [value, *re.findall(_SCHEME, value)]
     if not _may_hide(value):
         return []
-    return [match["value"].strip("'\"") for match in re.finditer(_ASSIGNMENT, value)]
+    secrets = [match["value"].strip("'\"") for match in re.finditer(_ASSIGNMENT, value)]
+    return [*secrets, *(token for text in secrets for token in re.findall(_SCHEME, text))]
 
 
 class Redactor:

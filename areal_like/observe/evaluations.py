@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.control_characters import escape_controls
 from areal_like.observe.metrics import ERROR, ERROR_ROWS
 from areal_like.observe.reading import DUE, EVALUATION, Line, dump_lines, is_evaluation, read_lines
+from areal_like.observe.text import cut_middle
 from areal_like.process import atomic_file
 
 FILE = "evaluations.jsonl"
@@ -50,16 +52,17 @@ def why_no_score(values: Mapping[str, Any], max_failed_share: float | None = Non
     if share < 1:
         allowed = "less" if max_failed_share is None else f"{100 * max_failed_share:.3g}%"
         text += f" ({100 * share:.3g}%, evaluator.max_failed_share allows {allowed})"
-    if error := values.get(ERROR):
+    if error := short_error(values.get(ERROR)):
         count = values.get(ERROR_ROWS)
         text += f"; most frequent error{f' ({count:g} of {failed:g})' if count else ''}: {error}"
     return f"{text}; see logs/episodes-*.log" if failed else text
 
 
-def short_error(text: str) -> str:
-    """The error on one line of at most 200 characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= 200 else f"{text[:ERROR_HEAD]} ... {text[-ERROR_TAIL:]}"
+def short_error(error: Any) -> str:
+    """The error on one line of at most 200 characters, without control characters; empty if it is no text."""
+    if not isinstance(error, str):
+        return ""
+    return cut_middle(escape_controls(" ".join(error.split())), ERROR_HEAD, ERROR_TAIL)
 
 
 def score_remarks(values: Mapping[str, Any]) -> str:

@@ -131,7 +131,9 @@ class Observer:
             return
         for joined in lines:
             for name in filter(joined.line.__contains__, TEXTS):
-                joined.line[name] = short_error(self._clean(joined.line[name]))
+                text = joined.line.pop(name)
+                if isinstance(text, str) and text:
+                    joined.line[name] = short_error(self._clean(text))
         with self._path.open("ab") as file:
             file.write(dump_lines(joined.line for joined in lines))
         if self._evaluations is not None and any(has_scores(joined.line) for joined in lines):

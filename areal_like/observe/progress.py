@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
+from areal_like.config.control_characters import escape_controls
 from areal_like.observe.diagnosis import RunDiagnosis
 from areal_like.observe.evaluations import evaluation_text, has_value, headline_metric
 from areal_like.observe.history import History
@@ -114,7 +115,7 @@ class ProgressDisplay:
 
     def _print(self, text: str) -> None:
         self._erase()
-        self._write(text + "\n")
+        self._write(escape_controls(text) + "\n")
         if self._live and self.history.step and not self._closed:
             self._draw(self._clock(), force=True)
 

@@ -29,6 +29,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
+def cut_middle(text: str, head: int, tail: int) -> str:
+    """The beginning and the end of a long text."""
+    return text if len(text) <= head + tail + 5 else f"{text[:head]} ... {text[-tail:]}"
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
     """A line of bars; each bar is the mean of an equal share of the values."""
     finite = [value for value in values if math.isfinite(value)]

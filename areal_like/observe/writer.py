@@ -1,15 +1,30 @@
 """Appends the metrics of one process to its file."""
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
 
+from areal_like.config.control_characters import escape_controls
+from areal_like.config.redact import Redactor
 from areal_like.observe.metrics import ERROR, LINE_FIELDS, find_metric
+from areal_like.observe.text import cut_middle
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
+
+MOST_READ, STORED_HEAD, STORED_TAIL = 1 << 16, 1000, 3000
+"""Characters of an error: what is searched for secrets, and what is kept."""
+
+
+def stored_error(text: str) -> str:
+    """The text for files of the run: cut, and without the secrets that this process knows and control
+    characters."""
+    text = cut_middle(text, MOST_READ // 2, MOST_READ // 2)
+    known = Redactor(frozenset(), dict(os.environ))
+    return cut_middle(escape_controls(known.text(text)), STORED_HEAD, STORED_TAIL)
 
 
 class MetricWriter:
@@ -29,7 +44,7 @@ class MetricWriter:
             number = float(value)
             line[name] = number if math.isfinite(number) else None
         if error:
-            line[field] = error
+            line[field] = stored_error(error)
         # Opened for each write: a recovery may have replaced the file.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:

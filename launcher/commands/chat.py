@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.control_characters import escape_controls
 from areal_like.config.problems import ConfigError, Problem
 from launcher.checks.packages import missing_packages, package_problems
 from launcher.runs.checkpoint_reader import read_checkpoint
@@ -39,7 +40,8 @@ def chat(name: str, words: list[str]) -> int:
     failed = False
     for prompt in _prompts():
         try:
-            print(model.answer(prompt), flush=True)
+            answer = model.answer(prompt)
+            print(escape_controls(answer) if sys.stdout.isatty() else answer, flush=True)
         except ValueError as error:
             _warn(str(error))
             failed = True
@@ -47,7 +49,7 @@ def chat(name: str, words: list[str]) -> int:
 
 
 def _warn(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(escape_controls(text), file=sys.stderr, flush=True)
 
 
 def _prompts() -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.control_characters import escape_controls
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
@@ -53,12 +54,15 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     key = os.environ.get(locked.run.config.rollout.api_key_var, "")
     hidden = tuple(value for value in (key, *variables.values()) if len(value) >= MIN_SECRET_LENGTH)
 
+    def shown(text: str) -> str:
+        return escape_controls(remove_secrets(loaded.redactor.everywhere(text), hidden))
+
     def say(text: str) -> None:
-        write_line(remove_secrets(loaded.redactor.everywhere(text), hidden), sys.stdout)
+        write_line(shown(text), sys.stdout)
 
     ending = _serve(locked, key, say, plan.command)
     if ending.message:
-        write_line(remove_secrets(loaded.redactor.everywhere(ending.message), hidden), sys.stderr)
+        write_line(shown(ending.message), sys.stderr)
     if discard_unused_run(locked, ending):
         write_line(f"{locked.run.directory} was removed", sys.stderr)
     else:

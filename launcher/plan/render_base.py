@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import TextWrapper
 from typing import Any
 
+from areal_like.config.control_characters import escape_controls
 from areal_like.serving.installations import TITLES
 from launcher.plan.plan import Plan
 from launcher.plan.target_machine import machine_text
@@ -106,7 +107,7 @@ def value_text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         text = {None: "null", True: "true", False: "false"}[value]
     else:
-        text = str(value) if not isinstance(value, str) or value else '""'
+        text = escape_controls(str(value), keep="") if not isinstance(value, str) or value else '""'
     return text if len(text) <= WIDEST_VALUE - 2 else text[: WIDEST_VALUE - 5] + "..."
 
 
@@ -115,4 +116,4 @@ def wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
     if width - len(rest) < 30:
         rest = "        "
     wrapper = TextWrapper(width, first, rest, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(text) or [first.rstrip()]
+    return wrapper.wrap(escape_controls(text)) or [first.rstrip()]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.allocation.models import generates
+from areal_like.config.control_characters import escape_controls
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, plural
 from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets, scrub
@@ -140,7 +141,7 @@ class _Launch:
             ending = RunEnding("failed", FAILED, write_error_text(error, self.run_.config, self.plan.run_dir))
         if ending.outcome == "lost":  # another launcher may use the directory
             self.progress.close()
-            write_line(self._clean(ending.message), sys.stderr)
+            write_line(escape_controls(self._clean(ending.message)), sys.stderr)
             write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
             self.locked.names.close()
             return ending.code
@@ -151,7 +152,7 @@ class _Launch:
             ending = ending._replace(
                 message=f"{write_error_text(full, self.run_.config, self.plan.run_dir)}\n{ending.message}"
             )
-        ending = ending._replace(message=self._clean(ending.message))
+        ending = ending._replace(message=escape_controls(self._clean(ending.message)))
         for number in HANDLED_SIGNALS:  # the ending is decided
             signal.signal(number, signal.SIG_IGN)
         self._finish(ending)

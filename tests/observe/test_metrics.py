@@ -64,6 +64,16 @@ def test_a_line_is_written_at_once_and_names_its_process(tmp_path: Path) -> None
     assert math.isnan(values_of(second)["train/loss"])
 
 
+def test_the_error_of_an_evaluation_is_stored_short_and_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", "value-of-the-judge")
+    error = f"first\x1b[2J\ud800 value-of-the-judge password=p4ssword\n{'x' * 300_000}\nvalue-of-the-judge: the end"
+    writer(tmp_path).write(1, {"eval/score": 0.5}, error)
+    (line,) = LineFollower(tmp_path / "metrics/trainer-0.jsonl").new_lines()
+    stored = line["eval/error"]
+    assert stored.startswith(r"first\x1b[2J\ud800 <secret> password=<secret>") and stored.endswith("<secret>: the end")
+    assert len(stored) < 4100
+
+
 def test_the_error_of_an_evaluation_is_in_its_line_and_no_metric(tmp_path: Path) -> None:
     mine = writer(tmp_path)
     mine.write(1, {"eval/score": 0.5}, "ValueError: it is down")

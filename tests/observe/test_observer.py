@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from areal_like.config.experiment import GRPOConfig, SFTConfig
+from areal_like.observe.evaluations import why_no_score
 from areal_like.observe.joiner import MetricJoiner, rewind_metrics
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.observer import Observer
@@ -175,6 +176,26 @@ def test_the_error_of_an_evaluation_is_cut_after_its_secrets_are_removed(observe
     error = line["eval/error"]
     assert error.startswith("often xxx") and error.endswith("xx*** ... " + "y" * 115) and len(error) <= 200
     assert "s3" not in (observed.run.directory / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize("error", [5, None, ["a"], ""])
+def test_an_error_that_is_no_text_is_left_out(observed: ObservedRun, error: object) -> None:
+    line = {"step": 1, "attempt": 1, "time": 1.0, "eval/due_step": 0, "eval/score": 0.4, "eval/error": error}
+    file = observed.run.metrics / "rollout-0.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(line) + "\n")
+    (joined,) = observed.poll()
+    assert joined["eval/score"] == 0.4 and "eval/error" not in joined and observed.observer.failure is None
+    assert why_no_score(line | {"eval/rows": 2, "eval/failed": 2}).startswith("2 of 2 rows failed")
+
+
+def test_the_error_of_an_evaluation_cannot_move_the_cursor(observed: ObservedRun) -> None:
+    writer = MetricWriter(observed.run, Identity("rollout", 0, 1))
+    writer.write(1, {"eval/due_step": 0, "eval/score": 0.4}, "a\x1b[2J\x07\x9b1\x7f\x00 b\u202ec")
+    (line,) = observed.poll()
+    assert line["eval/error"] == r"a\x1b[2J\x07\x9b1\x7f\x00 b\u202ec"
+    earlier = {"eval/rows": 2, "eval/failed": 2, "eval/error": "\x1b[2J"}
+    assert r"error: \x1b[2J;" in why_no_score(earlier), "metrics.jsonl may be of another version"
 
 
 def test_values_that_arrive_after_the_line_of_their_step_are_kept(observed: ObservedRun) -> None:

@@ -41,6 +41,12 @@ class Terminal(io.StringIO):
         return lines[:-1]
 
 
+def test_texts_of_other_processes_cannot_move_the_cursor() -> None:
+    stream = Terminal()
+    ProgressDisplay(2, stream=stream, live=False).say("the end of logs/trainer-0.log:\n\tbar \x1b[2J\r\x9b1m \u202eend")
+    assert stream.getvalue() == "the end of logs/trainer-0.log:\n\tbar \\x1b[2J\\r\\x9b1m \\u202eend\n"
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from areal_like.observe.writer import stored_error
 from areal_like.process.errors import HttpError
 from areal_like.process.frames import Frame
 from areal_like.process.http import body_field, body_int
@@ -72,7 +73,7 @@ def _result(body: Any, blobs: Any) -> Result:
         status=status,
         facts=facts if status == DONE else [],
         blob=bytes(next(blobs)) if status == DONE else b"",
-        error=body_field(body, "error", str, ""),
+        error=stored_error(body_field(body, "error", str, "")),
         error_kind=body_field(body, "error_kind", str, ""),
         timings=timings,
     )

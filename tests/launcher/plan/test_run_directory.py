@@ -328,6 +328,12 @@ def test_secrets_of_an_edited_earlier_configuration_are_not_shown(tmp_path):
     assert "older-one" not in line and "wandb_api_key <secret> -> not set, mine.hf_token <secret> -> not set" in line
 
 
+def test_keys_and_values_of_an_edited_configuration_cannot_move_the_cursor(tmp_path):
+    edit = '"k\\e[2J\\nfake": "v\\e]0;title\\a\\nfake line"\n'
+    ((line,), _) = changes_after(tmp_path, lambda text: text + edit)
+    assert r"k\x1b[2J\nfake v\x1b]0;title\x07\nfake line -> not set" in line
+
+
 @pytest.mark.parametrize(
     "text",
     [
