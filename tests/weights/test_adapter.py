@@ -148,7 +148,7 @@ def test_an_adapter_for_another_model_is_refused_by_the_names_of_its_checkpoint(
     [
         ({"peft_type": "IA3"}, "kind IA3; only LORA"),
         ({"bias": "all"}, "bias=all"),
-        ({"init_lora_weights": "pissa"}, "init_lora_weights=pissa, which changes the model's own weights"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights=pissa, which changes the model's weights"),
         ({"r": 0}, "r=0 and lora_alpha=8"),
         ({"target_modules": []}, r"target_modules=\[\]"),
         ({"modules_to_save": ["norm"]}, r"modules_to_save=\['norm'\]: .*weight_update_mode disk"),
