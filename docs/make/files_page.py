@@ -10,7 +10,7 @@ _INTRO = """\
 # Files
 
 This page is made from the code by `make docs`; do not edit it. It has one line for each file: the first sentence of its
-docstring. [architecture.md](architecture.md) says how they work together.
+docstring. [architecture.md](architecture.md) describes how they work together.
 """
 
 
