@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.observe.metrics import LINE_FIELDS
+from areal_like.observe.metrics import LINE_FIELDS, TEXTS
 from areal_like.observe.reading import DUE, EVALUATION, JOINED, Line, dump_lines, read_lines
 from areal_like.process import atomic_file
 
@@ -111,7 +111,7 @@ class MetricJoiner:
                 if name not in LINE_FIELDS:
                     several.setdefault(name, []).append(value)
         for name, values in several.items():
-            merged[name] = values[0] if len(values) == 1 else _mean(values)
+            merged[name] = values[0] if len(values) == 1 or name in TEXTS else _mean(values)
         return self._pass_on("step", merged)
 
     def _pass_on(self, kind: str, line: Line) -> JoinedLine:

@@ -24,6 +24,7 @@ from areal_like.observe.evaluations import (
     has_value,
     headline_metric,
     score_remarks,
+    short_error,
     why_no_score,
 )
 from areal_like.observe.metrics import STEP_ERROR, STEP_ERROR_GROUPS
@@ -170,8 +171,8 @@ def _failed_groups(lines: Sequence[Line]) -> dict[str, Any] | None:
         return None
     errors: Counter[str] = Counter()
     for line in lines:
-        if STEP_ERROR in line:
-            errors[line[STEP_ERROR]] += int(line.get(STEP_ERROR_GROUPS) or 0)
+        if text := short_error(line.get(STEP_ERROR)):
+            errors[text] += int(line.get(STEP_ERROR_GROUPS) or 0)
     error, count = max(errors.items(), key=lambda item: item[1], default=(None, 0))
     return {"failed": int(failed), "error": error, "error_groups": count}
 

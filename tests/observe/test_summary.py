@@ -248,11 +248,12 @@ def test_failed_groups_are_counted_with_their_most_frequent_error(ended: Any) ->
     run.metrics(
         *(
             {"step": step, "train/loss": 0.1, **failures}
-            for step, failures in enumerate((failed("a", 2, 3), failed("b", 2, 2), failed("b", 1, 1)), 1)
-        )
+            for step, failures in enumerate((failed("a", 2, 3), failed("b\x1b", 2, 2), failed("b\x1b", 1, 1)), 1)
+        ),
+        {"step": 4, "train/loss": 0.1, "rollout/error": ["no text"]},
     )
     summary, _ = run.finish()
-    assert summary["failed_groups"] == {"failed": 6, "error": "b", "error_groups": 3}
+    assert summary["failed_groups"] == {"failed": 6, "error": r"b\x1b", "error_groups": 3}
     assert "rollout/error" not in summary["last"], "a text is no metric"
 
 
