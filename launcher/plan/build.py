@@ -117,7 +117,7 @@ def build_plan(
         run_dir=directory.path,
         run_directory=directory,
         changed=changed_settings(loaded, shown),
-        over_base=settings_over_base(loaded, shown),
+        over_base=settings_over_base(loaded, shown, host.machine),
         beaten_body_values=replaced_file_values(loaded, shown),
         unread_body_values=unread_file_values(loaded, allocation),
         allocation=_allocation(config, allocation),

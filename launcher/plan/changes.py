@@ -8,6 +8,7 @@ from areal_like.config.redact import Redactor
 from launcher.plan.plan import BaseSetting, ChangedSetting, ReplacedFileValue, ReplacedValue
 
 if TYPE_CHECKING:
+    from areal_like.config.allocation import Machine
     from areal_like.config.loaded import Loaded
     from areal_like.config.sources.layers import Origin
 
@@ -30,10 +31,10 @@ def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[ChangedSetti
     return tuple(settings)
 
 
-def settings_over_base(loaded: "Loaded", redactor: Redactor) -> tuple[BaseSetting, ...]:
+def settings_over_base(loaded: "Loaded", redactor: Redactor, machine: "Machine") -> tuple[BaseSetting, ...]:
     """Keys set by the command line, and by the body of the file where they differ from its defaults list; in the order
     of the configuration."""
-    settings, alone = [], _without_command_line(loaded)
+    settings, alone = [], _without_command_line(loaded, machine)
     replaced = [path for path in alone.merged.history if path not in loaded.merged.history] if alone else []
     for path in (*loaded.merged.history, *replaced):
         origin = loaded.origin(path)
@@ -53,7 +54,7 @@ def settings_over_base(loaded: "Loaded", redactor: Redactor) -> tuple[BaseSettin
     return tuple(settings)
 
 
-def _without_command_line(loaded: "Loaded") -> "Loaded | None":
+def _without_command_line(loaded: "Loaded", machine: "Machine") -> "Loaded | None":
     """The file alone, where the command line chooses groups: these replace the file's, whose values are not among the
     origins. None if no group is chosen, the file alone is incomplete, or it is a pipe."""
     if not loaded.file.is_file() or not any(
@@ -63,7 +64,7 @@ def _without_command_line(loaded: "Loaded") -> "Loaded | None":
     from areal_like.config.load import load
 
     try:
-        return load(loaded.file, (), loaded.schema_name)
+        return load(loaded.file, (), loaded.schema_name, machine)
     except ConfigError:
         return None
 
