@@ -134,7 +134,8 @@ def test_both_flags_need_dry_run(capsys, flag):
 
 def test_the_number_of_nodes_may_be_given_only_once(capsys):
     text = refused(capsys, *WORDS, "--for", BIG, "cluster.n_nodes=4")
-    assert text == "--for: nodes=2, and cluster.n_nodes=4; leave one of them out\n"
+    problem = "--for: nodes=2, and cluster.n_nodes=4; leave one of them out"
+    assert text.splitlines() == [problem, "1 problem; nothing was started."]
 
 
 @pytest.mark.parametrize(
