@@ -22,6 +22,8 @@ MOST_READ, STORED_HEAD, STORED_TAIL = 1 << 16, 1000, 3000
 def stored_error(text: str) -> str:
     """The text for files of the run: cut, and without the secrets that this process knows and control
     characters."""
+    if not text:  # as in nearly every result
+        return ""
     text = cut_middle(text, MOST_READ // 2, MOST_READ // 2)
     known = Redactor(frozenset(), dict(os.environ))
     return cut_middle(escape_controls(known.text(text)), STORED_HEAD, STORED_TAIL)
