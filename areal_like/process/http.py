@@ -72,7 +72,11 @@ def application(
         except orjson.JSONDecodeError as broken:
             return error_response(400, f"the body is not JSON: {broken}")
         except Exception as fault:
-            log.exception("%s %r", request.method, request.path)
+            if request.transport is None or request.transport.is_closing():
+                # The client has gone, or its connection was closed at a limit: nobody reads the answer.
+                log.debug("%s %r: the connection is closed: %s", request.method, request.path, fault)
+            else:
+                log.exception("%s %r", request.method, request.path)
             return error_response(500, f"{type(fault).__name__}: {fault}")
 
     # The body's limit depends on the caller, and is applied where it is read.

@@ -168,6 +168,32 @@ def test_silent_clients_that_connect_all_at_once_time_out_beyond_the_limit_too(m
     serving(test)
 
 
+def test_a_failure_after_the_client_has_gone_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    arrived = asyncio.Event()
+
+    async def fail_late(request: web.Request) -> web.Response:
+        arrived.set()
+        while request.transport is not None:
+            await asyncio.sleep(0.01)
+        raise RuntimeError("nobody reads this")
+
+    async def main() -> None:
+        app = application(None)
+        app.add_routes([web.get("/late", fail_late)])
+        served = await serve(app, "127.0.0.1")
+        _, writer = await asyncio.open_connection(*served.address.split(":"))
+        writer.write(b"GET /late HTTP/1.1\r\nHost: " + served.address.encode() + b"\r\n\r\n")
+        await arrived.wait()
+        writer.transport.abort()
+        while "the connection is closed" not in caplog.text:
+            await asyncio.sleep(0.01)
+        await served.close()
+
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(asyncio.wait_for(main(), LIMIT_S))
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize("shown", [b"Bearer \xff\xfe", b"Bearer \xc3\xa9", b"", b"Bearer secret2", b"secret"])
 def test_a_wrong_token_of_any_bytes_is_a_401_and_no_traceback(shown: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def test(address: str) -> None:

@@ -96,7 +96,7 @@ def test_the_controller_refuses_hostile_requests_and_keeps_running(
     async def main() -> None:
         from areal_like.discovery import MemoryEntries
 
-        world = World(make_run(tmp_path / "run"), MemoryEntries())
+        world = World(make_run(tmp_path / "run", "rollout.setup_timeout=3600"), MemoryEntries())
         await world.begin()
         try:
             app = application(CallGuard("x"))
