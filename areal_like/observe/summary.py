@@ -91,7 +91,7 @@ def summarize_run(
 ) -> str:
     """Writes the files; returns the text to show. `outcome`: such as done, failed or stopped. `started`: seconds since
     1970."""
-    run = open_run(run_dir)
+    run = open_run(run_dir, own_class=False)
     record = read_run_record(run_dir)
     is_fake = run.config.train_dataset.fake is not None
     measures = run.config.bench or is_fake

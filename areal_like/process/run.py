@@ -133,8 +133,9 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def open_run(directory: str | Path) -> Run:
-    """Reads the launcher's files; needs neither Hydra nor torch."""
+def open_run(directory: str | Path, own_class: bool = True) -> Run:
+    """Reads the launcher's files; needs neither Hydra nor torch. The configuration is of the class that `--schema`
+    named; without `own_class` of the shipped one, and no code of the user is imported."""
     import yaml
 
     from areal_like.config.experiment import EXPERIMENTS
@@ -144,9 +145,14 @@ def open_run(directory: str | Path) -> Run:
     facts = json.loads((root / RUN_FACTS).read_text(encoding="utf-8"))
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     values = yaml.load((root / CONFIG).read_text(encoding="utf-8"), loader)
+    cls: type = EXPERIMENTS[facts["experiment"]]
+    if own_class and facts.get("schema"):
+        from areal_like.config.sources.user_schema import import_schema
+
+        cls = import_schema(facts["schema"], Path(facts["cwd"]))
     return Run(
         directory=root,
-        config=build_config(EXPERIMENTS[facts["experiment"]], values),
+        config=build_config(cls, values),
         experiment=facts["experiment"],
         run_id=facts["run_id"],
         folder=Path(facts["folder"]),

@@ -81,7 +81,7 @@ class _ChatModel:
         from areal_like.serving.requests import Sampling
 
         self.folder = folder
-        config: Any = open_run(directory).config
+        config: Any = open_run(directory, own_class=False).config
         generation = getattr(config, "gconfig", None)
         trained = config.actor if hasattr(config, "actor") else config.model
         self._tokenizer, self._is_chat = TextTokenizer(folder), has_messages(directory)

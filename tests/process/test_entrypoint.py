@@ -23,12 +23,17 @@ def test_the_limit_of_open_files_is_raised_to_its_maximum():
 
 
 class TestRunProcess:
-    def run(self, folder: Path, text: str) -> tuple[int, str, dict[str, object] | None]:
+    def run(self, folder: Path, text: str, schema: str | None = None) -> tuple[int, str, dict[str, object] | None]:
+        """`schema`: the text of `mine.py`, whose class `Mine` has the key `mine.answer`."""
         from areal_like.config.load import load
 
         loaded = load("grpo.yaml", [f"cluster.fileroot={folder}"])
-        (folder / "config.yaml").write_text(yaml.safe_dump(loaded.values))
         facts = {"experiment": "grpo", "run_id": "abc", "folder": str(folder), "cwd": str(folder)}
+        own = {}
+        if schema is not None:
+            (folder / "mine.py").write_text(textwrap.dedent(schema))
+            facts["schema"], own = "mine.py:Mine", {"mine": {"answer": 42}}
+        (folder / "config.yaml").write_text(yaml.safe_dump({**loaded.values, **own}))
         (folder / "run.json").write_text(json.dumps(facts))
         (folder / "main.py").write_text(
             "from areal_like.process.entrypoint import run_process\n"
@@ -54,6 +59,24 @@ class TestRunProcess:
             """,
         )
         assert (code, err, note) == (75, "", None)
+
+    def test_a_process_has_the_keys_of_the_users_own_class(self, tmp_path):
+        main = "def main(run, me):\n    return run.config.mine.answer"
+        schema = """
+            from areal_like.config.experiment import GRPOConfig
+            from areal_like.config.fields import config, key, section
+
+            @config
+            class Own:
+                answer: int = key(1)
+
+            @config
+            class Mine(GRPOConfig):
+                mine: Own = section(Own)
+            """
+        assert self.run(tmp_path, main, schema)[0] == 42
+        code, err, note = self.run(tmp_path, main, "Mine = 1 / 0")
+        assert code == 2 and note and note["kind"] == "config" and "mine.py cannot be imported: ZeroDivision" in err
 
     def test_a_failure_has_a_message_and_no_traceback(self, tmp_path):
         code, err, note = self.run(

@@ -18,15 +18,7 @@ KEY = "--schema"
 
 def load_schema(name: str) -> type:
     """The class that `pkg.module:Class` or `file.py:Class` names; raises ConfigError."""
-    module_name, _, class_name = name.rpartition(":")
-    if not module_name or not class_name:
-        raise _refuse(f"{name!r} names no class; write my.module:MyConfig or path/to/file.py:MyConfig")
-    module = _import(module_name)
-    named_class: Any = getattr(module, class_name, None)
-    if named_class is None:
-        classes = [word for word, thing in vars(module).items() if isinstance(thing, type)]
-        guess = nearest(class_name, classes)
-        raise _refuse(f"{module_name} has no {class_name}" + (f"; did you mean {guess[0]}?" if guess else ""))
+    named_class = import_schema(name, Path.cwd())
     extends = isinstance(named_class, type) and issubclass(named_class, tuple(EXPERIMENTS.values()))
     if not extends or "__dataclass_fields__" not in vars(named_class):
         known = ", ".join(cls.__name__ for cls in EXPERIMENTS.values())
@@ -38,6 +30,21 @@ def load_schema(name: str) -> type:
         raise _refuse(f"{name} cannot be used: {type(error).__name__}: {error}") from None
     _check_schema(name, schema)
     assert isinstance(named_class, type)
+    return named_class
+
+
+def import_schema(name: str, folder: Path) -> Any:
+    """The class without the checks of `load_schema`, for processes of a run that the launcher has checked. Relative
+    files and modules are looked up in `folder`."""
+    module_name, _, class_name = name.rpartition(":")
+    if not module_name or not class_name:
+        raise _refuse(f"{name!r} names no class; write my.module:MyConfig or path/to/file.py:MyConfig")
+    module = _import(module_name, folder)
+    named_class = getattr(module, class_name, None)
+    if named_class is None:
+        classes = [word for word, thing in vars(module).items() if isinstance(thing, type)]
+        guess = nearest(class_name, classes)
+        raise _refuse(f"{module_name} has no {class_name}" + (f"; did you mean {guess[0]}?" if guess else ""))
     return named_class
 
 
@@ -57,11 +64,11 @@ def _check_schema(name: str, schema: Schema) -> None:
         raise ConfigError([Problem(KEY, f"{name}: {message}") for message in wrong])
 
 
-def _import(module_name: str) -> Any:
+def _import(module_name: str, folder: Path) -> Any:
     """Imports the user's module; its exception is reported in one line."""
     try:
         if module_name.endswith(".py"):
-            path = Path(module_name).expanduser().resolve()
+            path = (folder / Path(module_name).expanduser()).resolve()
             if not path.is_file():
                 raise _refuse(f"no file {module_name}")
             spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -70,8 +77,8 @@ def _import(module_name: str) -> Any:
             sys.modules.setdefault(path.stem, module)
             spec.loader.exec_module(module)
             return module
-        if "" not in sys.path and str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
+        if str(folder) not in sys.path and ("" not in sys.path or folder != Path.cwd()):
+            sys.path.insert(0, str(folder))
         return importlib.import_module(module_name)
     except ConfigError:
         raise
