@@ -31,23 +31,6 @@ ENGINES = re.compile(r"vllm|sglang", re.IGNORECASE)
 OWN_ROOMS = ("areal_like/serving/vllm/", "areal_like/serving/sglang/", "areal_like/config/sections/engines/")
 # Files outside of an engine's own rooms whose code names it.
 NAME_AN_ENGINE = {
-    "areal_like/config/allocation/auto.py",
-    "areal_like/config/allocation/base.py",
-    "areal_like/config/allocation/compatibility.py",
-    "areal_like/config/allocation/grammar.py",
-    "areal_like/config/allocation/machine.py",
-    "areal_like/config/allocation/models.py",
-    "areal_like/config/allocation/resolution.py",
-    "areal_like/config/checks/agreement.py",
-    "areal_like/config/checks/not_built.py",
-    "areal_like/config/checks/refused.py",
-    "areal_like/config/dialects/areal.py",
-    "areal_like/config/dialects/prime_rl/keys.py",
-    "areal_like/config/experiment.py",
-    "areal_like/config/names.py",
-    "areal_like/config/sections/rollout.py",
-    "areal_like/config/suggest.py",
-    "areal_like/process/shared_segments.py",
     "areal_like/serving/external/__main__.py",
     "areal_like/serving/external/attach.py",
     "areal_like/serving/external/client_filter.py",

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from areal_like.config.checks.agreement import GROUP_SIZES, MUST_AGREE, SERVED_MODELS
+from areal_like.config.checks.agreement import GROUP_SIZES, MUST_AGREE
+from areal_like.config.engines import engines
 
 DEPENDENT_KEYS: Mapping[str, str] = {
     **dict(MUST_AGREE),
     **dict.fromkeys(GROUP_SIZES, "gconfig.n_samples"),
-    **dict.fromkeys(SERVED_MODELS.values(), "actor.path"),
+    **{keys.model_key: "actor.path" for keys in engines()},
 }
 """Dependent key -> the key that it repeats, in any file; the configuration of a run has more."""
 ABSENT: Any = object()

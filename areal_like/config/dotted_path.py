@@ -17,3 +17,10 @@ def value_at(tree: Any, path: str, default: Any = None) -> Any:
         else:
             return default
     return node
+
+
+def value_of(config: Any, path: str) -> Any:
+    """The value at a dotted path of a section's instance; None below a null or absent section."""
+    for name in path.split("."):
+        config = getattr(config, name, None)
+    return config

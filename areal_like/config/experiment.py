@@ -5,9 +5,7 @@ from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.checkpoints import RecoverConfig, SaverConfig
 from areal_like.config.sections.cluster import ClusterSpecConfig, LauncherConfig, SchedulerConfig
 from areal_like.config.sections.data import DatasetConfig, RewardConfig, TaskConfig, WorkflowConfig
-from areal_like.config.sections.engines.embedded import EmbeddedConfig
-from areal_like.config.sections.engines.sglang import SGLangConfig
-from areal_like.config.sections.engines.vllm import vLLMConfig
+from areal_like.config.sections.engines.all_sections import EngineSections, PolicyEngineSections
 from areal_like.config.sections.environments import CurriculumConfig, EnvironmentsConfig
 from areal_like.config.sections.evaluation import EvaluatorConfig
 from areal_like.config.sections.generation import GenerationHyperparameters
@@ -102,20 +100,11 @@ class BaseExperimentConfig:
     recover: RecoverConfig = section(RecoverConfig)
     """What is written to resume after a failure or a stop, and when."""
 
-    sglang: SGLangConfig = section(SGLangConfig)
-    """Settings of SGLang servers; used only if they run."""
-
-    vllm: vLLMConfig = section(vLLMConfig)
-    """Settings of vLLM servers; used only if they run."""
-
     launcher: LauncherConfig = section(LauncherConfig)
     """How processes are started: environment variables, and settings of Slurm and Ray."""
 
     scheduler: SchedulerConfig = section(SchedulerConfig)
     """Services of AReaL, accepted so that its files load."""
-
-    embedded: EmbeddedConfig = section(EmbeddedConfig)
-    """Settings of the embedded inference engine; used only if it runs."""
 
     weights: WeightsConfig = section(WeightsConfig)
     """How weights are saved, and sent to the inference servers."""
@@ -146,30 +135,11 @@ class BaseExperimentConfig:
 
 
 @config
-class GRPOConfig(BaseExperimentConfig):
+class GRPOConfig(PolicyEngineSections, BaseExperimentConfig):
     """Reinforcement learning without a value model."""
 
     tokenizer_path: str = key("${actor.path}")
     """Folder of the tokenizer, or its name on the Hub. Follows `actor.path`."""
-
-    sglang: SGLangConfig = section(
-        SGLangConfig, model_path="${actor.path}", random_seed="${seed}", dtype="${actor.dtype}"
-    )
-    """Settings of SGLang servers; used only if they run."""
-
-    vllm: vLLMConfig = section(
-        vLLMConfig,
-        model="${actor.path}",
-        seed="${seed}",
-        dtype="${actor.dtype}",
-        trust_remote_code="${actor.trust_remote_code}",
-    )
-    """Settings of vLLM servers; used only if they run."""
-
-    embedded: EmbeddedConfig = section(
-        EmbeddedConfig, model_path="${actor.path}", dtype="${actor.dtype}", seed="${seed}"
-    )
-    """Settings of the embedded inference engine; used only if it runs."""
 
     async_training: bool = key(True)
     """Generate ahead during training, as far as `rollout.max_head_offpolicyness` allows. False: every batch comes from
@@ -254,7 +224,7 @@ class PPOConfig(GRPOConfig):
 
 
 @config
-class SFTConfig(BaseExperimentConfig):
+class SFTConfig(EngineSections, BaseExperimentConfig):
     """Supervised fine-tuning on prompts and answers."""
 
     tokenizer_path: str = key("${model.path}")
@@ -271,7 +241,7 @@ class SFTConfig(BaseExperimentConfig):
 
 
 @config
-class RWConfig(BaseExperimentConfig):
+class RWConfig(EngineSections, BaseExperimentConfig):
     """Training of a reward model on pairs of a better and a worse answer."""
 
     tokenizer_path: str = key("${model.path}")

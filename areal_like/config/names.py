@@ -3,6 +3,8 @@
 from functools import cache
 from types import MappingProxyType
 
+from areal_like.config.engines import engine_names, engines
+
 ALIASES: dict[str, str] = {
     "actor.lr": "actor.optimizer.lr",
     "critic.lr": "critic.optimizer.lr",
@@ -91,7 +93,6 @@ SYNONYMS = MappingProxyType(
         "gamma": "actor.discount",
         "gconfig.max_length": "gconfig.max_tokens",
         "generate_max_len": "gconfig.max_new_tokens",
-        "gpu_memory_utilization": "vllm.gpu_memory_utilization",
         "grad_clip": "actor.optimizer.gradient_clipping",
         "gradient_accumulation_steps": "actor.mb_spec.n_mbs",
         "group_size": "gconfig.n_samples",
@@ -192,8 +193,6 @@ SYNONYMS = MappingProxyType(
         "save_steps": "saver.freq_steps",
         "scale_rewards": "actor.reward_norm.std_level",
         "scheduling_spec": "launcher",
-        "sglang.gpu_memory_utilization": "sglang.mem_fraction_static",
-        "sglang.max_model_len": "sglang.context_length",
         "should_accept": "actor.dynamic_sampling",
         "should_accept_fn": "actor.dynamic_sampling",
         "staleness_threshold": "rollout.max_head_offpolicyness",
@@ -215,10 +214,6 @@ SYNONYMS = MappingProxyType(
         "use_wandb": "stats_logger.wandb.mode",
         "val_batch_size": "valid_dataset.batch_size",
         "val_files": "valid_dataset.path",
-        "vllm.max_tokens": "gconfig.max_new_tokens",
-        "vllm.mem_fraction_static": "vllm.gpu_memory_utilization",
-        "vllm_gpu_memory_utilization": "vllm.gpu_memory_utilization",
-        "vllm_tensor_parallel_size": "rollout.backend",
         "wandb.run_name": "stats_logger.wandb.name",
         "wandb_project": "stats_logger.wandb.project",
         "wandb_run_name": "stats_logger.wandb.name",
@@ -230,12 +225,19 @@ SYNONYMS = MappingProxyType(
 framework."""
 
 
-@cache
 def synonyms() -> dict[str, str]:
-    """All synonyms: SYNONYMS first, then short names, then the keys of prime-rl."""
+    """All synonyms: SYNONYMS and those of the engines first, then short names, then the keys of prime-rl."""
+    return _synonyms(engine_names())
+
+
+@cache
+def _synonyms(_: tuple[str, ...]) -> dict[str, str]:
+    """Anew where an engine was registered since."""
     from areal_like.config.dialects.prime_rl.keys import PATHS
 
-    targets = {**SYNONYMS}
+    targets = dict(SYNONYMS)
+    for keys in engines():
+        targets |= keys.synonyms
     for table in (ALIASES, *PATHS.values()):
         for name, path in table.items():
             if "[]" not in path and name != path:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
+from areal_like.config.engines import engine_names
 from areal_like.config.names import ALIASES, LOCAL_SYNONYMS, synonyms
 
 SECTION_CUTOFF = 0.75
@@ -15,8 +16,6 @@ HIDDEN = ("ref", "evaluator.benchmarks")
 """No suggestions in these for keys written elsewhere."""
 TWINS = {"critic": "actor", "model": "actor", "valid_dataset": "train_dataset"}
 """Section -> the preferred one for a key that both have."""
-ENGINES = ("embedded", "sglang", "vllm")
-"""No suggestions from one of these for another, except by synonyms."""
 GENERIC = {"args", "config", "enable", "freq", "group", "host", "id", "interval", "level", "mode", "model", "name"}
 GENERIC |= {"path", "port", "seed", "size", "strategy", "type"}
 """Names that are ambiguous without their section."""
@@ -181,8 +180,8 @@ class _Tree:
             inside = [name for name in named if _is_in(name, place)]
             if inside:
                 return self._only(inside, above)
-        if top in ENGINES:
-            named = [name for name in named if name.partition(".")[0] not in ENGINES]
+        if top in engine_names():  # no suggestions from one engine for another, except by synonyms
+            named = [name for name in named if name.partition(".")[0] not in engine_names()]
         return None if top in APART else self._only(named, above)
 
     def _only(self, names: Iterable[str], above: str = "") -> str | None:

@@ -1,4 +1,4 @@
-"""Removes shared memory segments that vLLM and SGLang create outside of the run's folder and leave when killed.
+"""Removes shared memory segments that engines create outside of the run's folder and leave when killed.
 
 Python's resource trackers remove segments that were registered with them, and get time for it (see `process_tree`). The
 others are recorded while the engine runs: segments that appeared in /dev/shm after its start, with a name that such
@@ -15,14 +15,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from areal_like.config.engines import engines
 from areal_like.process.atomic_file import write_atomic
 from areal_like.process.process_tree import descendants_of
 from areal_like.process.run_memory import SHARED_MEMORY, is_private
 
-NAMES = re.compile(
-    r"psm_\w+|sem\.(mp|loky)-[^\s/]+|torch_\d+_[^\s/]+|nccl-\w+|cuda\.shm\.[^\s/]+"  # Python, torch, NCCL and CUDA
-    r"|sglang_(loads|host_pool)_[^\s/]+|sgl_shm_[^\s/]+|multi_tokenizer_args_\d+|vllm_(offload|ec)_[^\s/]+"
-)
+COMMON = (r"psm_\w+", r"sem\.(mp|loky)-[^\s/]+", r"torch_\d+_[^\s/]+", r"nccl-\w+", r"cuda\.shm\.[^\s/]+")
+"""Names that Python, torch, NCCL and CUDA give."""
 POLL_S = 0.05
 MAX_LOOKS = 100
 """A segment that no descendant has mapped in so many looks belongs to another program."""
@@ -38,11 +37,17 @@ class SharedSegment(NamedTuple):
     inode: int
 
 
+def is_segment_name(name: str) -> bool:
+    """Whether an engine, or a library that it uses, gives such names."""
+    patterns = (*COMMON, *(pattern for keys in engines() for pattern in keys.segments))
+    return re.fullmatch("|".join(patterns), name) is not None
+
+
 def present_segments() -> set[SharedSegment]:
     """All segments in /dev/shm with such names."""
     segments = set()
     for entry in os.scandir(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else ():
-        if NAMES.fullmatch(entry.name):
+        if is_segment_name(entry.name):
             try:
                 segments.add(SharedSegment(entry.name, entry.inode()))
             except FileNotFoundError:
@@ -80,7 +85,7 @@ def remove_unmapped(segments: Iterable[SharedSegment]) -> list[SharedSegment]:
 
 
 def _is_ours(segment: SharedSegment) -> bool:
-    if not NAMES.fullmatch(segment.name):
+    if not is_segment_name(segment.name):
         return False
     try:
         state = (SHARED_MEMORY / segment.name).lstat()
@@ -179,7 +184,7 @@ def parse_record(content: bytes) -> list[SharedSegment]:
         raise ValueError("it is not a list of names and numbers")
     for entry in entries:
         match entry:
-            case [str(name), int()] if NAMES.fullmatch(name):
+            case [str(name), int()] if is_segment_name(name):
                 continue
         raise ValueError(f"{str(entry)[:100]} is not a segment of an engine")
     return [SharedSegment(*entry) for entry in entries]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from areal_like.config.checks import not_built
 from areal_like.config.checks.not_built import NOT_YET, KeyRule
-from areal_like.config.checks.refused import REFUSED
+from areal_like.config.checks.refused import all_refused
 
 BEGIN, END = "<!-- refused keys, written by `make docs` -->", "<!-- end of refused keys -->"
 NOT_BUILT_BEGIN, NOT_BUILT_END = "<!-- keys not built, written by `make docs` -->", "<!-- end of keys not built -->"
@@ -35,7 +35,7 @@ def _rows() -> Iterator[tuple[str, str]]:
     yield from (_row(rule, " of each model that is trained") for rule in not_built.MODEL_RULES)
     yield from (_row(rule, " in supervised training") for rule in not_built.SUPERVISED_RULES)
     yield from (_row(rule, " of a reward model") for rule in not_built.REWARD_MODEL_RULES)
-    yield from ((f"`{key}`", reason) for key, reason in REFUSED.items())
+    yield from ((f"`{key}`", reason) for key, reason in all_refused().items())
 
 
 def _row(rule: KeyRule, where: str = "") -> tuple[str, str]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.base import SERVERS
 from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.checks.no_effect import no_effect_problems
+from areal_like.config.engines import engine_names
 from launcher.plan.changes import BODY, OVERRIDE, is_set_by_user
 from launcher.plan.plan import UnreadFileValue
 from launcher.plan.reward_model import has_reward_model
@@ -63,5 +63,5 @@ def _of_other_engines(loaded: "Loaded", allocation: Allocation | None) -> list[s
     if allocation is None or allocation.rollout is None or not generates(config) or not starts_servers(config):
         return []
     running = {allocation.rollout.backend, "embedded"} if has_reward_model(config) else {allocation.rollout.backend}
-    others = tuple(f"{name}." for name in SERVERS if name not in running)
+    others = tuple(f"{name}." for name in engine_names() if name not in running)
     return [key for key in loaded.merged.history if key.startswith(others)]

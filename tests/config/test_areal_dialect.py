@@ -14,6 +14,7 @@ from areal_like.config.dialects.areal import (
     other_version_hint,
     subclass_keys,
 )
+from areal_like.config.engines import engines
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
@@ -100,7 +101,7 @@ class TestNewerKeys:
     def test_remedies_name_only_keys_that_exist_here(self):
         schemas = [Schema.of(cls) for cls in EXPERIMENTS.values()]
         keys, sections = ({name for s in schemas for name in part(s)} for part in (Schema.names, lambda s: s.sections))
-        remedies = " ".join(NEWER_KEYS.values())
+        remedies = " ".join([*NEWER_KEYS.values(), *(remedy for keys in engines() for remedy in keys.newer.values())])
         named = set(re.findall(r"[a-z]+[._][a-z._]+", remedies.replace(". ", " ")))
         assert {"actor.ratio.level", "tokenizer_path"} <= named <= keys
         assert set(re.findall(r"the section ([a-z_.]+)", remedies)) <= sections

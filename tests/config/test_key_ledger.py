@@ -12,7 +12,7 @@ import pytest
 
 from areal_like.config.checks import not_built
 from areal_like.config.checks import sampling as mismatches
-from areal_like.config.checks.refused import REFUSED
+from areal_like.config.checks.refused import all_refused
 from areal_like.config.describe.key_counts import summary_text
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.schema import Key, Schema, Section
@@ -80,8 +80,10 @@ def test_no_key_is_shown_with_and_without_effect() -> None:
 
 
 def test_refused_keys_are_rows_and_shown_by_no_test() -> None:
-    assert {home.path for row in ledger.rows() if row.state == ledger.REFUSED for home in row.homes} == set(REFUSED)
-    assert not set(REFUSED) & {*shown().effect, *shown().no_effect}
+    assert {home.path for row in ledger.rows() if row.state == ledger.REFUSED for home in row.homes} == set(
+        all_refused()
+    )
+    assert not set(all_refused()) & {*shown().effect, *shown().no_effect}
 
 
 def test_a_key_listed_as_same_as_another_names_an_existing_key() -> None:
@@ -97,7 +99,7 @@ def test_a_state_follows_from_the_markers() -> None:
     assert state("areal PPOActor eps_clip") == ("live", "")
     assert state("areal Saver experiment_name") == ("same as", "`experiment_name`")
     assert state("areal vLLM swap_space") == ("no effect", "")
-    assert state("areal Scheduler endpoint") == ("refused", REFUSED["scheduler.endpoint"])
+    assert state("areal Scheduler endpoint") == ("refused", all_refused()["scheduler.endpoint"])
     assert state("areal PPOActor optimizer") == ("section", "")
     assert state("prime_rl train optim.lr") == ("ours", "")
     assert state("prime_rl train model.tp")[0] == "pending"
@@ -254,7 +256,7 @@ def test_the_page_lists_every_key_that_a_start_may_be_refused_for() -> None:
         re.findall(r"^\| `([\w.]+)`", page.partition(refused_keys.BEGIN)[2].partition(refused_keys.END)[0], re.M)
     )
     rules = (*not_built.RUN_RULES, *not_built.MODEL_RULES, *not_built.SUPERVISED_RULES, *not_built.REWARD_MODEL_RULES)
-    assert listed == {*(rule.key for rule in rules), *not_built.NOT_BUILT_SECTIONS, *REFUSED}
+    assert listed == {*(rule.key for rule in rules), *not_built.NOT_BUILT_SECTIONS, *all_refused()}
     sampling = {"gconfig.greedy", "top_k", *mismatches.NEUTRAL} - {"greedy"}
     (bullet,) = [
         text for text in page.split("\n- ") if text.startswith("**Sampling that the trainer cannot reproduce**")

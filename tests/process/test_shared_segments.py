@@ -17,9 +17,9 @@ import pytest
 from areal_like.process.abandoned_memory import remove_abandoned_memory, running_run_ids
 from areal_like.process.run_memory import SHARED_MEMORY, create_run_memory, memory_folder
 from areal_like.process.shared_segments import (
-    NAMES,
     SegmentRecorder,
     SharedSegment,
+    is_segment_name,
     mapped_inodes,
     present_segments,
     remove_recorded,
@@ -205,4 +205,4 @@ def test_mapped_segments_and_other_files_of_the_name_are_kept(tmp_path: Path, ot
 
 @pytest.mark.parametrize("name", ["areal-like.0.abc", "model", "sem.backup", "psm", "my_psm_1", "sglang_models"])
 def test_other_shared_memory_files_are_not_taken_for_segments(name: str):
-    assert not NAMES.fullmatch(name)
+    assert not is_segment_name(name)

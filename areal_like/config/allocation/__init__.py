@@ -1,7 +1,6 @@
 """Which engine runs on how many devices: from `allocation_mode`, the `.backend` keys and the machine."""
 
 from areal_like.config.allocation.base import (
-    SERVERS,
     TRAINERS,
     Allocation,
     AllocationProblem,
@@ -13,7 +12,6 @@ from areal_like.config.allocation.machine import Machine, detect_machine
 from areal_like.config.allocation.resolution import resolve
 
 __all__ = [
-    "SERVERS",
     "TRAINERS",
     "Allocation",
     "AllocationProblem",

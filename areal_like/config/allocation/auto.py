@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from areal_like.config.allocation.base import BackendSpec, ClusterSize, ParallelDims
 from areal_like.config.allocation.machine import THIS_MACHINE, Machine
+from areal_like.config.engines import default_engine, gpu_engines
 from areal_like.config.problems import plural
 
 
@@ -43,17 +44,19 @@ def devices_of(cluster: ClusterSize, machine: Machine) -> Devices:
 
 def choose_server(devices: Devices, engines: tuple[str, ...], on_cpu: bool) -> tuple[str, str]:
     """The inference engine if none is named."""
+    default = default_engine()
     if on_cpu or not devices.num_gpus:
-        return "embedded", "the embedded engine runs on a CPU"
+        return default.name, f"the {default.title} engine runs on a CPU"
     if devices.num_gpus == 1:
-        return "embedded", "the embedded engine shares one GPU with the trainer"
-    for name in ("vllm", "sglang"):
+        return default.name, f"the {default.title} engine shares one GPU with the trainer"
+    wanted = [keys.name for keys in gpu_engines()]
+    for name in wanted:
         if name in engines:
             return (
                 name,
                 f"{name} is installed here" if devices.place == THIS_MACHINE else f"{name} is the first of the engines",
             )
-    return "embedded", "neither vllm nor sglang is installed here"
+    return default.name, f"neither {' nor '.join(wanted)} is installed here"
 
 
 def choose_trainer(part: BackendSpec) -> tuple[str, str]:
@@ -77,7 +80,7 @@ def _count(role: str, other: BackendSpec | None, devices: Devices, servers_on_cp
     if not total:
         return 1, f"{devices}: one on the CPU"
     if role == "rollout" and servers_on_cpu:
-        return 1, "the servers run on the CPU (embedded.device=cpu): one"
+        return 1, f"the servers run on the CPU ({default_engine().device_key}=cpu): one"
     if other is None or servers_on_cpu:
         return total, f"{devices}: all of them"
     if other.dims is None:

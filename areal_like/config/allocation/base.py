@@ -7,7 +7,6 @@ Dimensions are written as a letter and a number: `d` data (for servers: how many
 from dataclasses import dataclass, field
 from typing import Literal
 
-SERVERS = ("embedded", "sglang", "vllm")
 TRAINERS = ("fsdp", "megatron")
 DIMENSIONS = {"d": "data", "t": "tensor", "p": "pipeline", "c": "context", "e": "expert"}
 

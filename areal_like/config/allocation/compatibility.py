@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from areal_like.config.allocation.base import (
-    SERVERS,
     AllocationMode,
     AllocationProblem,
     BackendSpec,
     ParallelDims,
     ParallelStrategy,
 )
+from areal_like.config.engines import engine_keys, engine_names, example_engine
 
 FSDP_LIMIT = "It supports only data parallelism (d) so far"
 
@@ -22,11 +22,13 @@ def impossible_sizes(
     dims, shown = part.dims, replace(part, backend=backend)
     if dims is None:
         return
-    if backend == "embedded" and dims.tensor * dims.pipeline > 1:
+    if is_one_process(backend) and dims.tensor * dims.pipeline > 1:
+        title, num_servers = engine_keys(backend).title, dims.world_size
         yield AllocationProblem(
             key,
-            f"{shown} is not possible: an embedded server is one process on one device, so its t and p are 1. "
-            f"Write embedded:d{dims.world_size} for {dims.world_size} servers, or vllm:{dims} to divide the model",
+            f"{shown} is not possible: a server of the {title} engine is one process on one device, so its t and p are "
+            f"1. Write {backend}:d{num_servers} for {num_servers} servers, or {example_engine()}:{dims} to divide the "
+            "model",
             also,
         )
     elif backend == "fsdp" and (part.ffn or dims.pipeline > 1 or dims.expert > 1):
@@ -100,7 +102,7 @@ def contradiction_problem(
 
 def _possible(part: BackendSpec) -> BackendSpec:
     """The same number of devices in sizes that the engine supports."""
-    if part.dims and part.backend == "embedded":
+    if part.dims and is_one_process(part.backend):
         return BackendSpec(part.backend, ParallelDims(data=part.dims.world_size))
     if part.dims and part.backend == "fsdp":
         return BackendSpec(part.backend, _fsdp_sizes(part.dims))
@@ -129,7 +131,7 @@ def unsupported(parallel: ParallelStrategy, key: str, also: tuple[str, ...] = ()
             f"takes the same {devices(parallel.world_size)}{_or_one(parallel)}",
             also,
         )
-    if parallel.backend in SERVERS and parallel.pipeline > 1:
+    if parallel.backend in engine_names() and parallel.pipeline > 1:
         divided = replace(parallel, tensor=parallel.tensor * parallel.pipeline, pipeline=1)
         yield AllocationProblem(
             key,
@@ -137,6 +139,11 @@ def unsupported(parallel: ParallelStrategy, key: str, also: tuple[str, ...] = ()
             f"while they run. Use tensor parallelism: {divided} takes the same {devices(parallel.world_size)}",
             also,
         )
+
+
+def is_one_process(backend: str | None) -> bool:
+    """Whether each server of this backend is one process on one device."""
+    return backend in engine_names() and engine_keys(backend).dims == "d"
 
 
 def as_fsdp(dims: ParallelDims) -> str:

@@ -2,7 +2,7 @@
 
     mode    := "auto" | "heuristic" | "" | "manual" | trainer
              | server [("+" | "|") trainer] | server "+" ("eval" | "cpu")
-    server  := (embedded|sglang|vllm) (":" | ".") dims              letters d t p
+    server  := name (":" | ".") dims       the name of an engine    letters d t p
     trainer := [(fsdp|megatron) (":" | ".")] (dims | hybrid)        letters d t p c e
 
 A `.backend` key is "", "auto", a name, or a name with sizes. This file checks
@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal, NoReturn
 
-from areal_like.config.allocation.base import DIMENSIONS, SERVERS, TRAINERS, AllocationMode, BackendSpec, ParallelDims
+from areal_like.config.allocation.base import DIMENSIONS, TRAINERS, AllocationMode, BackendSpec, ParallelDims
+from areal_like.config.engines import default_engine, engine_names, example_engine
 
 MAX_DIGITS = 6
 MAX_QUOTE_LENGTH = 70
@@ -132,8 +133,8 @@ REPLACEMENTS = {
     "archon": "fsdp",
     "deepspeed": "fsdp",
     "torchtitan": "fsdp",
-    "hf": "embedded",
-    "transformers": "embedded",
+    "hf": default_engine().name,
+    "transformers": default_engine().name,
 }
 
 
@@ -141,23 +142,28 @@ REPLACEMENTS = {
 class _AllowedTerms:
     """What is allowed at one position: engines, words, sizes without a name."""
 
-    engines: tuple[str, ...]
+    servers: bool
+    trainers: tuple[str, ...]
     words: tuple[str, ...]
     sizes_alone: bool
 
+    @property
+    def engines(self) -> tuple[str, ...]:
+        return (engine_names() if self.servers else ()) + self.trainers
+
     def __str__(self) -> str:
-        servers = [name for name in self.engines if name in SERVERS]
-        trainers = [name for name in self.engines if name in TRAINERS] + ["sizes only"] * self.sizes_alone
+        servers = engine_names() if self.servers else ()
+        trainers = [*self.trainers] + ["sizes only"] * self.sizes_alone
         roles = [f"servers ({', '.join(servers)})"] if servers else []
         roles += [f"a trainer ({', '.join(trainers)})"] if trainers else []
         return "expected " + " or ".join([*roles, *self.words])
 
 
-FIRST = _AllowedTerms(SERVERS + TRAINERS, ("auto", "manual"), sizes_alone=True)
-AFTER_PLUS = _AllowedTerms(TRAINERS, tuple(CLIENTS), sizes_alone=True)
-AFTER_BAR = _AllowedTerms(TRAINERS, (), sizes_alone=True)
-SERVER_KEY = _AllowedTerms(SERVERS, ("auto",), sizes_alone=False)
-TRAINER_KEY = _AllowedTerms(TRAINERS, ("auto",), sizes_alone=False)
+FIRST = _AllowedTerms(True, TRAINERS, ("auto", "manual"), sizes_alone=True)
+AFTER_PLUS = _AllowedTerms(False, TRAINERS, tuple(CLIENTS), sizes_alone=True)
+AFTER_BAR = _AllowedTerms(False, TRAINERS, (), sizes_alone=True)
+SERVER_KEY = _AllowedTerms(True, (), ("auto",), sizes_alone=False)
+TRAINER_KEY = _AllowedTerms(False, TRAINERS, ("auto",), sizes_alone=False)
 
 
 def parse_mode(text: str) -> AllocationMode:
@@ -166,9 +172,10 @@ def parse_mode(text: str) -> AllocationMode:
         return AllocationMode(keyword=KEYWORDS[text.strip()])
     reader = Scanner(text)
     first = _term(reader, FIRST)
-    if first.backend not in SERVERS:
+    if first.backend not in engine_names():
         if reader.peek() in ("+", "|"):
-            reader.fail(f"'{first}' is a trainer, so nothing can follow it. Servers come first: sglang:d4+fsdp:d4")
+            example = f"{example_engine()}:d4+fsdp:d4"
+            reader.fail(f"'{first}' is a trainer, so nothing can follow it. Servers come first: {example}")
         _end(reader)
         return AllocationMode(train=first)
     if reader.take("|"):
@@ -233,7 +240,7 @@ def _term(reader: Scanner, place: _AllowedTerms) -> BackendSpec:
     if separator not in (":", "."):
         reader.fail(f"'{word}' needs sizes here, such as {word}:d4")
     reader.at += 1
-    if word in SERVERS:
+    if word in engine_names():
         return BackendSpec(word, reader.sizes("dtp", "a server"))
     return reader.hybrid(word) if reader.at_hybrid() else BackendSpec(word, reader.sizes("dtpce", "a trainer"))
 
@@ -253,14 +260,14 @@ def _end(reader: Scanner, other: str = "") -> None:
 
 
 def _unknown(word: str, place: _AllowedTerms) -> str:
-    if word in SERVERS:
+    if word in engine_names():
         return f"'{word}' serves and does not train; {place}"
     if word in TRAINERS:
         return f"'{word}' trains and does not serve; {place}"
     if word in KEYWORDS:
         return f"'{word}' cannot be combined; {place}"
     if word in CLIENTS:
-        return f"'{word}' is allowed only after servers and '+', as in sglang:d4+{word}; {place}"
+        return f"'{word}' is allowed only after servers and '+', as in {example_engine()}:d4+{word}; {place}"
     stand_in = REPLACEMENTS.get(word.lower())
     if stand_in in place.engines:
         return f"'{word}' is not an engine of this framework, use {stand_in}; {place}"

@@ -4,10 +4,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
+
+from areal_like.config.engines import gpu_engines
 
 DRIVER_FILES = ("proc/driver/nvidia/gpus", "dev/nvidiactl", "dev/dxg", "dev/kfd")
 NVIDIA_SMI_TIMEOUT_S = 20.0
@@ -21,8 +23,8 @@ class Machine:
     num_gpus: int
     num_cpu_cores: int
     how: str
-    engines: tuple[str, ...] = ("sglang", "vllm")
-    """Inference engines that are installed here, besides the embedded one."""
+    engines: tuple[str, ...] = field(default_factory=lambda: tuple(keys.name for keys in gpu_engines()))
+    """Those of `gpu_engines` that are installed here."""
     place: str = THIS_MACHINE
     """Its name in messages."""
 
@@ -35,7 +37,7 @@ class Machine:
 def detect_machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
     """This machine. Starts `nvidia-smi` only if there is a driver without its files in /proc."""
     num_gpus, how = _gpus(os.environ if environ is None else environ, root)
-    engines = tuple(name for name in ("sglang", "vllm") if find_spec(name) is not None)
+    engines = tuple(keys.name for keys in gpu_engines() if find_spec(keys.name) is not None)
     return Machine(num_gpus, _cpu_cores(root), how, engines)
 
 

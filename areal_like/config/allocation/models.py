@@ -7,6 +7,8 @@ from areal_like.config.allocation.base import Allocation, AllocationProblem, Clu
 from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_mode
 from areal_like.config.allocation.machine import Machine
 from areal_like.config.allocation.resolution import resolve
+from areal_like.config.dotted_path import value_of
+from areal_like.config.engines import engines
 from areal_like.config.experiment import GRPOConfig
 
 if TYPE_CHECKING:
@@ -63,11 +65,13 @@ def starts_servers(config: "BaseExperimentConfig") -> bool:
 
 
 def servers_on_cpu(config: "BaseExperimentConfig") -> bool:
-    """Only the embedded engine can be kept off the GPUs."""
-    if not isinstance(config, GRPOConfig) or config.embedded.device != "cpu":
+    """Only some engines can be kept off the GPUs."""
+    if not isinstance(config, GRPOConfig):
         return False
+    kept_off = [keys.name for keys in engines() if keys.device_key and value_of(config, keys.device_key) == "cpu"]
+    others = tuple(keys.name for keys in engines() if keys.name not in kept_off)
     named = (config.rollout.backend, config.allocation_mode)
-    return not any(text.strip().startswith(("vllm", "sglang")) for text in named)
+    return bool(kept_off) and not any(text.strip().startswith(others) for text in named)
 
 
 def gpus_per_node(config: "BaseExperimentConfig", machine: Machine) -> int:

@@ -14,6 +14,7 @@ from areal_like.config.allocation.base import (
 )
 from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_mode, parse_server, parse_trainer
 from areal_like.config.allocation.machine import Machine
+from areal_like.config.engines import example_engine
 
 MODE_KEY = "allocation_mode"
 
@@ -97,7 +98,7 @@ class _Resolution:
             self._without_trainer(mode, self.parts["actor"])
 
     def _require_sizes(self) -> None:
-        for role, example in (("rollout", "vllm"), ("actor", "fsdp")):
+        for role, example in (("rollout", example_engine()), ("actor", "fsdp")):
             key, part = self.keys[role], self.parts.get(role)
             if part is None or part.dims or key in self.unsure:
                 continue

@@ -7,6 +7,7 @@ plan checks what depends on this machine.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from areal_like.config.engines import engines
 from areal_like.config.sections.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_TEMPERATURE
 from areal_like.config.suggest import nearest
 
@@ -31,7 +32,6 @@ ROW_FIELDS: dict[str, tuple[str, ...]] = {
 """Columns of a row, by the type of its dataset. Those of `rl` depend on the reward."""
 SAMPLING_SECTIONS = ("gconfig", "evaluator.benchmarks.gconfig")
 """Sections with sampling keys."""
-SERVED_MODELS = {"sglang": "sglang.model_path", "vllm": "vllm.model", "embedded": "embedded.model_path"}
 
 
 def agreement_problems(get: ValueGetter, own_class: bool = False) -> Iterator[KeysAndMessage]:
@@ -69,7 +69,8 @@ def _served_models(get: ValueGetter) -> Iterator[KeysAndMessage]:
     path = get("actor.path")
     backend = str(get("rollout.backend") or "auto").replace(".", ":").partition(":")[0].strip()
     allocation = str(get("allocation_mode") or "")
-    for engine, key in SERVED_MODELS.items():
+    for keys in engines():
+        engine, key = keys.name, keys.model_key
         served = get(key)
         open_choice = backend in ("auto", "") and allocation in ("auto", "heuristic", "")
         used = backend == engine or open_choice or (backend in ("auto", "") and allocation.startswith(engine))

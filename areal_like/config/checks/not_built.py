@@ -8,6 +8,7 @@ from areal_like.config.allocation.base import Allocation, ParallelStrategy
 from areal_like.config.allocation.grammar import parse_trainer
 from areal_like.config.allocation.models import generates, starts_servers, trained_models
 from areal_like.config.checks import sampling
+from areal_like.config.engines import gpu_engines
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import ConfigError, Problem
 
@@ -115,7 +116,8 @@ def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> 
         message = (
             "an openai service cannot load new weights, and would answer with other weights than those in training"
         )
-        hint = "use servers of this framework (python -m launcher --config FILE serve), vLLM or SGLang"
+        titles = " or ".join(keys.title for keys in gpu_engines())
+        hint = f"use servers of this framework (python -m launcher --config FILE serve), {titles}"
         yield "rollout.server_type", f"{message}; {hint}"
     seen = set()
     for name, engine in trained_models(config):

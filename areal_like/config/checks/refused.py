@@ -2,6 +2,8 @@
 
 from types import MappingProxyType
 
+from areal_like.config.engines import engines
+
 _NO_SERVICE = "no such service exists here; a reward is a function: reward.name, reward.args"
 REFUSED = MappingProxyType(
     {
@@ -12,15 +14,19 @@ REFUSED = MappingProxyType(
         "scheduler.reward_model_path": "reward.name=model serves the reward model in reward.args.path",
         "scheduler.reward_model_service_url": "a reward function may call one: reward.name, reward.args; "
         "reward.name=model serves a model beside the run",
-        "sglang.torchao_config": "SGLang no longer quantizes with torchao; leave it out, or give another kind by "
-        "sglang.extra_args",
     }
 )
-"""Key -> why it is refused, and what to write instead."""
+"""Key -> why it is refused, and what to write instead. `EngineKeys.refused` has those of an engine."""
 
 
 def refusal(path: str) -> str | None:
     """Why a value at this path, or at an entry of a map there, is refused; None where it is not."""
-    while path and path not in REFUSED:
+    refused = all_refused()
+    while path and path not in refused:
         path = path.rpartition(".")[0]
-    return REFUSED.get(path)
+    return refused.get(path)
+
+
+def all_refused() -> dict[str, str]:
+    """With those of the engines."""
+    return dict(REFUSED) | {key: reason for keys in engines() for key, reason in keys.refused.items()}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from areal_like.config.dotted_path import value_at
+from areal_like.config.engines import engines
 
 _MEGATRON = "holds settings of Megatron, and training here runs on FSDP2; remove it"
 
@@ -84,11 +85,9 @@ NEWER_KEYS: dict[str, str] = {
     "teacher": "leave it out",
     "train_dataset.dataset_kwargs": "leave it out",
     "train_dataset.num_dataset_workers": "leave it out",
-    "vllm.no_enable_chunked_prefill": "set vllm.enable_chunked_prefill instead",
-    "vllm.no_enable_prefix_caching": "set vllm.enable_prefix_caching instead",
 }
 """Keys that AReaL added after BASE_VERSION -> what to do. `actor` stands for every model that is trained,
-`train_dataset` for both datasets."""
+`train_dataset` for both datasets. `EngineKeys.newer` has those of an engine."""
 
 _SAME_KEYS = {**dict.fromkeys(("critic", "ref", "model"), "actor"), "valid_dataset": "train_dataset"}
 _UNREADABLE_SUFFIXES = (".arrow", ".csv", ".tsv", ".xlsx", ".zip", ".gz", ".zst")
@@ -164,12 +163,13 @@ def other_version_hint(key: str) -> str | None:
     """The hint for a key of an older or newer AReaL; None for other keys."""
     if (remedy := DROPPED_KEYS.get(key.rpartition(".")[2])) is not None:
         return f"removed from AReaL before {BASE_VERSION}; {remedy}"
+    newer_keys = NEWER_KEYS | {name: remedy for keys in engines() for name, remedy in keys.newer.items()}
     path = key
     while path:
         top, _, below = path.partition(".")
         newer = f"{_SAME_KEYS.get(top, top)}.{below}" if below else top
-        if newer in NEWER_KEYS:
-            return f"a key of a newer AReaL than {BASE_VERSION}; {NEWER_KEYS[newer]}"
+        if newer in newer_keys:
+            return f"a key of a newer AReaL than {BASE_VERSION}; {newer_keys[newer]}"
         path = path.rpartition(".")[0]
     return None
 
@@ -217,8 +217,9 @@ def _vision(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         path = value_at(values, key)
         if _VISION_DATA.search(path):
             yield key, f"{path} holds images by its name, and only text is supported"
-    if value_at(values, "sglang.enable_multimodal"):
-        yield "sglang.enable_multimodal", "enables images in prompts, and only text is supported; set it to false"
+    for keys in engines():
+        if keys.images_key and value_at(values, keys.images_key):
+            yield keys.images_key, "enables images in prompts, and only text is supported; set it to false"
 
 
 def _data(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

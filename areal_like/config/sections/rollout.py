@@ -1,6 +1,9 @@
 """Section `rollout`: servers, concurrency, staleness, timeouts."""
 
 from areal_like.config.fields import Auto, config, key
+from areal_like.config.sections.engines import SHIPPED
+
+ENGINES = tuple(keys.name for keys in SHIPPED)
 
 
 @config
@@ -85,7 +88,7 @@ class InferenceEngineConfig:
     """Running servers to use, as host:port or http://host:port/v1; they get this run's weights. `python -m launcher
     --config FILE serve` starts such servers. Empty: the run starts its own."""
 
-    server_type: str = key("auto", choices=("auto", "embedded", "sglang", "vllm", "openai"))
+    server_type: str = key("auto", choices=("auto", *ENGINES, "openai"))
     """Type of the servers at `server_addresses`; `auto` detects it. `embedded` is every server started by this
     framework, with any engine. `openai` is any compatible service: it cannot load new weights, so that a run cannot
     train with it."""

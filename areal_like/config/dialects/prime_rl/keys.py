@@ -2,6 +2,8 @@
 
 from types import MappingProxyType
 
+from areal_like.config.sections.engines import SHIPPED
+
 _SHARED = {
     "max_steps": "total_train_steps",
     "async_level": "rollout.max_head_offpolicyness",
@@ -159,17 +161,9 @@ _TRAIN = {
     "weight_broadcast.inference_world_size": "rollout.backend",
 }
 _INFER = {
-    "gpu_memory_utilization": "vllm.gpu_memory_utilization",
-    "seed": "vllm.seed",
+    **{name: path for keys in SHIPPED for name, path in keys.prime_rl.items()},
     "server.host": "rollout.host",
     "server.port": "rollout.port",
-    "model.name": "vllm.model",
-    "model.dtype": "vllm.dtype",
-    "model.max_model_len": "vllm.max_model_len",
-    "model.enforce_eager": "vllm.enforce_eager",
-    "model.trust_remote_code": "vllm.trust_remote_code",
-    "model.enable_auto_tool_choice": "vllm.enable_auto_tool_choice",
-    "model.tool_call_parser": "vllm.tool_call_parser",
     "parallel.tp": "rollout.backend",
     "parallel.dp": "rollout.backend",
     "weight_broadcast.type": "actor.weight_update_mode",

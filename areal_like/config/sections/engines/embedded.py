@@ -1,6 +1,18 @@
 """Section `embedded`: the inference engine of this framework."""
 
 from areal_like.config.fields import Auto, config, key
+from areal_like.config.sections.engines.base import EngineKeys
+
+KEYS = EngineKeys(
+    name="embedded",
+    title="embedded",
+    model_key="embedded.model_path",
+    length_key="embedded.context_length",
+    dtype_key="embedded.dtype",
+    memory_key="embedded.kv_cache_tokens",
+    device_key="embedded.device",
+    dims="d",
+)
 
 
 @config
