@@ -38,11 +38,6 @@ NAME_AN_ENGINE = {
     "areal_like/serving/installations.py",
     "launcher/checks/engines.py",
     "launcher/checks/oversubscription.py",
-    "launcher/checks/warnings.py",
-    "launcher/commands/help.py",
-    "launcher/plan/hub.py",
-    "launcher/plan/lengths.py",
-    "launcher/plan/memory.py",
     "launcher/plan/processes.py",
 }
 HEAVY = {"torch", "transformers"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, servers_on_cpu, starts_servers, trained_models
 from areal_like.config.checks.user_code import is_built_in
+from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import plural
 from launcher.checks.unread_keys import unread_key_warnings
@@ -24,14 +25,6 @@ from launcher.plan.reward_model import has_reward_model
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.loaded import Loaded
-
-MEMORY_KEYS = {
-    "vllm": "vllm.gpu_memory_utilization",
-    "sglang": "sglang.mem_fraction_static",
-    "embedded": "embedded.kv_cache_tokens",
-}
-"""Backend -> key that sets the share of a GPU that its server uses."""
-
 
 PPO_GROUP = ("algorithm", "ppo.yaml")
 
@@ -140,7 +133,7 @@ def _rollout(config: GRPOConfig, allocation: Allocation | None, host: HostInfo) 
         yield "rollout.max_head_offpolicyness: has no effect while async_training is false"
     if starts_servers(config) and allocation and allocation.rollout:
         yield from _server_lengths(config, allocation.rollout.backend, host)
-        key = MEMORY_KEYS[allocation.rollout.backend]
+        key = engine_keys(allocation.rollout.backend).memory_key
         if allocation.shared_device and allocation.rollout.backend != "embedded":
             yield f"{key}: the trainer shares this GPU; 0.4 leaves it memory"
         if allocation.num_gpus and allocation.rollout.backend != "embedded":

@@ -4,6 +4,7 @@ import re
 import textwrap
 from pathlib import Path
 
+from areal_like.config.engines import default_engine, example_engine
 from areal_like.config.names import ALIASES
 from areal_like.config.sources.library import data_folder
 from launcher.arguments import COMMANDS
@@ -38,6 +39,7 @@ def show_help(topic: str | bool, schema_class: str | None) -> int:
 
 
 def usage_text() -> str:
+    ours, other = default_engine().name, example_engine()
     lines = [
         bold("python -m launcher [COMMAND] [--config] NAME [key=value] [group=option] [flags]"),
         "",
@@ -45,11 +47,11 @@ def usage_text() -> str:
         "",
         bold("Examples"),
         "  python -m launcher --config grpo.yaml actor.lr=1e-4 --dry-run",
-        "  python -m launcher --config mine.yaml rollout=vllm actor=qwen3_0_6b gconfig.n_samples=16",
+        f"  python -m launcher --config mine.yaml rollout={other} actor=qwen3_0_6b gconfig.n_samples=16",
         "  python -m launcher resume=grpo-addition/r0001",
         "  python -m launcher chat grpo-addition/r0001",
-        "  python -m launcher --config grpo.yaml rollout=vllm serve",
-        "  python -m launcher --config grpo.yaml --multirun actor.lr=1e-5,1e-4 rollout=embedded,vllm",
+        f"  python -m launcher --config grpo.yaml rollout={other} serve",
+        f"  python -m launcher --config grpo.yaml --multirun actor.lr=1e-5,1e-4 rollout={ours},{other}",
         "",
         bold("Commands"),
         *(f"  {name:<22} {text}" for name, text in COMMANDS.items()),

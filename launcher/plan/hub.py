@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.dotted_path import value_of
+from areal_like.config.engines import engines
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.interpolation import references_in
 from areal_like.models import BUILT_IN, snapshots
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 TOKENIZER = "tokenizer_path"
-SERVED = {"embedded": "model_path", "vllm": "model", "sglang": "model_path"}
 TOKENIZER_FILE, INDEX = "tokenizer.json", "model.safetensors.index.json"
 SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
@@ -40,7 +41,7 @@ def hub_models(config: "BaseExperimentConfig", host: HostInfo) -> dict[str, list
     models = trained_models(config)
     references = [ModelReference(f"{name}.path", engine.path, not engine.init_from_scratch) for name, engine in models]
     if generates(config):
-        served = ((f"{engine}.{name}", getattr(getattr(config, engine), name)) for engine, name in SERVED.items())
+        served = ((keys.model_key, value_of(config, keys.model_key)) for keys in engines())
         references += [ModelReference(key, path, not config.actor.init_from_scratch) for key, path in served]
     references.append(ModelReference(TOKENIZER, getattr(config, TOKENIZER, ""), False))
     if isinstance(config, GRPOConfig) and has_reward_model(config):

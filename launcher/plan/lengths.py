@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers
+from areal_like.config.dotted_path import value_of
+from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config, shape_of
@@ -16,12 +18,8 @@ if TYPE_CHECKING:
 
 def server_limit(config: GRPOConfig, backend: str) -> tuple[str, int | None]:
     """The key that limits prompt plus answer on a server, and its value (None: the model's limit)."""
-    limits = {
-        "embedded": ("embedded.context_length", config.embedded.context_length),
-        "vllm": ("vllm.max_model_len", config.vllm.max_model_len),
-        "sglang": ("sglang.context_length", config.sglang.context_length),
-    }
-    return limits[backend]
+    key = engine_keys(backend).length_key
+    return key, value_of(config, key)
 
 
 def longest_sample(config: GRPOConfig) -> int:
@@ -33,7 +31,7 @@ def longest_sample(config: GRPOConfig) -> int:
 
 
 def resolved_context_length(config: GRPOConfig, backend: str, host: HostInfo) -> list[Resolved]:
-    """Lowers the schema's default to the model's maximum: vLLM and SGLang do not start with more."""
+    """Lowers the schema's default to the model's maximum: engines do not start with more."""
     key, limit = server_limit(config, backend)
     section, name = key.split(".")
     default = next(field.default for field in dataclasses.fields(getattr(config, section)) if field.name == name)

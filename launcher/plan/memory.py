@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, ParallelStrategy
 from areal_like.config.allocation.models import generates, reference_is_base, trained_models
+from areal_like.config.dotted_path import value_of
+from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import server_limit
@@ -115,10 +117,11 @@ def _server(config: GRPOConfig, allocation: Allocation | None, host: HostInfo) -
     if shape is None or allocation is None or allocation.rollout is None or config.rollout.server_addresses:
         return None
     rollout = allocation.rollout
-    dtypes = {"embedded": config.embedded.dtype, "vllm": config.vllm.dtype, "sglang": config.sglang.dtype}
-    dtype = dtypes[rollout.backend]
+    keys = engine_keys(rollout.backend)
+    dtype = value_of(config, keys.dtype_key)
     width = BYTES.get({"half": "float16", "float": "float32", "auto": config.actor.dtype}.get(dtype, dtype), 2)
-    kv_width = 1 if rollout.backend == "sglang" and config.sglang.kv_cache_dtype.startswith("fp8") else width
+    kv_dtype = value_of(config, keys.kv_dtype_key) if keys.kv_dtype_key else ""
+    kv_width = 1 if kv_dtype.startswith("fp8") else width
     share = rollout.tensor * rollout.pipeline
     kv = shape.kv_per_token * kv_width // (min(rollout.tensor, shape.kv_heads) * rollout.pipeline)
     limits = (config.gconfig.max_tokens, server_limit(config, rollout.backend)[1], shape.max_positions)
