@@ -28,14 +28,18 @@ ROWS = (
 UPWARD: set[tuple[str, str]] = set()
 CIRCLES: set[tuple[str, ...]] = set()
 ENGINES = re.compile(r"vllm|sglang", re.IGNORECASE)
-OWN_ROOMS = ("areal_like/serving/vllm/", "areal_like/serving/sglang/", "areal_like/config/sections/engines/")
+OWN_ROOMS = (
+    "areal_like/serving/engines/vllm/",
+    "areal_like/serving/engines/sglang/",
+    "areal_like/config/sections/engines/",
+)
 # Files outside of an engine's own rooms whose code names it.
 NAME_AN_ENGINE = {
-    "areal_like/serving/external/__main__.py",
-    "areal_like/serving/external/attach.py",
-    "areal_like/serving/external/client_filter.py",
-    "areal_like/serving/external/registry.py",
-    "areal_like/serving/installations.py",
+    "areal_like/serving/engines/external/__main__.py",
+    "areal_like/serving/engines/external/attach.py",
+    "areal_like/serving/client_filter.py",
+    "areal_like/serving/engines/registry.py",
+    "areal_like/serving/engines/external/installations.py",
     "launcher/checks/engines.py",
     "launcher/checks/oversubscription.py",
     "launcher/plan/processes.py",
@@ -45,15 +49,15 @@ HEAVY_PACKAGES = (
     "areal_like.algorithms",
     "areal_like.training",
     "areal_like.weights",
-    "areal_like.serving.embedded",
+    "areal_like.serving.engines.embedded",
     "areal_like.serving.reward_model",
 )
 # Other modules that load torch. Those of vLLM and SGLang run inside the engines.
 HEAVY_MODULES = {
     "areal_like.models.widen_heads",
-    "areal_like.serving.sglang.receive",
-    "areal_like.serving.vllm.weight_view",
-    "areal_like.serving.vllm.worker",
+    "areal_like.serving.engines.sglang.plugin.receive",
+    "areal_like.serving.engines.vllm.plugin.weight_view",
+    "areal_like.serving.engines.vllm.plugin.worker",
 }
 LONGEST = 350
 

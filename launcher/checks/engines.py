@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
-from areal_like.serving.installations import TITLES, Installation, unsupported_version, version_range
+from areal_like.serving.engines.external.installations import TITLES, Installation, unsupported_version, version_range
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.plan import Plan, PlanProblem, Resolved
@@ -45,8 +45,8 @@ def find_engine(
 
 def resolved_engine_options(config: GRPOConfig, engine: str, on_gpu: bool) -> list[Resolved]:
     """The engine's own options that are `auto`."""
-    from areal_like.serving.sglang.auto_values import auto_values as of_sglang
-    from areal_like.serving.vllm.auto_values import auto_values as of_vllm
+    from areal_like.serving.engines.sglang.auto_values import auto_values as of_sglang
+    from areal_like.serving.engines.vllm.auto_values import auto_values as of_vllm
 
     values = {"vllm": of_vllm, "sglang": of_sglang}[engine](on_gpu).items()
     section = getattr(config, engine)
@@ -114,11 +114,11 @@ def flag_problems(plan: Plan) -> list[PlanProblem]:
     server = next((process for process in plan.processes if process.role == "server"), None)
     if engine is None or server is None:
         return []
-    from areal_like.serving.flag_check import refused_flags
+    from areal_like.serving.engines.external.flag_check import refused_flags
 
     if engine["name"] == "vllm":
-        from areal_like.serving.vllm.command import FLAG_PARSER as PARSER
+        from areal_like.serving.engines.vllm.command import FLAG_PARSER as PARSER
     else:
-        from areal_like.serving.sglang.command import FLAG_PARSER as PARSER
+        from areal_like.serving.engines.sglang.command import FLAG_PARSER as PARSER
     words = server.command[server.command.index(ENGINE_SEPARATOR) + 1 :]
     return [PlanProblem(key, reason) for key, reason in refused_flags(PARSER, words[0], words, server.env)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import starts_servers, trained_models
 from areal_like.config.problems import plural
-from areal_like.serving.installations import TITLES
+from areal_like.serving.engines.external.installations import TITLES
 from launcher.plan.host import HostInfo
 from launcher.plan.memory import GIB, size_text
 from launcher.plan.placement import PlacementPlan

@@ -77,7 +77,7 @@ class _ChatModel:
         from areal_like.data.data_record import has_messages
         from areal_like.data.tokenizer import TextTokenizer
         from areal_like.process.run import open_run
-        from areal_like.serving.embedded.core.load_model import load_engine
+        from areal_like.serving.engines.embedded.core.load_model import load_engine
         from areal_like.serving.requests import Sampling
 
         self.folder = folder

@@ -12,7 +12,7 @@ from areal_like.models import hub_cache
 from areal_like.observe.trackers.requirements import PACKAGES as TRACKERS
 from areal_like.observe.trackers.requirements import is_installed
 from areal_like.process.port_check import why_no_port
-from areal_like.serving import installations
+from areal_like.serving.engines.external import installations
 from launcher.checks.packages import missing_packages
 
 if TYPE_CHECKING:

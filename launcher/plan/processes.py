@@ -9,9 +9,9 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint, model_folder
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
-from areal_like.serving.command_line import ServerCommand as ServerCommand
-from areal_like.serving.command_line import ServerSite as ServerSite
-from areal_like.serving.command_line import flag as flag
+from areal_like.serving.engines.external.command_line import ServerCommand as ServerCommand
+from areal_like.serving.engines.external.command_line import ServerSite as ServerSite
+from areal_like.serving.engines.external.command_line import flag as flag
 from launcher.checks.engines import ENGINE_SEPARATOR, EXTERNAL_ENGINES
 from launcher.plan.environment import base_environment, node_address, trainer_environment
 from launcher.plan.host import HostInfo
@@ -149,7 +149,7 @@ def _attached(context: ProcessContext) -> Iterator[Process]:
 
 
 def _external_server(context: ProcessContext, index: int) -> list[str]:
-    module = [context.host.python, "-m", "areal_like.serving.external"]
+    module = [context.host.python, "-m", "areal_like.serving.engines.external"]
     return [*module, "--run-dir", context.run_dir, "--index", str(index)]
 
 
@@ -187,11 +187,11 @@ def _trainers(context: ProcessContext) -> Iterator[Process]:
 def server_start(backend: str, config: "GRPOConfig", spec: ServerSite) -> ServerCommand:
     """The command of one server of this backend."""
     if backend == "vllm":
-        from areal_like.serving.vllm.command import vllm_command
+        from areal_like.serving.engines.vllm.command import vllm_command
 
         return vllm_command(config, spec)
     if backend == "sglang":
-        from areal_like.serving.sglang.command import sglang_command
+        from areal_like.serving.engines.sglang.command import sglang_command
 
         return sglang_command(config, spec)
     if backend == "embedded":
@@ -201,5 +201,5 @@ def server_start(backend: str, config: "GRPOConfig", spec: ServerSite) -> Server
 
 def embedded_server_start(spec: ServerSite) -> ServerCommand:
     """The embedded server reads the run's config.yaml and publishes its port."""
-    module = ["-m", "areal_like.serving.embedded", "--run-dir", spec.run_dir, "--index", str(spec.number)]
+    module = ["-m", "areal_like.serving.engines.embedded", "--run-dir", spec.run_dir, "--index", str(spec.number)]
     return ServerCommand([spec.python, *module])

@@ -5,7 +5,7 @@ from textwrap import TextWrapper
 from typing import Any
 
 from areal_like.config.control_characters import escape_controls
-from areal_like.serving.installations import TITLES
+from areal_like.serving.engines.external.installations import TITLES
 from launcher.plan.plan import Plan
 from launcher.plan.target_machine import machine_text
 

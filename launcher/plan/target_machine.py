@@ -9,7 +9,7 @@ from areal_like.config.allocation import Machine
 from areal_like.config.problems import ConfigError, Problem, plural
 from areal_like.config.suggest import nearest
 from areal_like.models import hub_cache
-from areal_like.serving.installations import SUPPORTED, Installation
+from areal_like.serving.engines.external.installations import SUPPORTED, Installation
 from launcher.plan.host import Gpu, HostInfo, local_host
 from launcher.plan.memory import size_text
 from launcher.plan.model_shape import find_config, read_config, shape_of

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from areal_like.process.run_memory import SHARED_MEMORY  # noqa: E402
-from areal_like.serving.installations import find_installation  # noqa: E402
+from areal_like.serving.engines.external.installations import find_installation  # noqa: E402
 from areal_like.weights.flat_buckets import flatten  # noqa: E402
 from tests.bench import serving_models as models  # noqa: E402
 from tests.support.engine_transports import send_flat  # noqa: E402

@@ -33,8 +33,8 @@ from areal_like.process.seeds import derive_seed  # noqa: E402
 from areal_like.rollout.episodes.rewards.base import RewardCall  # noqa: E402
 from areal_like.rollout.queue import RowOrder  # noqa: E402
 from areal_like.rollout.settings import rollout_settings, run_length  # noqa: E402
-from areal_like.serving.embedded.core.llm_engine import LLMEngine as Server  # noqa: E402
-from areal_like.serving.embedded.core.load_model import load_engine  # noqa: E402
+from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine as Server  # noqa: E402
+from areal_like.serving.engines.embedded.core.load_model import load_engine  # noqa: E402
 from areal_like.serving.requests import FinishedGroup, GroupRequest, Sampling, parse_sampling  # noqa: E402
 from areal_like.training.actor import Actor  # noqa: E402
 from areal_like.training.batch import SAMPLER, VERSIONS, TrainingBatch  # noqa: E402

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from areal_like.serving.embedded.weights.double_buffer import DoubleBuffer  # noqa: E402
+from areal_like.serving.engines.embedded.weights.double_buffer import DoubleBuffer  # noqa: E402
 from areal_like.weights.collective import BroadcastHost  # noqa: E402
 from areal_like.weights.disk import load_version, publish_weights, remove_versions  # noqa: E402
 from areal_like.weights.fingerprint import compare, tensor_hash  # noqa: E402

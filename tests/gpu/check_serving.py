@@ -20,7 +20,7 @@ import transformers
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.serving.installations import find_installation  # noqa: E402
+from areal_like.serving.engines.external.installations import find_installation  # noqa: E402
 from tests.gpu import serving_checks  # noqa: E402
 from tests.gpu.check_gpu import BUDGET_S, Check, machine, run  # noqa: E402
 from tests.support.engines import ENGINES  # noqa: E402

@@ -20,7 +20,7 @@ from areal_like.process.blocking_http import BlockingHttpClient
 from areal_like.process.errors import HttpError, Unreachable
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, Identity
 from areal_like.process.wait import NamedWait
-from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.flat_buckets import FlatWeights, flatten
@@ -180,7 +180,15 @@ def another(server: Server, index: int) -> Iterator[tuple[Server, subprocess.Pop
     """A second server of the same run."""
     directory = server.run.directory
     ours = {PROCESS: f"server/{index}", TOKEN: SECRET, ATTEMPT: "1", INCARNATION: "1", RUN_DIR: str(directory)}
-    words = [sys.executable, "-m", "areal_like.serving.embedded", "--run-dir", str(directory), "--index", str(index)]
+    words = [
+        sys.executable,
+        "-m",
+        "areal_like.serving.engines.embedded",
+        "--run-dir",
+        str(directory),
+        "--index",
+        str(index),
+    ]
     with (directory / f"server-{index}.log").open("wb") as log:
         process = subprocess.Popen(words, env=environment(directory, **ours), stdout=log, stderr=log)
     try:

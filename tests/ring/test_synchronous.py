@@ -18,8 +18,8 @@ from areal_like.process.identity import CallGuard
 from areal_like.rollout.audit import audit
 from areal_like.rollout.controller.routes import Routes
 from areal_like.serving.control_protocol import OPEN_PATHS
-from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.embedded.server import EmbeddedServer
+from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.engines.embedded.server import EmbeddedServer
 from tests.ring.start import SHORT, Ended, Running, run, running, warnings_in
 from tests.support.hostile_requests import routes_of, send_all
 from tests.support.tiny_models import tiny_qwen3

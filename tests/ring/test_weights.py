@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_like.models import model_folder
 from areal_like.process.run_memory import memory_folder
-from areal_like.serving.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.probe import Probe
 from tests.ring.server import MODEL, Server, flip_a_byte, serving

@@ -18,8 +18,8 @@ from areal_like.process.run import Run
 from areal_like.rollout.episodes import main as episodes
 from areal_like.rollout.groups import Result
 from areal_like.rollout.settings import rollout_settings
-from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
+from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.engines.embedded.core.tokenizer import LazyTokenizer
 from areal_like.serving.requests import GeneratedSample, parse_group
 from tests.support.rollout_world import World, facts, grpo
 from tests.support.tiny_models import VOCAB, tiny_qwen3

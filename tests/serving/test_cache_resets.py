@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from areal_like.serving.external.base import WeightUpdate
-from areal_like.serving.sglang.engine import SGLangEngine
-from areal_like.serving.vllm.engine import VLLMEngine
+from areal_like.serving.engines.base import WeightUpdate
+from areal_like.serving.engines.sglang.engine import SGLangEngine
+from areal_like.serving.engines.vllm.engine import VLLMEngine
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.index import read_index
 from tests.support.planning import loaded

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.serving.installations import find_installation
+from areal_like.serving.engines.external.installations import find_installation
 from tests.support.commands import REPOSITORY
 
 ORDINARY = {"xxhash": "4.1.0", "orjson": "3.13.0"}
@@ -34,7 +34,7 @@ class Checkout:
 
     def __init__(self, root: Path) -> None:
         self.root, self.engines = root, root / "engines"
-        self.lock = root / "areal_like" / "serving" / "vllm" / "cpu.lock"
+        self.lock = root / "areal_like" / "serving" / "engines" / "vllm" / "cpu.lock"
         self.lock.parent.mkdir(parents=True)
         (root / ".ci").mkdir()
         shutil.copy(REPOSITORY / ".ci" / "engine", root / ".ci" / "engine")

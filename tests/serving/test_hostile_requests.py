@@ -12,8 +12,8 @@ from areal_like.process.http import application
 from areal_like.process.identity import CallGuard
 from areal_like.process.request_checks import BodyLimits
 from areal_like.rollout.controller.routes import Routes
-from areal_like.serving.embedded import server as embedded_server
-from areal_like.serving.external import server as attendant_server
+from areal_like.serving import server as attendant_server
+from areal_like.serving.engines.embedded import server as embedded_server
 from tests.support import embedded_servers, external_server
 from tests.support.controller_world import World, make_run
 from tests.support.hostile_requests import COUNT, FULL, NONE, bad, routes_of, send_all, send_slowly

@@ -14,9 +14,9 @@ from areal_like.process.proof_connector import request_proof
 from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
 from areal_like.process.server_proof import NONCE_HEADER, PROOF_HEADER, PROOF_PATH
 from areal_like.process.wait import NamedWait
-from areal_like.serving.external.attach import detect
-from areal_like.serving.external.base import EngineGone
-from areal_like.serving.http_calls import EngineClient
+from areal_like.serving.engines.base import EngineGone
+from areal_like.serving.engines.external.attach import detect
+from areal_like.serving.engines.external.http_calls import EngineClient
 from areal_like.serving.token_guard import RequireToken
 from tests.support.embedded_servers import SECRET as KEY
 from tests.support.embedded_servers import running

@@ -8,8 +8,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 
-from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.embedded.weights.batched_lora import ServedAdapter
+from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.engines.embedded.weights.batched_lora import ServedAdapter
 from areal_like.weights.adapter import publish_adapter, read_peft_folder
 from areal_like.weights.probe import Probe
 

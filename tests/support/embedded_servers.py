@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from areal_like.process.http import HttpClient, serve
 from areal_like.process.identity import CallGuard, Identity
-from areal_like.serving.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.embedded.core.tokenizer import LazyTokenizer
-from areal_like.serving.embedded.server import EmbeddedServer
+from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.engines.embedded.core.tokenizer import LazyTokenizer
+from areal_like.serving.engines.embedded.server import EmbeddedServer
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.probe import Probe
 from tests.support.tiny_models import tiny_qwen3

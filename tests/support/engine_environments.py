@@ -12,7 +12,7 @@ ENGINES = ("embedded", "vllm", "sglang")
 def require_engine(engine: str) -> str:
     """The Python of its environment, as the launcher finds it. Where there is none the test is skipped, and fails in
     CI."""
-    from areal_like.serving.installations import find_installation
+    from areal_like.serving.engines.external.installations import find_installation
 
     if engine == "embedded":
         return sys.executable

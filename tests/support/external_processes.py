@@ -51,7 +51,15 @@ class ExternalServerProcess:
     def __init__(self, directory: Path, words: list[str], **more: str) -> None:
         self.directory = directory
         self.output = (directory / "output").open("w+b")
-        command = [sys.executable, "-m", "areal_like.serving.external", "--run-dir", str(directory), "--index", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "areal_like.serving.engines.external",
+            "--run-dir",
+            str(directory),
+            "--index",
+            "0",
+        ]
         self.process = subprocess.Popen(
             [*command, *words], env=environment(directory, **more), stdout=self.output, stderr=subprocess.STDOUT
         )

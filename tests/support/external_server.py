@@ -18,7 +18,7 @@ from areal_like.process.errors import Failure
 from areal_like.process.http import HttpClient, serve
 from areal_like.process.identity import CallGuard, Identity
 from areal_like.process.run import Run
-from areal_like.serving.external.base import (
+from areal_like.serving.engines.base import (
     EngineGone,
     EngineInfo,
     GenerateOutput,
@@ -26,8 +26,8 @@ from areal_like.serving.external.base import (
     Verification,
     WeightUpdate,
 )
-from areal_like.serving.external.public_proxy import PublicProxy
-from areal_like.serving.external.server import ExternalEngineServer, ServerParts, build_parts
+from areal_like.serving.public_proxy import PublicProxy
+from areal_like.serving.server import ExternalEngineServer, ServerParts, build_parts
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.disk import load_version, publish_weights
 from areal_like.weights.fingerprint import tensor_hash

@@ -9,7 +9,7 @@ from typing import Any
 from areal_like.config.allocation import Machine
 from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
-from areal_like.serving.installations import Installation
+from areal_like.serving.engines.external.installations import Installation
 from launcher.plan.build import build_plan
 from launcher.plan.host import Gpu, HostInfo
 from launcher.plan.plan import Plan, Process

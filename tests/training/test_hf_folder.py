@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder as shipped
 from areal_like.process.run import Run
-from areal_like.serving.embedded.weights.double_buffer import DoubleBuffer
+from areal_like.serving.engines.embedded.weights.double_buffer import DoubleBuffer
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
 from areal_like.training.engine import TrainEngine
 from areal_like.training.hf_folder import write_hf_folder

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from areal_like.models import model_folder
-from areal_like.serving.installations import COMPLETE, Installation, find_installation
-from areal_like.serving.sglang.command import RESERVED_TOKENS
+from areal_like.serving.engines.external.installations import COMPLETE, Installation, find_installation
+from areal_like.serving.engines.sglang.command import RESERVED_TOKENS
 from launcher.plan.build import build_plan
 from launcher.plan.render import render
 from tests.support.planning import find_engine, loaded, machine_with, of_role, plan_of
@@ -105,7 +105,7 @@ def test_a_model_is_served_as_a_folder_with_the_context_that_it_has(tmp_path):
         plan = plan_of("grpo", f"rollout={engine}", *words)
         assert (plan.cannot_start, plan.needs) == ((), ())
         command = of_role(plan, "server")[0].command
-        assert command[1:3] == ("-m", "areal_like.serving.external")
+        assert command[1:3] == ("-m", "areal_like.serving.engines.external")
         expected = 64 + (RESERVED_TOKENS if engine == "sglang" else 0)
         assert command[command.index(flag) + 1] == str(expected)
         assert any(word.endswith("/tiny_addition") and Path(word, "config.json").is_file() for word in command)
@@ -175,8 +175,8 @@ def test_an_unsupported_update_mode_is_refused_for_attached_servers(server_type,
 
 
 def test_update_mode_keep_is_refused_for_the_engine_that_cannot_keep():
-    from areal_like.serving.sglang.engine import SGLangEngine
-    from areal_like.serving.vllm.engine import VLLMEngine
+    from areal_like.serving.engines.sglang.engine import SGLangEngine
+    from areal_like.serving.engines.vllm.engine import VLLMEngine
 
     assert VLLMEngine.can_keep and not SGLangEngine.can_keep
 

@@ -14,7 +14,7 @@ from areal_like.config.loaded import build_config
 from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder
 from areal_like.process.checkpoint_files import RESUME, write_manifest
-from areal_like.serving.embedded.core import load_model as embedded
+from areal_like.serving.engines.embedded.core import load_model as embedded
 from areal_like.training.checkpoint import CheckpointManager, _remove
 from launcher.commands import chat
 from launcher.plan.build import build_plan

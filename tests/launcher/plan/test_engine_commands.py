@@ -69,7 +69,7 @@ def test_each_engine_is_started_by_its_own_python():
     assert server_of("rollout=sglang").command[:3] == (
         "/engines/sglang/bin/python",
         "-m",
-        "areal_like.serving.sglang.launch",
+        "areal_like.serving.engines.sglang.plugin.launch",
     )
     assert server_of("rollout=vllm", "vllm.python=/v/bin/python").command[0] == "/v/bin/python"
     assert server_of("rollout=sglang", "sglang.python=/s/bin/python").command[0] == "/s/bin/python"
@@ -122,7 +122,9 @@ def test_vllm_gets_the_flags_that_training_needs():
 
 @pytest.mark.parametrize("mode", ["nccl", "disk"])
 def test_weights_reach_vllm_through_its_workers(mode):
-    assert vllm(f"actor.weight_update_mode={mode}")["worker-extension-cls"].startswith("areal_like.serving.vllm.")
+    assert vllm(f"actor.weight_update_mode={mode}")["worker-extension-cls"].startswith(
+        "areal_like.serving.engines.vllm."
+    )
 
 
 def test_adapters_are_served_at_a_rank_that_vllm_supports():

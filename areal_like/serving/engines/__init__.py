@@ -1,0 +1,1 @@
+"""Inference engines: what all have in common, and a folder for each."""

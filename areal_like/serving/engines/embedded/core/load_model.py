@@ -1,0 +1,70 @@
+"""Loads the model that the section `embedded` names, and makes the engine for it."""
+
+import logging
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from areal_like.config.sections.engines.embedded import EmbeddedConfig
+from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
+from areal_like.serving.engines.embedded.core.tokenizer import LazyTokenizer
+
+MEMORY_SHARE = 0.5
+"""Of the memory that is free once the model is loaded: the most that the KV cache takes."""
+
+log = logging.getLogger(__name__)
+
+
+def load_engine(config: EmbeddedConfig, folder: Path, trust_remote_code: bool = False) -> LLMEngine:
+    """`folder` holds the model of `config.model_path`."""
+    if isinstance(config.threads, int):
+        torch.set_num_threads(config.threads)
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("embedded.device: torch finds no GPU here for cuda; set embedded.device=cpu")
+    device = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    model = load_model(folder, config.dtype, device, trust_remote_code)
+    tokens = config.kv_cache_tokens if isinstance(config.kv_cache_tokens, int) else None
+    if tokens is None:
+        tokens = int(MEMORY_SHARE * free_memory(model.device)) // bytes_per_token(model)
+        log.info("embedded.kv_cache_tokens: %d, which fit into half of the free memory", tokens)
+    engine = LLMEngine(model, config.max_running_requests, config.context_length, tokens, LazyTokenizer(folder))
+    engine.logprobs([0, 0])  # an unsupported model fails now, and the first request finds the model warm
+    return engine
+
+
+def load_model(folder: Path, dtype: str, device: str, trust_remote_code: bool = False) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    text = config.get_text_config()
+    kinds = set(getattr(text, "layer_types", None) or ["full_attention"]) - {"full_attention"}
+    window = getattr(text, "sliding_window", None) if not getattr(text, "layer_types", None) else None
+    if kinds or window:
+        raise ValueError(
+            f"embedded.model_path: {folder} has layers of kind {', '.join(sorted(kinds)) or 'sliding_attention'}, "
+            "and the embedded engine has full attention only; take another rollout.backend"
+        )
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=dtype, trust_remote_code=trust_remote_code
+    )
+    assert isinstance(model, PreTrainedModel)
+    torch.nn.Module.to(model.requires_grad_(False), device)
+    return model
+
+
+def bytes_per_token(model: PreTrainedModel) -> int:
+    """Bytes of keys and values."""
+    text = model.config.get_text_config()
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * text.num_hidden_layers * text.num_key_value_heads * size * model.dtype.itemsize)
+
+
+def free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, amount = line.partition(":")
+        if name == "MemAvailable":
+            return int(amount.split()[0]) * 1024
+    raise OSError("/proc/meminfo lacks the available memory; set embedded.kv_cache_tokens")

@@ -1,0 +1,104 @@
+"""Sampler: the next token of each row of a batch, and its random noise. R rows, V tokens of vocabulary."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from areal_like.serving.engines.embedded.core.logit_processors import SamplingTensors, process_logits
+from areal_like.serving.engines.embedded.core.running_batch import NO_TOKEN, RunningBatch, record_top_logprobs
+
+MAX_LOGITS_AT_ONCE = 1 << 25
+"""Logits turned into a distribution at once: their cumulative sums are in float64, eight bytes each."""
+NO_DISTRIBUTION = "sampling: this request's penalties and temperature leave no distribution to sample from; change them"
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+ONE = np.uint64(1)
+
+ToDevice = Callable[[NDArray[Any]], torch.Tensor]
+
+
+def next_tokens(
+    batch: RunningBatch, rows: NDArray[np.int64], logits_RV: torch.Tensor, to_device: ToDevice
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
+    """Tokens, their log-probabilities, and which of these are not finite because of the request's own parameters: the
+    model's logits were. The logits of rows with a temperature only are not changed."""
+    noise = uniform_noise(batch.seed[rows], batch.sample[rows], batch.generated[rows].astype(np.uint64))
+    are_finite = np.zeros(len(rows), np.bool_)
+    if batch.is_processed[rows].any():
+        are_finite = (logits_RV.amax(1).isfinite() & logits_RV.amin(1).isfinite()).cpu().numpy()
+        logits_RV = process_logits(logits_RV, _sampling_tensors(batch, rows, to_device))
+    temperature_R = to_device(batch.temperature[rows])
+    tokens, logprobs = sample_tokens(logits_RV, temperature_R, to_device(batch.greedy[rows]), to_device(noise))
+    record_top_logprobs(logits_RV, temperature_R, batch.trackers_of(rows))
+    of_tokens = logprobs.cpu().numpy()
+    return tokens.cpu().numpy(), of_tokens, are_finite & ~np.isfinite(of_tokens)
+
+
+def sample_tokens(
+    logits_RV: torch.Tensor, temperature_R: torch.Tensor, greedy_R: torch.Tensor, uniform_R: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A token for each row, and its log-probability under the distribution it was sampled from. Greedy rows take the
+    most likely token; their temperature should be 1, so that the log-probability is the model's."""
+    num = max(1, MAX_LOGITS_AT_ONCE // logits_RV.shape[1])
+    parts = [
+        _sample_part(
+            logits_RV[at : at + num], temperature_R[at : at + num], greedy_R[at : at + num], uniform_R[at : at + num]
+        )
+        for at in range(0, len(logits_RV), num)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([tokens for tokens, _ in parts]), torch.cat([logprobs for _, logprobs in parts])
+
+
+def uniform_noise(
+    seeds: NDArray[np.uint64], samples: NDArray[np.uint64], positions: NDArray[np.uint64]
+) -> NDArray[np.float64]:
+    """One number between 0 and 1 (exclusive) for each row, by two rounds of splitmix64 over seed of the request, number
+    of the sample and position alone: rows, batches and preemptions do not change it."""
+    with np.errstate(over="ignore"):
+        state = _splitmix64(seeds + GOLDEN * (samples + ONE))
+        state = _splitmix64(state + GOLDEN * (positions + ONE))
+    return ((state >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _sample_part(
+    logits_RV: torch.Tensor, temperature_R: torch.Tensor, greedy_R: torch.Tensor, uniform_R: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    logprobs_RV = torch.log_softmax(logits_RV.float() / temperature_R[:, None], dim=-1)
+    sums_RV = logprobs_RV.double().exp_().cumsum_(dim=-1)
+    # The first token whose sum exceeds the threshold: a token of probability 0 adds nothing, so it is never taken.
+    threshold_R1 = (uniform_R * sums_RV[:, -1])[:, None]
+    sampled_R = torch.searchsorted(sums_RV, threshold_R1, right=True)[:, 0].clamp_(max=logits_RV.shape[1] - 1)
+    tokens_R = torch.where(greedy_R, logprobs_RV.argmax(dim=-1), sampled_R)
+    return tokens_R, logprobs_RV.gather(1, tokens_R[:, None])[:, 0]
+
+
+def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    state = (state ^ (state >> np.uint64(30))) * FIRST
+    state = (state ^ (state >> np.uint64(27))) * SECOND
+    return state ^ (state >> np.uint64(31))
+
+
+def _sampling_tensors(batch: RunningBatch, rows: NDArray[np.int64], to_device: ToDevice) -> SamplingTensors:
+    places = np.flatnonzero(batch.is_processed[rows])
+    processed = rows[places]
+    sampling, length = batch.sampling[processed], batch.generated[processed]
+    forbidden = np.where(batch.must_continue(processed)[:, None], batch.stop_tokens[processed], NO_TOKEN)
+    return SamplingTensors(
+        places_P=to_device(places),
+        temperature_P=to_device(batch.temperature[processed]),
+        top_k_P=to_device(sampling["top_k"].copy()),
+        top_p_P=to_device(sampling["top_p"].copy()),
+        min_p_P=to_device(sampling["min_p"].copy()),
+        frequency_P=to_device(sampling["frequency"].copy()),
+        repetition_P=to_device(sampling["repetition"].copy()),
+        prompt_PS=to_device(batch.prompt_tokens[processed]),
+        answer_PA=to_device(batch.token_ids[processed, : max(1, int(length.max()))]),
+        length_P=to_device(length),
+        forbidden_PB=to_device(forbidden),
+    )

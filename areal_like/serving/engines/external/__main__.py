@@ -1,0 +1,35 @@
+"""A server process in front of an external engine:
+
+`python -m areal_like.serving.engines.external --run-dir DIR --index I -- ENGINE COMMAND...`, or, for a running engine,
+`--attach HOST:PORT [--kind vllm|sglang|embedded]` in place of the command.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from areal_like.process.entrypoint import run_process
+from areal_like.process.identity import Identity
+from areal_like.process.run import Run
+
+
+def run_server(arguments: Sequence[str]) -> int:
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    own, command = arguments[:at], arguments[at + 1 :]
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--attach", help="address of a running engine")
+    parser.add_argument("--kind", choices=("vllm", "sglang", "embedded"), help="its kind; detected if not given")
+    options, others = parser.parse_known_args(own)
+    if bool(options.attach) == bool(command):
+        parser.error("give either --attach, or -- and the command of an engine")
+
+    def main(run: Run, me: Identity) -> None:
+        from areal_like.serving.main import ServerProcess
+
+        ServerProcess(run, me, options.attach, options.kind, command).run()
+
+    return run_process(main, others)
+
+
+if __name__ == "__main__":
+    sys.exit(run_server(sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""Attaches to a running engine: detects its kind, checks its identity, watches it, and leaves it running at the end."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+import orjson
+
+from areal_like.models import model_folder
+from areal_like.process.errors import Failure
+from areal_like.process.proof_connector import ProofConnector, request_proof
+from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
+from areal_like.process.run import Run
+from areal_like.process.wait import NamedWait
+from areal_like.serving.engines.base import EngineGone, InferenceEngine
+from areal_like.serving.engines.external.start import RunningEngine, until_ready
+from areal_like.serving.engines.registry import connect
+from areal_like.serving.pauser import Pauser
+
+EMBEDDED, VLLM, SGLANG = "embedded", "vllm", "sglang"
+CALL_TIMEOUT_S = 5.0
+POLL_S, DETECT_POLL_S = 1.0, 0.5
+UNPROVEN_SERVER = (
+    "{address} answers like one of our servers but does not prove that it is one, so the key was not sent; start it "
+    "with this version (python -m launcher serve), or remove the address"
+)
+MAX_MISSED_ANSWERS = 3
+"""Consecutive failures after which the engine counts as gone."""
+CLEANUP_S = 10.0
+RUN_ADAPTER = re.compile(r"v\d+(-[0-9a-f]+)?")
+"""Names of adapters that runs load."""
+
+
+class AttachedEngine:
+    """Use it with `async with`; the engine keeps running at the end."""
+
+    def __init__(
+        self, run: Run, kind: str, address: str, secret: str, waiting: NamedWait, proofs: ProofVerifier | None
+    ) -> None:
+        folder = model_folder(run.config.actor.path, run.cwd)
+        self._kind, self._address, self._waiting, self._proofs = kind, address, waiting, proofs
+        self._engine = connect(kind, address, secret, run, folder, proofs)
+        self._engine_exit: asyncio.Task[Failure] | None = None
+
+    async def __aenter__(self) -> "AttachedEngine":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._engine_exit is not None:
+            self._engine_exit.cancel()
+        await self._engine.close()
+
+    async def start(self) -> RunningEngine:
+        await remove_leftovers(self._engine)
+        info = await until_ready(self._engine, self._address, self._proofs, self._waiting)
+        self._engine_exit = asyncio.create_task(watch_engine(self._engine, f"{self._kind} at {self._address}"))
+        return RunningEngine(self._engine, info, self._address, self._engine_exit, self._proofs)
+
+
+async def prove_attached(address: str, secret: str, key_variable: str, waiting: NamedWait) -> ProofVerifier | None:
+    """Called before the key is sent: one of our servers must prove that it knows the key. None for other servers, which
+    cannot prove it; the user who gives their address trusts them."""
+    while True:
+        try:
+            response = await request_proof(address)
+            break
+        except ProofFailed as fault:
+            raise Failure(f"rollout.server_addresses: {fault}") from fault
+        except (OSError, TimeoutError):
+            waiting.check()
+        await asyncio.sleep(POLL_S)
+    if not response.is_ours:
+        return None
+    proofs = ProofVerifier(secret, response.start_id)
+    try:
+        proofs.check(response)
+    except ProofFailed as fault:
+        held = "another key" if secret else "none"
+        raise Failure(
+            f"rollout.api_key_var: the server at {address} does not prove that it knows the key of this run. Either it "
+            f"has a key and {key_variable} holds {held}, or it is another server, or it listens on another address or "
+            "port than the connection was made to (a tunnel must keep both). Put the key of the serving run in "
+            f"{key_variable}; nothing was sent"
+        ) from fault
+    return proofs
+
+
+async def remove_leftovers(engine: InferenceEngine) -> None:
+    """Removes what a killed run has left in the engine: a pause, and adapters."""
+    with contextlib.suppress(EngineGone, ValueError, TimeoutError):  # `until_ready` reports the fault
+        async with asyncio.timeout(CLEANUP_S):
+            if engine.can_keep:
+                await engine.resume()
+            for name in await engine.loaded_adapters():
+                if RUN_ADAPTER.fullmatch(name):
+                    await engine.unload_adapter(name)
+
+
+async def release_pauses(pauser: Pauser, owners: Sequence[str]) -> None:
+    """Resumes what was paused for the run, if the engine still answers."""
+    with contextlib.suppress(EngineGone, ValueError, TimeoutError):
+        async with asyncio.timeout(CLEANUP_S):
+            for owner in owners:
+                await pauser.resume(owner)
+
+
+async def watch_engine(engine: InferenceEngine, what: str) -> Failure:
+    missed = 0
+    while missed < MAX_MISSED_ANSWERS:
+        await asyncio.sleep(POLL_S)
+        try:
+            await engine.statistics()
+        except EngineGone as fault:
+            missed += 1
+            reason = str(fault)
+        else:
+            missed = 0
+    return Failure(f"{what} (rollout.server_addresses) no longer answers: {reason}")
+
+
+def parse_address(text: str) -> str:
+    """The host:port of an address as users write it."""
+    address = text.removeprefix("http://").partition("/")[0]
+    if text.startswith("https://"):
+        raise Failure(f"rollout.server_addresses: {text}: https is not supported; give host:port of an http server")
+    if not address.rpartition(":")[2].isdigit():
+        raise Failure(f"rollout.server_addresses: {text}: give host:port")
+    return address
+
+
+async def detect(address: str, secret: str, proofs: ProofVerifier | None, waiting: NamedWait) -> str:
+    """The kind of the server at `address`; waits until it answers. With `proofs` nothing is sent before it has proved
+    its identity."""
+    key = {"Authorization": f"Bearer {secret}"} if secret else {}
+    limit = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+    async with aiohttp.ClientSession(connector=ProofConnector(proofs), timeout=limit) as session:
+        while True:
+            try:
+                return await _kind(session, f"http://{address}", key)
+            except (aiohttp.ClientConnectionError, TimeoutError):
+                waiting.check()
+            await asyncio.sleep(DETECT_POLL_S)
+
+
+async def _kind(session: aiohttp.ClientSession, url: str, key: dict[str, str]) -> str:
+    health = await _get(session, f"{url}/health", {})
+    if isinstance(health, dict) and {"run_id", "version"} <= health.keys():
+        return EMBEDDED  # or a server of ours in front of an external engine: both have the same routes
+    models = await _get(session, f"{url}/v1/models", key)
+    if isinstance(models, dict):
+        owners = {model.get("owned_by") for model in models.get("data", []) if isinstance(model, dict)}
+        if VLLM in owners:
+            return VLLM
+    for path in ("server_info", "get_server_info"):
+        if isinstance(await _get(session, f"{url}/{path}", key), dict):
+            return SGLANG
+    raise Failure(
+        f"rollout.server_addresses: the server at {url} is not recognized as one of ours, vLLM or SGLang; set "
+        "rollout.server_type, and put its key in the environment variable that rollout.api_key_var names"
+    )
+
+
+async def _get(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> Any:
+    """The JSON response; None for anything else."""
+    async with session.get(url, headers=headers) as response:
+        content = await response.read()
+    try:
+        return orjson.loads(content) if response.status == 200 else None
+    except orjson.JSONDecodeError:
+        return None

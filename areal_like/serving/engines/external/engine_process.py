@@ -1,0 +1,116 @@
+"""The process of an engine: start, output, and the end of all processes that it started."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import areal_like
+from areal_like.process.errors import Failure
+from areal_like.process.process_tree import become_subreaper, kill_descendants, reap_orphans
+from areal_like.process.shared_segments import SegmentRecorder
+from areal_like.process.spawn import spawn
+from areal_like.serving.engines.external.engine_log import decode_line, find_error, reports_port_in_use
+
+POLL_S = 0.05
+TERMINATE_S = 2.0
+"""Less than the launcher's own timeout for this process."""
+OUTPUT_END_S = 0.3
+EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
+"""Signals for which the engine's last output is not the reason."""
+KEPT_LINES, TAIL_LINES = 2000, 100
+IMPORT_FOLDER = "engine-imports"
+
+
+class EngineProcess:
+    """One start of the engine. Its output is copied to this process's output, the log of the server. One at a time: all
+    descendants of this process belong to the engine."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str], cwd: Path, record: Path) -> None:
+        """`record`: file that lists what the engine creates in shared memory."""
+        become_subreaper()  # orphans of the engine become children of this process
+        self._segments = SegmentRecorder(record)
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        try:
+            self._popen = spawn(
+                list(command),
+                {**os.environ, **variables},
+                cwd=cwd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                dies_with_parent=True,
+            )
+        except OSError as fault:
+            raise Failure(f"{command[0]} cannot be started: {fault.strerror or fault}") from fault
+        self._reader = threading.Thread(target=self._read_output, name="engine output", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    async def ended(self) -> int:
+        """Waits for the end; returns the exit code, negative for a signal."""
+        while (code := self._popen.poll()) is None:
+            reap_orphans({self.pid})
+            await asyncio.sleep(POLL_S)
+        await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
+        return code
+
+    def failure_text(self, code: int) -> str:
+        """How it ended, with the error from its output."""
+        if code >= 0:
+            return f"ended with exit code {code}: {find_error(list(self.lines))}"
+        how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        if -code in EXTERNAL_SIGNALS:
+            return f"{how}, by another process or because the machine has run out of memory"
+        return f"{how}; its last output: {find_error(list(self.lines)[-TAIL_LINES:])}"
+
+    @property
+    def port_was_taken(self) -> bool:
+        return reports_port_in_use(list(self.lines)[-TAIL_LINES:])
+
+    async def end(self) -> None:
+        """Sends SIGTERM, later kills it and all its descendants, and removes its shared memory."""
+        await asyncio.to_thread(self._segments.poll)
+        if self._popen.poll() is None:
+            self._popen.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + TERMINATE_S
+            while self._popen.poll() is None and time.monotonic() < deadline:
+                await asyncio.sleep(POLL_S)
+        self._segments.close()
+        stuck = await asyncio.to_thread(kill_descendants)
+        await asyncio.to_thread(self._segments.remove)
+        if stuck:
+            print(f"processes that could not be killed: {stuck}", file=sys.stderr, flush=True)
+        await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
+
+    def _read_output(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as output:
+            for line in output:
+                self.lines.append(decode_line(line))
+                try:
+                    sys.stdout.buffer.write(line)
+                    sys.stdout.buffer.flush()
+                except OSError:
+                    continue  # the log has no reader any more; the engine must not block on its output
+
+
+def import_folder(run_dir: Path) -> Path:
+    """A folder for the engine's PYTHONPATH with our package alone: the libraries beside it have other versions than the
+    engine's."""
+    folder = run_dir / IMPORT_FOLDER
+    folder.mkdir(exist_ok=True)
+    package, link = Path(areal_like.__file__).resolve().parent, folder / areal_like.__name__
+    if not link.is_symlink() or link.resolve() != package:
+        temporary = folder / f".{os.getpid()}"
+        temporary.symlink_to(package)
+        temporary.replace(link)
+    return folder

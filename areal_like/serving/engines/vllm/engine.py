@@ -1,0 +1,209 @@
+"""The vLLM engine of a run, driven by vLLM's routes (0.32)."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from areal_like.process.proof_handshake import ProofVerifier
+from areal_like.serving.engines.base import (
+    EngineGone,
+    EngineInfo,
+    GenerateOutput,
+    GenerateRequest,
+    IncompatibleEngine,
+    NotReady,
+    Verification,
+    WeightUpdate,
+)
+from areal_like.serving.engines.external.http_calls import EngineClient, RefusedCall
+from areal_like.serving.engines.external.installations import unsupported_version
+from areal_like.serving.engines.external.model_files import eos_token_ids, vocab_size
+from areal_like.serving.engines.vllm.requests import is_greedy, logprob_of, parse_output, prompt_logprobs, request_body
+from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.index import dump_index
+
+GENERATE = "/inference/v1/generate"
+REQUEST_PREFIX = "generate-tokens-"
+"""vLLM's prefix of request ids on that route; `/abort_requests` needs it."""
+MIN_POLL_S, MAX_POLL_S = 0.002, 0.05
+GAUGES = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
+COUNTERS = {
+    "prompt_tokens": "vllm:prompt_tokens_total",
+    "generated_tokens": "vllm:generation_tokens_total",
+    "preemptions": "vllm:num_preemptions_total",
+}
+START_HINT = (
+    "start it with VLLM_SERVER_DEV_MODE=1, --enable-scale-out, --logprobs-mode processed_logprobs and "
+    "--worker-extension-cls areal_like.serving.engines.vllm.plugin.worker.WorkerExtension"
+)
+
+
+class VLLMEngine:
+    can_keep = True
+
+    def __init__(
+        self, address: str, secret: str, config: Any, model_folder: Path, proofs: ProofVerifier | None = None
+    ) -> None:
+        self._calls = EngineClient("vLLM", address, secret, proofs)
+        self._folder = model_folder
+        self._info: EngineInfo | None = None
+        self._has_version = False
+        """Whether vLLM was given the version of its weights."""
+
+    async def ready(self) -> EngineInfo:
+        try:
+            self._info = await self._read_info()
+            await self._check_extension()
+            await self.generate(
+                GenerateRequest("ready", [min(5, self._info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
+            )
+        except RefusedCall as refusal:
+            if refusal.status == 401:
+                raise IncompatibleEngine("the server is not of this run: it requires another token") from refusal
+            raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
+        except EngineGone as fault:
+            raise NotReady(str(fault)) from fault
+        return self._info
+
+    async def _check_extension(self) -> None:
+        try:
+            await self._workers("areal_discard")
+        except EngineGone as fault:
+            raise IncompatibleEngine(f"it cannot take new weights ({fault}); {START_HINT}") from fault
+
+    async def _read_info(self) -> EngineInfo:
+        version = str((await self._calls.get("/version"))["version"])
+        if (reason := unsupported_version("vllm", version)) is not None:
+            raise IncompatibleEngine(f"vllm.python: {reason}")
+        cards = (await self._calls.get("/v1/models"))["data"]
+        card = next(card for card in cards if card.get("parent") is None)
+        return EngineInfo(
+            engine="vllm",
+            version=version,
+            model=card["root"],
+            context_length=card["max_model_len"],
+            vocab_size=vocab_size(self._folder),
+            eos_token_ids=eos_token_ids(self._folder),
+            processes=int((await self._calls.get("/get_world_size?include_dp=false"))["world_size"]),
+        )
+
+    async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
+        if self._info is None:
+            self._info = await self._read_info()
+        has_version, is_adapter = self._has_version, request.adapter is not None
+        response = await self._calls.post(GENERATE, request_body(request, self._info))
+        outputs = {choice["index"]: parse_output(choice, is_adapter, has_version) for choice in response["choices"]}
+        if is_greedy(request):
+            return [outputs[0]] * request.n
+        return [outputs.get(index, GenerateOutput([], [], "abort", [])) for index in range(request.n)]
+
+    async def abort(self, ids: Sequence[str] | None) -> None:
+        body = {} if ids is None else {"request_ids": [REQUEST_PREFIX + id for id in ids]}
+        if body or ids is None:
+            await self._calls.post("/abort_requests", body)
+
+    async def pause(self) -> None:
+        await self._calls.post("/pause?mode=keep")
+
+    async def resume(self) -> None:
+        await self._calls.post("/resume")
+
+    async def stage(self, update: WeightUpdate) -> None:
+        message = {
+            "index": dump_index(update.index),
+            "folder": None if update.folder is None else str(update.folder),
+            "meeting": None if update.rendezvous is None else update.rendezvous._asdict(),
+        }
+        await self._workers("areal_stage", json.dumps(message))
+        await self._results("areal_staged")
+
+    async def commit(self, update: WeightUpdate) -> None:
+        """The key-value cache of frozen requests is of the old weights: it is dropped, and vLLM computes it again after
+        the pause."""
+        for result in await self._workers("areal_commit", str(update.version)):
+            _check(result)
+        await self._calls.post("/update_weight_version", {"new_version": str(update.version)})
+        self._has_version = True
+        done = await self._calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true")
+        if not done["success"]:
+            raise EngineGone("vLLM did not drop its cache of the old weights")
+
+    async def discard(self) -> None:
+        await self._workers("areal_discard")
+
+    async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
+        await self._workers("areal_read_back", json.dumps([list(info) for info in infos]))
+        check = Verification()
+        for result in await self._results("areal_seen"):
+            check.hashes |= result["hashes"]
+            check.wrong |= result["wrong"]
+        check.uncovered = [info.name for info in infos if info.name not in check.hashes]
+        return check
+
+    async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:
+        if adapter is not None:
+            places = range(1, len(token_ids))
+            return await asyncio.gather(*(self._next_logprob(token_ids[:at], token_ids[at], adapter) for at in places))
+        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+        response = await self._calls.post(GENERATE, {"token_ids": list(token_ids), "sampling_params": sampling})
+        return prompt_logprobs(response["prompt_logprobs"], list(token_ids))
+
+    async def _next_logprob(self, prompt: Sequence[int], token: int, adapter: str) -> float:
+        """With an adapter each is requested as that of the first token of an answer: for those of a prompt vLLM applies
+        the adapter's head to rows of other requests, and crashes on a CPU."""
+        sampling: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "detokenize": False}
+        sampling |= {"logprobs": 2, "logprob_token_ids": [token, token]}  # the sampled one counts as one of the two
+        body = {"token_ids": list(prompt), "sampling_params": sampling, "model": adapter}
+        return logprob_of(token, await self._calls.post(GENERATE, body))
+
+    async def loaded_adapters(self) -> list[str]:
+        cards = (await self._calls.get("/v1/models"))["data"]
+        return [card["id"] for card in cards if card.get("parent") is not None]
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        await self._calls.read("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    async def unload_adapter(self, name: str) -> None:
+        await self._calls.read("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def statistics(self) -> dict[str, Any]:
+        text = (await self._calls.read("GET", "/metrics")).decode()
+        return {key: sum(_values(text, name)) for key, name in (GAUGES | COUNTERS).items()}
+
+    async def close(self) -> None:
+        await self._calls.close()
+
+    async def _workers(self, method: str, *arguments: str) -> list[dict[str, Any]]:
+        """Calls a method of our extension in every worker."""
+        response = await self._calls.post("/collective_rpc", {"method": method, "args": arguments})
+        results: list[dict[str, Any]] = response["results"]
+        return results
+
+    async def _results(self, method: str) -> list[dict[str, Any]]:
+        """Polls until the work started before is done in all workers."""
+        pause_s = MIN_POLL_S
+        while True:
+            results = await self._workers(method)
+            if not any(result.get("busy") for result in results):
+                for result in results:
+                    _check(result)
+                return results
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_POLL_S)
+
+
+def _check(result: dict[str, Any]) -> None:
+    if "refused" in result:
+        raise BadWeights(result["refused"])
+    if "group_broken" in result:
+        raise GroupBroken(result["group_broken"])
+    if "failed" in result:
+        raise EngineGone(f"a worker of vLLM failed: {result['failed']}")
+
+
+def _values(text: str, name: str) -> list[int]:
+    return [int(float(value)) for value in re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text, re.MULTILINE)]

@@ -1,0 +1,1 @@
+"""Runs in vLLM's own environment, in its workers."""

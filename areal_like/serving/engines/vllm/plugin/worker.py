@@ -1,0 +1,180 @@
+"""Loads new weights in vLLM's workers: vLLM mixes the class into them (`--worker-extension-cls`), and `/collective_rpc`
+calls its methods, with JSON arguments and results. Runs in vLLM's environment."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from torch import Tensor, nn
+
+from areal_like.serving.engines.vllm.plugin.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
+from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.disk import load_version
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.fingerprint import tensor_hash
+from areal_like.weights.index import parse_index
+from areal_like.weights.receive import receive_tensors
+from areal_like.weights.rendezvous import Rendezvous
+
+if torch.cpu._is_amx_tile_supported():  # a process must request AMX tiles before vLLM's kernels use them
+    torch.cpu._init_amx()
+
+SLICE_S = 0.005
+"""Time per call during which generation waits for tensors that are read back."""
+REFUSED, GROUP_BROKEN, FAILED = "refused", "group_broken", "failed"
+
+
+class BackgroundJob:
+    """Work in a thread, during generation."""
+
+    def __init__(self) -> None:
+        self.result: dict[str, Any] = {"busy": True}
+
+    def start(self, work: Callable[[], dict[str, Any]]) -> None:
+        threading.Thread(target=self._run, args=(work,), daemon=True).start()
+
+    def _run(self, work: Callable[[], dict[str, Any]]) -> None:
+        try:
+            self.result = work()
+        except BadWeights as bad:
+            self.result = {REFUSED: str(bad)}
+        except GroupBroken as broken:
+            self.result = {GROUP_BROKEN: str(broken)}
+        except Exception as error:  # `_results` reports it
+            self.result = {FAILED: f"{type(error).__name__}: {error}"}
+
+
+class WorkerState:
+    """What a worker holds beside the live weights: staged ones, and the newest until they are read back."""
+
+    def __init__(self) -> None:
+        self.staging: BackgroundJob | None = None
+        self.comparison: WeightComparison | None = None
+        self.staged: tuple[int, dict[str, Tensor]] | None = None
+        self.newest: dict[str, Tensor] = {}
+        self.signed_zeros: dict[str, str] = {}
+        """Served tensors with a -0, which cannot be read back exactly, and their hashes."""
+        self.turn = 0
+
+
+class WeightComparison:
+    """Compares the served weights with the published ones: readable tensors in a thread, packed ones in slices."""
+
+    def __init__(self, state: WorkerState, model: nn.Module, published: list[TensorInfo]) -> None:
+        self._state = state
+        self._infos = {info.name: info for info in published}
+        self._hashes: dict[str, str] = {}
+        self._wrong: dict[str, str] = {}
+        shapes = {info.name: info.shape for info in published}
+        self._packed = packed_tensors(model, shapes, state.turn)
+        self._plain = BackgroundJob()
+        self._plain.start(lambda: self._compare_all(plain_tensors(model, shapes)))
+
+    def step(self) -> dict[str, Any]:
+        """Compares for SLICE_S, in the worker's own thread and between two steps."""
+        ends = time.monotonic() + SLICE_S
+        for name, served in self._packed:
+            self._compare(name, served)
+            self._state.turn += 1
+            if time.monotonic() > ends:
+                return {"busy": True}
+        result = self._plain.result
+        if result:
+            return result
+        self._state.newest = {}
+        return {"hashes": self._hashes, "wrong": self._wrong}
+
+    def _compare_all(self, tensors: Iterator[tuple[str, ServedTensor]]) -> dict[str, Any]:
+        for name, served in tensors:
+            self._compare(name, served)
+        return {}
+
+    def _compare(self, name: str, served: ServedTensor) -> None:
+        state, published, actual = self._state, self._infos[name].hash, tensor_hash(served.tensor)
+        if actual != published and served.signs_lost:
+            newest = state.newest.get(name)
+            if newest is not None and tensor_hash(newest) == published and torch.equal(newest, served.tensor):
+                state.signed_zeros[name] = published
+            if state.signed_zeros.get(name) == published:
+                return
+        self._hashes[name] = actual
+        if actual != published:
+            self._wrong[name] = f"the served tensor (hash {actual}) is not the published one ({published})"
+
+
+class WorkerExtension:
+    """Names begin with `areal_`, as the class becomes part of vLLM's worker."""
+
+    areal_state: WorkerState | None = None
+
+    def areal_stage(self, message: str) -> dict[str, Any]:
+        """Starts to load weights beside the live ones: from a folder, or sent by the trainer."""
+        state, update, job = self._areal, orjson.loads(message), BackgroundJob()
+        state.staged, state.staging = None, job
+        rank: int = self.rank  # type: ignore[attr-defined]
+
+        def stage() -> dict[str, Any]:
+            version, tensors = _tensors(update, rank)
+            if state.staging is job:  # else it was discarded
+                state.staged = version, tensors
+            return {"staged": version}
+
+        job.start(stage)
+        return {}
+
+    def areal_staged(self) -> dict[str, Any]:
+        """`busy` until all weights are loaded."""
+        return _result(self._areal.staging)
+
+    def areal_commit(self, version: str) -> dict[str, Any]:
+        """Makes the staged weights live."""
+        state = self._areal
+        if state.staged is None or state.staged[0] != int(version):
+            return {REFUSED: f"version {version} of the weights is not staged"}
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        runner.reload_weights(weights_iterator=iter(state.staged[1].items()))
+        repack_tied(runner.get_model())
+        state.newest, state.staged = state.staged[1], None
+        state.signed_zeros.clear()
+        return {}
+
+    def areal_read_back(self, infos: str) -> dict[str, Any]:
+        """Starts to compare the served weights with the published ones."""
+        published = [TensorInfo(name, dtype, tuple(shape), hash) for name, dtype, shape, hash in orjson.loads(infos)]
+        model: Any = self.model_runner.get_model()  # type: ignore[attr-defined]
+        self._areal.comparison = WeightComparison(self._areal, model, published)
+        return {}
+
+    def areal_seen(self) -> dict[str, Any]:
+        """`busy` until all tensors are compared; each call compares some of them."""
+        comparison = self._areal.comparison
+        return comparison.step() if comparison is not None else {REFUSED: "nothing is being read back"}
+
+    def areal_discard(self) -> dict[str, Any]:
+        self._areal.staged = self._areal.staging = None
+        return {}
+
+    @property
+    def _areal(self) -> WorkerState:
+        if self.areal_state is None:
+            self.areal_state = WorkerState()
+        return self.areal_state
+
+
+def _result(job: BackgroundJob | None) -> dict[str, Any]:
+    return {REFUSED: "the staged weights were discarded"} if job is None else job.result
+
+
+def _tensors(update: dict[str, Any], rank: int) -> tuple[int, dict[str, Tensor]]:
+    """All tensors of a version, with verified hashes. Those in shared memory stay there."""
+    index = parse_index(update["index"], "the index that was sent")
+    if update["meeting"] is not None:
+        rendezvous = Rendezvous(**update["meeting"])
+        sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index)
+        return index.version, {name: tensor.clone() for name, tensor in sent}
+    expected = {info.name: (info.shape, getattr(torch, info.dtype)) for info in index.tensors}
+    return index.version, load_version(Path(update["folder"]), expected, index.version - 1).tensors

@@ -1,0 +1,274 @@
+"""Weight updates of an external engine: checked, staged during generation, swapped in during a pause, and verified
+before any answer of the new weights is returned."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from areal_like.process.errors import NOT_STAGED, Failure, HttpError
+from areal_like.serving.adapters import Adapters
+from areal_like.serving.control_protocol import ADAPTER, WAIT, UpdateRequest
+from areal_like.serving.engines.base import InferenceEngine, NotStaged, Verification, WeightUpdate
+from areal_like.serving.expected_tensors import ExpectedTensors
+from areal_like.serving.generation import Generation
+from areal_like.serving.pauser import Pauser
+from areal_like.serving.request_queue import RequestQueue
+from areal_like.serving.served_weights import ServedWeights
+from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.errors import BadWeights, GroupBroken, with_layer
+from areal_like.weights.index import Index, read_index
+from areal_like.weights.probe import Probe, check_probe
+from areal_like.weights.verify import verify_index, verify_publication
+
+UPDATE = "update"
+"""Pause owner: a weight update."""
+
+log = logging.getLogger(__name__)
+
+
+class StagedUpdate(NamedTuple):
+    """Weights that are loaded beside the live ones."""
+
+    request: UpdateRequest
+    update: WeightUpdate
+    load_s: float
+
+
+class WeightUpdater:
+    """One update at a time. A fault before the swap is a ValueError, and the old weights stay live. After a fault in
+    the swap, or if verification fails, the server is broken and serves nothing any more."""
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        generation: Generation,
+        queue: RequestQueue,
+        pauser: Pauser,
+        served: ServedWeights,
+        expected: ExpectedTensors,
+        adapters: Adapters,
+        run_id: str | None,
+        dtype: str,
+    ) -> None:
+        """`run_id`: the run whose weights are accepted, None for any. `dtype`: the engine's precision."""
+        self._engine, self._generation, self._queue = engine, generation, queue
+        self._pauser, self._served, self._adapters = pauser, served, adapters
+        self._expected, self._run_id, self._dtype = expected, run_id, dtype
+        generation.on_adapter_released = adapters.start_unloading
+        self._lock = asyncio.Lock()
+        self._staged: StagedUpdate | None = None
+        self._update: WeightUpdate | None = None
+        self._result: dict[str, Any] = {}
+        """The response to the last completed update."""
+        self._unverified: list[str] = []
+        self._tokens, self._busy_s = 0, 0.0
+
+    async def update(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+        """`is_wanted` is called again before the swap: the attempt that sent the update may be over by then."""
+        async with self._lock:
+            if request.transport == ADAPTER:
+                return await self._load_adapter(request, is_wanted)
+            self._pauser.resolve_mode(request.mode)
+            await self._stage(request)
+            return await self._commit(request.version, request.mode, request.probe, is_wanted)
+
+    async def stage(self, request: UpdateRequest) -> dict[str, Any]:
+        """Replaces what was staged before."""
+        async with self._lock:
+            self._pauser.resolve_mode(request.mode)
+            if request.transport == ADAPTER:
+                raise ValueError("transport: an adapter is loaded in one step; use update_weights")
+            await self._stage(request)
+            return {"staged": request.version}
+
+    async def commit(
+        self, version: int, mode: str | None, probe: Probe | None, is_wanted: Callable[[], bool]
+    ) -> dict[str, Any]:
+        async with self._lock:
+            return await self._commit(version, mode, probe, is_wanted)
+
+    def forget(self) -> None:
+        """The run went back to a checkpoint."""
+        self._staged, self._result = None, {}
+        self._served.forget()
+
+    async def fingerprint(self) -> dict[str, Any]:
+        """Hashes of the served weights, read again from the engine."""
+        async with self._lock:
+            update = self._update
+            if update is None:
+                return {"version": self._served.reported_version, "tensors": {}, "uncovered": self._unverified}
+            check = await self._engine.verify(update.index.tensors, _folder(update))
+            result = {"version": self._served.reported_version, "tensors": check.hashes, "uncovered": check.uncovered}
+            return result | ({"wrong": check.wrong} if check.wrong else {})
+
+    # Staging.
+
+    async def _stage(self, request: UpdateRequest) -> None:
+        began = time.perf_counter()
+        await self._drop_staged()
+        index = await asyncio.to_thread(self._checked_index, request)
+        update = WeightUpdate(request.version, index, request.folder, request.rendezvous)
+        try:
+            await self._engine.stage(update)
+        except (ValueError, GroupBroken):
+            await self._engine.discard()
+            raise
+        self._staged = StagedUpdate(request, update, time.perf_counter() - began)
+
+    def _checked_index(self, request: UpdateRequest) -> Index:
+        """Also checks the hashes of files, if there are any."""
+        newer_than = self._served.reported_version
+        if request.folder is not None:
+            index = read_index(request.folder)
+            verify_publication(request.folder, self._expected.of(index), newer_than, self._run_id)
+        else:
+            assert request.index is not None, "parse_update requires it"
+            index = request.index
+            verify_index(index, self._expected.of(index), newer_than, self._run_id)
+        if index.version != request.version:
+            raise BadWeights(f"{request.folder or 'the index'} is of version {index.version} and not {request.version}")
+        return index
+
+    async def _drop_staged(self) -> None:
+        if self._staged is not None:
+            self._staged = None
+            await self._engine.discard()
+
+    # Swapping.
+
+    async def _commit(
+        self, version: int, mode: str | None, probe: Probe | None, is_wanted: Callable[[], bool]
+    ) -> dict[str, Any]:
+        staged = self._staged
+        if self._result.get("version") == version == self._served.reported_version:
+            return self._result  # only the response was lost
+        if staged is None or staged.update.version != version:
+            raise HttpError(NOT_STAGED, f"version {version} of the weights was not staged here, or is not any more")
+        if not is_wanted():
+            await self._drop_staged()
+            raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
+        update, self._staged = staged.update, None
+        stall_s = await self._swap(update, self._pauser.resolve_mode(mode or staged.request.mode))
+        check, logprobs = await self._verify(update, probe or staged.request.probe or update.index.probe)
+        if not is_wanted():
+            self._served.mark_verified()
+            self._served.forget()
+            raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
+        self._update = update
+        self._expected.accept(update.index)
+        self._served.mark_verified()
+        await self._adapters.unload_unused()
+        self._result = self._report(version, update.index.tensors, stall_s, staged.load_s, logprobs, check.uncovered)
+        return self._result
+
+    async def _swap(self, update: WeightUpdate, mode: str) -> float:
+        """Returns the time during which the engine did not generate."""
+        began = time.perf_counter()
+        try:
+            await self._pauser.pause(UPDATE, mode)
+            await self._generation.aborts_sent()
+            if mode == WAIT:
+                began = time.perf_counter()  # until now it generated
+        except BaseException:
+            await self._pauser.resume(UPDATE)
+            await self._engine.discard()
+            raise
+        try:
+            await self._engine.commit(update)
+            self._served.mark_swapped(update.version)
+            await self._pauser.resume(UPDATE)
+        except NotStaged as fault:
+            await self._pauser.resume(UPDATE)
+            await self._engine.discard()
+            raise HttpError(NOT_STAGED, str(fault)) from fault
+        except BadWeights as fault:
+            self._break(str(fault))
+            raise
+        except Exception as fault:
+            reason = f"loading version {update.version} of the weights failed half-way: {fault}"
+            self._break(reason)
+            raise Failure(reason) from fault
+        return time.perf_counter() - began
+
+    # Verification.
+
+    async def _verify(self, update: WeightUpdate, probe: Probe | None) -> tuple[Verification, list[float]]:
+        """Reads the served weights back and computes the probe with them. Answers are held back meanwhile."""
+        try:
+            async with self._pauser.resumed():
+                check = await self._engine.verify(update.index.tensors, _folder(update))
+                _compare(update, check)
+                logprobs: list[float] = []
+                if probe is not None:
+                    logprobs = await self._engine.logprobs(probe.token_ids)
+                    check_probe(probe, logprobs, self._dtype)
+        except BadWeights as fault:
+            self._break(str(fault))
+            raise
+        except Exception as fault:
+            reason = f"version {update.version} of the weights was loaded and could not be verified: {fault}"
+            self._break(reason)
+            raise Failure(reason) from fault
+        return check, logprobs
+
+    def _break(self, reason: str) -> None:
+        log.error("this server is broken and serves nothing any more: %s", reason)
+        self._queue.hold("broken")
+        self._served.mark_broken(reason)
+        self._generation.end(f"this server is broken: {reason}")
+
+    async def _load_adapter(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+        assert request.folder is not None, "parse_update requires it"
+        began = time.perf_counter()
+        adapter, logprobs = await self._adapters.load(
+            request.folder, request.version, self._run_id, request.probe, is_wanted
+        )
+        self._update = None
+        infos = adapter.files.infos
+        self._unverified = [info.name for info in infos]  # no external engine shows an adapter's tensors
+        return self._report(request.version, infos, 0.0, time.perf_counter() - began, logprobs, self._unverified)
+
+    def _report(
+        self,
+        version: int,
+        infos: Sequence[TensorInfo],
+        stall_s: float,
+        load_s: float,
+        logprobs: Sequence[float],
+        uncovered: Sequence[str],
+    ) -> dict[str, Any]:
+        tokens, busy_s = self._generation.counts.tokens, self._queue.busy_s
+        generated = {"tokens": tokens - self._tokens, "busy_s": busy_s - self._busy_s}
+        self._tokens, self._busy_s = tokens, busy_s
+        covered = sum(info.name not in set(uncovered) for info in infos)
+        return {
+            "version": version,
+            "stall_s": stall_s,
+            "load_s": load_s,
+            "probe_logprobs": list(logprobs),
+            "dtype": self._dtype,
+            "tensors": len(infos),
+            "generated": generated,
+            "read_back": {"covered": covered, "uncovered": list(uncovered)},
+        }
+
+
+def _compare(update: WeightUpdate, check: Verification) -> None:
+    published = {info.name: info.hash for info in update.index.tensors}
+    wrong = dict(check.wrong)
+    for name, served in check.hashes.items():
+        if name not in wrong and served != published.get(name):
+            wrong[name] = f"the served tensor (hash {served}) is not the published one ({published.get(name)})"
+    if wrong:
+        first, *others = wrong
+        more = f"; and {len(others)} more" if others else ""
+        raise BadWeights(f"version {update.version} of the weights: {with_layer(first)}: {wrong[first]}{more}")
+
+
+def _folder(update: WeightUpdate) -> Any:
+    """None once it is removed: old versions are, when they are served."""
+
+    return update.folder if update.folder is not None and update.folder.is_dir() else None
