@@ -7,6 +7,9 @@ class Failure(Exception):
     kind = "failed"
 
 
+DAMAGED = "damaged weights v"
+"""Begins the kind of a failure that the version of the weights ends."""
+
 NOT_STAGED = 410
 """HTTP status of a commit of weights that are not staged (any more)."""
 
@@ -15,6 +18,15 @@ class FinalFailure(Failure):
     """A failure that another attempt would repeat, so none is made."""
 
     kind = "final"
+
+
+class DamagedWeights(Failure):
+    """The weights in this process differ from those that were published, whose hashes were right. Another process may
+    load the same version; if that finds them damaged too, the run ends."""
+
+    def __init__(self, version: int, message: str) -> None:
+        super().__init__(message)
+        self.kind = f"{DAMAGED}{version}"
 
 
 class TimedOut(Failure):

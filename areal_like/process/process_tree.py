@@ -94,6 +94,20 @@ def descendants_of(pid: int) -> list[ProcessInfo]:
     return descendants
 
 
+def tree_usage(pid: int) -> tuple[float, int]:
+    """CPU seconds, and bytes of memory, of a process and its descendants."""
+    cpu_s, num_bytes = 0.0, 0
+    for each in (pid, *(process.pid for process in descendants_of(pid))):
+        try:
+            text = Path(f"/proc/{each}/stat").read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        values = text.rpartition(")")[2].split()
+        cpu_s += (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+        num_bytes += int(values[21]) * os.sysconf("SC_PAGE_SIZE")
+    return cpu_s, num_bytes
+
+
 def kill(pids: Iterable[int], sign: int = signal.SIGKILL) -> None:
     for pid in pids:
         try:

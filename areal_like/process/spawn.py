@@ -20,12 +20,11 @@ def spawn(
     stdout: Stream = None,
     stderr: Stream = None,
     pass_fds: Sequence[int] = (),
-    new_session: bool = True,
     dies_with_parent: bool = False,
     cores: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """`dies_with_parent`: the child gets SIGKILL when the calling thread ends. Such a child can be limited to `cores`,
-    as far as this process may use them; empty: no limit."""
+    """In a new session. `dies_with_parent`: the child gets SIGKILL when the calling thread ends. Such a child can be
+    limited to `cores`, as far as this process may use them; empty: no limit."""
     assert dies_with_parent or not cores
     setup = _child_setup(os.getpid(), cores) if dies_with_parent else None
     return subprocess.Popen(
@@ -36,7 +35,7 @@ def spawn(
         stdout=stdout,
         stderr=stderr,
         pass_fds=pass_fds,
-        start_new_session=new_session,
+        start_new_session=True,
         preexec_fn=setup,
     )
 

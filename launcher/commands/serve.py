@@ -13,12 +13,10 @@ from areal_like.config.control_characters import escape_controls
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
-from areal_like.discovery import parse_entry
 from areal_like.models import display_name
 from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
-from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED
-from areal_like.process.identity import SERVER
+from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
 from areal_like.process.run import Run, listen_address, opens_generation
 from launcher.agent.local import LocalAgent
 from launcher.plan.plan import Plan
@@ -26,8 +24,10 @@ from launcher.runs.env_file import read_env_files
 from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.discard import discard_unused_run
 from launcher.supervisor.launch import DISK_ERRORS, wait_limits, write_error_text
+from launcher.supervisor.lifecycle import Lifecycle, RunEnding
 from launcher.supervisor.restart_policy import RestartPolicy
-from launcher.supervisor.supervisor import RunEnding, Supervisor
+from launcher.supervisor.roster import Roster
+from launcher.supervisor.supervisor import Supervisor
 from launcher.terminal import write_line
 
 TRIAL = "trial_name="
@@ -90,53 +90,27 @@ def _serve(locked: LockedRun, key: str, say: Callable[[str], None], command: str
     run = locked.run
     config = run.config
     say(f"servers of {config.experiment_name}/{config.trial_name} in {run.directory}")
-    agent = LocalAgent(run, locked.plan.processes, key or secrets.token_hex(32), config.log.file)
-    policy = RestartPolicy(config.recover.mode, config.recover.retries)
 
     def announce(addresses: Sequence[str]) -> None:
         for line in announcement(run, addresses, bool(key), command):
             say(line)
 
-    watch = _ServerSupervisor(
-        run, agent, locked.names, wait_limits(run), policy, locked.start, say, rewind_metrics=lambda step, attempt: None
+    supervisor = Supervisor(
+        run,
+        Roster(locked.plan.processes, LocalAgent(run, key or secrets.token_hex(32), config.log.file)),
+        locked.names,
+        wait_limits(run),
+        RestartPolicy(config.recover.mode, config.recover.retries),
+        locked.start,
+        say,
+        Lifecycle(trains=False, on_addresses=announce),
     )
-    watch.announce = announce
     try:
-        return watch.watch()
+        return supervisor.watch()
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
         return RunEnding("failed", FAILED, write_error_text(error, config, locked.plan.run_dir))
-
-
-class _ServerSupervisor(Supervisor):
-    """Supervises servers without a trainer: they run until they are stopped."""
-
-    announce: Callable[[Sequence[str]], None]
-    """Called with the addresses once all servers are ready, and when they change."""
-    _announced: Sequence[str] = ()
-
-    def _finished(self) -> RunEnding | None:
-        return None
-
-    def _handle_signal(self, number: int) -> RunEnding | None:
-        self.agent.end(list(self.agent.alive))
-        return RunEnding("done", DONE)
-
-    def _check_readiness(self) -> RunEnding | None:
-        ending = super()._check_readiness()
-        ready = len(self.agent.alive) == len(self.agent.processes)
-        if ending is not None or not ready or any(child.ready_after is None for child in self.agent.alive.values()):
-            return ending
-        entries = self.names.find(SERVER)
-        addresses = [parse_entry(entries[name]).address for name in self.agent.processes if name in entries]
-        if addresses != self._announced and len(addresses) == len(self.agent.processes):
-            self._announced = addresses
-            self.announce(addresses)
-        return None
-
-    def _report_stall(self) -> None:
-        """Servers wait for requests: no steps are expected."""
 
 
 def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str) -> list[str]:

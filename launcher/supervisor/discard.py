@@ -14,7 +14,7 @@ from launcher.runs.linked_folders import remove_linked_folders
 from launcher.runs.registry import last_attempt, unregister
 from launcher.runs.run_files import ENDING_FILES, PROVENANCE
 from launcher.runs.run_lock import LockedRun
-from launcher.supervisor.supervisor import RunEnding
+from launcher.supervisor.lifecycle import RunEnding
 
 DESCRIPTION_FILES = {CONFIG, RUN_FACTS, ATTEMPT, COMMAND, PROVENANCE, RECORD, CODE, ENVIRONMENT, *ENDING_FILES}
 TRANSIENT_FOLDERS = {"logs", "weights"}

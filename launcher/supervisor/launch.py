@@ -32,9 +32,11 @@ from launcher.runs.registry import last_attempt
 from launcher.runs.run_files import restore_configuration
 from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.discard import discard_unused_run
+from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
+from launcher.supervisor.roster import Roster
 from launcher.supervisor.signal_wait import HANDLED_SIGNALS
-from launcher.supervisor.supervisor import RunEnding, Supervisor, WaitLimits
+from launcher.supervisor.supervisor import Supervisor
 from launcher.terminal import write_line
 
 ENVIRONMENT_RECORD_TIMEOUT_S = 10.0
@@ -119,22 +121,20 @@ class _Launch:
 
             rewind_metrics(self.run_.directory, self.start.step, self.start.attempt - 1)
         config = self.run_.config
-        agent = LocalAgent(self.run_, self.plan.processes, self.secret, config.log.file)
-        policy = RestartPolicy(config.recover.mode, config.recover.retries)
+        recorder = threading.Thread(target=self._record_environment, daemon=True)
         supervisor = Supervisor(
             self.run_,
-            agent,
+            Roster(self.plan.processes, LocalAgent(self.run_, self.secret, config.log.file)),
             self.locked.names,
             wait_limits(self.run_),
-            policy,
+            RestartPolicy(config.recover.mode, config.recover.retries),
             self.start,
             self.say,
-            self.observer.rewind,
+            Lifecycle(rewind_metrics=self.observer.rewind, on_start=recorder.start, on_poll=self.progress.tick),
         )
         self.observer.start()
-        recorder = threading.Thread(target=self._record_environment, daemon=True)
         try:
-            ending = supervisor.watch(on_start=recorder.start, on_poll=self.progress.tick)
+            ending = supervisor.watch()
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise

@@ -6,6 +6,7 @@ controller, trainer        the whole run goes back to the newest complete checkp
 
 from typing import NamedTuple
 
+from areal_like.process.errors import DAMAGED
 from areal_like.process.exit_codes import BAD_CONFIGURATION
 from areal_like.process.identity import EPISODES, REWARD, SERVER
 
@@ -28,6 +29,7 @@ class RestartPolicy:
         self._replaced: dict[str, int] = {}
         self._left: dict[str, int] = {}
         self._recovered = 0
+        self._damaged: set[str] = set()
 
     def step(self) -> None:
         """A training step was completed, so restarted processes work."""
@@ -37,11 +39,19 @@ class RestartPolicy:
         """A new complete checkpoint exists, so the rollbacks before it no longer count."""
         self._recovered = 0
 
-    def decide(self, name: str, code: int, ready: bool, first: bool) -> RestartDecision:
+    def decide(self, name: str, code: int, ready: bool, first: bool, kind: str = "") -> RestartDecision:
         """`ready`: whether the process ever worked; `first`: whether this was its first start. A process that fails
-        before it ever worked would fail again, one that was killed would not. Code 0: it exited unasked."""
+        before it ever worked would fail again, one that was killed would not. Code 0: it exited unasked. `kind`: of
+        its failure note. A version of the weights is found damaged only once: a second time, its server is no more the
+        reason than any other."""
         if code == BAD_CONFIGURATION:
             return RestartDecision("refuse")
+        if kind.startswith(DAMAGED):
+            if kind in self._damaged:
+                return RestartDecision(
+                    "fail", "a server was already replaced for damage to this version of the weights"
+                )
+            self._damaged.add(kind)
         if code >= 0 and first and not ready:
             again = "exit again" if code == 0 else "fail again"
             why = f"a restart would {again}, so it is not restarted"

@@ -2,29 +2,27 @@
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from areal_like.discovery import NameMissing, NameStore, parse_entry
 from areal_like.process.checkpoint_files import resume_problem, step_of
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED, STOPPED_EARLY
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
-from areal_like.process.process_tree import has_handler, reap_orphans
 from areal_like.process.run import Run, StartPoint
-from launcher.agent.local import LocalAgent
-from launcher.agent.managed_process import ManagedProcess, ProcessExit
+from launcher.agent.base import ProcessExit
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import resume_point_text, stop_message
 from launcher.supervisor.failure_report import failure_text, headline, not_ready_text
+from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.rollback import roll_back
+from launcher.supervisor.roster import Roster, RunningProcess
 from launcher.supervisor.signal_wait import SignalWait
 from launcher.supervisor.stall_detector import StallDetector
 from launcher.supervisor.startup_progress import StartupProgress
 
 POLL_S, CHECK_S, REPORT_S = 0.2, 1.0, 5.0
-STACKS_S = 0.5
 EVALUATION_GRACE_S = 10.0
 IDLE_WORKER_S = 10.0
 """After an episodes worker exits with 0, the run must end within this time; otherwise the worker failed."""
@@ -38,74 +36,51 @@ FINAL = "final"
 PORT_IN_USE = ("address already in use", "eaddrinuse")
 
 
-def _nothing() -> None:
-    pass
-
-
-class RunEnding(NamedTuple):
-    """How a run ended. `outcome`: done, failed, refused, stopped, interrupted, or lost (another launcher may have
-    taken over its name and directory)."""
-
-    outcome: str
-    code: int
-    message: str = ""
-    is_complete: bool = False
-    """Whether `message` comes from the process itself, so that its log adds nothing."""
-
-
-class WaitLimits(NamedTuple):
-    """Timeouts, each with the key that sets it."""
-
-    setup_s: float
-    setup_key: str
-    stop_s: float
-    stop_key: str
-
-
 class Supervisor:
-    """`rewind_metrics(step, attempt)` rewinds the metrics; `say` prints a message for the user."""
+    """`say` prints a message for the user."""
 
     def __init__(
         self,
         run: Run,
-        agent: LocalAgent,
+        roster: Roster,
         names: NameStore,
         limits: WaitLimits,
         policy: RestartPolicy,
         start: StartPoint,
         say: Callable[[str], None],
-        rewind_metrics: Callable[[int, int], None],
+        lifecycle: Lifecycle,
     ) -> None:
-        self.run, self.agent, self.names, self.limits, self.policy = run, agent, names, limits, policy
+        self.run, self.roster, self.names, self.limits, self.policy = run, roster, names, limits, policy
         self.attempt = start.attempt
         self._first_attempt, self._checkpoint = start.attempt, start.step
-        self._say, self._rewind_metrics = say, rewind_metrics
-        self._vital = agent.names(CONTROLLER, TRAINER)
+        self._say, self._lifecycle = say, lifecycle
+        self._vital = roster.names(CONTROLLER, TRAINER)
         self._ended: dict[str, int] = {}
         self._ended_workers: dict[str, tuple[float, ProcessExit]] = {}
         self._stopping: tuple[str, float] | None = None
         self._steps_bytes = self._steps_file_bytes()
         self._has_stepped = False
+        self._addresses: Sequence[str] = ()
         self._stall_detector = StallDetector()
         self._startup_progress = StartupProgress(f"{limits.setup_s:g} s, {limits.setup_key}")
         self._checked_at = self._reported_at = self._last_end = 0.0
 
-    def watch(self, on_start: Callable[[], None] = _nothing, on_poll: Callable[[], None] = _nothing) -> RunEnding:
-        """Starts all processes, calls `on_start`, then `on_poll` repeatedly; returns when every process has ended."""
+    def watch(self) -> RunEnding:
+        """Starts all processes; returns when every process has ended."""
         try:
             with SignalWait() as signals:
-                for name in self.agent.processes:
-                    self.agent.start(name, self.attempt)
-                on_start()
+                for name in self.roster.processes:
+                    self.roster.start(name, self.attempt)
+                self._lifecycle.on_start()
                 while (ending := self._poll(signals)) is None:
-                    on_poll()
+                    self._lifecycle.on_poll()
                     signals.wait(POLL_S)
                 if ending.outcome not in ("failed", "lost"):
-                    self.agent.end(list(self.agent.alive))
+                    self.roster.end()
                 return ending
         finally:
-            self.agent.kill(list(self.agent.alive))
-            self.agent.close()
+            self.roster.kill()
+            self.roster.agent.close()
 
     def _poll(self, signals: SignalWait) -> RunEnding | None:
         for number in signals.received():
@@ -113,7 +88,7 @@ class Supervisor:
                 return ending
         if LAUNCHER in self.names.lost:
             return self._name_lost(self.names.lost[LAUNCHER])
-        exits, early = self.agent.exits(), self._early_workers()
+        exits, early = self.roster.exits(), self._early_workers()
         self._check_progress(at_once=bool(exits or early))
         ending = self._handle_exits(exits) if exits else None
         if ending is None and early:
@@ -135,7 +110,7 @@ class Supervisor:
             if exited.code in (DONE, STOPPED_EARLY) and exited.name in self._vital:
                 self._ended[exited.name] = exited.code
                 self._last_end = time.monotonic()
-            elif exited.code == DONE and exited.child.identity.role == EPISODES:
+            elif exited.code == DONE and exited.identity.role == EPISODES:
                 self._ended_workers[exited.name] = (time.monotonic(), exited)
         failed = [
             exited for exited in exits if exited.name not in self._ended and exited.name not in self._ended_workers
@@ -155,23 +130,24 @@ class Supervisor:
             lost = [exited for exited in failed if exited.name in self._vital]
             return self._stopped(f"while it was stopping: {headline(lost[0])}") if lost else None
         if any(exited.note is not None and exited.note.kind == "timeout" for exited in failed):
-            self._dump_stacks()
+            self.roster.agent.dump_stacks()
         rolled_back = False
         for exited in failed:
-            if rolled_back and exited.name not in self.agent.names(*SERVING_ROLES):
+            if rolled_back and exited.name not in self.roster.names(*SERVING_ROLES):
                 continue
             if self._is_port_conflict(exited):
-                self.agent.new_master_port()
+                self.roster.agent.new_master_port()
                 self._roll_back(exited, "the port of the trainer was taken by another process")
                 rolled_back = True
                 continue
-            first = exited.child.identity.attempt == self._first_attempt and exited.child.identity.incarnation == 1
-            decision = self.policy.decide(exited.name, exited.code, self._was_ready(exited.child), first)
+            first = exited.identity.attempt == self._first_attempt and exited.identity.incarnation == 1
+            kind = exited.note.kind if exited.note is not None else ""
+            decision = self.policy.decide(exited.name, exited.code, self._was_ready(exited.identity), first, kind)
             if decision.kind == "refuse":
                 if exited.note is None:
                     return RunEnding("refused", BAD_CONFIGURATION, failure_text(exited, [], self.run.directory))
                 return RunEnding("refused", BAD_CONFIGURATION, exited.note.message, is_complete=True)
-            if decision.kind == "fail" or (exited.note is not None and exited.note.kind == FINAL):
+            if decision.kind == "fail" or kind == FINAL:
                 others = [other for other in failed if other is not exited]
                 return RunEnding("failed", FAILED, failure_text(exited, others, self.run.directory, decision.why))
             if decision.kind == "recover":
@@ -184,14 +160,14 @@ class Supervisor:
     def _restart(self, exited: ProcessExit) -> None:
         with suppress(NameMissing):
             self.names.delete(exited.name)
-        child = self.agent.start(exited.name, self.attempt)
-        self._say(f"{headline(exited)}; it is replaced (incarnation {child.identity.incarnation})")
+        started = self.roster.start(exited.name, self.attempt)
+        self._say(f"{headline(exited)}; it is replaced (incarnation {started.identity.incarnation})")
 
     def _roll_back(self, exited: ProcessExit, why: str = "") -> None:
         """Restarts trainer, controller and episodes workers from the newest checkpoint; servers stay and receive its
         weights."""
-        again = self.agent.names(CONTROLLER, EPISODES, TRAINER)
-        self.agent.kill(again)
+        again = self.roster.names(CONTROLLER, EPISODES, TRAINER)
+        self.roster.kill(again)
         for name in again:
             with suppress(NameMissing):
                 self.names.delete(name)
@@ -200,7 +176,7 @@ class Supervisor:
         self._stall_detector.restarted()
         last_attempt, self.attempt = self.attempt, self.attempt + 1
         back = roll_back(self.run, self.attempt, self._first_attempt)
-        self._rewind_metrics(back.step, last_attempt)
+        self._lifecycle.rewind_metrics(back.step, last_attempt)
         self._steps_bytes = self._steps_file_bytes()
         what = "starts from the beginning, as there is no checkpoint yet"
         if back.checkpoint is not None:
@@ -209,21 +185,23 @@ class Supervisor:
         for message in back.messages:
             self._say(f"  {message}")
         for name in again:
-            self.agent.start(name, self.attempt)
+            self.roster.start(name, self.attempt)
 
-    def _was_ready(self, child: ManagedProcess) -> bool:
+    def _was_ready(self, identity: Identity) -> bool:
         """Servers become ready one by one; the other processes count as ready after the first step."""
-        return child.ready_after is not None if child.identity.role in SERVING_ROLES else self._has_stepped
+        return identity in self.roster.ready if identity.role in SERVING_ROLES else self._has_stepped
 
     def _is_port_conflict(self, exited: ProcessExit) -> bool:
-        if exited.child.identity.role != TRAINER or self._has_stepped or exited.code <= 0:
+        if exited.identity.role != TRAINER or self._has_stepped or exited.code <= 0:
             return False
         text = " ".join([exited.note.message if exited.note else "", *exited.last_lines]).lower()
-        return any(word in text for word in PORT_IN_USE) and exited.child.identity.attempt < self._first_attempt + 3
+        return any(word in text for word in PORT_IN_USE) and exited.identity.attempt < self._first_attempt + 3
 
     # --- the end
 
     def _finished(self) -> RunEnding | None:
+        if not self._lifecycle.trains:
+            return None
         if any(name not in self._ended for name in self._vital):
             return self._stopped() if self._evaluation_overdue() else None
         if self._stopping is not None or STOPPED_EARLY in self._ended.values():
@@ -232,7 +210,7 @@ class Supervisor:
 
     def _evaluation_overdue(self) -> bool:
         """Whether a stop waits for nothing but an evaluation, which is then cut short."""
-        if self._stopping is None or any(name not in self._ended for name in self.agent.names(TRAINER)):
+        if self._stopping is None or any(name not in self._ended for name in self.roster.names(TRAINER)):
             return False
         return time.monotonic() - max(self._stopping[1], self._last_end) > EVALUATION_GRACE_S
 
@@ -243,9 +221,11 @@ class Supervisor:
         return RunEnding("stopped", STOPPED_EARLY, message)
 
     def _handle_signal(self, number: int) -> RunEnding | None:
+        if not self._lifecycle.trains:
+            return RunEnding("done", DONE)
         if number == signal.SIGINT and self._stopping is not None:
             self._stopping = ("interrupted", 0.0)
-            self.agent.kill(list(self.agent.alive))
+            self.roster.kill()
             return self._stopped()
         if self._stopping is not None:
             return None
@@ -253,10 +233,10 @@ class Supervisor:
         self._stopping = ("interrupted" if number == signal.SIGINT else "stopped", self._reported_at)
         self._check_progress(at_once=True)
         if not self._has_stepped:  # nothing to save
-            self.agent.kill(list(self.agent.alive))
+            self.roster.kill()
             return self._stopped()
-        controller = self.agent.names(CONTROLLER)
-        self.agent.send(controller or self.agent.names(TRAINER), signal.SIGTERM)
+        controller = self.roster.names(CONTROLLER)
+        self.roster.agent.signal(controller or self.roster.names(TRAINER), signal.SIGTERM)
         self._say(stop_message(self.run.config))
         return None
 
@@ -266,7 +246,7 @@ class Supervisor:
         since = time.monotonic() - self._stopping[1]
         missing = ", ".join(name for name in self._vital if name not in self._ended)
         if since > self.limits.stop_s:
-            self._dump_stacks()
+            self.roster.agent.dump_stacks()
             message = f"{self.limits.stop_key}: {missing} did not end within {self.limits.stop_s:g} s"
             return RunEnding("failed", FAILED, f"{message}; stack traces: logs/*.stacks")
         if self._report_is_due():
@@ -276,25 +256,37 @@ class Supervisor:
     # --- readiness and progress
 
     def _check_readiness(self) -> RunEnding | None:
-        addressed = [child for child in self.agent.alive.values() if child.identity.role in ADDRESSED_ROLES]
-        missing = [child for child in addressed if child.ready_after is None]
+        missing = self._not_ready()
         if not missing or self._stopping is not None:
             return None
         entries = {name: value for role in ADDRESSED_ROLES for name, value in self.names.find(role).items()}
-        for child in missing:
-            entry = parse_entry(entries[child.identity.name]) if child.identity.name in entries else None
-            if entry and (entry.attempt, entry.incarnation) == (child.identity.attempt, child.identity.incarnation):
-                child.ready_after = child.age_s
-                self._say(f"  {child.identity.name} ready {child.age_s:.1f} s")
-        missing = [child for child in missing if child.ready_after is None]
-        late = [child for child in missing if child.age_s > self.limits.setup_s]
+        for each in missing:
+            entry = parse_entry(entries[each.identity.name]) if each.identity.name in entries else None
+            if entry and (entry.attempt, entry.incarnation) == (each.identity.attempt, each.identity.incarnation):
+                self.roster.ready.add(each.identity)
+                self._say(f"  {each.identity.name} ready {each.age_s:.1f} s")
+        missing = self._not_ready()
+        late = [each for each in missing if each.age_s > self.limits.setup_s]
         if late:
-            self._dump_stacks()
+            self.roster.agent.dump_stacks()
             message = not_ready_text(late, self.limits.setup_s, self.limits.setup_key, self.run.directory)
             return RunEnding("failed", FAILED, message)
         for line in self._startup_progress.report_lines(missing):
             self._say(line)
+        if not missing and len(self.roster.running) == len(self.roster.processes):
+            self._announce(entries)
         return None
+
+    def _not_ready(self) -> list[RunningProcess]:
+        addressed = [each for each in self.roster.running.values() if each.identity.role in ADDRESSED_ROLES]
+        return [each for each in addressed if each.identity not in self.roster.ready]
+
+    def _announce(self, entries: Mapping[str, str]) -> None:
+        servers = self.roster.names(SERVER)
+        addresses = [parse_entry(entries[name]).address for name in servers if name in entries]
+        if addresses != self._addresses and len(addresses) == len(servers):
+            self._addresses = addresses
+            self._lifecycle.on_addresses(addresses)
 
     def _report_is_due(self) -> bool:
         now = time.monotonic()
@@ -318,27 +310,18 @@ class Supervisor:
         if newest > self._checkpoint and resume_problem(step_folder(self.run.directory, newest)) is None:
             self._checkpoint = newest
             self.policy.checkpoint()
-        self._report_stall()
-        reap_orphans(self.agent.pids())
+        if self._lifecycle.trains:
+            self._report_stall()
 
     def _report_stall(self) -> None:
         """Says once that no step comes; not while processes start or stop."""
-        if any(
-            child.identity.role in ADDRESSED_ROLES and child.ready_after is None for child in self.agent.alive.values()
-        ):
+        if self._not_ready():
             self._stall_detector.restarted()
         elif self._stopping is None and not self._ended:
-            for line in self._stall_detector.report_lines(self.agent.alive.values()):
+            for line in self._stall_detector.report_lines(self.roster.running.values()):
                 self._say(line)
 
     def _steps_file_bytes(self) -> int:
         """Grows with each step."""
         path = self.run.metrics / f"{Identity(TRAINER, 0).file_name}.jsonl"
         return path.stat().st_size if path.is_file() else 0
-
-    def _dump_stacks(self) -> None:
-        """Makes every Python process of ours write its stack traces to logs/<role>-<index>.stacks."""
-        for child in self.agent.alive.values():
-            if has_handler(child.pid, signal.SIGUSR1):
-                child.send(signal.SIGUSR1)
-        time.sleep(STACKS_S)

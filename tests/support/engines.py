@@ -26,6 +26,7 @@ from areal_like.weights.probe import Probe
 from launcher.agent.local import LocalAgent
 from launcher.plan.build import build_plan
 from launcher.runs.run_files import write_description, write_start_point
+from launcher.supervisor.roster import Roster
 from tests.ring.start import wait_until_gone
 from tests.support.commands import REPOSITORY
 from tests.support.tiny_models import tiny_llama, tiny_qwen3
@@ -107,39 +108,44 @@ class LiveServer:
         write_description(loaded, plan, f"test{os.getpid()}{engine}{id(self):x}", REPOSITORY, root, 1)
         write_start_point(directory, StartPoint(1, 0, None))
         self.run: Run = open_run(directory)
-        self.agent = LocalAgent(self.run, plan.processes, SECRET, write_logs=True)
+        self._agent = LocalAgent(self.run, SECRET, write_logs=True)
+        self.roster = Roster(plan.processes, self._agent)
         self.addresses: dict[str, str] = {}
         self._versions = itertools.count(1)
 
     def start(self, name: str = "server/0") -> float:
         """Waits until it is registered; returns the seconds."""
         began = time.monotonic()
-        child = self.agent.start(name, attempt=1)
+        started = self.roster.start(name, attempt=1)
         with open_name_store(self.run, Identity("test", 0)) as names:
             while time.monotonic() < began + FIRST_START_S:
-                exits = self.agent.exits()
+                exits = self.roster.exits()
                 assert not exits, f"{self.engine} did not start ({exits[0].how}):\n{self.log(name)}"
                 try:
                     entry = parse_entry(names.get(name))
                 except NameMissing:
                     time.sleep(0.05)
                     continue
-                if entry.incarnation == child.identity.incarnation:
+                if entry.incarnation == started.identity.incarnation:
                     self.addresses[name] = entry.address
                     self.version = self.seed = -1
                     return time.monotonic() - began
         raise AssertionError(f"{self.engine} was not ready within {FIRST_START_S:g} s:\n{self.log(name)}")
 
     def is_alive(self, name: str = "server/0") -> bool:
-        return name in self.agent.alive and self.agent.alive[name].exited() is None
+        self.roster.exits()
+        return name in self.roster.running
+
+    def pid(self, name: str = "server/0") -> int:
+        return self._agent._alive[name].process.pid
 
     def kill(self, name: str = "server/0") -> None:
         """Kills it at once, with all descendants."""
-        self.agent.kill([name])
+        self.roster.kill([name])
 
     def close(self) -> None:
-        self.agent.end(list(self.agent.alive))
-        self.agent.close()
+        self.roster.end()
+        self._agent.close()
         shutil.rmtree(self.run.memory, ignore_errors=True)
 
     def leftovers(self, limit_s: float = 60.0) -> dict[int, str]:
@@ -176,7 +182,7 @@ def started(engine: str, root: Path, *words: str, count: int = 1, models: Models
     become_subreaper()  # as the launcher is: what a server leaves behind when it is killed falls to this process
     server = LiveServer(engine, root, words, count, models)
     try:
-        for name in server.agent.names(SERVER):
+        for name in server.roster.names(SERVER):
             server.start(name)
         yield server
     finally:

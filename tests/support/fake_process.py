@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from areal_like.process.errors import DamagedWeights
 from areal_like.process.identity import Identity, identity
 
 BEHAVIOUR: dict[str, Any] = json.loads(os.environ.get("FAKE_PROCESS", "{}"))
@@ -82,8 +83,8 @@ def _checkpoint(step: int) -> None:
 
 
 def _do(what: str, me: Identity) -> None:
-    """`kill`, `exit N`, `say WORDS`, `refuse WORDS`, `fail WORDS`, `give_up WORDS`, `wait SECONDS`, `hang`,
-    `orphan`, or nothing."""
+    """`kill`, `exit N`, `say WORDS`, `refuse WORDS`, `fail WORDS`, `give_up WORDS`, `damage WORDS`, `wait SECONDS`,
+    `hang`, `orphan`, or nothing."""
     word, _, rest = what.partition(" ")
     if word == "wait":
         message = "trainer/0 INFO still waiting for batch 5 from rollout/0: 20 s of 3600 s (rollout.request_timeout)"
@@ -96,8 +97,8 @@ def _do(what: str, me: Identity) -> None:
     elif word == "say":
         print(rest, flush=True)
         raise SystemExit(1)
-    elif word in ("refuse", "fail", "give_up"):
-        kind = {"refuse": "config", "fail": "failed", "give_up": "final"}[word]
+    elif word in ("refuse", "fail", "give_up", "damage"):
+        kind = {"refuse": "config", "give_up": "final", "damage": DamagedWeights(3, rest).kind}.get(word, "failed")
         note = {"time": time.time(), "message": rest, "kind": kind}
         (DIRECTORY / "logs" / f"{me.start_name}.failure.json").write_text(json.dumps(note))
         raise SystemExit(2 if word == "refuse" else 1)

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from areal_like.process.process_tree import descendants_of
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 
@@ -35,6 +36,18 @@ def acts(prompt, completion, answer):
     if completion == "late":
         time.sleep(0.4)
     return {"right": float(completion == answer), "score": 0.5}
+
+def leaves(prompt, completion):
+    """Leaves a process that hides: another session, no variables, and a parent that has ended."""
+    pid = os.path.join(os.path.dirname(__file__), "pid")
+    subprocess.run(["sh", "-c", f"setsid env -i sleep 3600 & echo $! > {pid}"])
+    if completion == "hang":
+        time.sleep(3600)
+    if completion == "gone":
+        os._exit(7)
+    if completion == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1.0
 
 began = []
 
@@ -102,7 +115,9 @@ async def open_pool(spec, timeout_s=30.0, retries=0, row=ROW):
 
 
 def child_of(pool):
-    return pool._process._popen.pid
+    """The process of its reward, whose parent is the keeper."""
+    keeper = pool._process._keeper.pid
+    return next(process.pid for process in descendants_of(keeper) if process.parent == keeper)
 
 
 def is_alive(pid):

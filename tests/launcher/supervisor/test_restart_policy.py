@@ -1,5 +1,6 @@
 """Restarts and recoveries after the exit of a process."""
 
+from areal_like.process.errors import DamagedWeights
 from launcher.supervisor.restart_policy import RestartPolicy
 
 
@@ -68,3 +69,12 @@ def test_exits_with_code_0_are_counted_across_steps_of_others():
 
 def test_a_configuration_error_ends_a_run_in_any_process_at_any_time():
     assert kinds(RestartPolicy("auto", 3), "episodes/0", "trainer/0", code=2) == ["refuse", "refuse"]
+
+
+def test_a_version_that_two_servers_find_damaged_ends_the_run():
+    policy = RestartPolicy("auto", 3)
+
+    def kind(name, version):
+        return policy.decide(name, 1, True, False, DamagedWeights(version, "tensor x").kind).kind
+
+    assert [kind("server/0", 3), kind("server/0", 4), kind("server/1", 3)] == ["replace", "replace", "fail"]

@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import re
 import signal
 from contextlib import closing
 from pathlib import Path
@@ -61,6 +62,9 @@ def test_without_recovery_a_killed_trainer_ends_the_run(tmp_path):
     ).wait()
     assert ended.code == 1
     assert ended.err.splitlines()[2].startswith("trainer/0 failed (killed by signal 9 (SIGKILL)) after"), ended.err
+    assert re.search(r"^  it had used up to \d+ MiB of memory and \d+ s of CPU time$", ended.err, re.MULTILINE), (
+        ended.err
+    )
     assert "recover.mode=disabled" in ended.err
     assert leftover_processes(tmp_path) == {}
 
@@ -80,6 +84,18 @@ def test_a_final_failure_is_not_retried(tmp_path):
     ended = start_fake_run(tmp_path, faults={"trainer/0 1.1": {"step": 3, "do": f"give_up {words}"}}).wait()
     assert (ended.code, ended.summary["attempts"]) == (1, 1), ended
     assert words in ended.err
+
+
+def test_damaged_weights_cost_one_server_and_then_the_run(tmp_path):
+    words = "version 3 of the weights: tensor model.norm.weight: the served tensor is not the published one"
+    damage = {"after_s": 0.3, "do": f"damage {words}"}
+    ended = start_fake_run(tmp_path, steps=1000, faults={"server/0 1.1": damage, "server/0 1.2": damage}).wait()
+    assert (ended.code, ended.summary["attempts"]) == (1, 1), ended
+    (replaced,) = [line for line in ended.out.splitlines() if "it is replaced" in line]
+    assert words in replaced and "(incarnation 2)" in replaced
+    first, why = ended.err.splitlines()[2:4]
+    assert first.startswith("server/0 failed (exit code 1)") and first.endswith(words)
+    assert why == "  a server was replaced before because it found damage in this version"
 
 
 def test_a_configuration_error_found_late_leaves_no_trial(tmp_path):

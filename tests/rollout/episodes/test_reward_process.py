@@ -112,6 +112,24 @@ def test_a_reward_may_print_and_read_standard_input(reward_spec, capfd):
     assert "to the log" in captured.err and '"value": 9' in captured.err
 
 
+@pytest.mark.parametrize("how", ["hang", "gone", "killed", "046"])
+def test_what_a_reward_leaves_behind_ends_with_it(reward_spec, tmp_path, how):
+    async def main():
+        async with open_pool(reward_spec("leaves"), timeout_s=2.0) as pool:
+            (outcome,) = await each(pool, how)
+            left = int((tmp_path / "pid").read_text())
+            if how == "046":
+                assert is_alive(left), "the reward runs on"
+            else:
+                assert not is_alive(left)
+            return outcome, left
+
+    outcome, left = asyncio.run(main())
+    assert not is_alive(left)
+    words = {"hang": "longer than 2 s", "gone": "(exit code 7)", "killed": "(SIGKILL)"}
+    assert words[how] in outcome if how in words else outcome == 1.0
+
+
 def test_the_child_ends_with_its_worker(tmp_path):
     """Also with a worker that is killed while its reward hangs."""
     (tmp_path / "mine.py").write_text(MINE)
@@ -119,12 +137,14 @@ def test_the_child_ends_with_its_worker(tmp_path):
 import asyncio, sys
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
+from tests.support.reward_parts import child_of
 
 async def main():
-    pool = RewardPool(RewardSpec("mine.py:acts", {{}}, None, {{}}, {str(tmp_path)!r}, "."), 600, 0, 60)
+    pool = RewardPool(RewardSpec("mine.py:leaves", {{}}, None, {{}}, {str(tmp_path)!r}, "."), 600, 0, 60)
     await pool.ready({{"answer": "1"}})
-    print(pool._process._popen.pid, flush=True)
-    await pool.score({{"prompt": "", "answer": "1"}}, ["busy"])
+    await pool.score({{"prompt": ""}}, ["046"])
+    print(child_of(pool), flush=True)
+    await pool.score({{"prompt": ""}}, ["hang"])
 
 asyncio.run(main())
 """
@@ -132,10 +152,10 @@ asyncio.run(main())
     worker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment)
     with worker:
         assert worker.stdout is not None
-        child = int(worker.stdout.readline())
-        assert is_alive(child)
+        pids = [int(worker.stdout.readline()), int((tmp_path / "pid").read_text())]
+        assert all(map(is_alive, pids))
         worker.send_signal(signal.SIGKILL)
     until = time.monotonic() + 60
-    while is_alive(child):
+    while any(map(is_alive, pids)):
         assert time.monotonic() < until
         time.sleep(0.01)

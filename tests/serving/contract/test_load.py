@@ -92,7 +92,7 @@ def test_a_request_is_answered_by_another_server_after_a_kill(tmp_path: Path) ->
                 request = [group(str(n), n=4, seed=n, min_new_tokens=400, max_new_tokens=400) for n in range(16)]
                 answers = asyncio.ensure_future(one.generate(*request))
                 await one.until(lambda results: results["running"] > 0)
-                os.kill(pair.agent.alive["server/0"].pid, signal.SIGKILL)
+                os.kill(pair.pid(), signal.SIGKILL)
                 results = await answers
                 assert [len(sample["token_ids"]) for samples in results for sample in samples] == [400] * 64
                 again = await other.generate(*request)
@@ -110,7 +110,7 @@ def test_a_killed_server_ends_with_all_its_processes_and_can_start_again(server:
         request = long_groups(server, 4)
         answers = asyncio.ensure_future(one.outcomes(*request))
         await one.until(lambda results: results["running"] > 0)
-        os.kill(server.agent.alive["server/0"].pid, signal.SIGKILL)
+        os.kill(server.pid(), signal.SIGKILL)
         for outcome in await asyncio.wait_for(answers, 60):
             assert "there is no other server" in str(outcome)
 

@@ -1,7 +1,6 @@
-"""Handle of a reward's child process: starts it, exchanges messages, and kills it with everything it started."""
+"""Handle of a reward's process: starts it, exchanges messages, and ends it with everything it started."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -13,11 +12,12 @@ from typing import Any, cast
 import orjson
 
 from areal_like.config.sections.data import REWARD_MODEL
+from areal_like.process.child_process import ChildProcess
 from areal_like.process.identity import TOKEN
-from areal_like.process.spawn import spawn
 from areal_like.rollout.episodes.rewards import RewardSpec
 
 KILL_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.005
+"""A process that hangs in the kernel for longer is left behind; its keeper, or the launcher at the end, kills it."""
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -33,7 +33,7 @@ class RewardProcess(asyncio.Protocol):
             descriptor = theirs.fileno()
             needs_token = spec.name == REWARD_MODEL  # only our own code runs in that process
             command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.reward_worker"]
-            self._popen = spawn(
+            self._keeper = ChildProcess(
                 [*command, str(descriptor), str(os.getpid())],
                 {name: value for name, value in os.environ.items() if name != TOKEN or needs_token},
                 stdout=2,  # what a reward prints goes to the log
@@ -65,32 +65,21 @@ class RewardProcess(asyncio.Protocol):
         self._transport.write(lines)
 
     def exit_text(self) -> str | None:
-        """How the process ended; None while it runs. It is not reaped here, so that its group's id stays valid."""
-        if self._popen.returncode is not None:
-            return _describe(self._popen.returncode)
-        status = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if status is None:
-            return None
-        return _describe(status.si_status if status.si_code == os.CLD_EXITED else -status.si_status)
+        """How the process ended; None while it, or a process that it started, runs."""
+        code = self._keeper.exit_code()
+        return None if code is None else _describe(code)
 
-    def kill(self) -> None:
-        """Kills the process group; its messages are ignored from then on."""
+    async def end(self, grace_s: float = 0.0) -> str:
+        """Kills it after `grace_s` seconds to end by itself; its messages are ignored from then on. Returns how it
+        ended."""
+        how = await self._wait(grace_s)
         self._on_message, self._on_end = lambda message: None, lambda: None
-        if self._popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+        self._keeper.signal(signal.SIGTERM)
         if self._transport is None:
             self._socket.close()
         else:
             self._transport.abort()
-
-    async def end(self, grace_s: float = 0.0) -> str:
-        """Kills it after `grace_s` seconds to end by itself. Returns how it ended."""
-        how = await self._wait(grace_s)
-        self.kill()
-        how = how or await self._wait(KILL_TIMEOUT_S) or "it cannot be killed"
-        self._popen.poll()
-        return how
+        return how or await self._wait(KILL_TIMEOUT_S) or "it cannot be killed"
 
     async def _wait(self, limit_s: float) -> str | None:
         until = time.monotonic() + limit_s

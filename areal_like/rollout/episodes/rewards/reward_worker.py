@@ -1,15 +1,13 @@
 """Child process in which a reward runs, so that it can be killed at any time.
 
 It exchanges JSON lines over a socket: first the reward to import, then one line per answer in each direction. Stdin is
-empty, and what the reward prints goes to the log.
+empty, and what the reward prints goes to the log. A keeper is its parent: what a reward starts ends with it.
 """
 
 import asyncio
-import ctypes
 import inspect
 import logging
 import os
-import signal
 import socket
 import sys
 import traceback
@@ -19,15 +17,14 @@ import orjson
 
 from areal_like.config.problems import ConfigError
 from areal_like.data.user_code import describe_error
+from areal_like.process.keeper import fork_keeper
 from areal_like.rollout.episodes.rewards import RewardSpec, find_reward
 from areal_like.rollout.episodes.rewards.base import RewardCall, parse_reward
 
-PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    _die_with(parent)
+    descriptor, worker = int(sys.argv[1]), int(sys.argv[2])
+    fork_keeper(worker, close=[descriptor])
     os.set_inheritable(descriptor, False)
     with socket.socket(fileno=descriptor) as wire:
         lines = wire.makefile("rb")
@@ -48,14 +45,6 @@ def main() -> None:
         else:
             for line in lines:
                 _send(wire, _answer(call, orjson.loads(line)))
-
-
-def _die_with(parent: int) -> None:
-    """Ends this process with its worker, however that ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _load(spec: RewardSpec) -> RewardCall | None:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import areal_like
+from areal_like.process.child_process import ChildProcess, reap_leftovers
 from areal_like.process.errors import Failure
-from areal_like.process.process_tree import become_subreaper, kill_descendants, reap_orphans
+from areal_like.process.process_tree import become_subreaper, kill_descendants
 from areal_like.process.shared_segments import SegmentRecorder
-from areal_like.process.spawn import spawn
 from areal_like.serving.engines.external.engine_log import decode_line, find_error, reports_port_in_use
 
 POLL_S = 0.05
@@ -38,7 +38,7 @@ class EngineProcess:
         self._segments = SegmentRecorder(record)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         try:
-            self._popen = spawn(
+            self._process = ChildProcess(
                 list(command),
                 {**os.environ, **variables},
                 cwd=cwd,
@@ -53,12 +53,12 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._process.pid
 
     async def ended(self) -> int:
         """Waits for the end; returns the exit code, negative for a signal."""
-        while (code := self._popen.poll()) is None:
-            reap_orphans({self.pid})
+        while (code := self._process.exit_code()) is None:
+            reap_leftovers()
             await asyncio.sleep(POLL_S)
         await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
         return code
@@ -69,7 +69,8 @@ class EngineProcess:
             return f"ended with exit code {code}: {find_error(list(self.lines))}"
         how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         if -code in EXTERNAL_SIGNALS:
-            return f"{how}, by another process or because the machine has run out of memory"
+            used = self._process.usage().text
+            return f"{how}, by another process or because the machine has run out of memory; it had used {used}"
         return f"{how}; its last output: {find_error(list(self.lines)[-TAIL_LINES:])}"
 
     @property
@@ -79,11 +80,10 @@ class EngineProcess:
     async def end(self) -> None:
         """Sends SIGTERM, later kills it and all its descendants, and removes its shared memory."""
         await asyncio.to_thread(self._segments.poll)
-        if self._popen.poll() is None:
-            self._popen.send_signal(signal.SIGTERM)
-            deadline = time.monotonic() + TERMINATE_S
-            while self._popen.poll() is None and time.monotonic() < deadline:
-                await asyncio.sleep(POLL_S)
+        self._process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + TERMINATE_S
+        while self._process.exit_code() is None and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
         self._segments.close()
         stuck = await asyncio.to_thread(kill_descendants)
         await asyncio.to_thread(self._segments.remove)
@@ -92,8 +92,7 @@ class EngineProcess:
         await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
 
     def _read_output(self) -> None:
-        assert self._popen.stdout is not None
-        with self._popen.stdout as output:
+        with self._process.stdout as output:
             for line in output:
                 self.lines.append(decode_line(line))
                 try:

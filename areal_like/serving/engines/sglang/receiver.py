@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import areal_like
+from areal_like.process.child_process import ChildProcess
 from areal_like.process.errors import Failure
 from areal_like.process.run_memory import ensure_run_memory, memory_folder
-from areal_like.process.spawn import spawn
 from areal_like.serving.engines.base import WeightUpdate
 from areal_like.serving.engines.external.installations import find_installation
 from areal_like.weights.errors import BadWeights, GroupBroken
@@ -39,7 +39,7 @@ class WeightReceiver:
         self._name, self._python, self._on_disk = name, python, on_disk
         self._root: Path | None = None
         self._lock: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
 
     async def receive(self, update: WeightUpdate) -> Path:
         """The folder with the received weights, whose hashes are verified. Raises BadWeights, also if there is no room,
@@ -116,7 +116,6 @@ class WeightReceiver:
     def _exchange(self, line: bytes) -> dict[str, str]:
         """Blocks until the answer, or until the process is killed."""
         process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None, "_start gives both"
         try:
             process.stdin.write(line)
             process.stdin.flush()
@@ -128,7 +127,7 @@ class WeightReceiver:
         answer: dict[str, str] = json.loads(output)
         return answer
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self) -> ChildProcess:
         assert self._root is not None, "receive has made it"
         imports = self._root / "imports"
         imports.mkdir(parents=True, exist_ok=True)
@@ -139,12 +138,11 @@ class WeightReceiver:
             python = find_installation("sglang", self._python, Path.cwd()).python
         except ValueError as fault:
             raise BadWeights(f"weights cannot be received for SGLang: {fault}") from fault
-        self._process = spawn(
+        self._process = ChildProcess(
             [python, "-m", MODULE],
             {**os.environ, "PYTHONPATH": str(imports)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            new_session=False,
         )
         return self._process
 
@@ -152,11 +150,9 @@ class WeightReceiver:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait()
             for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):  # unwritten data
-                        pipe.close()
+                with contextlib.suppress(OSError):  # unwritten data
+                    pipe.close()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,115 @@
+"""A process that this one has started: its end, its use of the machine, and what it leaves behind."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from areal_like.process.process_tree import KILL_TIMEOUT_S, PAUSE_S, kill_orphans, reap_orphans, tree_usage
+from areal_like.process.spawn import spawn
+
+TAIL_BYTES = 16384
+
+_running: set[int] = set()
+"""Process ids of all that are not reaped."""
+
+
+class ProcessUsage(NamedTuple):
+    """`memory_bytes` of all its processes; once it has ended, the most that one of them held at a time."""
+
+    cpu_s: float
+    memory_bytes: int
+
+    @property
+    def text(self) -> str:
+        size = self.memory_bytes / 2**20
+        memory = f"{size:.0f} MiB" if size < 1024 else f"{size / 1024:.1f} GiB"
+        return f"up to {memory} of memory and {self.cpu_s:.0f} s of CPU time"
+
+
+class ChildProcess:
+    """Where this process is a subreaper, `kill` also ends what the child has started, in other sessions too. `marks`:
+    variables in the child's environment by which that is recognized."""
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], *, marks: Mapping[str, str] | None = None, **how: Any
+    ) -> None:
+        """`how`: of `spawn`."""
+        self._marks = marks
+        self._popen = spawn(command, env, **how)
+        self._ended = ProcessUsage(0.0, 0)
+        _running.add(self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        assert self._popen.stdin is not None, "it was started with a pipe"
+        return self._popen.stdin
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        assert self._popen.stdout is not None, "it was started with a pipe"
+        return self._popen.stdout
+
+    def exit_code(self) -> int | None:
+        """Negative for a signal; None while it runs."""
+        if self._popen.returncode is None:
+            try:
+                pid, status, used = os.wait4(self.pid, os.WNOHANG)
+            except ChildProcessError:  # kill_descendants has reaped it
+                self._popen.returncode = -signal.SIGKILL
+                _running.discard(self.pid)
+                return self._popen.returncode
+            if pid:
+                self._popen.returncode = os.waitstatus_to_exitcode(status)
+                self._ended = ProcessUsage(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+                _running.discard(pid)
+        return self._popen.returncode
+
+    def wait(self, limit_s: float) -> int | None:
+        """Waits for its end; None if it still runs after `limit_s` seconds."""
+        until = time.monotonic() + limit_s
+        while (code := self.exit_code()) is None and time.monotonic() < until:
+            time.sleep(PAUSE_S)
+        return code
+
+    def signal(self, number: int) -> None:
+        if self.exit_code() is None:
+            os.kill(self.pid, number)
+
+    def usage(self) -> ProcessUsage:
+        """With all its descendants."""
+        if self.exit_code() is None:
+            return ProcessUsage(*tree_usage(self.pid))
+        return self._ended
+
+    def kill(self) -> None:
+        """Kills it with everything that it has started. A process that hangs in the kernel is left behind after
+        KILL_TIMEOUT_S."""
+        if self.exit_code() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.wait(KILL_TIMEOUT_S)
+        self.kill_leftovers()
+
+    def kill_leftovers(self) -> None:
+        """After its end: kills the processes that it has started."""
+        if self._marks is not None:
+            kill_orphans(self.pid, self._marks, _running)
+
+
+def reap_leftovers() -> None:
+    """Reaps ended orphans of children."""
+    reap_orphans(_running)
+
+
+def last_lines(log: IO[Any], count: int) -> list[str]:
+    """The last lines of a log that is open for reading, without empty ones."""
+    end = os.fstat(log.fileno()).st_size
+    content = os.pread(log.fileno(), TAIL_BYTES, max(0, end - TAIL_BYTES))
+    text = content.decode("utf-8", "replace")
+    lines = [line.rpartition("\r")[2].rstrip() for line in text.replace("\r\n", "\n").splitlines()]
+    return [line for line in lines if line][-count:]

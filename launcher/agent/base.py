@@ -1,0 +1,77 @@
+"""What starts, watches and ends the processes on one machine, as the supervisor sees it. Only data pass, so that an
+agent may run on another machine."""
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from areal_like.process.child_process import ProcessUsage
+from areal_like.process.identity import Identity
+from launcher.plan.plan import Process
+
+TAIL_LINES = 12
+
+
+class FailureNote(NamedTuple):
+    """The failure note that a process wrote before it ended."""
+
+    time: float
+    message: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class ProcessExit:
+    """How a process ended. `code` is negative for a signal, as subprocess has it; `log` is empty without a file."""
+
+    identity: Identity
+    code: int
+    time: float
+    age_s: float
+    log: str
+    note: FailureNote | None
+    last_lines: tuple[str, ...]
+    usage: ProcessUsage
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def how(self) -> str:
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        return f"killed by signal {-self.code} ({signal.Signals(-self.code).name})"
+
+
+class NodeAgent(Protocol):
+    """Processes are named as in the plan; names of processes that do not run are ignored."""
+
+    def start(self, process: Process, identity: Identity) -> str:
+        """Fills in ports and the run's token. Returns the path of its log; empty without a file."""
+
+    def exits(self) -> list[ProcessExit]:
+        """Processes that ended since the last call, with all that they started. Never waits for a living one."""
+
+    def signal(self, names: Iterable[str], number: int) -> None: ...
+
+    def end(self, names: Iterable[str]) -> None:
+        """Sends SIGTERM, and kills them after a moment."""
+
+    def kill(self, names: Iterable[str]) -> None:
+        """Returns when they have ended, with all that they started."""
+
+    def last_lines(self, name: str, count: int) -> list[str]:
+        """The end of its log."""
+
+    def usage(self, name: str) -> ProcessUsage: ...
+
+    def dump_stacks(self) -> None:
+        """Makes every Python process of ours write its stack traces to logs/<role>-<index>.stacks."""
+
+    def new_master_port(self) -> None:
+        """Leases another MASTER_PORT for the next starts: the last one was taken by another process."""
+
+    def close(self) -> None:
+        """Releases the ports."""

@@ -1,0 +1,40 @@
+"""What a supervised run is for, how long it may wait, and how it ended."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+class Lifecycle(NamedTuple):
+    """What a run is for. `trains`: until its last step; otherwise it serves until it is stopped. `on_addresses` is
+    called with those of the servers once all are ready, and when they change; `rewind_metrics(step, attempt)` at a
+    rollback; `on_start` when all processes are started; `on_poll` repeatedly."""
+
+    trains: bool = True
+    on_addresses: Callable[[Sequence[str]], None] = _nothing
+    rewind_metrics: Callable[[int, int], None] = _nothing
+    on_start: Callable[[], None] = _nothing
+    on_poll: Callable[[], None] = _nothing
+
+
+class WaitLimits(NamedTuple):
+    """Timeouts, each with the key that sets it."""
+
+    setup_s: float
+    setup_key: str
+    stop_s: float
+    stop_key: str
+
+
+class RunEnding(NamedTuple):
+    """How a run ended. `outcome`: done, failed, refused, stopped, interrupted, or lost (another launcher may have
+    taken over its name and directory)."""
+
+    outcome: str
+    code: int
+    message: str = ""
+    is_complete: bool = False
+    """Whether `message` comes from the process itself, so that its log adds nothing."""
