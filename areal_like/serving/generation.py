@@ -12,7 +12,7 @@ from areal_like.serving.engines.base import EngineGone, EngineInfo, GenerateOutp
 from areal_like.serving.partial_sample import ABORT, BadOutput, ParsedGroup, PartialSample
 from areal_like.serving.request_queue import RequestQueue
 from areal_like.serving.requests import BadRequest, GroupRequest, Sampling, max_answer_tokens, parse_group
-from areal_like.serving.served_weights import ServedWeights, ServerBroken
+from areal_like.serving.served_weights import ServedWeights
 
 MAX_EMPTY_OUTPUTS = 8
 """Consecutive times that an engine may end a request without a token, and without an abort."""
@@ -87,8 +87,6 @@ class Generation:
             error = in_flight.ended_by
         except (ValueError, BadOutput) as refusal:
             error = str(refusal)
-        except ServerBroken as fault:
-            error = f"this server is broken: {fault}"
         except EngineGone:
             raise
         except Exception as fault:

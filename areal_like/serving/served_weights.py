@@ -4,11 +4,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
+from areal_like.serving.engines.base import EngineGone
 from areal_like.weights.versions import NO_VERSION
 
 
-class ServerBroken(Exception):
-    """The engine has wrong weights, which must not be served."""
+class ServerBroken(EngineGone):
+    """The engine has wrong weights, which must not be served: this server ends."""
 
 
 class ServedWeights:

@@ -214,7 +214,7 @@ class ExternalEngineServer:
         except Failure as failure:
             if not self.fatal.done():
                 self.fatal.set_result(failure)
-            raise HttpError(500, str(failure)) from failure
+            raise HttpError(503, str(failure)) from failure
 
     def _refuse_where_broken(self) -> None:
         if self._served.fault is not None:

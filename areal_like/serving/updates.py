@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from areal_like.process.errors import NOT_STAGED, Failure, HttpError
+from areal_like.process.errors import NOT_STAGED, DamagedWeights, Failure, HttpError
 from areal_like.serving.adapters import Adapters
 from areal_like.serving.control_protocol import ADAPTER, WAIT, UpdateRequest
 from areal_like.serving.engines.base import InferenceEngine, NotStaged, Verification, WeightUpdate
@@ -38,7 +38,7 @@ class StagedUpdate(NamedTuple):
 
 class WeightUpdater:
     """One update at a time. A fault before the swap is a ValueError, and the old weights stay live. After a fault in
-    the swap, or if verification fails, the server is broken and serves nothing any more."""
+    the swap, or if verification fails, a Failure ends the server, which serves nothing any more."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class WeightUpdater:
             raise HttpError(NOT_STAGED, str(fault)) from fault
         except BadWeights as fault:
             self._break(str(fault))
-            raise
+            raise DamagedWeights(update.version, str(fault)) from fault
         except Exception as fault:
             reason = f"loading version {update.version} of the weights failed half-way: {fault}"
             self._break(reason)
@@ -207,7 +207,7 @@ class WeightUpdater:
                     check_probe(probe, logprobs, self._dtype)
         except BadWeights as fault:
             self._break(str(fault))
-            raise
+            raise DamagedWeights(update.version, str(fault)) from fault
         except Exception as fault:
             reason = f"version {update.version} of the weights was loaded and could not be verified: {fault}"
             self._break(reason)
@@ -215,10 +215,9 @@ class WeightUpdater:
         return check, logprobs
 
     def _break(self, reason: str) -> None:
-        log.error("this server is broken and serves nothing any more: %s", reason)
+        log.error("this server serves nothing any more, and ends: %s", reason)
         self._queue.hold("broken")
         self._served.mark_broken(reason)
-        self._generation.end(f"this server is broken: {reason}")
 
     async def _load_adapter(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         assert request.folder is not None, "parse_update requires it"

@@ -29,14 +29,23 @@ class RunningServers:
     def text(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def addresses(self) -> list[str]:
-        """Once all are ready."""
+    def addresses(self, announcement: int = 1) -> list[str]:
+        """Once all are ready, for the first time or a later one."""
         until = time.monotonic() + READY_S
-        while "Ctrl-C stops them" not in self.text():
+        while self.text().count("Ctrl-C stops them") < announcement:
             assert self.process.poll() is None and time.monotonic() < until, self.text()
             time.sleep(0.1)
-        line = next(line for line in self.text().splitlines() if line.startswith("ready: "))
-        return line.removeprefix("ready: ").split(", ")
+        lines = [line for line in self.text().splitlines() if line.startswith("ready: ")]
+        return lines[announcement - 1].removeprefix("ready: ").split(", ")
+
+    def pid(self) -> int:
+        """Of the only server."""
+        (pid,) = [
+            int(path.name)
+            for path in Path("/proc").iterdir()
+            if path.name.isdigit() and is_server_of(path, self.process.pid, self.root)
+        ]
+        return pid
 
 
 @contextmanager
@@ -102,18 +111,9 @@ def test_ctrl_c_ends_servers_alone_and_leaves_nothing(tmp_path):
 def test_a_killed_server_is_replaced_and_announced_again(tmp_path):
     with serving(tmp_path, "trial_name=t", NAMED, **{VARIABLE: KEY}) as servers:
         (address,) = servers.addresses()
-        (pid,) = [
-            int(path.name)
-            for path in Path("/proc").iterdir()
-            if path.name.isdigit() and is_server_of(path, servers.process.pid, tmp_path)
-        ]
-        os.kill(pid, signal.SIGKILL)
-        until = time.monotonic() + READY_S
-        while servers.text().count("ready: ") < 2:
-            assert time.monotonic() < until and servers.process.poll() is None, servers.text()
-            time.sleep(0.1)
+        os.kill(servers.pid(), signal.SIGKILL)
+        (again,) = servers.addresses(2)
         assert "it is replaced (incarnation 2)" in servers.text()
-        again = servers.text().rpartition("ready: ")[2].splitlines()[0]
         assert again != address
         assert ask(again, "/v1/completions", PROMPT)[0] == 200
 

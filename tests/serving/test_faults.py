@@ -53,7 +53,7 @@ def test_an_engine_that_does_not_resume_after_the_swap_is_broken(tmp_path: Path)
         await client.update(tmp_path, 1, 1)
         fails_once(client.engine, "resume", EngineGone("the engine does not answer"))
         response = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
-        assert response.status == 500 and "the engine does not answer" in response.message
+        assert response.status == 503 and "the engine does not answer" in response.message
         health = await client.call("GET", "/health")
         assert (health["status"], health["version"]) == ("broken", 1)
         assert client.server.fatal.done()

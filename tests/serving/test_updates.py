@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import torch
 
@@ -165,16 +166,19 @@ def damage_weights(engine: TinyEngine) -> None:
 
 
 @pytest.mark.parametrize("can_keep", [True, False])
-def test_a_wrong_tensor_is_named_and_nothing_is_served_any_more(tmp_path: Path, can_keep: bool) -> None:
+def test_a_wrong_tensor_is_named_and_ends_a_server_that_serves_nothing_more(tmp_path: Path, can_keep: bool) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         client.engine.after_commit = damage_weights
         asking = asyncio.create_task(client.generate(group("g", **NO_END)))
         await until(lambda: len(client.engine.in_flight) == 1)
         response = await refusal(client, "/control/update_weights", published(tmp_path, 2, 2))
-        assert response.status == 409
-        assert "tensor model.layers.1.mlp.up_proj.weight (layer 1)" in response.message
-        assert "this server is broken" in (await asking)["g"]["error"]
+        words = "version 2 of the weights: tensor model.layers.1.mlp.up_proj.weight (layer 1)"
+        assert response.status == 503 and words in response.message
+        fatal = client.server.fatal.result()
+        assert fatal.kind == "damaged weights v2" and words in str(fatal)
+        with pytest.raises(aiohttp.ClientError):  # no answer: another server is asked
+            await asking
         assert (await client.call("GET", "/health"))["status"] == "broken"
         for path, body in [("/generate", {"groups": []}), ("/control/update_weights", published(tmp_path, 3, 3))]:
             again = await refusal(client, path, body)
@@ -188,8 +192,8 @@ def test_the_probe_detects_a_model_that_differs_from_the_trainer(tmp_path: Path)
         body = published(tmp_path, 1, 1)
         probe = {"token_ids": PROMPT, "logprobs": [-1.0, -2.0, -3.0]}
         response = await refusal(client, "/control/update_weights", body | {"probe": probe})
-        assert response.status == 409 and "different models" in response.message
-        assert (await client.call("GET", "/health"))["status"] == "broken"
+        assert response.status == 503 and "different models" in response.message
+        assert client.server.fatal.result().kind == "damaged weights v1"
 
     with_server(tmp_path, test)
 
@@ -201,7 +205,7 @@ def test_a_load_that_fails_half_way_ends_the_process(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         client.engine.after_commit = fail
         response = await refusal(client, "/control/update_weights", published(tmp_path, 1, 1))
-        assert response.status == 500 and "failed half-way: a worker died" in response.message
+        assert response.status == 503 and "failed half-way: a worker died" in response.message
         assert "a worker died" in str(client.server.fatal.result())
 
     with_server(tmp_path, test)

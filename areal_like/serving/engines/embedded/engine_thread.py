@@ -300,7 +300,12 @@ class AsyncLLMEngine:
             stream.finished.put_nowait(one)
 
     def _on_broken(self, fault: BaseException) -> None:
-        self._loop.call_soon_threadsafe(self.broken.set_exception, fault)
+        self._loop.call_soon_threadsafe(self.fail, fault)
+
+    def fail(self, fault: BaseException) -> None:
+        """Ends the process for this reason, unless there was another before."""
+        if not self.broken.done():
+            self.broken.set_exception(fault)
 
 
 def is_disconnected(request: web.Request) -> bool:

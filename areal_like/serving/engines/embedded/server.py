@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 
 from areal_like import __version__
-from areal_like.process.errors import HttpError
+from areal_like.process.errors import DamagedWeights, HttpError
 from areal_like.process.http import application, body_field, json_response, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, CallGuard
 from areal_like.process.request_checks import BodyLimits
@@ -118,23 +118,24 @@ class EmbeddedServer:
         return response
 
     async def update_weights(self, request: web.Request) -> web.Response:
-        """409: refused; 410: not staged; 503: the transfer failed. So for staging and committing."""
+        """409: refused; 410: not staged; 503: the transfer failed, or the loaded weights are damaged and this server
+        ends. So for staging and committing."""
         update = parse_update(await read_json(request))
-        with _http_errors():
+        with self._http_errors():
             return json_response(await self._updater.update(update, self._same_attempt()))
 
     async def stage_weights(self, request: web.Request) -> web.Response:
         update = parse_update(await read_json(request))
         if update.transport == ADAPTER:
             raise HttpError(400, "transport: an adapter is loaded in one step; use update_weights")
-        with _http_errors():
+        with self._http_errors():
             await self._updater.stage(update, self._same_attempt())
         return json_response({"staged": update.version})
 
     async def commit_weights(self, request: web.Request) -> web.Response:
         body = await read_json(request)
         version = body_field(body, "version", int)
-        with _http_errors():
+        with self._http_errors():
             return json_response(await self._updater.commit(version, parse_probe(body), parse_mode(body)))
 
     async def load_adapter(self, request: web.Request) -> web.Response:
@@ -186,6 +187,18 @@ class EmbeddedServer:
     def _version(self) -> int:
         return self._engine.version if self._updater.has_run_weights else NO_VERSION
 
+    @contextlib.contextmanager
+    def _http_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedWeights as damage:
+            self.async_engine.fail(damage)
+            raise HttpError(503, str(damage)) from damage
+        except GroupBroken as broken:
+            raise HttpError(503, str(broken)) from broken
+        except ValueError as bad:
+            raise HttpError(409, str(bad)) from bad
+
     def _same_attempt(self) -> Callable[[], bool]:
         """Whether the run has not gone back to a checkpoint since now."""
         attempt = self._guard.attempt
@@ -195,16 +208,6 @@ class EmbeddedServer:
         self._updater.forget()
         self.async_engine.abort_older(attempt)
         self._thread.resume()
-
-
-@contextlib.contextmanager
-def _http_errors() -> Iterator[None]:
-    try:
-        yield
-    except GroupBroken as broken:
-        raise HttpError(503, str(broken)) from broken
-    except ValueError as bad:
-        raise HttpError(409, str(bad)) from bad
 
 
 def _lines(finished: list[FinishedGroup]) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.process.errors import NOT_STAGED, HttpError
+from areal_like.process.errors import NOT_STAGED, DamagedWeights, HttpError
 from areal_like.serving.control_protocol import ADAPTER, AUTO, KEEP, UpdateRequest
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.engines.embedded.engine_thread import AsyncLLMEngine, PauseCancelled
@@ -56,8 +56,9 @@ class PreparedAdapter(NamedTuple):
 
 
 class EmbeddedWeightUpdater:
-    """One update at a time. Every fault is a ValueError that says what is wrong; the old weights then stay.
-    `run_id`: of the run whose weights are accepted; None: any."""
+    """One update at a time. Every fault is a ValueError that says what is wrong; the old weights then stay. If the
+    loaded weights are damaged, DamagedWeights ends the server. `run_id`: of the run whose weights are accepted; None:
+    any."""
 
     def __init__(self, async_engine: AsyncLLMEngine, run_id: str | None) -> None:
         self._async_engine, self._run_id = async_engine, run_id
@@ -186,7 +187,7 @@ class EmbeddedWeightUpdater:
 
     def _verify(self, weights: LoadedWeights, probe: Probe | None) -> list[float]:
         """Compares the served weights with the published hashes; returns the probe's log-probabilities."""
-        compare(weights.hashes, self.hashes(), weights.version)
+        _compare_loaded(weights.hashes, self.hashes(), weights.version)
         if probe is None:
             return []
         logprobs = self._engine.logprobs(probe.token_ids)
@@ -216,7 +217,7 @@ def prepare_adapter(
 def serve_adapter(engine: LLMEngine, prepared: PreparedAdapter, probe: Probe | None) -> list[float]:
     """In the engine's thread: compares hashes, computes the probe, and only then serves the adapter to new groups.
     Returns the probe's log-probabilities."""
-    compare(prepared.expected, adapter_hashes(prepared.adapter), prepared.version)
+    _compare_loaded(prepared.expected, adapter_hashes(prepared.adapter), prepared.version)
     logprobs: list[float] = []
     if (probe := probe or prepared.probe) is not None:
         logprobs = engine.logprobs(probe.token_ids, prepared.adapter)
@@ -247,6 +248,14 @@ class NamedAdapters:
         """Raises BadRequest if there is none; running groups keep it to their end."""
         await self._async_engine.call(lambda: self._adapters.remove(name))
         return {"name": name}
+
+
+def _compare_loaded(published: dict[str, str], loaded: dict[str, str], version: int) -> None:
+    """What was read had the right hashes, so a difference comes from this process."""
+    try:
+        compare(published, loaded, version)
+    except BadWeights as damage:
+        raise DamagedWeights(version, str(damage)) from damage
 
 
 def _check_version(received: int, expected: int) -> None:
