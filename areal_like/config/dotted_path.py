@@ -1,5 +1,6 @@
-"""Reads values by dotted path out of nested dicts and lists."""
+"""Values by dotted path in nested dicts and lists."""
 
+from collections.abc import Iterable
 from typing import Any
 
 MISSING: Any = object()
@@ -24,3 +25,18 @@ def value_of(config: Any, path: str) -> Any:
     for name in path.split("."):
         config = getattr(config, name, None)
     return config
+
+
+def nested(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The tree of values by dotted path, later ones above earlier ones; `{}` keeps what is set below it."""
+    tree: dict[str, Any] = {}
+    for path, value in values:
+        node = tree
+        *above, name = path.split(".")
+        for step in above:
+            if not isinstance(node.get(step), dict):
+                node[step] = {}
+            node = node[step]
+        if value != {} or not isinstance(node.get(name), dict):
+            node[name] = value
+    return tree

@@ -2,12 +2,11 @@
 
 The order of the layers, weakest first: defaults of the schema, groups that the schema selects, groups in the file's
 `defaults:`, the file's body, groups on the command line, values on the command line. Types are checked per layer,
-before Hydra merges, so that a message has a file and a line; then the layers are merged again, for the provenance, and
-the result is compared with what Hydra composed.
+before Hydra merges, so that a message has a file and a line. The values are those that Hydra composed, above the
+defaults of the schema; the layers themselves only tell where each value comes from.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,14 @@ from areal_like.config.checks.values import is_interpolation
 from areal_like.config.dependent_keys import DEPENDENT_KEYS, dependents_of
 from areal_like.config.dialects.areal import infer_experiment, legacy_file_message, other_version_hint, subclass_keys
 from areal_like.config.dialects.other_frameworks import other_framework_message
+from areal_like.config.dotted_path import nested
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import Loaded, build_config, experiment_of, make_redactor
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem, fold_consequences
 from areal_like.config.resolve import resolve_and_check
 from areal_like.config.schema import Schema, accepts_map
-from areal_like.config.sources.layers import Layer, LayerKind, MergedLayers, fill_reopened_sections
+from areal_like.config.sources.layers import Layer, LayerKind, Provenance
 from areal_like.config.sources.leaves import LayerReader, Leaf
 from areal_like.config.sources.library import Library, find_config
 from areal_like.config.sources.overrides import GroupChoice, Overrides, OverrideWord, parse_overrides, read_overrides
@@ -195,9 +195,9 @@ class Composition:
         overrides = read_overrides(self.words, self.schema, self.library.options_of)
         self.problems += [self.hints.for_problem(problem) for problem in overrides.problems]
         self.foreign += overrides.foreign
-        root = CompositionFiles(self.library, self.file, self.experiment, overrides.groups)
-        self.problems += root.problems
-        raw, merged = self._compose(root, overrides)
+        files = CompositionFiles(self.library, self.file, self.experiment, overrides.groups)
+        self.problems += files.problems
+        raw, merged = self._compose(files, overrides)
         values, problems = resolve_and_check(self.schema, raw, merged, self.problems, self.path.resolve().parent)
         self.problems += problems
         self._allocate(values, merged)
@@ -232,80 +232,66 @@ class Composition:
         self.problems += file.problems
         return file
 
-    def _compose(self, root: CompositionFiles, overrides: Overrides) -> tuple[dict[str, Any], MergedLayers]:
-        """The composed tree with unresolved references, and the merged layers with the origin of each value."""
-        from areal_like.config.sources import hydra_source
+    def _compose(self, files: CompositionFiles, overrides: Overrides) -> tuple[dict[str, Any], Provenance]:
+        """The composed tree with unresolved references, and where its values come from."""
+        from areal_like.config.sources.hydra_source import HydraComposition, HydraCompositionError
 
+        changed_paths = {leaf.path for layer in overrides.values for leaf in layer.leaves}
         try:
-            with hydra_source.initialized_hydra(hydra_source.ConfigProvider(root.content, self.library.options_of)):
-                changed_paths = {leaf.path for value in overrides.values for leaf in value.leaves}
-                layers = [
-                    self._layer(root, name, package, changed_paths) for name, package in hydra_source.merge_order()
-                ]
-                on_top = [Layer("override", value.hydra, value.leaves, value.deletes) for value in overrides.values]
-                self.problems += set_below_references([*layers, *on_top], self.schema)
-                defaults = self.schema.defaults(self._opened([*layers, *on_top]))
-                root.serve(SCHEMA, defaults)
-                merged = MergedLayers(self.schema, deepcopy(defaults)).apply(layers)
-                on_top = [layer for layer in on_top if self._applies(layer.deletes, merged)]
-                composed = hydra_source.compose([layer.name for layer in on_top])
-        except hydra_source.HydraCompositionError as error:
+            composition = HydraComposition(files)
+            layers, trees = [], {}
+            for name, package in composition.order():
+                layer = self._layer(files, name, package, changed_paths)
+                below = f"{package}." if package else ""
+                inside = (leaf for leaf in layer.leaves if leaf.path.startswith(below))
+                trees[name] = nested((leaf.path.removeprefix(below), leaf.value) for leaf in inside)
+                layers.append(layer)
+            self.problems += set_below_references([*layers, *overrides.values], self.schema)
+            defaults = self.schema.defaults(self._opened([*layers, *overrides.values]))
+            trees[SCHEMA] = self.schema.maps(defaults)
+            composed, applied = composition.compose(trees, overrides.values)
+        except HydraCompositionError as error:
             self.problems.append(Problem(self.file.shown, f"cannot be composed: {error}"))
             raise ConfigError(fold_consequences(self.problems)) from None
-        composed.pop("hydra", None)
-        raw = fill_reopened_sections(self.schema, composed)
-        merged.apply(on_top)
-        if fill_reopened_sections(self.schema, merged.tree) != raw and not self.problems:
-            raise ProvenanceMismatch(_difference(raw, merged.tree))
-        return raw, merged
+        for override in overrides.values:
+            if override not in applied:
+                where = f"override ~{override.deletes}"
+                self.problems.append(Problem(str(override.deletes), "no such entry to delete", where))
+        return self.schema.complete(composed, defaults), Provenance([*layers, *applied])
 
-    def _layer(self, root: CompositionFiles, name: str, package: str, changed_paths: set[str]) -> Layer:
-        """One file as a layer: read, checked, and served to Hydra without invalid values and without dependent keys of
-        what the command line sets."""
-        package = "" if name == ROOT else package
-        file, body = root.part(name)
+    def _layer(self, files: CompositionFiles, name: str, package: str, changed_paths: set[str]) -> Layer:
+        """One file: read and checked, without invalid values, and without dependent keys of what the command line
+        sets."""
+        file, body = files.part(name)
         read = LayerReader(self.schema, lambda line: f"{file.shown}:{line}", package).read(YamlNode(body, 1))
-        choice = root.choice_of(name)
+        choice = files.choice_of(name)
         self.problems += [self.hints.for_problem(problem, package, choice) for problem in read.problems]
         self.foreign += read.foreign
-        below = f"{package}." if package else ""
-        tree = MergedLayers(self.schema, {})
-        leaves = tuple(read.leaves)
-        if name == ROOT:
-            dependents = set(dependents_of({leaf.path: leaf.value for leaf in leaves}, self.dependents, changed_paths))
-            leaves = tuple(leaf for leaf in leaves if leaf.path not in dependents)
-        for leaf in leaves:
-            if leaf.path.startswith(below):
-                tree.set(leaf.path.removeprefix(below), leaf.value)
-        root.serve(name, tree.tree)
-        return Layer(self._kind(root, name), file.shown, leaves)
+        values = {leaf.path: leaf.value for leaf in read.leaves} if name == ROOT else {}
+        dependents = set(dependents_of(values, self.dependents, changed_paths))
+        leaves = tuple(leaf for leaf in read.leaves if leaf.path not in dependents)
+        return Layer(self._kind(files, name), leaves)
 
-    def _kind(self, root: CompositionFiles, name: str) -> LayerKind:
+    def _kind(self, files: CompositionFiles, name: str) -> LayerKind:
         if name == ROOT:
             return "file"
-        if name in root.built_on(root.chosen_files()):
+        if name in files.built_on(files.chosen_files()):
             return "group of the command line"
-        if root.by_schema() and name in root.built_on([f"experiment/{self.experiment}"]):
+        if files.by_schema() and name in files.built_on([f"experiment/{self.experiment}"]):
             return "group of the schema"
         return "group of the file"
 
     def _opened(self, layers: Sequence[Layer]) -> set[str]:
-        """The optional sections below which a layer sets a key."""
+        """The optional sections that a layer sets, or sets a key in."""
         return {
             section
             for layer in layers
             for leaf in layer.leaves
             for section in self.schema.optional_above(leaf.path)
-            if section != leaf.path
+            if section != leaf.path or isinstance(leaf.value, dict)
         }
 
-    def _applies(self, deletes: str | None, merged: MergedLayers) -> bool:
-        if deletes is None or merged.has(deletes):
-            return True
-        self.problems.append(Problem(deletes, "no such entry to delete", f"override ~{deletes}"))
-        return False
-
-    def _allocate(self, values: dict[str, Any], merged: MergedLayers) -> None:
+    def _allocate(self, values: dict[str, Any], merged: Provenance) -> None:
         """Adds problems of the allocation; the plan reports what this machine lacks."""
         wrong = {problem.key for problem in self.problems}
         _, findings = allocate(build_config(self.schema.cls, values), self.machine or detect_machine())
@@ -314,15 +300,3 @@ class Composition:
             if wrong.isdisjoint(keys):
                 origins = [origin for key in keys if (origin := merged.origin(key)) is not None]
                 self.problems.append(Problem(finding.key, finding.message, origins[0].where if origins else ""))
-
-
-class ProvenanceMismatch(RuntimeError):
-    """The merged layers and Hydra's composition differ: a bug of this package."""
-
-
-def _difference(composed: Any, replayed: Any, path: str = "") -> str:
-    if isinstance(composed, dict) and isinstance(replayed, dict):
-        for name in {**composed, **replayed}:
-            if composed.get(name) != replayed.get(name) or (name in composed) != (name in replayed):
-                return _difference(composed.get(name), replayed.get(name), f"{path}.{name}".lstrip("."))
-    return f"{path}: composed {composed!r}, merged {replayed!r}; please report this"

@@ -11,7 +11,7 @@ from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.interpolation import WHOLE
 from areal_like.config.redact import Redactor
 from areal_like.config.schema import Schema, ancestors
-from areal_like.config.sources.layers import MergedLayers, Origin
+from areal_like.config.sources.layers import Origin, Provenance
 from areal_like.config.sources.leaves import Leaf
 
 
@@ -26,7 +26,7 @@ class Loaded:
     schema_name: str | None
     raw: dict[str, Any]
     values: dict[str, Any]
-    merged: MergedLayers
+    merged: Provenance
     foreign: tuple[Leaf, ...] = ()
 
     @property
@@ -90,7 +90,7 @@ class Loaded:
         return make_redactor(self.schema, self.values, self.merged)
 
 
-def make_redactor(schema: Schema, values: dict[str, Any], merged: MergedLayers) -> Redactor:
+def make_redactor(schema: Schema, values: dict[str, Any], merged: Provenance) -> Redactor:
     """Hides the secrets among the values, among overridden values, and in the environment."""
     marked = frozenset(path for path, key in schema.keys.items() if key.constraints.secret)
     beaten = [{path: origin.value} for path, origins in merged.history.items() for origin in origins]

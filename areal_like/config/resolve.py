@@ -14,21 +14,21 @@ from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.interpolation import BrokenReference, FromEnvironment, ReferenceResolver, references_in
 from areal_like.config.problems import MISSING_VALUE, Problem
 from areal_like.config.schema import Key, Schema
-from areal_like.config.sources.layers import MergedLayers
+from areal_like.config.sources.layers import Provenance
 from areal_like.config.sources.leaves import LayerReader
 from areal_like.config.sources.overrides import to_yaml_node
 from areal_like.config.sources.yaml_file import scalar
 
 
 def resolve_and_check(
-    schema: Schema, raw: dict[str, Any], merged: MergedLayers, known: Sequence[Problem], folder: Path
+    schema: Schema, raw: dict[str, Any], merged: Provenance, known: Sequence[Problem], folder: Path
 ) -> tuple[dict[str, Any], list[Problem]]:
     """The resolved values, and their problems. `raw` is not changed."""
     return _ValueChecker(schema, raw, merged).finish(known, folder)
 
 
 class _ValueChecker:
-    def __init__(self, schema: Schema, raw: dict[str, Any], merged: MergedLayers) -> None:
+    def __init__(self, schema: Schema, raw: dict[str, Any], merged: Provenance) -> None:
         self.schema, self.raw, self.merged = schema, raw, merged
         self.resolver = ReferenceResolver(raw, schema.names())
         self.problems: list[Problem] = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from areal_like.config.dotted_path import value_at
+from areal_like.config.dotted_path import nested, value_at
 from areal_like.config.fields import METADATA_KEY, Constraints
 
 NO_CONSTRAINTS = Constraints()
@@ -123,6 +123,19 @@ class Schema:
                 if isinstance(node, dict):
                     node[name] = deepcopy(key.default)
         return tree
+
+    def maps(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """The part of the defaults to which a layer adds single entries: the entries of maps."""
+        found = ((path, value_at(defaults, path)) for path, key in self.keys.items() if accepts_map(key.kind))
+        return nested((path, value) for path, value in found if isinstance(value, dict) and value)
+
+    def complete(self, tree: dict[str, Any], defaults: dict[str, Any], below: str = "") -> dict[str, Any]:
+        """The values of a tree, and the defaults of all else."""
+        complete = {**defaults, **tree}
+        for name, value in tree.items():
+            if isinstance(value, dict) and f"{below}{name}" in self.sections:
+                complete[name] = self.complete(value, defaults.get(name) or {}, f"{below}{name}.")
+        return complete
 
     def section_defaults(self, path: str) -> dict[str, Any]:
         """The defaults below one section."""

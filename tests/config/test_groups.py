@@ -19,6 +19,7 @@ from areal_like.config.sources.library import data_folder
 from areal_like.config.sources.yaml_file import read_yaml
 from launcher.plan.build import build_plan
 from tests.support.planning import load_text
+from tests.support.replay import replayed
 
 CONF, SHIPPED = data_folder("conf"), sorted(data_folder("experiments").glob("*.yaml"))
 FILES = sorted(CONF.glob("**/*.yaml"))
@@ -75,8 +76,9 @@ def suitable(option: Option) -> str:
 
 
 def composed(file: Path, *overrides: str) -> Loaded:
-    """Composes; the plan can be made too."""
+    """Composes, as the layers add up; the plan can be made too."""
     loaded = load(file, overrides)
+    assert replayed(loaded) == loaded.raw
     build_plan(loaded)
     return loaded
 

@@ -20,6 +20,7 @@ from areal_like.config.problems import ConfigError
 from areal_like.config.schema import Schema
 from areal_like.config.sources.yaml_file import read_yaml
 from launcher.commands.show_config import configuration_text
+from tests.support.replay import replayed
 
 SCHEMA = Schema.of(EXPERIMENTS["ppo"])
 KEYS = [path for path in SCHEMA.keys if "[]" not in path]
@@ -138,7 +139,9 @@ def is_known(path: str) -> bool:
 
 
 def assert_comes_back(loaded: Loaded) -> None:
-    """`--cfg` output loads to the same values (a literal secret excepted: it is blank there)."""
+    """Hydra's values are those of the layers, and `--cfg` output loads to them again (a literal secret excepted: it is
+    blank there)."""
+    assert replayed(loaded) == loaded.raw
     text = configuration_text(loaded)
     again = attempt(text, [])
     assert isinstance(again, Loaded), f"{again}\n{text}"

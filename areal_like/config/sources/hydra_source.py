@@ -1,148 +1,112 @@
-"""Composition by Hydra: a ConfigSource provides the checked files; Hydra decides the order and merges them.
+"""Composition by Hydra: its defaults list selects the files, their order and their packages, its loader merges them.
 
-Hydra itself reads no files except its own settings.
+Hydra reads no file: it gets the checked values of each. Its own settings (logging, sweeper, ...) and its plugins take
+no part in the result, and are not loaded.
 """
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-import hydra
-from hydra.conf import HydraConf
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.global_hydra import GlobalHydra
+import hydra.version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.object_type import ObjectType
-from hydra.core.plugins import Plugins
+from hydra.core.override_parser.types import Override, OverrideType, ValueType
+from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
-from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from areal_like.config.sources.root import ROOT, SCHEMA, Content
-
-SCHEME = "areal-like"
-
-
-@dataclass
-class ConfigProvider:
-    """Contents by config path, and the options of each group."""
-
-    content: Callable[[str], Content | None]
-    options_of: Callable[[str], list[str] | None]
-
-
-_providers: list[ConfigProvider] = []
-
-
-class ProvidedConfigSource(ConfigSource):
-    """Hydra's extension point for other sources of configurations."""
-
-    @staticmethod
-    def scheme() -> str:
-        return SCHEME
-
-    def available(self) -> bool:
-        return bool(_providers)
-
-    def is_config(self, config_path: str) -> bool:
-        return bool(_providers) and _providers[-1].content(_name(config_path)) is not None
-
-    def is_group(self, config_path: str) -> bool:
-        return bool(_providers) and _providers[-1].options_of(config_path) is not None
-
-    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        if not _providers or results_filter == ObjectType.GROUP:
-            return []
-        return _providers[-1].options_of(config_path) or []
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        provided = _providers[-1].content(_name(config_path)) if _providers else None
-        if provided is None:
-            raise ConfigLoadError(f"Config not found: {config_path}")
-        content, header = provided
-        if config_path == ROOT:
-            content = {**content, "defaults": [*content["defaults"], *_without_hydra_groups()]}
-        return ConfigResult(
-            config=OmegaConf.create(content),
-            path=f"{SCHEME}://{config_path}",
-            provider=SCHEME,
-            header={"package": None, **header},
-        )
-
-
-class ProvidedSearchPath(SearchPathPlugin):
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if _providers:
-            search_path.prepend(provider=SCHEME, path=f"{SCHEME}://here")
-
-
-def _name(config_path: str) -> str:
-    return config_path.removesuffix(".yaml")
-
-
-def _without_hydra_groups() -> list[Any]:
-    """For the end of the root's `defaults:`: disables Hydra's groups (logging, help, sweeper ...), which are not
-    needed."""
-    return [{f"override hydra/{group}": None} for entry in HydraConf().defaults for group in entry]
-
-
-@contextmanager
-def initialized_hydra(served: ConfigProvider) -> Iterator[None]:
-    """Hydra, initialized with a provider; the previous initialization is restored afterwards."""
-    plugins = Plugins.instance()
-    if ProvidedConfigSource not in plugins.discover(ConfigSource):
-        plugins.register(ProvidedConfigSource)
-        plugins.register(ProvidedSearchPath)
-    _providers.append(served)
-    wants_base = hydra.__version__.startswith("1.3")
-    arguments: dict[str, Any] = {"version_base": "1.3"} if wants_base else {}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            # A module without YAML files. `hydra.initialize` would read the source of everything on the stack first.
-            with hydra.initialize_config_module("areal_like.config", job_name="areal_like", **arguments):
-                yield
-    finally:
-        _providers.pop()
+from areal_like.config.sources.layers import Layer
+from areal_like.config.sources.root import ROOT, SCHEMA, CompositionFiles
 
 
 class HydraCompositionError(Exception):
     """Hydra could not compose the configuration."""
 
 
-def merge_order() -> list[tuple[str, str]]:
-    """(config path, package) of each layer below the overrides, weakest first, in Hydra's order."""
-    loader = GlobalHydra.instance().config_loader()
+class HydraComposition:
+    """One composition: first its order, then, with the values of each file, its result."""
+
+    def __init__(self, files: CompositionFiles) -> None:
+        if hydra.__version__.startswith("1.3."):  # later versions have one behaviour only
+            hydra.version.setbase("1.3")
+        setup_globals()  # registers Hydra's resolvers, such as `${now:%Y}`
+        self.files = _Files(files)
+        with _reported():
+            self.defaults = create_defaults_list(
+                self.files, ROOT, overrides_list=[], prepend_hydra=False, skip_missing=False
+            ).defaults
+
+    def order(self) -> list[tuple[str, str]]:
+        """(config path, package) of each file, weakest first."""
+        return [(str(d.config_path), d.package or "") for d in self.defaults if d.config_path not in (None, SCHEMA)]
+
+    def compose(
+        self, trees: dict[str, dict[str, Any]], overrides: Sequence[Layer]
+    ) -> tuple[dict[str, Any], list[Layer]]:
+        """The merged tree with unresolved references, and the overrides that apply. `trees`: values by config path."""
+        for name, tree in trees.items():
+            self.files.results[name].config = OmegaConf.create(tree)
+        loader, applied = ConfigLoaderImpl(ConfigSearchPathImpl()), []
+        with _reported():
+            composed = loader._compose_config_from_defaults_list(self.defaults, self.files)
+            for override in overrides:
+                try:
+                    loader._apply_overrides_to_config(_for_hydra(override), composed)
+                    applied.append(override)
+                except HydraException:
+                    if override.deletes is None:
+                        raise
+        plain = OmegaConf.to_container(composed, resolve=False)
+        assert isinstance(plain, dict)
+        return {str(name): value for name, value in plain.items()}, applied
+
+
+class _Files(ConfigRepository):
+    """Where Hydra looks for files: their `defaults:` lists first, their values once they are checked."""
+
+    def __init__(self, files: CompositionFiles) -> None:
+        self.files = files
+        self.results: dict[str, ConfigResult] = {}
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        name = config_path.removesuffix(".yaml")
+        listed = self.files.listed(name)
+        if name not in self.results and listed is not None:
+            entries, header = listed
+            result = ConfigResult("", name, OmegaConf.create({}), {"package": None, **header}, is_schema_source=True)
+            result.defaults_list = self._create_defaults_list(name, OmegaConf.create(entries))
+            self.results[name] = result
+        return self.results.get(name)
+
+    def config_exists(self, config_path: str) -> bool:
+        return self.files.listed(config_path.removesuffix(".yaml")) is not None
+
+    def group_exists(self, config_path: str) -> bool:
+        return self.files.library.options_of(config_path) is not None
+
+    def get_group_options(self, group_name: str, results_filter: ObjectType | None = ObjectType.CONFIG) -> list[str]:
+        return self.files.library.options_of(group_name) or []
+
+    def get_sources(self) -> list[ConfigSource]:
+        return []
+
+
+def _for_hydra(layer: Layer) -> list[Override]:
+    if layer.deletes is not None:
+        return [Override(OverrideType.DEL, layer.deletes, None, None)]
+    return [Override(OverrideType.FORCE_ADD, leaf.path, ValueType.ELEMENT, leaf.value) for leaf in layer.leaves]
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
     try:
-        result = loader.compute_defaults_list(config_name=ROOT, overrides=[], run_mode=RunMode.RUN)
+        yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise HydraCompositionError(_first_line(error)) from None
-    return [
-        (str(default.config_path), default.package or "")
-        for default in result.defaults
-        if default.config_path is not None
-        and default.config_path != SCHEMA
-        and not default.config_path.startswith("hydra/")
-        and not (default.package or "").startswith("hydra")
-    ]
-
-
-def compose(overrides: list[str]) -> dict[str, Any]:
-    """The composed tree with unresolved references."""
-    try:
-        composed = hydra.compose(config_name=ROOT, overrides=overrides)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise HydraCompositionError(_first_line(error)) from None
-    assert isinstance(composed, DictConfig)
-    plain = OmegaConf.to_container(composed, resolve=False)
-    assert isinstance(plain, dict)
-    return {str(name): value for name, value in plain.items()}
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error or error.__cause__).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+        lines = [line.strip() for line in str(error or error.__cause__).splitlines() if line.strip()]
+        raise HydraCompositionError(lines[0] if lines else type(error).__name__) from None

@@ -9,6 +9,7 @@ from areal_like.config.names import ALIASES
 from areal_like.config.problems import Problem
 from areal_like.config.redact import SECRET, is_secret_name
 from areal_like.config.schema import Schema
+from areal_like.config.sources.layers import Layer
 from areal_like.config.sources.leaves import LayerReader, Leaf
 from areal_like.config.sources.yaml_file import YamlNode
 from areal_like.config.suggest import did_you_mean, nearest, suggest
@@ -25,21 +26,12 @@ class GroupChoice:
     where: str
 
 
-@dataclass(frozen=True)
-class ValueOverride:
-    """`actor.lr=1e-4`: the override for Hydra (`++actor.optimizer.lr=1e-4`), and the leaves that it sets."""
-
-    hydra: str
-    leaves: tuple[Leaf, ...]
-    deletes: str | None = None
-
-
 @dataclass
 class Overrides:
     """All overrides: groups first, then values."""
 
     groups: dict[str, GroupChoice] = field(default_factory=dict)
-    values: list[ValueOverride] = field(default_factory=list)
+    values: list[Layer] = field(default_factory=list)
     foreign: list[Leaf] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
@@ -178,7 +170,7 @@ def _read_value(
         read.problems.append(Problem(word.key, message, word.where))
         return
     if parsed.is_delete() and inside_map:
-        read.values.append(ValueOverride(f"~{path}", (), deletes=path))
+        read.values.append(Layer("override", deletes=path))
         return
     node = to_yaml_node(None if parsed.is_delete() else value)
     leaves = LayerReader(schema, lambda _: word.where).read_at(word.key, node)
@@ -200,7 +192,7 @@ def _read_value(
             read.problems.append(Problem(leaf.written, message, word.where))
             return
     for leaf in leaves.leaves:
-        read.values.append(ValueOverride(f"++{leaf.path}={_hydra_literal(leaf.value)}", (leaf,)))
+        read.values.append(Layer("override", (leaf,)))
 
 
 def _or_group(problem: Problem, word: OverrideWord, options_of: Callable[[str], list[str] | None]) -> Problem:
@@ -212,21 +204,6 @@ def _or_group(problem: Problem, word: OverrideWord, options_of: Callable[[str], 
     if not guess or guess[0] == word.key:
         return problem
     return Problem(problem.key, f"no such key or group; did you mean {guess[0]}={word.parsed.value()}?", problem.where)
-
-
-def _hydra_literal(value: Any) -> str:
-    """A checked value in Hydra's override grammar."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{name}:{_hydra_literal(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(_hydra_literal(item) for item in value) + "]"
-    if not isinstance(value, str):
-        if value is None or isinstance(value, bool):
-            return {None: "null", True: "true", False: "false"}[value]
-        return repr(value)
-    quoted = re.sub(r"(\\*)'", lambda match: match[1] * 2 + "\\'", value)
-    trailing = len(quoted) - len(quoted.rstrip("\\"))
-    return f"'{quoted}{chr(92) * trailing}'"
 
 
 def to_yaml_node(value: Any) -> YamlNode:

@@ -16,9 +16,6 @@ from areal_like.config.sources.yaml_file import YamlFile, YamlNode
 ROOT = "__root__"
 SCHEMA = "__schema__"
 
-Content = tuple[dict[str, Any], dict[str, str]]
-"""Content of a config path for Hydra: the tree, and the header (`# @package`)."""
-
 
 class CompositionFiles:
     """The files of one composition by config path, and the files that each includes."""
@@ -27,11 +24,10 @@ class CompositionFiles:
         self.library, self.file, self.experiment, self.choices = library, file, experiment, choices
         self.problems: list[Problem] = []
         self.lists: dict[str, DefaultsList] = {}
-        self.contents: dict[str, Content] = {SCHEMA: ({}, {})}
         own = self._read_all()
         self._refuse_circles()
         self._refuse_groups_chosen_twice()
-        self.contents[ROOT] = ({"defaults": self._entries(own)}, {})
+        self.root = self._entries(own)
 
     def _entries(self, own: DefaultsList) -> list[Any]:
         entries: list[Any] = [SCHEMA]
@@ -123,17 +119,11 @@ class CompositionFiles:
             file = self.library.read(path)
         return file, file.body(primary=name == ROOT)
 
-    def content(self, name: str) -> Content | None:
-        """The content for Hydra; of an unchecked layer only its `defaults:` list."""
-        if name in self.contents or name not in self.lists:
-            return self.contents.get(name)
-        entries = self.lists[name].entries
-        return {"defaults": entries} if entries else {}, self.part(name)[0].header
-
-    def serve(self, name: str, tree: dict[str, Any]) -> None:
-        """Sets the values of a layer for Hydra."""
-        content, header = self.content(name) or ({}, {})
-        self.contents[name] = ({**content, **tree}, header)
+    def listed(self, name: str) -> tuple[list[Any], dict[str, str]] | None:
+        """The `defaults:` of a config path, and its header (`# @package`); None if there is no such file."""
+        if name in (ROOT, SCHEMA):
+            return self.root if name == ROOT else [], {}
+        return (self.lists[name].entries, self.part(name)[0].header) if name in self.lists else None
 
 
 def _option(choice: GroupChoice) -> Any:
