@@ -19,10 +19,10 @@ DROPPED_KEYS = frozenset(
         *("lora_path", "extra_key", "cache_salt"),
         *("bootstrap_host", "bootstrap_port", "bootstrap_room", "kv_transfer_params", "ec_transfer_params"),
         *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
-        *("custom_logit_processor", "custom_params", "vllm_xargs", "extra_args"),
+        *("custom_logit_processor", "custom_params", "extra_args"),
     )
 )
-"""Dropped keys of vLLM's and SGLang's bodies: they name a request, a place, another process or a program."""
+"""Dropped keys of the engines' bodies: they name a request, a place, another process or a program."""
 GRAMMAR_KEYS = frozenset(
     (
         *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag"),
@@ -69,9 +69,9 @@ def filter_body(body: Any, model: ModelLimits, is_known: bool = False) -> dict[s
     client has the key."""
     if not isinstance(body, dict):
         raise HttpError(400, "the body must be an object")
-    kept = {key: value for key, value in body.items() if key not in DROPPED_KEYS}
+    kept = {key: value for key, value in body.items() if not _is_dropped(key)}
     if isinstance(inner := kept.get(SAMPLING_PARAMS), dict):
-        kept[SAMPLING_PARAMS] = {key: value for key, value in inner.items() if key not in DROPPED_KEYS}
+        kept[SAMPLING_PARAMS] = {key: value for key, value in inner.items() if not _is_dropped(key)}
     for part in (kept, kept.get(SAMPLING_PARAMS) or {}):
         if not isinstance(part, dict):
             raise HttpError(400, f"{SAMPLING_PARAMS}: {shorten(part)} is not an object")
@@ -79,6 +79,11 @@ def filter_body(body: Any, model: ModelLimits, is_known: bool = False) -> dict[s
             if value is not None:
                 part[key] = _bounded(key, value, model, is_known)
     return kept
+
+
+def _is_dropped(key: str) -> bool:
+    """Also `<engine>_xargs`, the further arguments of an engine."""
+    return key in DROPPED_KEYS or key.endswith("_xargs")
 
 
 def filter_generation(body: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from areal_like.process.identity import CallGuard, Identity, token
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.serving.engines.external.attach import (
-    EMBEDDED,
+    OURS,
     UNPROVEN_SERVER,
     AttachedEngine,
     detect,
@@ -26,7 +26,7 @@ from areal_like.serving.engines.external.attach import (
     release_pauses,
 )
 from areal_like.serving.engines.external.start import LaunchedEngine, RunningEngine
-from areal_like.serving.engines.registry import kind_of
+from areal_like.serving.engines.registry import engine_of
 from areal_like.serving.forwarding import ForwardingServer
 from areal_like.serving.public_proxy import PublicProxy
 from areal_like.serving.server import CONTROLLER, ExternalEngineServer, build_parts
@@ -62,7 +62,7 @@ class ServerProcess:
     async def _serve(self) -> None:
         async with AsyncExitStack() as stack:
             if self._attach is None:
-                kind = self._kind or kind_of(self._run)
+                kind = self._kind or engine_of(self._run).name
                 launched = await stack.enter_async_context(LaunchedEngine(self._run, kind, self._command))
                 failure = await self._serve_engine(stack, kind, await launched.start(), token())
             else:
@@ -79,7 +79,7 @@ class ServerProcess:
         if kind == "auto":
             kind = await detect(address, secret, proofs, waiting)
             log.info("%s is %s", what, kind)
-        if kind != EMBEDDED:
+        if kind != OURS:
             engine = AttachedEngine(self._run, kind, address, secret, waiting, proofs)
             attached = await stack.enter_async_context(engine)
             return await self._serve_engine(stack, kind, await attached.start(), secret)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 from aiohttp import web
 
+from areal_like.config.engines import engine_keys
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure, HttpError
 from areal_like.process.http import application, body_field, json_response, read_json
@@ -27,7 +28,6 @@ from areal_like.serving.control_protocol import (
     parse_update,
 )
 from areal_like.serving.engines.base import EngineGone, EngineInfo, InferenceEngine
-from areal_like.serving.engines.registry import length_key
 from areal_like.serving.expected_tensors import ExpectedTensors
 from areal_like.serving.generation import Generation
 from areal_like.serving.pauser import Pauser
@@ -61,7 +61,7 @@ class ServerParts(NamedTuple):
 def build_parts(run: Run, kind: str, engine: InferenceEngine, info: EngineInfo) -> ServerParts:
     queue, served = RequestQueue(), ServedWeights()
     pauser = Pauser(engine, queue)
-    generation = Generation(engine, info, queue, served, length_key(kind))
+    generation = Generation(engine, info, queue, served, engine_keys(kind).length_key)
     folder = model_folder(run.config.actor.path, run.cwd)
     dtype = engine_dtype(getattr(run.config, kind).dtype)
     adapters = Adapters(engine, pauser, served, folder, dtype, run.config.rollout.request_timeout)

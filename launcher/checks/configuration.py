@@ -7,7 +7,7 @@ from areal_like.config.allocation.models import trained_models
 from areal_like.config.checks.not_built import not_built_problems
 from areal_like.config.checks.refused import refusal
 from launcher.checks.attached_servers import address_problems
-from launcher.checks.engines import head_size_problems, update_mode_problems
+from launcher.checks.engines import update_mode_problems
 from launcher.checks.fake_data import fake_data_problems
 from launcher.checks.parallel_sizes import parallel_size_problems
 from launcher.checks.profiler import profiler_problems
@@ -58,7 +58,6 @@ def configuration_problems(
     problems += fake_data_problems(loaded.config, batch)
     problems += profiler_problems(loaded.config, allocation, batch)
     problems += [*environment.environment_problems(loaded.config), *address_problems(loaded.config)]
-    problems += head_size_problems(loaded.config, allocation, host)
     problems += _processes(loaded.config, placement)
     problems += [PlanProblem(*pair) for pair in not_built_problems(loaded.config, allocation)]
     return problems + _refused_keys(loaded)

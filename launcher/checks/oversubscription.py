@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import starts_servers, trained_models
 from areal_like.config.problems import plural
-from areal_like.serving.engines.external.installations import TITLES
+from areal_like.serving.engines.registry import engine_spec
 from launcher.plan.host import HostInfo
 from launcher.plan.memory import GIB, size_text
 from launcher.plan.placement import PlacementPlan
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 KEY = "cluster.allow_oversubscription"
-CORES_PER_ENGINE_WORKER, CORES_PER_PROCESS = 1.0, 0.5
-PROGRAM_BYTES = {"vllm": 3 * GIB // 4, "sglang": GIB}
-"""Memory of an engine's processes before they load a model."""
+CORES_PER_PROCESS = 0.5
 OUR_PROGRAM_BYTES = GIB // 4
 AUTO_MODES = ("", "auto", "heuristic", "manual")
 
@@ -122,14 +120,11 @@ def resource_needs(
     problems = []
     servers = sum(not process.gpus for process in placement.servers)
     if servers and allocation.rollout is not None and starts_servers(config):
-        backend = allocation.rollout.backend
+        spec = engine_spec(allocation.rollout.backend)
         model = memory.server.weights if memory.server else 0
         workers = allocation.rollout.tensor * allocation.rollout.pipeline
-        cores = CORES_PER_ENGINE_WORKER * workers if backend in PROGRAM_BYTES else CORES_PER_PROCESS
-        program = PROGRAM_BYTES.get(backend, OUR_PROGRAM_BYTES)
-        problems.append(
-            ResourceNeed(servers, f"{TITLES.get(backend, backend)} server", cores, program + model * workers)
-        )
+        cores, size = spec.cores_per_worker * workers, spec.program_bytes + model * workers
+        problems.append(ResourceNeed(servers, f"{spec.keys.title} server", cores, size))
     ranks = sum(not process.gpus for process in placement.trainers)
     if ranks:
         problems.append(

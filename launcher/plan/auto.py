@@ -9,7 +9,8 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers, trained_models
 from areal_like.config.attention import choose_attention
 from areal_like.config.experiment import GRPOConfig
-from launcher.checks.engines import resolved_engine, resolved_engine_options
+from areal_like.serving.engines.registry import engine_spec
+from launcher.checks.engines import resolved_engine
 from launcher.plan.bench import bench_values
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import resolved_context_length
@@ -51,7 +52,8 @@ def resolve_auto(
                 resolved += _embedded(config, allocation, host)
             elif allocation.rollout and starts_servers(config):
                 resolved += resolved_context_length(config, allocation.rollout.backend, host)
-                resolved += resolved_engine_options(config, allocation.rollout.backend, bool(allocation.num_gpus))
+                autos = engine_spec(allocation.rollout.backend).autos(config, bool(allocation.num_gpus))
+                resolved += [Resolved(*value) for value in autos]
     resolved += resolved_reward_model(config, host)
     resolved += bench_values(config)
     return {each.key: each for each in resolved}

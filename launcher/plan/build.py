@@ -11,7 +11,7 @@ from areal_like.config.redact import Redactor
 from areal_like.config.sources.library import data_folder
 from launcher.checks.changed_values import changed_value_warnings, earlier_configuration_warnings
 from launcher.checks.configuration import configuration_problems
-from launcher.checks.engines import engine_info, engine_name
+from launcher.checks.engines import engine_info, external_engine
 from launcher.checks.epochs import data_end_warning, data_steps
 from launcher.checks.missing import missing_resources
 from launcher.checks.oversubscription import capacity_problems, capacity_warnings, node_capacity_problems
@@ -68,7 +68,7 @@ def build_plan(
         placement = _placement(config, allocation, auto, host, serves)
         add_server_threads(auto, config, placement)
         nodes = max(placement.num_nodes, 1)
-        started_config = _as_started(loaded, auto) if engine_name(config, allocation) else config
+        started_config = _as_started(loaded, auto) if external_engine(config, allocation) else config
         context = ProcessContext(
             started_config, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt, serves
         )

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 NVML = "libnvidia-ml.so.1"
 
 
+FindEngine = Callable[[installations.EngineDistribution, str | None, Path, bool], installations.Installation]
+
+
 class Gpu(NamedTuple):
     """`id`: its name in CUDA_VISIBLE_DEVICES."""
 
@@ -42,7 +45,7 @@ class HostInfo(NamedTuple):
     packages: frozenset[str] = frozenset()
     missing: tuple[str, ...] = ()
     """Packages that the processes of a run import and that are not installed."""
-    find_engine: Callable[[str, str | None, Path, bool], installations.Installation] = installations.find_installation
+    find_engine: FindEngine = installations.find_installation
     why_no_port: Callable[[str, int], str] = why_no_port
     """Returns why an address cannot be bound; empty where it can."""
     configs: Mapping[str, Path] = {}

@@ -7,7 +7,7 @@ from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.process.port_check import NO_ADDRESS, UNKNOWN_HOST
 from areal_like.process.run import LOOPBACK
-from launcher.checks.engines import EXTERNAL_ENGINES
+from launcher.checks.engines import is_external
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import PlanProblem, Port, Process
 
@@ -49,7 +49,7 @@ def _server_ports(process: Process, host: str, first: int, backend: str | None) 
         yield Port(process.name, "http", host, "fixed", first + process.index, "counts up from rollout.port")
     else:
         yield Port(process.name, "http", host, "bound", None, PUBLISHED)
-    if backend in EXTERNAL_ENGINES:
+    if backend is not None and is_external(backend):
         yield Port(process.name, backend, LOOPBACK, "leased", None, f"for its server alone; {LEASED}")
 
 

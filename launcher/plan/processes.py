@@ -12,9 +12,11 @@ from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TR
 from areal_like.serving.engines.external.command_line import ServerCommand as ServerCommand
 from areal_like.serving.engines.external.command_line import ServerSite as ServerSite
 from areal_like.serving.engines.external.command_line import flag as flag
-from launcher.checks.engines import ENGINE_SEPARATOR, EXTERNAL_ENGINES
+from areal_like.serving.engines.registry import engine_spec
+from launcher.checks.engines import ENGINE_SEPARATOR
 from launcher.plan.environment import base_environment, node_address, trainer_environment
 from launcher.plan.host import HostInfo
+from launcher.plan.model_shape import find_config, shape_of
 from launcher.plan.placement import PlacementPlan, ProcessPlacement
 from launcher.plan.plan import Process
 
@@ -70,37 +72,36 @@ def plan_processes(context: ProcessContext, starts: list[ServerCommand]) -> tupl
 
 
 def server_starts(context: ProcessContext) -> list[ServerCommand]:
-    """The command of each server; empty where the run uses attached servers."""
+    """What each server starts: the command of an external engine, or an empty one. None where the run uses attached
+    servers."""
     if not isinstance(context.config, GRPOConfig) or context.allocation.rollout is None:
         return []
     rollout, parallel = context.config.rollout, context.allocation.rollout
+    spec, servers = engine_spec(parallel.backend), context.placement.servers
+    if spec.command is None:
+        return [ServerCommand([]) for _ in servers]
+    shape = shape_of(find_config(context.config.actor.path, context.host)[0])
+    is_placeholder = spec.distribution is not None and context.config.cluster.type == "local"
     return [
-        server_start(
-            parallel.backend,
+        spec.command(
             context.config,
             ServerSite(
                 number=index,
                 host=rollout.host or node_address(placement.node, context.num_nodes),
-                port=rollout.port + index if rollout.port and parallel.backend not in EXTERNAL_ENGINES else 0,
+                port=0,
                 run_dir=context.run_dir,
                 model=local_path(context.config.actor.path, context.host),
                 on_gpu=bool(placement.gpus),
                 tensor=parallel.tensor,
                 pipeline=parallel.pipeline,
                 cores=placement.cores,
-                python=_python(context, parallel.backend),
+                python=f"<{spec.name}.python>" if is_placeholder else context.host.python,
                 memory_bytes=context.host.memory_bytes or 0,
+                head_dim=shape.head_dim if shape else None,
             ),
         )
-        for index, placement in enumerate(context.placement.servers)
+        for index, placement in enumerate(servers)
     ]
-
-
-def _python(context: ProcessContext, backend: str) -> str:
-    """External engines have their own Python; on the nodes of a cluster its path is unknown."""
-    if backend not in EXTERNAL_ENGINES or context.config.cluster.type != "local":
-        return context.host.python
-    return f"<{backend}.python>"
 
 
 def local_path(path: str, host: HostInfo) -> str:
@@ -127,15 +128,10 @@ def _supervision(context: ProcessContext) -> Iterator[Process]:
 
 
 def _servers(context: ProcessContext, starts: list[ServerCommand]) -> Iterator[Process]:
-    """The embedded engine is one process; a server of ours starts an external engine and serves in front of it."""
+    """An engine runs in the process of its server, or the server starts it and serves in front of it."""
     for index, (placement, start) in enumerate(zip(context.placement.servers, starts, strict=True)):
-        backend = context.allocation.rollout.backend if context.allocation.rollout else ""
-        command = (
-            [*_external_server(context, index), ENGINE_SEPARATOR, *start.command]
-            if backend in EXTERNAL_ENGINES
-            else start.command
-        )
-        yield context.process(SERVER, index, placement, command, start.env)
+        engine = [ENGINE_SEPARATOR, *start.command] if start.command else []
+        yield context.process(SERVER, index, placement, [*_server(context, index, start), *engine], start.env)
 
 
 def _attached(context: ProcessContext) -> Iterator[Process]:
@@ -144,13 +140,14 @@ def _attached(context: ProcessContext) -> Iterator[Process]:
         return
     rollout, placement = context.config.rollout, context.placement.controller
     for index, address in enumerate(rollout.server_addresses):
-        command = [*_external_server(context, index), "--attach", address.strip()]
+        command = [*_server(context, index), "--attach", address.strip()]
         yield context.process(SERVER, index, placement, command, {rollout.api_key_var: SECRET})
 
 
-def _external_server(context: ProcessContext, index: int) -> list[str]:
-    module = [context.host.python, "-m", "areal_like.serving.engines.external"]
-    return [*module, "--run-dir", context.run_dir, "--index", str(index)]
+def _server(context: ProcessContext, index: int, start: ServerCommand | None = None) -> list[str]:
+    module = "external" if start is None or start.command else "embedded"
+    words = [context.host.python, "-m", f"areal_like.serving.engines.{module}"]
+    return [*words, "--run-dir", context.run_dir, "--index", str(index)]
 
 
 def _reward(context: ProcessContext) -> Iterator[Process]:
@@ -182,24 +179,3 @@ def _trainers(context: ProcessContext) -> Iterator[Process]:
         yield context.process(
             TRAINER, rank, placement, command, trainer_environment(rank, len(placements), placement, master)
         )
-
-
-def server_start(backend: str, config: "GRPOConfig", spec: ServerSite) -> ServerCommand:
-    """The command of one server of this backend."""
-    if backend == "vllm":
-        from areal_like.serving.engines.vllm.command import vllm_command
-
-        return vllm_command(config, spec)
-    if backend == "sglang":
-        from areal_like.serving.engines.sglang.command import sglang_command
-
-        return sglang_command(config, spec)
-    if backend == "embedded":
-        return embedded_server_start(spec)
-    raise ValueError(f"rollout.backend: unknown server {backend!r}; known are embedded, vllm and sglang")
-
-
-def embedded_server_start(spec: ServerSite) -> ServerCommand:
-    """The embedded server reads the run's config.yaml and publishes its port."""
-    module = ["-m", "areal_like.serving.engines.embedded", "--run-dir", spec.run_dir, "--index", str(spec.number)]
-    return ServerCommand([spec.python, *module])

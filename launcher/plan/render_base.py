@@ -5,7 +5,7 @@ from textwrap import TextWrapper
 from typing import Any
 
 from areal_like.config.control_characters import escape_controls
-from areal_like.serving.engines.external.installations import TITLES
+from areal_like.config.engines import engine_keys
 from launcher.plan.plan import Plan
 from launcher.plan.target_machine import machine_text
 
@@ -66,7 +66,7 @@ class PlanPage:
         engine = self.plan.servers.get("engine")
         if engine is None:
             return []
-        name = f"{TITLES[engine['name']]} {engine['version']} (supported: {engine['supported']})"
+        name = f"{engine_keys(engine['name']).title} {engine['version']} (supported: {engine['supported']})"
         check = "its own parser checks its flags at the start"
         return [("engine", f"{name} in {engine['python']}: {engine['where']}; {check}")]
 

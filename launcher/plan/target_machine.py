@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.allocation import Machine
+from areal_like.config.engines import gpu_engines
 from areal_like.config.problems import ConfigError, Problem, plural
 from areal_like.config.suggest import nearest
 from areal_like.models import hub_cache
-from areal_like.serving.engines.external.installations import SUPPORTED, Installation
+from areal_like.serving.engines.external.installations import EngineDistribution, Installation
 from launcher.plan.host import Gpu, HostInfo, local_host
 from launcher.plan.memory import size_text
 from launcher.plan.model_shape import find_config, read_config, shape_of
@@ -41,7 +42,7 @@ def parse_machine(text: str) -> tuple[HostInfo, int | None]:
         raise ConfigError([Problem(FOR, problem) for problem in problems])
     num_gpus, num_cores = values.get("gpus", 0), values["cores"]
     host = HostInfo(
-        machine=Machine(num_gpus, num_cores, FOR, tuple(sorted(SUPPORTED)), PLACE),
+        machine=Machine(num_gpus, num_cores, FOR, tuple(keys.name for keys in gpu_engines()), PLACE),
         cores=tuple(range(num_cores)),
         gpus=tuple(Gpu(str(index), memory_bytes=values.get("gpu_memory")) for index in range(num_gpus)),
         memory_bytes=values.get("memory"),
@@ -90,9 +91,9 @@ def _expected(name: str) -> str:
     return f"it is the {PARTS[name]}, from {0 if name == 'gpus' else 1} to {MAXIMA[name]}"
 
 
-def _assume_installed(engine: str, python: str | None, _directory: Path, _on_gpu: bool) -> Installation:
-    first = ".".join(map(str, SUPPORTED[engine][0]))
-    return Installation(python or f"<{engine}.python>", first, "assumed to be installed on that machine")
+def _assume_installed(engine: EngineDistribution, python: str | None, _directory: Path, _on_gpu: bool) -> Installation:
+    first = ".".join(map(str, engine.supported[0]))
+    return Installation(python or f"<{engine.key}>", first, "assumed to be installed on that machine")
 
 
 def machine_text(machine: dict[str, Any]) -> str:

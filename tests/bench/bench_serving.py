@@ -32,6 +32,7 @@ from areal_like.process.run_memory import SHARED_MEMORY  # noqa: E402
 from areal_like.serving.engines.external.installations import find_installation  # noqa: E402
 from areal_like.weights.flat_buckets import flatten  # noqa: E402
 from tests.bench import serving_models as models  # noqa: E402
+from tests.support.engine_environments import distribution  # noqa: E402
 from tests.support.engine_transports import send_flat  # noqa: E402
 from tests.support.engines import ENGINES, LiveServer  # noqa: E402
 from tests.support.server_session import ServerSession, group, open_session  # noqa: E402
@@ -52,7 +53,7 @@ def missing(engine: str) -> str | None:
     """Why an engine cannot be measured here; None if it can."""
     try:
         if engine != "embedded":
-            find_installation(engine, None, Path.cwd())
+            find_installation(distribution(engine), None, Path.cwd())
     except ValueError as none:
         return str(none)
     return None

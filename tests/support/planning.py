@@ -9,7 +9,7 @@ from typing import Any
 from areal_like.config.allocation import Machine
 from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
-from areal_like.serving.engines.external.installations import Installation
+from areal_like.serving.engines.external.installations import EngineDistribution, Installation
 from launcher.plan.build import build_plan
 from launcher.plan.host import Gpu, HostInfo
 from launcher.plan.plan import Plan, Process
@@ -36,10 +36,10 @@ def machine_with(num_gpus: int = 0, num_cores: int = 16) -> HostInfo:
     )
 
 
-def find_engine(engine: str, python: str | None, directory: Path, on_gpu: bool) -> Installation:
+def find_engine(engine: EngineDistribution, python: str | None, directory: Path, on_gpu: bool) -> Installation:
     """Finds a supported version of each engine everywhere."""
-    version = {"vllm": "0.32.0", "sglang": "0.5.21"}[engine]
-    return Installation(python or f"/engines/{engine}/bin/python", version, "made up")
+    version = {"vllm": "0.32.0", "sglang": "0.5.21"}[engine.name]
+    return Installation(python or f"/engines/{engine.name}/bin/python", version, "made up")
 
 
 @cache

@@ -24,7 +24,7 @@ from areal_like.serving.engines.sglang.command import sglang_command
 from areal_like.serving.engines.sglang.engine import SGLangEngine
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.index import read_index
-from tests.support.engine_environments import require_engine
+from tests.support.engine_environments import distribution, require_engine
 from tests.support.engine_program import Program
 from tests.support.tiny_models import tiny_qwen3, write_tiny_model
 
@@ -118,7 +118,7 @@ def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...]
 def sglang_python() -> str:
     """Python of its environment; without one the test is skipped."""
     require_engine("sglang")
-    return find_installation("sglang", None, Path.cwd()).python
+    return find_installation(distribution("sglang"), None, Path.cwd()).python
 
 
 def variables(folder: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ from areal_like.serving.engines.vllm.command import vllm_command
 from areal_like.serving.engines.vllm.engine import VLLMEngine
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.index import read_index
-from tests.support.engine_environments import require_engine
+from tests.support.engine_environments import distribution, require_engine
 from tests.support.engine_program import Program
 from tests.support.planning import loaded
 from tests.support.tiny_models import write_tiny_model
@@ -40,7 +40,7 @@ SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embe
 def python() -> str:
     """Python of vLLM's environment; without one the test is skipped."""
     require_engine("vllm")
-    return find_installation("vllm", None, Path.cwd()).python
+    return find_installation(distribution("vllm"), None, Path.cwd()).python
 
 
 class Server:

@@ -1,34 +1,44 @@
-"""External engines by kind: the class that drives each, and its configuration key of the context length."""
+"""The inference engines by name: those that come with the package, each in a folder here, and a user's."""
 
+from importlib import import_module
 from pathlib import Path
 
+from areal_like.config.engines import engine_keys, register_keys
+from areal_like.config.sections.engines import SHIPPED
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.run import Run
 from areal_like.serving.engines.base import InferenceEngine
+from areal_like.serving.engines.spec import EngineSpec
 
-LENGTH_KEYS = {"vllm": "max_model_len", "sglang": "context_length"}
-"""By kind: the key of its section that limits prompt and answer together."""
+_registered: dict[str, EngineSpec] = {}
+
+
+def register_engine(spec: EngineSpec) -> None:
+    """Makes an engine known under its name: to `rollout.backend`, `allocation_mode`, the plan and the servers. To be
+    called by the module that `--schema` names, which every process of a run imports."""
+    register_keys(spec.keys)
+    _registered[spec.name] = spec
+
+
+def engine_spec(name: str) -> EngineSpec:
+    """Raises ValueError for an unknown name."""
+    keys = engine_keys(name)
+    if name not in _registered:
+        assert keys in SHIPPED, f"{name} has keys and no spec"
+        _registered[name] = import_module(f"{__package__}.{name}.spec").SPEC
+    return _registered[name]
+
+
+def engine_of(run: Run) -> EngineSpec:
+    """The engine of the servers that the run starts; the key may also contain their number."""
+    return engine_spec(str(run.config.rollout.backend).partition(":")[0])
 
 
 def connect(
-    kind: str, address: str, secret: str, run: Run, folder: Path, proofs: ProofVerifier | None
+    name: str, address: str, secret: str, run: Run, folder: Path, proofs: ProofVerifier | None
 ) -> InferenceEngine:
-    """The client of the engine at `address`. With `proofs` the engine must prove its identity on each connection."""
-    if kind == "vllm":
-        from areal_like.serving.engines.vllm.engine import VLLMEngine
-
-        return VLLMEngine(address, secret, run.config, folder, proofs)
-    if kind == "sglang":
-        from areal_like.serving.engines.sglang.engine import SGLangEngine
-
-        return SGLangEngine(address, secret, run.config, folder, run.weights, proofs)
-    raise ValueError(f"rollout.backend: no engine is called {kind!r}; there are {', '.join(LENGTH_KEYS)}")
-
-
-def kind_of(run: Run) -> str:
-    """The kind of the servers that the run starts; the key may also contain their number."""
-    return str(run.config.rollout.backend).partition(":")[0]
-
-
-def length_key(kind: str) -> str:
-    return f"{kind}.{LENGTH_KEYS[kind]}"
+    """The client of an external engine at `address`. With `proofs` it must prove its identity on each connection."""
+    spec = engine_spec(name)
+    if spec.connect is None:
+        raise ValueError(f"rollout.backend: {name} runs inside its server and has no address")
+    return spec.connect(address, secret, run, folder, proofs)

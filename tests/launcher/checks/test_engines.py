@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from areal_like.models import model_folder
-from areal_like.serving.engines.external.installations import COMPLETE, Installation, find_installation
+from areal_like.serving.engines.external.installations import (
+    COMPLETE,
+    EngineDistribution,
+    Installation,
+    find_installation,
+)
 from areal_like.serving.engines.sglang.command import RESERVED_TOKENS
 from launcher.plan.build import build_plan
 from launcher.plan.render import render
@@ -138,8 +143,8 @@ def test_an_explicit_context_length_is_kept():
 
 
 def test_the_embedded_engine_needs_no_installation():
-    def fail(engine: str, message: str | None, directory: Path, on_gpu: bool) -> Installation:
-        raise AssertionError(engine)
+    def fail(engine: EngineDistribution, message: str | None, directory: Path, on_gpu: bool) -> Installation:
+        raise AssertionError(engine.name)
 
     for words in (("rollout=embedded",), ("rollout=vllm", "rollout.server_addresses=['h:1']")):
         host = machine_with()._replace(find_engine=fail)
@@ -149,7 +154,7 @@ def test_the_embedded_engine_needs_no_installation():
 def test_gpu_servers_need_an_engine_built_for_gpus():
     devices = []
 
-    def note(engine: str, message: str | None, directory: Path, on_gpu: bool) -> Installation:
+    def note(engine: EngineDistribution, message: str | None, directory: Path, on_gpu: bool) -> Installation:
         devices.append(on_gpu)
         return find_engine(engine, message, directory, on_gpu)
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.plan.processes import ServerSite, flag, server_start
+from areal_like.serving.engines.registry import engine_spec
+from launcher.plan.processes import ServerSite, flag
 from tests.support.planning import BIG_MODEL, loaded, of_role, plan_of
 
 ON_GPU = ServerSite(0, "127.0.0.1", 0, "/runs/x/r0001", "some/model", True, 2, 1, (), "/env/bin/python")
@@ -22,7 +23,9 @@ def with_value(section, name, value):
     config = deepcopy(loaded("grpo", *BIG_MODEL).config)
     assert hasattr(getattr(config, section), name)
     setattr(getattr(config, section), name, value)
-    return flags(server_start(section, config, ON_GPU).command)
+    command = engine_spec(section).command
+    assert command is not None
+    return flags(command(config, ON_GPU).command)
 
 
 def flags(command):

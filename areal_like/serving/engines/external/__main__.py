@@ -1,7 +1,7 @@
 """A server process in front of an external engine:
 
 `python -m areal_like.serving.engines.external --run-dir DIR --index I -- ENGINE COMMAND...`, or, for a running engine,
-`--attach HOST:PORT [--kind vllm|sglang|embedded]` in place of the command.
+`--attach HOST:PORT [--kind NAME]` in place of the command.
 """
 
 import argparse
@@ -18,7 +18,7 @@ def run_server(arguments: Sequence[str]) -> int:
     own, command = arguments[:at], arguments[at + 1 :]
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--attach", help="address of a running engine")
-    parser.add_argument("--kind", choices=("vllm", "sglang", "embedded"), help="its kind; detected if not given")
+    parser.add_argument("--kind", help="its kind; detected if not given")
     options, others = parser.parse_known_args(own)
     if bool(options.attach) == bool(command):
         parser.error("give either --attach, or -- and the command of an engine")

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from areal_like.config.engines import default_engine, engines, gpu_engines
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
 from areal_like.process.proof_connector import ProofConnector, request_proof
@@ -17,10 +18,11 @@ from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.serving.engines.base import EngineGone, InferenceEngine
 from areal_like.serving.engines.external.start import RunningEngine, until_ready
-from areal_like.serving.engines.registry import connect
+from areal_like.serving.engines.registry import connect, engine_spec
 from areal_like.serving.pauser import Pauser
 
-EMBEDDED, VLLM, SGLANG = "embedded", "vllm", "sglang"
+OURS = default_engine().name
+"""The kind of every server of ours: they have the same routes before any engine."""
 CALL_TIMEOUT_S = 5.0
 POLL_S, DETECT_POLL_S = 1.0, 0.5
 UNPROVEN_SERVER = (
@@ -139,35 +141,38 @@ async def detect(address: str, secret: str, proofs: ProofVerifier | None, waitin
     async with aiohttp.ClientSession(connector=ProofConnector(proofs), timeout=limit) as session:
         while True:
             try:
-                return await _kind(session, f"http://{address}", key)
+                return await _kind(_Probe(session, f"http://{address}", key), f"http://{address}")
             except (aiohttp.ClientConnectionError, TimeoutError):
                 waiting.check()
             await asyncio.sleep(DETECT_POLL_S)
 
 
-async def _kind(session: aiohttp.ClientSession, url: str, key: dict[str, str]) -> str:
-    health = await _get(session, f"{url}/health", {})
+class _Probe:
+    """Calls to a server of unknown kind."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> None:
+        self._session, self._url, self._headers = session, url, headers
+
+    async def get(self, path: str, with_key: bool = True) -> Any:
+        """The JSON response; None for anything else."""
+        async with self._session.get(f"{self._url}{path}", headers=self._headers if with_key else {}) as response:
+            content = await response.read()
+        try:
+            return orjson.loads(content) if response.status == 200 else None
+        except orjson.JSONDecodeError:
+            return None
+
+
+async def _kind(server: _Probe, url: str) -> str:
+    health = await server.get("/health", with_key=False)
     if isinstance(health, dict) and {"run_id", "version"} <= health.keys():
-        return EMBEDDED  # or a server of ours in front of an external engine: both have the same routes
-    models = await _get(session, f"{url}/v1/models", key)
-    if isinstance(models, dict):
-        owners = {model.get("owned_by") for model in models.get("data", []) if isinstance(model, dict)}
-        if VLLM in owners:
-            return VLLM
-    for path in ("server_info", "get_server_info"):
-        if isinstance(await _get(session, f"{url}/{path}", key), dict):
-            return SGLANG
+        return OURS
+    for keys in sorted(engines(), key=lambda keys: keys.gpu_rank or 0):
+        answers_at = engine_spec(keys.name).answers_at
+        if answers_at is not None and await answers_at(server):
+            return keys.name
+    titles = " or ".join(keys.title for keys in gpu_engines())
     raise Failure(
-        f"rollout.server_addresses: the server at {url} is not recognized as one of ours, vLLM or SGLang; set "
+        f"rollout.server_addresses: the server at {url} is not recognized as one of ours, {titles}; set "
         "rollout.server_type, and put its key in the environment variable that rollout.api_key_var names"
     )
-
-
-async def _get(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> Any:
-    """The JSON response; None for anything else."""
-    async with session.get(url, headers=headers) as response:
-        content = await response.read()
-    try:
-        return orjson.loads(content) if response.status == 200 else None
-    except orjson.JSONDecodeError:
-        return None

@@ -24,6 +24,8 @@ class ServerSite(NamedTuple):
     cores: tuple[int, ...]
     python: str
     memory_bytes: int | None = None
+    head_dim: int | None = None
+    """Size of the model's attention heads, if known."""
 
     @property
     def port_argument(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.process.identity import PORT
-from areal_like.serving.engines.external.installations import TITLES, installed_version, unsupported_version
+from areal_like.serving.engines.external.installations import EngineDistribution, installed_version, unsupported_version
 
 TIMEOUT_S = 180
 ACCEPTED, WRONG_USAGE, UNKNOWN = 0, 2, -1
@@ -25,7 +25,7 @@ class FlagParser(NamedTuple):
     """`script` gets the flags as its arguments and ends as argparse does; `keys`: flag -> key, for flags that are not a
     key of the engine's section."""
 
-    engine: str
+    engine: EngineDistribution
     script: str
     keys: Mapping[str, str]
 
@@ -39,13 +39,13 @@ def refused_flags(
 ) -> list[tuple[str, str]]:
     """Keys and reasons; empty if the parser accepts the command. `variables`: environment variables of the server;
     `cache`: folder of accepted command lines (None: the user's cache)."""
-    engine, title = parser.engine, TITLES[parser.engine]
+    engine, title = parser.engine, parser.engine.title
     version = installed_version(Path(python), engine)
     if version is None:
-        missing = f"{title} is not installed in the environment of {python}; `make {engine}-cpu` makes one with it"
-        return [(f"{engine}.python", missing)]
+        missing = f"{title} is not installed in the environment of {python}; `make {engine.name}-cpu` makes one with it"
+        return [(engine.key, missing)]
     if (unsupported := unsupported_version(engine, version)) is not None:
-        return [(f"{engine}.python", unsupported)]
+        return [(engine.key, unsupported)]
     flags = ["0" if word == PORT else word for word in _flags(command)]
     accepted = (cache or _user_cache()) / _cache_name(parser, python, version, flags)
     if accepted.is_file():
@@ -82,14 +82,14 @@ def _run(parser: FlagParser, python: str, flags: Sequence[str], variables: Mappi
 
 
 def _key(parser: FlagParser, message: str) -> str:
-    """For example vllm.dtype for `argument --dtype: invalid choice: ...`."""
+    """For example `<engine>.dtype` for `argument --dtype: invalid choice: ...`."""
     match = FLAG.search(message)
     if match is None:
-        return parser.engine
+        return parser.engine.name
     flag = match[0].removeprefix("--")
     if message.startswith("unrecognized"):
-        return f"{parser.engine}.extra_args.{flag.replace('-', '_')}"
-    return (SHARED_KEYS | dict(parser.keys)).get(flag, f"{parser.engine}.{flag.replace('-', '_')}")
+        return f"{parser.engine.name}.extra_args.{flag.replace('-', '_')}"
+    return (SHARED_KEYS | dict(parser.keys)).get(flag, f"{parser.engine.name}.{flag.replace('-', '_')}")
 
 
 def _user_cache() -> Path:
@@ -98,4 +98,4 @@ def _user_cache() -> Path:
 
 def _cache_name(parser: FlagParser, python: str, version: str, flags: Sequence[str]) -> str:
     text = json.dumps([parser.script, python, version, list(flags)])
-    return f"{parser.engine}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return f"{parser.engine.name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -9,6 +9,7 @@ from areal_like.serving.engines.external.command_line import ServerCommand, Serv
 from areal_like.serving.engines.external.flag_check import FlagParser
 from areal_like.serving.engines.external.model_files import max_sequence_length
 from areal_like.serving.engines.sglang.auto_values import resolved_value
+from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
 from areal_like.serving.engines.sglang.requests import Capabilities, unsupported_sampling
 from areal_like.serving.requests import parse_sampling
 
@@ -98,7 +99,7 @@ FLAG_KEYS = {
     "cuda-graph-bs-decode": "sglang.cuda_graph_bs",
     "model-loader-extra-config": "sglang.enable_multithread_load",
 }
-FLAG_PARSER = FlagParser("sglang", PARSER_SCRIPT, FLAG_KEYS)
+FLAG_PARSER = FlagParser(DISTRIBUTION, PARSER_SCRIPT, FLAG_KEYS)
 
 
 def sglang_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:

@@ -20,6 +20,7 @@ from areal_like.serving.engines.base import (
 from areal_like.serving.engines.external.http_calls import EngineClient, RefusedCall
 from areal_like.serving.engines.external.installations import unsupported_version
 from areal_like.serving.engines.external.model_files import eos_token_ids, max_sequence_length, vocab_size
+from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
 from areal_like.serving.engines.sglang.receiver import WeightReceiver
 from areal_like.serving.engines.sglang.requests import (
     Capabilities,
@@ -78,7 +79,7 @@ class SGLangEngine:
     async def _read_info(self) -> EngineInfo:
         server = await self._calls.get("/server_info")
         model = await self._calls.get("/model_info")
-        if (reason := unsupported_version("sglang", server["version"])) is not None:
+        if (reason := unsupported_version(DISTRIBUTION, server["version"])) is not None:
             raise IncompatibleEngine(f"sglang.python: {reason}")
         if not model["is_generation"]:
             raise IncompatibleEngine(f"actor.path: {model['model_path']} generates no text")

@@ -18,6 +18,7 @@ from areal_like.process.errors import Failure
 from areal_like.process.run_memory import ensure_run_memory, memory_folder
 from areal_like.serving.engines.base import WeightUpdate
 from areal_like.serving.engines.external.installations import find_installation
+from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import Index, dump_index
 from areal_like.weights.publication_root import has_room
@@ -135,7 +136,7 @@ class WeightReceiver:
         if not link.is_symlink():
             link.symlink_to(Path(areal_like.__file__).resolve().parent)
         try:
-            python = find_installation("sglang", self._python, Path.cwd()).python
+            python = find_installation(DISTRIBUTION, self._python, Path.cwd()).python
         except ValueError as fault:
             raise BadWeights(f"weights cannot be received for SGLang: {fault}") from fault
         self._process = ChildProcess(

@@ -6,6 +6,7 @@ from areal_like.process.run import LOOPBACK
 from areal_like.serving.engines.external.command_line import ServerCommand, ServerSite, add_extra_flags, boolean_flag
 from areal_like.serving.engines.external.flag_check import FlagParser
 from areal_like.serving.engines.vllm.auto_values import resolved_value
+from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
 from areal_like.serving.engines.vllm.requests import unsupported_temperature
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ ADAPTERS_AT_ONCE = 2
 GIB, CACHE_SHARE = 2**30, 8
 """On a CPU vLLM needs a cache size: this fraction of the machine's memory, of which it uses only what it fills."""
 MAX_CACHE_GIB, DEFAULT_CACHE_GIB = 32, 4
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Head sizes that vLLM's attention on a CPU supports (0.32)."""
 CPU_BLOCK = 32
 """On a CPU vLLM's attention needs a block size that is a multiple of this."""
 
@@ -56,7 +59,7 @@ FLAG_KEYS = {
     "pipeline-parallel-size": "rollout.backend",
     "max-lora-rank": "actor.lora_rank",
 }
-FLAG_PARSER = FlagParser("vllm", PARSER_SCRIPT, FLAG_KEYS)
+FLAG_PARSER = FlagParser(DISTRIBUTION, PARSER_SCRIPT, FLAG_KEYS)
 
 
 def vllm_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
@@ -77,6 +80,11 @@ def vllm_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
         _on_gpu(vllm, start)
     else:
         _on_cpu(vllm, site, start)
+        if site.head_dim not in (None, *CPU_HEAD_SIZES):
+            sizes = ", ".join(map(str, CPU_HEAD_SIZES))
+            lacks = f"its attention heads have size {site.head_dim}, and vLLM on a CPU supports only {sizes}"
+            remedy = "use rollout=sglang or rollout=embedded"
+            start.problems.append(("actor.path", f"{config.actor.path}: {lacks}; {remedy}"))
     _training_flags(config, start)
     if reason := unsupported_temperature(config.gconfig.temperature, config.gconfig.greedy):
         start.problems.append(("gconfig.temperature", reason))

@@ -21,6 +21,7 @@ from areal_like.serving.engines.base import (
 from areal_like.serving.engines.external.http_calls import EngineClient, RefusedCall
 from areal_like.serving.engines.external.installations import unsupported_version
 from areal_like.serving.engines.external.model_files import eos_token_ids, vocab_size
+from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
 from areal_like.serving.engines.vllm.requests import is_greedy, logprob_of, parse_output, prompt_logprobs, request_body
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken
@@ -77,7 +78,7 @@ class VLLMEngine:
 
     async def _read_info(self) -> EngineInfo:
         version = str((await self._calls.get("/version"))["version"])
-        if (reason := unsupported_version("vllm", version)) is not None:
+        if (reason := unsupported_version(DISTRIBUTION, version)) is not None:
             raise IncompatibleEngine(f"vllm.python: {reason}")
         cards = (await self._calls.get("/v1/models"))["data"]
         card = next(card for card in cards if card.get("parent") is None)

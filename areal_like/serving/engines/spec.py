@@ -1,0 +1,78 @@
+"""What the launcher and the servers know of an inference engine. Imports neither torch nor aiohttp."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from areal_like.config.sections.engines.base import EngineKeys
+from areal_like.serving.engines.external.command_line import ServerCommand, ServerSite
+from areal_like.serving.engines.external.flag_check import FlagParser
+from areal_like.serving.engines.external.installations import EngineDistribution
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import GRPOConfig
+    from areal_like.process.identity import Identity
+    from areal_like.process.proof_handshake import ProofVerifier
+    from areal_like.process.run import Run
+    from areal_like.serving.engines.base import InferenceEngine
+
+MIB = 1 << 20
+
+AutoValues = Callable[["GRPOConfig", bool], Iterable[tuple[str, Any, str]]]
+"""From the configuration, and whether the servers have GPUs: keys that are `auto`, with value and reason."""
+OpenEngine = Callable[["Run", "Identity", Any], AbstractAsyncContextManager["InferenceEngine"]]
+Connect = Callable[[str, str, "Run", Path, "ProofVerifier | None"], "InferenceEngine"]
+
+
+class HttpProbe(Protocol):
+    """A server that runs already, before it is known what it is."""
+
+    async def get(self, path: str) -> Any:
+        """The JSON that it answers; None for anything else."""
+
+
+def no_values(config: "GRPOConfig", on_gpu: bool) -> Iterable[tuple[str, Any, str]]:
+    return ()
+
+
+def nothing(run: "Run") -> Any:
+    """An engine that loads nothing before it is opened."""
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """An engine either has a `command`, which starts processes of its own, and `connect`, or it is opened inside the
+    server's process."""
+
+    keys: EngineKeys
+    open: OpenEngine | None = None
+    """For an engine inside the server's process. Gets what `prepare` returned."""
+    prepare: Callable[["Run"], Any] = nothing
+    """Before the event loop, so that SIGTERM ends it: loads the model."""
+    command: "Callable[[GRPOConfig, ServerSite], ServerCommand] | None" = None
+    """Command line and environment of an engine in processes of its own."""
+    connect: Connect | None = None
+    """The client of such an engine at an address. With proofs the engine must prove its identity."""
+    answers_at: Callable[[HttpProbe], Awaitable[bool]] | None = None
+    """Whether a server that runs already is of this engine."""
+    distribution: EngineDistribution | None = None
+    """For an engine in an environment of its own."""
+    flag_parser: FlagParser | None = None
+    autos: AutoValues = no_values
+    cannot_keep: str = ""
+    """Why requests cannot stay in the engine during an update; empty if they can."""
+    program_bytes: int = 256 * MIB
+    """Memory of its processes before they load a model."""
+    cores_per_worker: float = 0.5
+    """Cores that a server needs for each device, at least."""
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    @property
+    def is_external(self) -> bool:
+        """Whether it runs in processes of its own, with one of our servers in front."""
+        return self.command is not None

@@ -1,0 +1,48 @@
+"""What the launcher and the servers know of vLLM."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal_like.config.sections.engines.vllm import KEYS
+from areal_like.serving.engines.spec import MIB, EngineSpec, HttpProbe
+from areal_like.serving.engines.vllm.auto_values import auto_values
+from areal_like.serving.engines.vllm.command import FLAG_PARSER, vllm_command
+from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import GRPOConfig
+    from areal_like.process.proof_handshake import ProofVerifier
+    from areal_like.process.run import Run
+    from areal_like.serving.engines.base import InferenceEngine
+
+
+def _connect(address: str, secret: str, run: "Run", folder: Path, proofs: "ProofVerifier | None") -> "InferenceEngine":
+    from areal_like.serving.engines.vllm.engine import VLLMEngine
+
+    return VLLMEngine(address, secret, run.config, folder, proofs)
+
+
+def _autos(config: "GRPOConfig", on_gpu: bool) -> Iterator[tuple[str, Any, str]]:
+    for name, (value, reason) in auto_values(on_gpu).items():
+        if getattr(config.vllm, name) == "auto":
+            yield f"vllm.{name}", value, reason
+
+
+async def _answers_at(server: HttpProbe) -> bool:
+    models = await server.get("/v1/models")
+    cards = models.get("data", []) if isinstance(models, dict) else []
+    return "vllm" in {card.get("owned_by") for card in cards if isinstance(card, dict)}
+
+
+SPEC = EngineSpec(
+    KEYS,
+    command=vllm_command,
+    connect=_connect,
+    answers_at=_answers_at,
+    distribution=DISTRIBUTION,
+    flag_parser=FLAG_PARSER,
+    autos=_autos,
+    program_bytes=768 * MIB,
+    cores_per_worker=1.0,
+)
