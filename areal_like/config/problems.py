@@ -2,9 +2,25 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from areal_like.config.control_characters import escape_controls
 from areal_like.config.redact import scrub
+
+
+class Stage(StrEnum):
+    """How far a run gets with a problem."""
+
+    INVALID = "invalid"
+    """The configuration cannot be loaded."""
+    CANNOT_START = "cannot start"
+    """It can be planned, and is started on no machine."""
+    MISSING = "missing"
+    """This machine or its files lack something; a start is refused here."""
+    NO_EFFECT = "no effect"
+    """A value that this run does not read; it starts."""
+    WARNING = "warning"
+    """It starts; the user should know."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +32,10 @@ class Problem:
     where: str = ""
     follows: tuple["Problem", ...] = ()
     """Problems that disappear with this one."""
+    also: tuple[str, ...] = ()
+    """Other keys involved."""
+    stage: Stage = Stage.INVALID
+    """Set by `run_checks` to that of the check."""
 
     def __post_init__(self) -> None:
         if not self.key.strip():

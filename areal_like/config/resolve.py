@@ -1,18 +1,17 @@
 """Resolves references, checks their values, required keys, agreement of keys and user code."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.checks import user_code
-from areal_like.config.checks.agreement import agreement_problems
+from areal_like.config.checks.config_checks import VALUE_CHECKS
+from areal_like.config.checks.registry import run_checks
 from areal_like.config.checks.values import InvalidValue, check_key, check_value, expectation, is_interpolation
 from areal_like.config.dotted_path import MISSING, value_at
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.interpolation import BrokenReference, FromEnvironment, ReferenceResolver, references_in
-from areal_like.config.problems import MISSING_VALUE, Problem
+from areal_like.config.problems import MISSING_VALUE, Problem, Stage
 from areal_like.config.schema import Key, Schema
 from areal_like.config.sources.layers import Provenance
 from areal_like.config.sources.leaves import LayerReader
@@ -37,11 +36,17 @@ class _ValueChecker:
         values = self._section("", self.raw)
         touched = {problem.key for problem in (*known, *self.problems)}
         self.problems = self._folded()
-        own_class = self.schema.cls not in EXPERIMENTS.values()
-        rules = agreement_problems(lambda path: value_at(values, path), own_class)
-        for keys, message in itertools.chain(rules, user_code.user_code_problems(values, folder)):
-            if not touched & set(keys):
-                self.problems.append(Problem(keys[0], message + self._others(keys), self._where(keys)))
+        facts = {
+            "values": values,
+            "get": lambda path: value_at(values, path),
+            "folder": folder,
+            "own_class": self.schema.cls not in EXPERIMENTS.values(),
+        }
+        for problem in run_checks(VALUE_CHECKS, facts, Stage.INVALID):
+            keys = (problem.key, *problem.also)
+            if touched.isdisjoint(keys):
+                message = problem.message + self._others(problem.also)
+                self.problems.append(replace(problem, message=message, where=self._where(keys)))
         return values, self.problems
 
     def _section(self, path: str, node: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +184,7 @@ class _ValueChecker:
         return "default"
 
     def _others(self, keys: Sequence[str]) -> str:
-        places = [(key, self.merged.origin(key)) for key in keys[1:]]
+        places = [(key, self.merged.origin(key)) for key in keys]
         set_at = [f"{key} is set at {origin.where}" for key, origin in places if origin is not None]
         return f" ({'; '.join(set_at)})" if set_at else ""
 

@@ -4,8 +4,8 @@ import re
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates
+from areal_like.config.problems import Problem
 from launcher.plan.host import HostInfo
-from launcher.plan.plan import PlanProblem
 from launcher.runs.env_file import run_environment
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ ADDRESS = re.compile(r"(?:http://)?(?P<account>[^/@]*@)?(?:\[[0-9a-fA-F:]+\]|[^/
 HTTPS = "https://"
 
 
-def address_problems(config: "BaseExperimentConfig") -> list[PlanProblem]:
+def address_problems(config: "BaseExperimentConfig") -> list[Problem]:
     """Invalid or repeated addresses, and addresses with credentials, which would be visible in command lines."""
     if not generates(config):
         return []
@@ -24,20 +24,20 @@ def address_problems(config: "BaseExperimentConfig") -> list[PlanProblem]:
     for number, address in enumerate(config.rollout.server_addresses):
         match, key = ADDRESS.fullmatch(address.strip()), f"{KEY}[{number}]"
         if address.strip().startswith(HTTPS):
-            problems.append(PlanProblem(key, "https is not supported; give host:port of an http server"))
+            problems.append(Problem(key, "https is not supported; give host:port of an http server"))
         elif match is None:
-            problems.append(PlanProblem(key, "is not an address; write host:port, such as 127.0.0.1:8000"))
+            problems.append(Problem(key, "is not an address; write host:port, such as 127.0.0.1:8000"))
         elif match["account"]:
             reason = f"contains credentials, visible to all users; use the variable {config.rollout.api_key_var}"
-            problems.append(PlanProblem(key, f"{reason} (rollout.api_key_var)"))
+            problems.append(Problem(key, f"{reason} (rollout.api_key_var)"))
         elif (server := address.strip().removeprefix("http://").partition("/")[0]) in seen:
-            problems.append(PlanProblem(key, "is given twice; remove one"))
+            problems.append(Problem(key, "is given twice; remove one"))
         else:
             seen.add(server)
     return problems
 
 
-def missing_api_key(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
+def missing_api_key(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
     """The key comes from the environment or from `launcher.env_file`."""
     if not generates(config) or not config.rollout.server_addresses:
         return []
@@ -46,4 +46,4 @@ def missing_api_key(config: "BaseExperimentConfig", host: HostInfo) -> list[Plan
         return []
     reason = f"the variable {name}, which holds the API key of the servers at {KEY}, is not set"
     remedy = f"export {name}=... (the key that they were started with), or name another variable"
-    return [PlanProblem("rollout.api_key_var", f"{reason}; {remedy}")]
+    return [Problem("rollout.api_key_var", f"{reason}; {remedy}")]

@@ -7,11 +7,12 @@ from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_names
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import Problem
 from areal_like.serving.engines.external.installations import Installation, unsupported_version, version_range
 from areal_like.serving.engines.registry import engine_spec
 from areal_like.serving.engines.spec import EngineSpec
 from launcher.plan.host import HostInfo
-from launcher.plan.plan import Plan, PlanProblem, Resolved
+from launcher.plan.plan import Plan, Resolved
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -58,15 +59,15 @@ def resolved_engine(config: "BaseExperimentConfig", allocation: Allocation | Non
     return [Resolved(spec.distribution.key, found.python, reason)]
 
 
-def engine_problems(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> list[PlanProblem]:
+def engine_problems(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> list[Problem]:
     spec, found = external_engine(config, allocation), find_engine(config, allocation, host)
     if spec is None or spec.distribution is None or found is None:
         return []
     why = unsupported_version(spec.distribution, found.version) if isinstance(found, Installation) else found
-    return [PlanProblem(spec.distribution.key, why)] if why else []
+    return [Problem(spec.distribution.key, why)] if why else []
 
 
-def update_mode_problems(config: "BaseExperimentConfig", allocation: Allocation | None) -> list[PlanProblem]:
+def update_mode_problems(config: "BaseExperimentConfig", allocation: Allocation | None) -> list[Problem]:
     """The first weight update would report this only after the first step."""
     if not generates(config) or config.rollout.update_mode != "keep":
         return []
@@ -75,7 +76,7 @@ def update_mode_problems(config: "BaseExperimentConfig", allocation: Allocation 
     for spec in (started, engine_spec(attached) if attached in engine_names() else None):
         if spec is not None and spec.cannot_keep:
             reason = f"keep is not supported by {spec.keys.title}, {spec.cannot_keep}"
-            return [PlanProblem("rollout.update_mode", f"{reason}; use abort, wait or auto")]
+            return [Problem("rollout.update_mode", f"{reason}; use abort, wait or auto")]
     return []
 
 
@@ -87,7 +88,7 @@ def engine_info(config: "BaseExperimentConfig", allocation: Allocation | None, h
     return {"name": spec.name, **found._asdict(), "supported": version_range(spec.distribution)}
 
 
-def flag_problems(plan: Plan) -> list[PlanProblem]:
+def flag_problems(plan: Plan) -> list[Problem]:
     """Flags that the installed engine's own parser refuses. Checked only at a start, as it takes seconds."""
     engine = plan.servers.get("engine")
     server = next((process for process in plan.processes if process.role == "server"), None)
@@ -97,4 +98,4 @@ def flag_problems(plan: Plan) -> list[PlanProblem]:
     from areal_like.serving.engines.external.flag_check import refused_flags
 
     words = server.command[server.command.index(ENGINE_SEPARATOR) + 1 :]
-    return [PlanProblem(key, reason) for key, reason in refused_flags(parser, words[0], words, server.env)]
+    return [Problem(key, reason) for key, reason in refused_flags(parser, words[0], words, server.env)]

@@ -9,7 +9,7 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.capacity import GPUS_KEY
 from areal_like.config.allocation.models import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.problems import plural
+from areal_like.config.problems import Problem, plural
 from areal_like.config.sections.trackers import REMOTE_TRACKERS
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
 from areal_like.observe.trackers.requirements import missing_requirements
@@ -22,7 +22,6 @@ from launcher.checks.parallel_sizes import OVER_NODES
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import NAME, offline_model_problems
 from launcher.plan.placement import PlacementPlan
-from launcher.plan.plan import PlanProblem
 from launcher.plan.reward_model import reward_model_problems
 from launcher.runs.env_file import run_environment
 
@@ -38,14 +37,14 @@ PACKAGE_OF = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_att
 
 def missing_resources(
     config: "BaseExperimentConfig", allocation: Allocation | None, placement: PlacementPlan | None, host: HostInfo
-) -> list[PlanProblem]:
+) -> list[Problem]:
     """Devices first, then programs, then files."""
     problems = []
     if allocation:
         problems += _devices(config, allocation, host)
         if placement and not allocation.needs and placement.num_nodes > config.cluster.n_nodes:
             reason = f"the servers do not divide evenly over the nodes; {placement.num_nodes} nodes would be needed"
-            problems.append(PlanProblem("cluster.n_nodes", reason))
+            problems.append(Problem("cluster.n_nodes", reason))
         problems += _attention(config, allocation, host)
         problems += _embedded(config, allocation, host)
         if not any(need.key == GPUS_KEY for need in allocation.needs):  # otherwise the engine may still change
@@ -57,25 +56,25 @@ def missing_resources(
     return problems + _files(config, host)
 
 
-def _devices(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[PlanProblem]:
+def _devices(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
     """Devices that the allocation needs and this machine, one of its nodes, does not have."""
     total, here = allocation.num_gpus, gpus_per_node(config, host.machine)
     place = host.machine.place
     per_node = f"needs {plural(here, 'GPU')} on {place}"
     in_all = f"needs {plural(total, 'GPU')}, {here} of them on {place}" if total > here else per_node
     return [
-        PlanProblem(need.key, need.message.replace(per_node, in_all))
+        Problem(need.key, need.message.replace(per_node, in_all))
         for need in allocation.needs
         if OVER_NODES not in need.message
     ]
 
 
-def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[PlanProblem]:
+def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
     problems = []
     for name, engine in trained_models(config):
         key, attention = f"{name}.attn_impl", engine.attn_impl
         if not allocation.num_gpus and attention in (*PACKAGE_OF, "flex_attention"):
-            problems.append(PlanProblem(key, f"{attention} needs a GPU; {key}=sdpa (or auto) runs on a CPU"))
+            problems.append(Problem(key, f"{attention} needs a GPU; {key}=sdpa (or auto) runs on a CPU"))
         elif (
             attention in PACKAGE_OF
             and PACKAGE_OF[attention] not in host.packages
@@ -85,15 +84,15 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
             reason = (
                 f"{attention} needs the package {PACKAGE_OF[attention]}, which is not installed; {key}=auto needs none"
             )
-            problems.append(PlanProblem(key, reason))
+            problems.append(Problem(key, reason))
         elif attention in PACKAGE_OF and engine.dtype == "float32":
             problems.append(
-                PlanProblem(key, f"{attention} does not support float32; set {name}.dtype=bfloat16, or use auto")
+                Problem(key, f"{attention} does not support float32; set {name}.dtype=bfloat16, or use auto")
             )
     return problems
 
 
-def _embedded(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[PlanProblem]:
+def _embedded(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
     """`embedded.device=cuda` without a GPU."""
     rollout = allocation.rollout
     if not isinstance(config, GRPOConfig) or rollout is None or rollout.backend != "embedded" or allocation.num_gpus:
@@ -101,28 +100,28 @@ def _embedded(config: "BaseExperimentConfig", allocation: Allocation, host: Host
     if config.embedded.device != "cuda" or not starts_servers(config):
         return []
     reason = f"is cuda, and there is no GPU ({host.machine.how}); set embedded.device=auto"
-    return [PlanProblem("embedded.device", reason)]
+    return [Problem("embedded.device", reason)]
 
 
-def _commands(cluster: str) -> list[PlanProblem]:
+def _commands(cluster: str) -> list[Problem]:
     if cluster == "slurm" and shutil.which("sbatch") is None:
-        return [PlanProblem("cluster.type", "sbatch is not installed here; start from a machine of the Slurm cluster")]
+        return [Problem("cluster.type", "sbatch is not installed here; start from a machine of the Slurm cluster")]
     return []
 
 
-def _files(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
+def _files(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
     problems = []
     for file in config.launcher.env_file:
         if not (host.directory / Path(file).expanduser()).is_file():
-            problems.append(PlanProblem("launcher.env_file", f"{file} does not exist"))
+            problems.append(Problem("launcher.env_file", f"{file} does not exist"))
     for key, path in _models(config):
         if _is_folder(path) and not (host.directory / Path(path).expanduser()).is_dir():
-            problems.append(PlanProblem(key, f"there is no folder {path}"))
+            problems.append(Problem(key, f"there is no folder {path}"))
         if path.startswith(BUILT_IN) and path.removeprefix(BUILT_IN) not in built_in_models():
             known = ", ".join(BUILT_IN + name for name in built_in_models())
-            problems.append(PlanProblem(key, f"{path} is not a built-in model; known are {known}"))
+            problems.append(Problem(key, f"{path} is not a built-in model; known are {known}"))
         if path.startswith(BUILT_IN) and (why := missing_weights_hint(path)):
-            problems.append(PlanProblem(key, why))
+            problems.append(Problem(key, why))
     problems += [
         *offline_model_problems(config, host),
         *reward_model_problems(config, host),
@@ -138,7 +137,7 @@ def _files(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
         existing = next(parent for parent in (root, *root.absolute().parents) if parent.exists())
         if not os.access(existing, os.W_OK) or not existing.is_dir():
             why = "is a file" if not existing.is_dir() else "is not writable for this user"
-            problems.append(PlanProblem(key, f"cannot write into {root}: {existing} {why}; set another folder"))
+            problems.append(Problem(key, f"cannot write into {root}: {existing} {why}; set another folder"))
     return problems
 
 
@@ -155,12 +154,8 @@ def _is_folder(path: str) -> bool:
     return path.startswith((".", "/", "~")) or not named
 
 
-def tracker_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
+def tracker_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
     """Packages and keys of trackers, which the launcher needs, also on a cluster. A benchmark sends nothing."""
     there = run_environment(config, host.directory)
-    problems = missing_requirements(config.stats_logger, host.packages, there)
-    return [
-        PlanProblem(problem.key, problem.reason)
-        for problem in problems
-        if not (config.bench and problem.tracker in REMOTE_TRACKERS)
-    ]
+    missing = missing_requirements(config.stats_logger, host.packages, there)
+    return [problem for tracker, problem in missing if not (config.bench and tracker in REMOTE_TRACKERS)]

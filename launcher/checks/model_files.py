@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import Problem
 from areal_like.models import BUILT_IN
 from areal_like.process.checkpoint_files import complete_checkpoints
 from areal_like.process.run import CONFIG as RUN_CONFIG
 from areal_like.process.run_links import CHECKPOINTS
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import read_config
-from launcher.plan.plan import PlanProblem
 from launcher.plan.reward_model import KEY as REWARD
 from launcher.plan.reward_model import has_reward_model, reward_model_source
 from launcher.runs.registry import find_runs
@@ -28,16 +28,16 @@ ADAPTER = "adapter_config.json"
 """In a folder that holds only adapters; it names their base model."""
 
 
-def model_file_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
+def model_file_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
     """For all models that a run loads from folders; those in the Hub's cache are checked by `hub`."""
-    problems: list[PlanProblem] = []
+    problems: list[Problem] = []
     runs = set()
     for name, engine in trained_models(config):
         if engine.path in runs:
             continue
         if (run := _run(engine.path, config, host)) is not None:
             runs.add(engine.path)
-            problems.append(PlanProblem(f"{name}.path", _of_run(f"{name}.path", engine.path, run)))
+            problems.append(Problem(f"{name}.path", _of_run(f"{name}.path", engine.path, run)))
             continue
         scratch = f", or {name}.init_from_scratch=true for random weights" if name != "ref" else ""
         problems += _in_folder(f"{name}.path", engine.path, host, not engine.init_from_scratch, scratch)
@@ -84,30 +84,30 @@ def missing_weights(folder: Path) -> str:
     return "weights (model.safetensors)"
 
 
-def _in_folder(key: str, path: str, host: HostInfo, weights: bool, scratch: str = "") -> Iterator[PlanProblem]:
+def _in_folder(key: str, path: str, host: HostInfo, weights: bool, scratch: str = "") -> Iterator[Problem]:
     folder = _folder(path, host)
     if folder is None:
         return
     if not (folder / CONFIG).is_file():
-        yield PlanProblem(key, f"{path} has no {CONFIG}; name the folder of a model as transformers saves it")
+        yield Problem(key, f"{path} has no {CONFIG}; name the folder of a model as transformers saves it")
         return
     try:
         json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except ValueError as fault:
-        yield PlanProblem(key, f"{path}/{CONFIG} is not JSON ({fault}); copy the model again")
+        yield Problem(key, f"{path}/{CONFIG} is not JSON ({fault}); copy the model again")
         return
     if weights and (problem := missing_weights(folder)):
-        yield PlanProblem(key, f"{path} has no {problem}; name the folder of a complete model{scratch}")
+        yield Problem(key, f"{path} has no {problem}; name the folder of a complete model{scratch}")
 
 
-def _tokenizer(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[PlanProblem]:
+def _tokenizer(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[Problem]:
     """A missing tokenizer; random tokens need none."""
     if config.train_dataset.fake is not None and not generates(config):
         return
     folder = _folder(getattr(config, "tokenizer_path", ""), host)
     if folder is not None and not (folder / TOKENIZER).is_file():
         reason = f"{config.tokenizer_path} has no {TOKENIZER}; only fast tokenizers can be used (save_pretrained of "
-        yield PlanProblem("tokenizer_path", f"{reason}transformers' AutoTokenizer writes one)")
+        yield Problem("tokenizer_path", f"{reason}transformers' AutoTokenizer writes one)")
 
 
 def _folder(path: str, host: HostInfo) -> Path | None:

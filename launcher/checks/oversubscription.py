@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import starts_servers, trained_models
-from areal_like.config.problems import plural
+from areal_like.config.problems import Problem, plural
 from areal_like.serving.engines.registry import engine_spec
 from launcher.plan.host import HostInfo
 from launcher.plan.memory import GIB, size_text
 from launcher.plan.placement import PlacementPlan
-from launcher.plan.plan import Memory, PlanProblem
+from launcher.plan.plan import Memory
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -40,14 +40,14 @@ def capacity_problems(
     placement: PlacementPlan | None,
     memory: Memory,
     host: HostInfo,
-) -> list[PlanProblem]:
+) -> list[Problem]:
     """What exceeds this machine, unless `cluster.allow_oversubscription` is set."""
     if config.cluster.allow_oversubscription or config.cluster.type != "local":
         return []
     return _too_much(config, allocation, placement, memory, host, f"or set {KEY}=true")
 
 
-def node_capacity_problems(cluster: dict[str, Any], host: HostInfo) -> list[PlanProblem]:
+def node_capacity_problems(cluster: dict[str, Any], host: HostInfo) -> list[Problem]:
     """Resources that a described cluster node does not have."""
     if host.is_here:
         return []
@@ -62,11 +62,11 @@ def node_capacity_problems(cluster: dict[str, Any], host: HostInfo) -> list[Plan
     if cores > available:
         remedy = "lower it, and launcher.inference_server_cpus_per_gpu"
         reason = f"{cores} cores per node are requested, and {place} has {available}"
-        problems.append(PlanProblem("launcher.trainer_cpus_per_gpu", f"{reason}; {remedy}"))
+        problems.append(Problem("launcher.trainer_cpus_per_gpu", f"{reason}; {remedy}"))
     if host.memory_bytes and size > host.memory_bytes:
         remedy = "lower it, and launcher.inference_server_mem_per_gpu"
         reason = f"{size_text(size)} of memory per node are requested, and {place} has {size_text(host.memory_bytes)}"
-        problems.append(PlanProblem("launcher.trainer_mem_per_gpu", f"{reason}; {remedy}"))
+        problems.append(Problem("launcher.trainer_mem_per_gpu", f"{reason}; {remedy}"))
     return problems
 
 
@@ -81,7 +81,7 @@ def capacity_warnings(
     if not config.cluster.allow_oversubscription or config.cluster.type != "local":
         return []
     lacking = _too_much(config, allocation, placement, memory, host, f"{KEY}=true starts it anyway")
-    return [f"{need.key}: {need.reason}" for need in lacking]
+    return [f"{need.key}: {need.message}" for need in lacking]
 
 
 def _too_much(
@@ -91,7 +91,7 @@ def _too_much(
     memory: Memory,
     host: HostInfo,
     end: str,
-) -> list[PlanProblem]:
+) -> list[Problem]:
     if allocation is None or placement is None:
         return []
     requirements = resource_needs(config, allocation, placement, memory)
@@ -104,12 +104,12 @@ def _too_much(
     if cores > available and any(need.number > 1 for need in requirements):
         each = ", ".join(f"{need.cores:g} for each {need.what}" for need in requirements)
         reason = f"{_listed(requirements)} need {cores:g} cores ({each}), and {place} has {available}"
-        problems.append(PlanProblem(_sizes_key(config, placement), f"{reason}; use smaller sizes, {end}"))
+        problems.append(Problem(_sizes_key(config, placement), f"{reason}; use smaller sizes, {end}"))
     if host.memory_bytes and size > host.memory_bytes:
         reason = f"{_listed(requirements)} need {size_text(size)} of memory before caches and activations"
         remedy = f"use a smaller model or fewer processes, {end}"
         key = f"{_trained(config)}.path"
-        problems.append(PlanProblem(key, f"{reason}, and {place} has {size_text(host.memory_bytes)}; {remedy}"))
+        problems.append(Problem(key, f"{reason}, and {place} has {size_text(host.memory_bytes)}; {remedy}"))
     return problems
 
 

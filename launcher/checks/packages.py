@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from areal_like.config.install_command import pip_command
-from launcher.plan.plan import PlanProblem
+from areal_like.config.problems import Problem
 
 REQUIRED_PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "aiohttp", "orjson", "xxhash")
 
@@ -13,9 +13,9 @@ def missing_packages() -> tuple[str, ...]:
     return tuple(name for name in REQUIRED_PACKAGES if find_spec(name) is None)
 
 
-def package_problems(missing: Sequence[str]) -> list[PlanProblem]:
+def package_problems(missing: Sequence[str]) -> list[Problem]:
     if not missing:
         return []
     are = "is" if len(missing) == 1 else "are"
     reason = f"{', '.join(missing)} {are} not installed; {pip_command(*missing)} installs what a run needs"
-    return [PlanProblem("environment", reason)]
+    return [Problem("environment", reason)]

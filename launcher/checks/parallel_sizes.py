@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation, ParallelStrategy
 from areal_like.config.allocation.models import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.problems import plural
+from areal_like.config.problems import Problem, plural
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config, shape_of
-from launcher.plan.plan import PlanProblem
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
 OVER_NODES = "a server cannot span nodes"
 
 
-def parallel_size_problems(
-    config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo
-) -> Iterator[PlanProblem]:
+def parallel_size_problems(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> Iterator[Problem]:
     """Servers first, then the trainer. Engines that follow the actor are reported once, for the actor."""
     rollout = allocation.rollout if starts_servers(config) else None
     if rollout is not None and isinstance(config, GRPOConfig):
@@ -27,7 +24,7 @@ def parallel_size_problems(
         per_node, one = gpus_per_node(config, host.machine), rollout.tensor * rollout.pipeline
         if allocation.num_gpus and 0 < per_node < one:
             reason = f"one server of {rollout} takes {plural(one, 'GPU')} and a node has {per_node}; {OVER_NODES}. "
-            yield PlanProblem(key, f"{reason}Choose t (times p) of at most {per_node}")
+            yield Problem(key, f"{reason}Choose t (times p) of at most {per_node}")
         yield from _heads(key, rollout, config.actor.path, host)
     seen = set()
     for name, engine in trained_models(config):
@@ -36,7 +33,7 @@ def parallel_size_problems(
             continue
         key, replicas = f"{name}.fsdp.dp_replicate", engine.fsdp.dp_replicate
         if parallel.data % replicas and ("replicas", parallel.data, replicas) not in seen:
-            yield PlanProblem(key, f"{replicas} does not divide the data-parallel size {parallel.data} of {parallel}")
+            yield Problem(key, f"{replicas} does not divide the data-parallel size {parallel.data} of {parallel}")
         if ("heads", parallel.tensor, engine.path) not in seen:
             yield from _heads(_key(config, name, engine.backend), parallel, engine.path, host)
         seen |= {("replicas", parallel.data, replicas), ("heads", parallel.tensor, engine.path)}
@@ -48,18 +45,14 @@ def _key(config: "BaseExperimentConfig", name: str, backend: str) -> str:
     return "allocation_mode" if in_mode else f"{name}.backend"
 
 
-def _heads(key: str, parallel: ParallelStrategy, path: str, host: HostInfo) -> Iterator[PlanProblem]:
+def _heads(key: str, parallel: ParallelStrategy, path: str, host: HostInfo) -> Iterator[Problem]:
     """Each rank takes whole attention heads; a KV head may be shared by several ranks."""
     size = parallel.tensor
     shape = shape_of(find_config(path, host)[0]) if size > 1 else None
     if shape is None:
         return
     if shape.heads % size:
-        yield PlanProblem(
-            key, f"the tensor size {size} of {parallel} does not divide the {shape.heads} heads of {path}"
-        )
+        yield Problem(key, f"the tensor size {size} of {parallel} does not divide the {shape.heads} heads of {path}")
     elif shape.kv_heads % size and size % shape.kv_heads:
         kv = plural(shape.kv_heads, "KV head")
-        yield PlanProblem(
-            key, f"the tensor size {size} of {parallel} neither divides the {kv} of {path} nor is a multiple"
-        )
+        yield Problem(key, f"the tensor size {size} of {parallel} neither divides the {kv} of {path} nor is a multiple")

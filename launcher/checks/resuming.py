@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation.models import trained_models
+from areal_like.config.problems import Problem
 from areal_like.process.run import ATTEMPT
 from areal_like.process.run_links import LINKS, link_target, other_roots
-from launcher.plan.plan import PlanProblem, RunDirectory
+from launcher.plan.plan import RunDirectory
 from launcher.runs.checkpoints import step_folder
 from launcher.runs.resumable import run_config_values
 
@@ -24,7 +25,7 @@ ADAPTER_KEYS = ("lora_rank", "lora_alpha", "target_modules", "lora_modules_to_sa
 ALL = "all-linear"
 
 
-def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[PlanProblem]:
+def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[Problem]:
     """Compares with the configuration of the last start, and with the step of the checkpoint."""
     step, run = directory.step, Path(directory.path)
     if directory.state != "continues" or step is None:
@@ -36,7 +37,7 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
     if total is not None and total < step and not config.recover.skip_progress:
         earlier = ", or resume from an earlier checkpoint with resume_step=" if config.resume is not None else ""
         reason = f"is {total}, and the checkpoint from which {run} resumes has {step} steps"
-        yield PlanProblem("total_train_steps", f"{reason}; it counts all steps, so set it to more than {step}{earlier}")
+        yield Problem("total_train_steps", f"{reason}; it counts all steps, so set it to more than {step}{earlier}")
     before = run_config_values(run)
     for name, engine in trained_models(config):
         if engine.optimizer is None or name == "ref":
@@ -52,7 +53,7 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
             if was is not MISSING and _normalized(was) != _normalized(now):
                 reason = f"is {scalar_text(now)}, and the checkpoint of step {step} was made with {scalar_text(was)}"
                 remedy = f"keep that value, or start a new run from those weights with {name}.path={folder}"
-                yield PlanProblem(f"{name}.{key}", f"{reason} and fits no other value; {remedy}")
+                yield Problem(f"{name}.{key}", f"{reason} and fits no other value; {remedy}")
 
 
 def _normalized(value: Any) -> Any:
@@ -62,7 +63,7 @@ def _normalized(value: Any) -> Any:
     return frozenset([ALL]) if not value or ALL in value else frozenset(map(str, value))
 
 
-def moved_folder_problems(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> Iterator[PlanProblem]:
+def moved_folder_problems(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> Iterator[Problem]:
     """Folders of the run that are missing behind their link, or that the configuration now puts elsewhere."""
     if not (directory / ATTEMPT).is_file():
         return  # never started
@@ -70,12 +71,12 @@ def moved_folder_problems(config: "BaseExperimentConfig", directory: Path, cwd: 
     for section, name in LINKS.items():
         key, root, target = f"{section}.fileroot", roots.get(section), link_target(directory, name)
         if target is not None and not target.is_dir():
-            yield PlanProblem(key, f"{directory / name} leads to {target}, which does not exist; mount that disk")
+            yield Problem(key, f"{directory / name} leads to {target}, which does not exist; mount that disk")
         elif target is not None and root is not None and not target.is_relative_to(root):
-            yield PlanProblem(key, f"is {root}, but this run has its {name} in {target}; leave it out")
+            yield Problem(key, f"is {root}, but this run has its {name} in {target}; leave it out")
         elif target is None and root is not None:
             reason = f"is {root}, but this run has its {name} in its own directory {directory}; leave it out"
-            yield PlanProblem(key, reason)
+            yield Problem(key, reason)
 
 
 def kept_folder_warnings(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> Iterator[str]:

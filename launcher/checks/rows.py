@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.checks.user_code import BUILT_IN
-from areal_like.config.problems import ConfigError
+from areal_like.config.problems import ConfigError, Problem
 from areal_like.data.dataset_files import (
     SAVED_DATASET,
     SAVED_DATASET_DICT,
@@ -18,7 +18,6 @@ from areal_like.data.dataset_files import (
     split_files,
     too_few_message,
 )
-from launcher.plan.plan import PlanProblem
 
 if TYPE_CHECKING:
     from areal_like.config.sections.data import DatasetConfig
@@ -30,7 +29,7 @@ MIN_TASK_ROWS = 1000
 """Every task has so many rows by default; larger batches are checked by making the rows, which takes time."""
 
 
-def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[PlanProblem]:
+def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[Problem]:
     """For an existing file or folder."""
     if place.is_dir():
         if (place / SAVED_DATASET_DICT).is_file() or (place / SAVED_DATASET).is_file():
@@ -38,20 +37,20 @@ def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[P
         names = SPLIT_NAMES[section.removesuffix("_dataset")] if data.split is None else (data.split,)
         files = split_files(place, names)
         if not files:
-            yield PlanProblem(f"{section}.path", no_split_message(place, names))
+            yield Problem(f"{section}.path", no_split_message(place, names))
             return
         place = files[0]
     most = data.batch_size if section == TRAIN_SECTION and data.drop_last else 1
     count = _count(place.resolve(), most)
     if count == 0:
-        yield PlanProblem(f"{section}.path", empty_message(str(place.resolve())))
+        yield Problem(f"{section}.path", empty_message(str(place.resolve())))
     elif count is not None and count < most:
-        yield PlanProblem(SIZE_KEY, too_few_message(most, str(place.resolve()), count))
+        yield Problem(SIZE_KEY, too_few_message(most, str(place.resolve()), count))
 
 
 def task_row_problems(
     name: str, args: dict[str, Any], data: "DatasetConfig", places: tuple[Path, Path]
-) -> list[PlanProblem]:
+) -> list[Problem]:
     """For the training rows of a built-in task."""
     usual = min(MIN_TASK_ROWS, int(args.get("num_rows", MIN_TASK_ROWS)) // 2)
     if name not in BUILT_IN["task"] or not data.drop_last or data.batch_size <= usual:
@@ -62,9 +61,9 @@ def task_row_problems(
     try:
         count = len(make_task(name, args, SearchFolders(*places)).rows(TRAIN))
     except ConfigError as refused:
-        return [PlanProblem(each.key, each.message) for each in refused.problems]
+        return [Problem(each.key, each.message) for each in refused.problems]
     source = f"the {TRAIN} split of task {name}"
-    return [PlanProblem(SIZE_KEY, too_few_message(data.batch_size, source, count))] if count < data.batch_size else []
+    return [Problem(SIZE_KEY, too_few_message(data.batch_size, source, count))] if count < data.batch_size else []
 
 
 def _count(file: Path, most: int) -> int | None:

@@ -8,10 +8,11 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from areal_like.config.problems import Problem
 from areal_like.config.redact import SECRET
 from areal_like.process.exit_codes import STOPPED_EARLY
 from areal_like.process.identity import CONTROLLER, EPISODES, PROCESS, REWARD, SERVER, TOKEN, TRAINER
-from launcher.plan.plan import PORT, PlanProblem, Process
+from launcher.plan.plan import PORT, Process
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -65,7 +66,7 @@ exit "$code"
 
 def plan_slurm(
     config: "BaseExperimentConfig", processes: tuple[Process, ...], num_nodes: int, gpus_per_node: int, run_dir: str
-) -> tuple[dict[str, Any], list[PlanProblem]]:
+) -> tuple[dict[str, Any], list[Problem]]:
     """The script, its resources, and problems."""
     by_role = {role: [process for process in processes if process.role == role] for role in ROLES}
     tasks = {role: some for role, some in by_role.items() if some}
@@ -170,7 +171,7 @@ def _container(config: "BaseExperimentConfig", role: str) -> str:
     return f"apptainer exec --nv{mounts} {shlex.quote(image)} "
 
 
-def _image_problems(config: "BaseExperimentConfig", tasks: dict[str, list[Process]]) -> list[PlanProblem]:
+def _image_problems(config: "BaseExperimentConfig", tasks: dict[str, list[Process]]) -> list[Problem]:
     slurm = config.launcher.slurm
     if slurm.container_type == "none":
         return []
@@ -179,4 +180,4 @@ def _image_problems(config: "BaseExperimentConfig", tasks: dict[str, list[Proces
         images["inference_server_image"] = slurm.inference_server_image
     remedy = "name an image, or set launcher.slurm.container_type=none"
     reason = f"is not set, and launcher.slurm.container_type is apptainer; {remedy}"
-    return [PlanProblem(f"launcher.slurm.{name}", reason) for name, image in images.items() if not image]
+    return [Problem(f"launcher.slurm.{name}", reason) for name, image in images.items() if not image]

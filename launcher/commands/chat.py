@@ -19,7 +19,7 @@ STEP, REWARD_MODEL = "step=", "reward_model"
 
 def chat(name: str, words: list[str]) -> int:
     """Prints the greedy answer to each prompt; returns 1 where a prompt failed."""
-    problems = [Problem(obstacle.key, obstacle.reason) for obstacle in package_problems(missing_packages())]
+    problems = package_problems(missing_packages())
     problems += [
         Problem(word, "chat takes only step=N", "command line")
         for word in words

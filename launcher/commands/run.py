@@ -10,7 +10,7 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.command_result import PLANNED, write_result
 from launcher.checks.engines import flag_problems
 from launcher.plan.build import build_plan
-from launcher.plan.changes import where_set
+from launcher.plan.changes import with_places
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import Plan
 from launcher.plan.render import render
@@ -40,7 +40,7 @@ def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
     if fetch_from_hub(loaded):
         plan = build_plan(loaded, replace_existing=replace, serves=serves)
         refuse(plan.problems)
-    refuse([Problem(o.key, o.reason, where_set(loaded, o.key)) for o in flag_problems(plan)])
+    refuse(with_places(loaded, flag_problems(plan)))
     for line in warning_lines(plan, width()):
         write_line(loaded.redactor.everywhere(line), sys.stderr)
     from areal_like.process.run_memory import memory_folder

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from areal_like.config.problems import Problem
 from areal_like.config.sections.trackers import REMOTE_TRACKERS, is_enabled
 from areal_like.observe.throughput import WARM_UP_STEPS
-from launcher.plan.plan import PlanProblem, Resolved, RunDirectory
+from launcher.plan.plan import Resolved, RunDirectory
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -45,7 +46,7 @@ def ignored_by_bench(loaded: "Loaded") -> Iterator[tuple[str, str]]:
             yield key, f"has no effect: bench=true measures {BENCH_STEPS} steps"
 
 
-def bench_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[PlanProblem]:
+def bench_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[Problem]:
     if config.bench and (config.resume is not None or directory.state == "continues"):
         key = "trial_name" if config.resume is None else "resume"
-        yield PlanProblem(key, "a benchmark is always a new run and resumes none; leave it out")
+        yield Problem(key, "a benchmark is always a new run and resumes none; leave it out")

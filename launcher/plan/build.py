@@ -1,12 +1,12 @@
 """Builds the plan of a run from its configuration. Reads the machine and files, changes nothing."""
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Machine, ParallelStrategy
 from areal_like.config.allocation import models as allocate
+from areal_like.config.problems import Problem
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.library import data_folder
 from launcher.checks.changed_values import changed_value_warnings, earlier_configuration_warnings
@@ -23,13 +23,13 @@ from launcher.clusters.slurm import plan_slurm
 from launcher.plan.auto import add_server_threads, resolve_auto, resolved_values
 from launcher.plan.batch import plan_batch
 from launcher.plan.bench import bench_problems, ignored_by_bench
-from launcher.plan.changes import changed_settings, replaced_file_values, settings_over_base, where_set
+from launcher.plan.changes import changed_settings, replaced_file_values, settings_over_base, with_places
 from launcher.plan.datasets import data_problems, dataset_download_warnings, resolved_datasets
 from launcher.plan.host import HostInfo, local_host
 from launcher.plan.hub import resolved_models
 from launcher.plan.memory import plan_memory
 from launcher.plan.placement import PlacementPlan, place_processes, placement_request
-from launcher.plan.plan import VERSION, Plan, PlanProblem, Process, Resolved, RunDirectory
+from launcher.plan.plan import VERSION, Plan, Process, Resolved, RunDirectory
 from launcher.plan.ports import plan_ports, port_problems
 from launcher.plan.processes import ProcessContext, ServerCommand, plan_processes, server_starts
 from launcher.plan.reward_model import has_reward_model
@@ -130,8 +130,8 @@ def build_plan(
         machine=_machine(host),
         cluster={**cluster, "name": config.cluster.cluster_name},
         warnings=tuple(dict.fromkeys(shown.text(warning) for warning in warnings)),
-        cannot_start=_placed(loaded, problems),
-        needs=_placed(loaded, missing),
+        cannot_start=with_places(loaded, problems),
+        needs=with_places(loaded, missing),
         redactor=shown,
         short_warnings={shown.text(whole): shown.text(short) for whole, short in changed_values.items()},
     )
@@ -147,7 +147,7 @@ def _machine(host: HostInfo) -> dict[str, Any]:
     }
 
 
-def _moved_parts(config: "BaseExperimentConfig", directory: RunDirectory, host: HostInfo) -> list[PlanProblem]:
+def _moved_parts(config: "BaseExperimentConfig", directory: RunDirectory, host: HostInfo) -> list[Problem]:
     resumes = directory.state == "continues" or config.resume is not None
     return [*moved_folder_problems(config, Path(directory.path), host.directory)] if resumes else []
 
@@ -193,7 +193,7 @@ def _cluster(
     placement: PlacementPlan | None,
     host: HostInfo,
     run_dir: str,
-) -> tuple[dict[str, Any], list[PlanProblem]]:
+) -> tuple[dict[str, Any], list[Problem]]:
     if config.cluster.type == "slurm" and placement and processes:
         per_node = allocate.gpus_per_node(config, host.machine)
         return plan_slurm(config, processes, max(placement.num_nodes, config.cluster.n_nodes), per_node, run_dir)
@@ -232,10 +232,3 @@ def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, show
     addresses = [shown.text(address) for address in config.rollout.server_addresses]
     started = allocation.rollout.data if allocation and allocation.rollout and not addresses else 0
     return {"started": started, "addresses": addresses}
-
-
-def _placed(loaded: "Loaded", problems: Sequence[PlanProblem]) -> tuple[PlanProblem, ...]:
-    """Each problem once, with the place that set its key."""
-    text = loaded.redactor.text
-    placed = (PlanProblem(one.key, text(one.reason), text(where_set(loaded, one.key))) for one in problems)
-    return tuple(dict.fromkeys(placed))

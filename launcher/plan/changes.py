@@ -1,9 +1,11 @@
 """Keys that differ from their defaults, where they were set, and which values they replaced."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from areal_like.config.dotted_path import MISSING
-from areal_like.config.problems import ConfigError
+from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import Redactor
 from launcher.plan.plan import BaseSetting, ChangedSetting, ReplacedFileValue, ReplacedValue
 
@@ -95,6 +97,13 @@ def _beaten_by_group(strongest_first: list["Origin"]) -> tuple["Origin", "Origin
 def where_set(loaded: "Loaded", key: str) -> str:
     """Where a key was set; for a section, where the strongest of its keys was set."""
     return _strongest(loaded, key).where if key in loaded.schema.keys or key in loaded.schema.sections else ""
+
+
+def with_places(loaded: "Loaded", problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Each problem once, with the place that set its key, without secrets."""
+    text = loaded.redactor.text
+    placed = (replace(one, message=text(one.message), where=text(where_set(loaded, one.key))) for one in problems)
+    return tuple(dict.fromkeys(placed))
 
 
 def is_set_by_user(loaded: "Loaded", key: str) -> bool:

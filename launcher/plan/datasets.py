@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.checks.user_code import BUILT_IN
 from areal_like.config.install_command import pip_command
+from areal_like.config.problems import Problem
 from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_cached_message
 from areal_like.process.run import CONFIG, RUN_FACTS
 from launcher.checks.rows import row_problems, task_row_problems
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import offline_switch
-from launcher.plan.plan import PlanProblem, Resolved
+from launcher.plan.plan import Resolved
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
@@ -65,7 +66,7 @@ def missing_datasets(loaded: "Loaded", host: HostInfo) -> list[Dataset]:
     return list({(each.name, each.revision): each for each in reversed(missing)}.values())[::-1]
 
 
-def data_problems(loaded: "Loaded", host: HostInfo, counts: bool = True) -> list[PlanProblem]:
+def data_problems(loaded: "Loaded", host: HostInfo, counts: bool = True) -> list[Problem]:
     """Missing files, missing packages for their formats, datasets that may not be downloaded, and (with `counts`) too
     few rows."""
     problems = []
@@ -74,10 +75,10 @@ def data_problems(loaded: "Loaded", host: HostInfo, counts: bool = True) -> list
         if local is None and not is_hub_name(data.path):
             searched = ", ".join(dict.fromkeys(str(path) for path in _candidates(data.path, loaded, host)))
             problems.append(
-                PlanProblem(f"{section}.path", f"there is no file or folder {data.path} (searched: {searched})")
+                Problem(f"{section}.path", f"there is no file or folder {data.path} (searched: {searched})")
             )
         problems += [
-            PlanProblem(f"{section}.path", f"reading {data.path} needs the package {package}: {pip_command(package)}")
+            Problem(f"{section}.path", f"reading {data.path} needs the package {package}: {pip_command(package)}")
             for package in (_packages(local) if local is not None or is_hub_name(data.path) else ())
             if find_spec(package) is None
         ]
@@ -85,11 +86,11 @@ def data_problems(loaded: "Loaded", host: HostInfo, counts: bool = True) -> list
     switch = offline_switch()
     for each in missing_datasets(loaded, host) if switch else ():
         why = f"{switch} is set, which forbids downloads"
-        problems.append(PlanProblem(each.key, not_cached_message(each.name, each.revision, host.hub, why)))
+        problems.append(Problem(each.key, not_cached_message(each.name, each.revision, host.hub, why)))
     return [*problems, *(_of_task(loaded, host) if counts else ())]
 
 
-def _of_task(loaded: "Loaded", host: HostInfo) -> list[PlanProblem]:
+def _of_task(loaded: "Loaded", host: HostInfo) -> list[Problem]:
     """Too few training rows of a task."""
     config = loaded.config
     data, name = config.train_dataset, _task(config)

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from areal_like.config.problems import Problem
 from areal_like.config.redact import SECRET
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, REWARD, RUN_DIR, SERVER, TOKEN, TRAINER
 from launcher.plan.placement import ProcessPlacement
-from launcher.plan.plan import PORT, PlanProblem
+from launcher.plan.plan import PORT
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -48,7 +49,7 @@ def parse_list(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
-def environment_problems(config: "BaseExperimentConfig") -> list[PlanProblem]:
+def environment_problems(config: "BaseExperimentConfig") -> list[Problem]:
     """Problems of the user's variables."""
     problems = []
     sources = {"launcher.env": {name: str(value) for name, value in config.launcher.env.items()}}
@@ -56,12 +57,10 @@ def environment_problems(config: "BaseExperimentConfig") -> list[PlanProblem]:
         key, text = f"launcher.{name}", getattr(config.launcher, name)
         sources[key] = parse_list(text)
         if any("=" not in part for part in text.split(",") if part.strip()):
-            problems.append(PlanProblem(key, "is not of the form A=1,B=2; values with commas belong in launcher.env"))
+            problems.append(Problem(key, "is not of the form A=1,B=2; values with commas belong in launcher.env"))
     for key, variables in sources.items():
         problems += [
-            PlanProblem(
-                f"{key}.{name}" if key == "launcher.env" else key, f"{name} is set by the launcher; leave it out"
-            )
+            Problem(f"{key}.{name}" if key == "launcher.env" else key, f"{name} is set by the launcher; leave it out")
             for name in variables
             if name in RESERVED_VARIABLES
         ]

@@ -12,9 +12,10 @@ from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engines
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.interpolation import references_in
+from areal_like.config.problems import Problem
 from areal_like.models import BUILT_IN, snapshots
 from launcher.plan.host import HostInfo
-from launcher.plan.plan import PlanProblem, Resolved
+from launcher.plan.plan import Resolved
 from launcher.plan.reward_model import KEY as REWARD
 from launcher.plan.reward_model import has_reward_model, reward_model_source
 
@@ -88,13 +89,13 @@ def missing_models(config: "BaseExperimentConfig", host: HostInfo) -> list[list[
     return [references for references in hub_models(config, host).values() if cached_snapshot(references, host) is None]
 
 
-def offline_model_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
+def offline_model_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
     """Missing models that may not be downloaded."""
     if (switch := offline_switch()) is None:
         return []
     why = f"{switch} is set, which forbids downloads"
     return [
-        PlanProblem(references[0].key, missing_model_text(references, host, why))
+        Problem(references[0].key, missing_model_text(references, host, why))
         for references in missing_models(config, host)
     ]
 

@@ -8,9 +8,10 @@ from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import Problem
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config, shape_of
-from launcher.plan.plan import PlanProblem, Resolved
+from launcher.plan.plan import Resolved
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -44,7 +45,7 @@ def resolved_context_length(config: GRPOConfig, backend: str, host: HostInfo) ->
 
 def answer_length_problems(
     config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo
-) -> list[PlanProblem]:
+) -> list[Problem]:
     """`gconfig.max_new_tokens` that leaves no room for a prompt in the server's or the model's context."""
     if not generates(config):
         return []
@@ -64,4 +65,4 @@ def answer_length_problems(
         place, hint = f"the {positions} positions of {config.actor.path}", "take fewer"
     else:
         return []
-    return [PlanProblem("gconfig.max_new_tokens", f"{answer} tokens leave no room for a prompt in {place}; {hint}")]
+    return [Problem("gconfig.max_new_tokens", f"{answer} tokens leave no room for a prompt in {place}; {hint}")]

@@ -68,14 +68,6 @@ class Resolved(NamedTuple):
     reason: str
 
 
-class PlanProblem(NamedTuple):
-    """Why a start would be refused. `where`: the place that set the key, if any."""
-
-    key: str
-    reason: str
-    where: str = ""
-
-
 @dataclass(frozen=True)
 class Process:
     """One process: where it runs, its command, and its variables in addition to the launcher's environment."""
@@ -210,9 +202,9 @@ class Plan(NamedTuple):
     machine: dict[str, Any]
     """The machine of the plan: whether it is this one, and its resources."""
     warnings: tuple[str, ...]
-    cannot_start: tuple[PlanProblem, ...]
+    cannot_start: tuple[Problem, ...]
     """Problems of the configuration, and features that are not built: a start exits with 2."""
-    needs: tuple[PlanProblem, ...]
+    needs: tuple[Problem, ...]
     """Missing resources (GPUs, files, a free run directory): a start exits with 2."""
 
     redactor: Redactor
@@ -223,7 +215,7 @@ class Plan(NamedTuple):
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Everything for which a start would be refused, in the order of the error message."""
-        return ConfigError(Problem(o.key, o.reason, o.where) for o in (*self.cannot_start, *self.needs)).problems
+        return ConfigError((*self.cannot_start, *self.needs)).problems
 
     def shown(self) -> "Plan":
         """The plan without the secrets of its processes."""
@@ -240,6 +232,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, Problem):
+        return {"key": value.key, "reason": value.message, "where": value.where}
     if isinstance(value, Process):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if hasattr(value, "_asdict"):

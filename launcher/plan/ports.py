@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import Problem
 from areal_like.process.port_check import NO_ADDRESS, UNKNOWN_HOST
 from areal_like.process.run import LOOPBACK
 from launcher.checks.engines import is_external
 from launcher.plan.host import HostInfo
-from launcher.plan.plan import PlanProblem, Port, Process
+from launcher.plan.plan import Port, Process
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -24,7 +25,7 @@ COLLECTIVE_MODES = ("collective", "xccl", "nccl")
 
 def plan_ports(
     config: "BaseExperimentConfig", processes: tuple[Process, ...], backend: str | None, spans_nodes: bool
-) -> tuple[tuple[Port, ...], list[PlanProblem]]:
+) -> tuple[tuple[Port, ...], list[Problem]]:
     """Ports in the order of the processes, and problems of fixed port numbers."""
     ports: list[Port] = []
     anywhere = NODE_ADDRESS if spans_nodes else "127.0.0.1"
@@ -59,7 +60,7 @@ def _weights_port(config: GRPOConfig) -> Port:
     return Port("trainer/0", "weights", broadcast.host, *policy)
 
 
-def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
+def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
     """Fixed ports of this machine that are in use."""
     if config.cluster.type != "local" or not host.is_here:
         return []
@@ -72,20 +73,20 @@ def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host:
             reason = f"{port.process} cannot listen on {port.host}:{port.port or '*'}: {why}"
             is_host = why in (NO_ADDRESS, UNKNOWN_HOST)
             remedy = "name an address of this machine" if is_host else "choose another, or 0 for a free one"
-            problems.append(PlanProblem(f"{section}.{'host' if is_host else 'port'}", f"{reason}; {remedy}"))
+            problems.append(Problem(f"{section}.{'host' if is_host else 'port'}", f"{reason}; {remedy}"))
             if is_host:
                 break
     return problems
 
 
-def _port_number_problems(ports: list[Port]) -> list[PlanProblem]:
+def _port_number_problems(ports: list[Port]) -> list[Problem]:
     too_high = [port for port in ports if port.port is not None and port.port > HIGHEST_PORT]
     if too_high:
         return [
-            PlanProblem("rollout.port", f"leaves no port for {too_high[0].process}: the highest port is {HIGHEST_PORT}")
+            Problem("rollout.port", f"leaves no port for {too_high[0].process}: the highest port is {HIGHEST_PORT}")
         ]
     fixed = [port.port for port in ports if port.port is not None]
     twice = next((number for number in fixed if fixed.count(number) > 1), None)
     if twice is not None:
-        return [PlanProblem("weights.broadcast.port", f"{twice} is also the port of a server; choose another, or 0")]
+        return [Problem("weights.broadcast.port", f"{twice} is also the port of a server; choose another, or 0")]
     return []

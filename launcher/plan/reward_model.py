@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation.models import generates
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import Problem
 from areal_like.config.sections.data import REWARD_MODEL
 from areal_like.process.checkpoint_files import complete_checkpoints
 from launcher.plan.host import HostInfo
 from launcher.plan.model_shape import find_config
-from launcher.plan.plan import PlanProblem, Resolved
+from launcher.plan.plan import Resolved
 from launcher.runs.registry import ambiguity_text, find_runs
 
 if TYPE_CHECKING:
@@ -70,6 +71,6 @@ def resolved_reward_model(config: "BaseExperimentConfig", host: HostInfo) -> lis
     return [Resolved(KEY, source.path, source.reason)] if source and source.reason and not source.problem else []
 
 
-def reward_model_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[PlanProblem]:
+def reward_model_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
     source = reward_model_source(config, host)
-    return [PlanProblem(KEY, source.problem)] if source and source.problem else []
+    return [Problem(KEY, source.problem)] if source and source.problem else []

@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from areal_like.config.problems import Problem
 from areal_like.discovery.owner import this_process
 from areal_like.process.run_links import missing_link_targets
 from launcher.plan.host import HostInfo
-from launcher.plan.plan import PlanProblem, RunDirectory
+from launcher.plan.plan import RunDirectory
 from launcher.runs.checkpoints import complete_steps, resumable_steps, step_folder
 from launcher.runs.registry import ambiguity_text, find_runs, last_attempt, lock_holder, running_text
 from launcher.runs.resumable import why_not_resumable
@@ -26,7 +27,7 @@ NEW_RUN_REMEDY = "name another with trial_name=, or start over with --replace"
 
 def plan_run_directory(
     config: "BaseExperimentConfig", file: Path | None, host: HostInfo, replace_existing: bool = False
-) -> tuple[RunDirectory, list[PlanProblem]]:
+) -> tuple[RunDirectory, list[Problem]]:
     """The directory, and problems that prevent its use."""
     root = Path(os.path.abspath(host.directory / Path(config.cluster.fileroot).expanduser()))
     if config.resume is not None:
@@ -47,13 +48,13 @@ def plan_run_directory(
     return _existing(config, path, host)
 
 
-def _running(path: Path, key: str = "trial_name") -> tuple[RunDirectory, list[PlanProblem]] | None:
+def _running(path: Path, key: str = "trial_name") -> tuple[RunDirectory, list[Problem]] | None:
     """The problem where another launcher uses the directory. A start checks whether one on another machine is dead."""
     claim = lock_holder(path)
     if claim is None or claim.owner is None or not claim.owner.is_local(this_process()):
         return None
     reason = f"{running_text(path, claim)}; stop it first, or name another run with trial_name="
-    return RunDirectory(str(path), path.name, "exists", reason), [PlanProblem(key, reason)]
+    return RunDirectory(str(path), path.name, "exists", reason), [Problem(key, reason)]
 
 
 def next_trial(experiment: Path) -> tuple[str, str]:
@@ -68,7 +69,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder)) if folder.is_dir() else []
 
 
-def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tuple[RunDirectory, list[PlanProblem]]:
+def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tuple[RunDirectory, list[Problem]]:
     trial, mode = config.trial_name, config.recover.mode
     run = path.relative_to(host.directory) if path.is_relative_to(host.directory) else path
     steps = resumable_steps(path)
@@ -79,7 +80,7 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
             else f"{NEW_RUN_REMEDY} (it cannot be resumed: {why_not_resumable(path)})"
         )
         reason = f"the run directory {path} exists; {remedy}"
-        return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("trial_name", reason)]
+        return RunDirectory(str(path), trial, "exists", reason), [Problem("trial_name", reason)]
     if steps:
         reason = f"resuming from step {steps[-1]} (recover.mode={mode})"
         return RunDirectory(str(path), trial, "continues", reason, steps[-1], last_attempt(path) + 1), []
@@ -88,33 +89,31 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
         return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
     remedy = "set recover.mode=auto to start from the beginning"
     reason = f"resume needs a checkpoint in {path}, and {why_not_resumable(path)}; {remedy}"
-    return RunDirectory(str(path), trial, "exists", reason), [PlanProblem("recover.mode", reason)]
+    return RunDirectory(str(path), trial, "exists", reason), [Problem("recover.mode", reason)]
 
 
 def _resumed(
     config: "BaseExperimentConfig", root: Path, file: Path | None, host: HostInfo
-) -> tuple[RunDirectory, list[PlanProblem]]:
+) -> tuple[RunDirectory, list[Problem]]:
     assert config.resume is not None
     matches = find_runs(config.resume, root, host.directory, file)
     if len(matches) != 1:
         reason = ambiguity_text(config.resume, matches, root)
         folder = root if "/" in config.resume else root / config.experiment_name
         where = Path(os.path.abspath(folder / Path(config.resume).expanduser()))
-        return RunDirectory(str(where), where.name, "missing", reason), [PlanProblem("resume", reason)]
+        return RunDirectory(str(where), where.name, "missing", reason), [Problem("resume", reason)]
     (path,) = matches
     if (running := _running(path, "resume")) is not None:
         return running
     steps, resume_step = resumable_steps(path), config.resume_step
     if not steps:
         reason = f"{path} cannot be resumed: {why_not_resumable(path)}{_from_its_model(config, path)}"
-        problems = (
-            [] if missing_link_targets(path) else [PlanProblem("resume", reason)]
-        )  # of a lost part its own key tells
+        problems = [] if missing_link_targets(path) else [Problem("resume", reason)]  # of a lost part its own key tells
         return RunDirectory(str(path), path.name, "exists", reason), problems
     if resume_step is not None and resume_step >= 0 and resume_step not in steps:
         listed = ", ".join(str(step) for step in steps[-10:])
         reason = f"{path} has no complete checkpoint of step {resume_step}; it has those of steps {listed}"
-        return RunDirectory(str(path), path.name, "exists", reason), [PlanProblem("resume_step", reason)]
+        return RunDirectory(str(path), path.name, "exists", reason), [Problem("resume_step", reason)]
     step = steps[-1] if resume_step is None or resume_step < 0 else resume_step
     reason = f"resuming from step {step} (resume={config.resume})"
     return RunDirectory(str(path), path.name, "continues", reason, step, last_attempt(path) + 1), []

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from areal_like.config.allocation import (
     Allocation,
-    AllocationProblem,
     AllocationSyntaxError,
     ClusterSize,
     Machine,
@@ -20,6 +19,7 @@ from areal_like.config.allocation import (
     resolve,
 )
 from areal_like.config.allocation.base import AllocationMode, BackendSpec, ParallelDims
+from areal_like.config.problems import Problem
 
 GRPO = {"actor": "auto", "ref": "auto"}
 
@@ -35,7 +35,7 @@ def settle(mode="auto", rollout="auto", train=GRPO, cluster=None, on=None, **mor
     return allocation
 
 
-def refuse(mode="auto", rollout="auto", train=GRPO, cluster=None, on=None) -> list[AllocationProblem]:
+def refuse(mode="auto", rollout="auto", train=GRPO, cluster=None, on=None) -> list[Problem]:
     allocation, problems = resolve(mode, rollout, train, cluster or ClusterSize(), on or gpus(64))
     assert allocation is None
     assert problems

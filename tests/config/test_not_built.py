@@ -124,7 +124,7 @@ def test_a_model_that_is_split_other_than_by_data_is_refused():
     assert "use fsdp:d2" in refused("grpo", "actor.backend=fsdp:d1t2")["actor.backend"]
     assert refused("grpo", "actor.backend=fsdp:d2") == {}
     plan = plan_of("grpo", "allocation_mode=embedded:d1+fsdp:d1t2", gpus=4)
-    (reason,) = [obstacle.reason for obstacle in plan.cannot_start if obstacle.key == "actor.backend"]
+    (reason,) = [obstacle.message for obstacle in plan.cannot_start if obstacle.key == "actor.backend"]
     assert "use fsdp:d2" in reason
 
 

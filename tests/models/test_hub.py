@@ -75,16 +75,16 @@ def test_an_incomplete_download_is_not_used_as_a_model(host):
 def test_offline_a_missing_model_is_one_error_with_a_remedy(host, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     plan = plan_of("ppo", MODEL, host=host)
-    (need,) = [need for need in plan.needs if NAME in need.reason]
+    (need,) = [need for need in plan.needs if NAME in need.message]
     assert need.key == "actor.path"
     for word in ("HF_HUB_OFFLINE", f"python -m areal_like.models.fetch {NAME}", str(host.hub)):
-        assert word in need.reason
+        assert word in need.message
     in_cache(host.hub, FILES)
     assert not plan_of("ppo", MODEL, host=host).needs
 
 
 def test_an_invalid_hub_name_is_reported_as_a_missing_folder(host):
-    needs = {need.key: need.reason for need in plan_of("grpo", "actor.path=a/b/c", host=host).needs}
+    needs = {need.key: need.message for need in plan_of("grpo", "actor.path=a/b/c", host=host).needs}
     assert needs["actor.path"] == "there is no folder a/b/c"
 
 

@@ -213,7 +213,7 @@ def test_the_tokenizer_merges_bytes_cuts_digits_apart_and_keeps_signs_whole(tmp_
 
 def test_a_start_without_the_model_names_the_command_that_prepares_it(cache, tmp_path, monkeypatch, capsys):
     (need,) = [need for need in plan_of("sft", f"model.path={PATH}").needs if need.key == "model.path"]
-    assert "`python -m areal_like.models.smollm2` downloads them" in need.reason
+    assert "`python -m areal_like.models.smollm2` downloads them" in need.message
     monkeypatch.chdir(tmp_path)
     done = Run(capsys)("--config", "sft.yaml", f"model.path={PATH}")
     assert done.code == 2

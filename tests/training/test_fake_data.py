@@ -154,7 +154,7 @@ def test_with_fake_data_the_trainer_gets_all_gpus():
     ],
 )
 def test_settings_that_need_real_data_are_refused(kind, words, key, message):
-    reasons = {obstacle.key: obstacle.reason for obstacle in plan_of(kind, *FAKE, *words).cannot_start}
+    reasons = {obstacle.key: obstacle.message for obstacle in plan_of(kind, *FAKE, *words).cannot_start}
     assert message in reasons[key]
 
 

@@ -71,7 +71,7 @@ def test_a_trace_of_too_many_or_unlimited_steps_is_refused(kind):
     for steps, limit in ((10, "10 steps"), ("null", "all epochs")):
         (obstacle,) = plan_of(kind, "profiler.trace_path=traces", f"total_train_steps={steps}").cannot_start
         assert obstacle.key == "profiler.trace_path"
-        assert limit in obstacle.reason and "total_train_steps below 10" in obstacle.reason
+        assert limit in obstacle.message and "total_train_steps below 10" in obstacle.message
     assert plan_of(kind, "profiler.trace_path=traces", "total_train_steps=9").cannot_start == ()
     assert plan_of(kind, "profiler.trace_path=traces", "bench=true").cannot_start == ()
 
@@ -79,5 +79,5 @@ def test_a_trace_of_too_many_or_unlimited_steps_is_refused(kind):
 @pytest.mark.parametrize("kind", ["grpo", "sft"])
 def test_snapshots_of_a_gpu_are_refused_where_none_is_used(kind):
     (obstacle,) = plan_of(kind, "profiler.memory_path=memory").cannot_start
-    assert obstacle.key == "profiler.memory_path" and "perf/memory_gb" in obstacle.reason
+    assert obstacle.key == "profiler.memory_path" and "perf/memory_gb" in obstacle.message
     assert plan_of(kind, "profiler.memory_path=memory", gpus=2).cannot_start == ()

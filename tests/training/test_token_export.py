@@ -159,4 +159,4 @@ def test_enable_token_export_writes_a_file_for_every_step(tmp_path, kind, writte
 
 def test_pairs_have_no_tokens_to_export():
     (obstacle,) = [each for each in plan_of("reward_model", "enable_token_export=true").cannot_start]
-    assert obstacle.key == "enable_token_export" and "set it to false" in obstacle.reason
+    assert obstacle.key == "enable_token_export" and "set it to false" in obstacle.message

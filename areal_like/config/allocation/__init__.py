@@ -3,7 +3,6 @@
 from areal_like.config.allocation.base import (
     TRAINERS,
     Allocation,
-    AllocationProblem,
     ClusterSize,
     ParallelStrategy,
 )
@@ -14,7 +13,6 @@ from areal_like.config.allocation.resolution import resolve
 __all__ = [
     "TRAINERS",
     "Allocation",
-    "AllocationProblem",
     "AllocationSyntaxError",
     "ClusterSize",
     "Machine",

@@ -7,17 +7,10 @@ Dimensions are written as a letter and a number: `d` data (for servers: how many
 from dataclasses import dataclass, field
 from typing import Literal
 
+from areal_like.config.problems import Problem
+
 TRAINERS = ("fsdp", "megatron")
 DIMENSIONS = {"d": "data", "t": "tensor", "p": "pipeline", "c": "context", "e": "expert"}
-
-
-@dataclass(frozen=True)
-class AllocationProblem:
-    """A problem or warning about one dotted key; `also` are other keys involved."""
-
-    key: str
-    message: str
-    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +131,11 @@ class Allocation:
     num_gpus: int = 0
     """GPUs of servers and trainers together; 0 on the CPU."""
     reasons: dict[str, str] = field(default_factory=dict)
-    cannot_start: tuple[AllocationProblem, ...] = ()
+    cannot_start: tuple[Problem, ...] = ()
     """What this framework does not support: shown in the plan, an error at a start."""
-    needs: tuple[AllocationProblem, ...] = ()
+    needs: tuple[Problem, ...] = ()
     """What the cluster or this machine lacks: shown in the plan, an error at a start."""
-    warnings: tuple[AllocationProblem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
     """Shown in the plan; no error."""
 
     @property

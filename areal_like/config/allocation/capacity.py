@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from areal_like.config.allocation.auto import Devices, devices_of
-from areal_like.config.allocation.base import Allocation, AllocationProblem, ClusterSize
+from areal_like.config.allocation.base import Allocation, ClusterSize
 from areal_like.config.allocation.machine import Machine
-from areal_like.config.problems import plural
+from areal_like.config.problems import Problem, plural
 
 GPUS_KEY = "cluster.n_gpus_per_node"
 
@@ -43,27 +43,27 @@ def _missing_devices(
     machine: Machine,
     keys: Mapping[str, str],
     fixed_keys: Sequence[str],
-) -> Iterator[AllocationProblem]:
+) -> Iterator[Problem]:
     rollout, per_node = allocation.rollout, devices.gpus_per_node
     key = keys["rollout"] if allocation.rollout else keys["actor"]
     if needed > devices.num_gpus:
-        yield AllocationProblem(
+        yield Problem(
             key,
             f"{allocation} takes {plural(needed, 'GPU')}; the cluster has {devices}. Write smaller sizes, leave them "
             f"to auto, or raise cluster.n_nodes or {GPUS_KEY}",
-            (GPUS_KEY, "cluster.n_nodes"),
+            also=(GPUS_KEY, "cluster.n_nodes"),
         )
     elif rollout and per_node and rollout.world_size // rollout.data > per_node:
         one = rollout.world_size // rollout.data
-        yield AllocationProblem(
+        yield Problem(
             key,
             f"one server of {rollout} takes {plural(one, 'GPU')} and a node has {per_node}; a server cannot span "
             f"nodes. Write a t (and p) of at most {per_node}",
-            (GPUS_KEY,),
+            also=(GPUS_KEY,),
         )
     if (cluster.type == "local" or not machine.is_here) and machine.num_gpus < min(per_node, needed):
         has = plural(machine.num_gpus, "GPU") if machine.num_gpus else "none"
-        yield AllocationProblem(
+        yield Problem(
             GPUS_KEY,
             f"{allocation} needs {plural(min(per_node, needed), 'GPU')} on {machine.place}, which has {has} "
             f"({machine.how}). Write {' '.join(f'{each}=auto' for each in (*fixed_keys, GPUS_KEY))} to use what it has",
@@ -77,20 +77,18 @@ def _warnings(
     cluster: ClusterSize,
     machine: Machine,
     keys: Mapping[str, str],
-) -> Iterator[AllocationProblem]:
+) -> Iterator[Problem]:
     if allocation.servers_only:
-        yield AllocationProblem(
+        yield Problem(
             "allocation_mode",
             f"{allocation} starts servers and no trainer. To train as well, name one after '+', such as "
             f"{allocation}+fsdp:d1",
         )
     if shared:
-        yield AllocationProblem(
-            keys["rollout"], "the server and the trainer share the one GPU; its memory is split between them"
-        )
+        yield Problem(keys["rollout"], "the server and the trainer share the one GPU; its memory is split between them")
     if cluster.type != "local" and cluster.n_gpus_per_node == "auto" and machine.is_here:
         gpus = plural(machine.num_gpus, "GPU") if machine.num_gpus else "no GPU"
-        yield AllocationProblem(
+        yield Problem(
             GPUS_KEY,
             f"the nodes of a {cluster.type} cluster are assumed to have as many GPUs as this machine: {gpus} "
             f"({machine.how}). Set it to their number of GPUs. Cores are not assumed: launcher.*_cpus_per_gpu sets "

@@ -5,65 +5,63 @@ from dataclasses import replace
 
 from areal_like.config.allocation.base import (
     AllocationMode,
-    AllocationProblem,
     BackendSpec,
     ParallelDims,
     ParallelStrategy,
 )
 from areal_like.config.engines import engine_keys, engine_names, example_engine
+from areal_like.config.problems import Problem
 
 FSDP_LIMIT = "It supports only data parallelism (d) so far"
 
 
-def impossible_sizes(
-    part: BackendSpec, backend: str, key: str, also: tuple[str, ...] = ()
-) -> Iterator[AllocationProblem]:
+def impossible_sizes(part: BackendSpec, backend: str, key: str, also: tuple[str, ...] = ()) -> Iterator[Problem]:
     """Why `part` is impossible with `backend`; `key` is the key of its sizes."""
     dims, shown = part.dims, replace(part, backend=backend)
     if dims is None:
         return
     if is_one_process(backend) and dims.tensor * dims.pipeline > 1:
         title, num_servers = engine_keys(backend).title, dims.world_size
-        yield AllocationProblem(
+        yield Problem(
             key,
             f"{shown} is not possible: a server of the {title} engine is one process on one device, so its t and p are "
             f"1. Write {backend}:d{num_servers} for {num_servers} servers, or {example_engine()}:{dims} to divide the "
             "model",
-            also,
+            also=also,
         )
     elif backend == "fsdp" and (part.ffn or dims.pipeline > 1 or dims.expert > 1):
         extra = [f"p{dims.pipeline} (pipeline)"] if dims.pipeline > 1 else []
         extra += [f"e{dims.expert} (expert)"] if dims.expert > 1 else []
         what = " and ".join(extra) if extra else "attention and experts divided differently"
-        yield AllocationProblem(
+        yield Problem(
             key,
             f"{shown} is not possible: fsdp does not support {what}. {FSDP_LIMIT}; experts are sharded like all "
             f"other weights. Write {as_fsdp(dims)} for the same {devices(dims.world_size)}{_or_one(dims)}",
-            also,
+            also=also,
         )
     elif part.ffn:
         yield from (replace(finding, also=also) for finding in _uneven(part, dims, part.ffn, key))
     elif dims.expert > 1 and dims.world_size % (dims.pipeline * dims.expert):
         within = f" (in each of the {dims.pipeline} stages of p{dims.pipeline})" if dims.pipeline > 1 else ""
         share = dims.world_size // dims.pipeline
-        yield AllocationProblem(
+        yield Problem(
             key,
             f"{shown} is not possible: e{dims.expert} does not divide the {devices(share)}{within}. "
             f"Allowed: {_divisors(share)}",
-            also,
+            also=also,
         )
 
 
-def _uneven(part: BackendSpec, attention: ParallelDims, experts: ParallelDims, key: str) -> Iterator[AllocationProblem]:
+def _uneven(part: BackendSpec, attention: ParallelDims, experts: ParallelDims, key: str) -> Iterator[Problem]:
     expert_world = experts.data * experts.tensor * experts.pipeline * experts.expert
     if attention.pipeline != experts.pipeline:
-        yield AllocationProblem(
+        yield Problem(
             key,
             f"{part} is not possible: attn has p{attention.pipeline} and ffn has p{experts.pipeline}, but both are in "
             f"the same pipeline stages. Give both the same p",
         )
     elif attention.world_size != expert_world:
-        yield AllocationProblem(
+        yield Problem(
             key,
             f"{part} is not possible: attn spans {devices(attention.world_size)} (d*t*p*c) and ffn spans "
             f"{devices(expert_world)} (d*t*p*e), but they are the same devices. Leave out the d of ffn and it "
@@ -71,7 +69,7 @@ def _uneven(part: BackendSpec, attention: ParallelDims, experts: ParallelDims, k
         )
 
 
-def colocation_problem(mode: AllocationMode, key: str) -> AllocationProblem:
+def colocation_problem(mode: AllocationMode, key: str) -> Problem:
     """Why servers and trainers cannot share devices, and what to write."""
     rollout, train = mode.rollout, mode.train
     if rollout and train and rollout.dims and train.dims and not train.ffn:
@@ -79,7 +77,7 @@ def colocation_problem(mode: AllocationMode, key: str) -> AllocationProblem:
         if halves and rollout.dims.world_size == train.dims.world_size:
             rollout = replace(rollout, dims=replace(rollout.dims, data=rollout.dims.data // 2))
             train = replace(train, dims=replace(train.dims, data=train.dims.data // 2))
-    return AllocationProblem(
+    return Problem(
         key,
         f"{mode} puts servers and trainers on the same devices ('|'), which is not supported: each needs its own. "
         f"Write {rollout}+{train}, or {key}=auto (on a machine with one GPU both share it then)",
@@ -88,15 +86,15 @@ def colocation_problem(mode: AllocationMode, key: str) -> AllocationProblem:
 
 def contradiction_problem(
     own_key: str, own: BackendSpec, mode_key: str, mode: AllocationMode, from_mode: BackendSpec
-) -> AllocationProblem:
+) -> Problem:
     """Two keys with different values for the same role."""
     kept = _possible(merge_specs(own, from_mode))
     fixed = replace(mode, rollout=kept) if from_mode is mode.rollout else replace(mode, train=kept)
-    return AllocationProblem(
+    return Problem(
         own_key,
         f"{own_key}={own} and {mode_key}={mode} contradict each other: {own} in one, {from_mode} in the other. "
         f"Set one of them: {own_key}=auto keeps {from_mode}, {mode_key}={fixed} keeps {kept}",
-        (mode_key,),
+        also=(mode_key,),
     )
 
 
@@ -122,22 +120,22 @@ def merge_specs(own: BackendSpec, from_mode: BackendSpec) -> BackendSpec:
     return BackendSpec(own.backend or from_mode.backend, sizes.dims, sizes.ffn)
 
 
-def unsupported(parallel: ParallelStrategy, key: str, also: tuple[str, ...] = ()) -> Iterator[AllocationProblem]:
+def unsupported(parallel: ParallelStrategy, key: str, also: tuple[str, ...] = ()) -> Iterator[Problem]:
     """Why this framework cannot start a valid allocation."""
     if parallel.backend == "megatron":
-        yield AllocationProblem(
+        yield Problem(
             key,
             f"{parallel} needs megatron, which is not a backend of this framework. Use fsdp: {as_fsdp(parallel)} "
             f"takes the same {devices(parallel.world_size)}{_or_one(parallel)}",
-            also,
+            also=also,
         )
     if parallel.backend in engine_names() and parallel.pipeline > 1:
         divided = replace(parallel, tensor=parallel.tensor * parallel.pipeline, pipeline=1)
-        yield AllocationProblem(
+        yield Problem(
             key,
             f"{parallel} needs servers with a pipeline (p{parallel.pipeline}), into which weights cannot be loaded "
             f"while they run. Use tensor parallelism: {divided} takes the same {devices(parallel.world_size)}",
-            also,
+            also=also,
         )
 
 

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
-from areal_like.config.allocation.base import Allocation, AllocationProblem, ClusterSize
+from areal_like.config.allocation.base import Allocation, ClusterSize
 from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_mode
 from areal_like.config.allocation.machine import Machine
 from areal_like.config.allocation.resolution import resolve
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engines
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import Problem
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -24,7 +25,7 @@ BASE_MODEL_KEYS = (
 
 def allocate(
     config: "BaseExperimentConfig", machine: Machine, trains: bool = True
-) -> tuple[Allocation | None, list[AllocationProblem]]:
+) -> tuple[Allocation | None, list[Problem]]:
     """The allocation, or its problems. Servers at `rollout.server_addresses` take no devices; servers without trainer
     (not `trains`) take all."""
     if not trains:
@@ -39,9 +40,7 @@ def allocate(
     return resolve(config.allocation_mode, servers, backends, cluster, machine, servers_on_cpu=servers_on_cpu(config))
 
 
-def _servers_alone(
-    config: "BaseExperimentConfig", machine: Machine
-) -> tuple[Allocation | None, list[AllocationProblem]]:
+def _servers_alone(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocation | None, list[Problem]]:
     """Ignores the trainer in `allocation_mode`."""
     cluster = ClusterSize(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
     mode = config.allocation_mode

@@ -7,7 +7,6 @@ from areal_like.config.allocation import auto, capacity, compatibility
 from areal_like.config.allocation.base import (
     Allocation,
     AllocationMode,
-    AllocationProblem,
     BackendSpec,
     ClusterSize,
     ParallelStrategy,
@@ -15,6 +14,7 @@ from areal_like.config.allocation.base import (
 from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_mode, parse_server, parse_trainer
 from areal_like.config.allocation.machine import Machine
 from areal_like.config.engines import example_engine
+from areal_like.config.problems import Problem
 
 MODE_KEY = "allocation_mode"
 
@@ -27,7 +27,7 @@ def resolve(
     machine: Machine,
     *,
     servers_on_cpu: bool = False,
-) -> tuple[Allocation | None, list[AllocationProblem]]:
+) -> tuple[Allocation | None, list[Problem]]:
     """The allocation and all problems; the allocation is None if there is one.
 
     `rollout_backend` is None if the experiment starts no servers. `train_backends` gives the `.backend` of each
@@ -55,7 +55,7 @@ class _Resolution:
         backends = {"rollout": rollout_backend, "actor": train_backends.get(trainer)}
         backends |= {role: train_backends.get(role) for role in ("ref", "critic")}
         self.keys = {role: f"{role}.backend" for role in backends} | {"actor": f"{trainer}.backend"}
-        self.problems: list[AllocationProblem] = []
+        self.problems: list[Problem] = []
         self.unsure: set[str] = set()
         """Keys whose value is invalid, or contradicts another key."""
         self.sizes_key = dict(self.keys)
@@ -81,7 +81,7 @@ class _Resolution:
 
     def _unreadable(self, key: str, error: AllocationSyntaxError) -> None:
         self.unsure.add(key)
-        self.problems.append(AllocationProblem(key, str(error)))
+        self.problems.append(Problem(key, str(error)))
 
     def combine(self) -> None:
         """Completes the backend keys by `allocation_mode`."""
@@ -106,7 +106,7 @@ class _Resolution:
                 f"{key}={part} has no sizes, but {MODE_KEY}=manual takes everything from the backend keys. "
                 f"Write a name with sizes ({part.backend or example}:d1), or {MODE_KEY}=auto"
             )
-            self.problems.append(AllocationProblem(key, text, (MODE_KEY,)))
+            self.problems.append(Problem(key, text, also=(MODE_KEY,)))
             self.unsure.add(key)
 
     def _apply_mode(self, role: str, from_mode: BackendSpec) -> None:
@@ -130,7 +130,7 @@ class _Resolution:
         text = (
             f"{self.mode} gives devices to {from_mode}, but this experiment {runs}. Write {MODE_KEY}={rest or 'auto'}"
         )
-        self.problems.append(AllocationProblem(MODE_KEY, text))
+        self.problems.append(Problem(MODE_KEY, text))
 
     def _without_trainer(self, mode: AllocationMode, own: BackendSpec) -> None:
         key = self.keys["actor"]
@@ -142,7 +142,7 @@ class _Resolution:
                 f"{key}={own} is a trainer, but {MODE_KEY}={mode} trains nothing. "
                 f"Write {key}=auto, or {MODE_KEY}={mode.rollout}+{own}"
             )
-            self.problems.append(AllocationProblem(key, text, (MODE_KEY,)))
+            self.problems.append(Problem(key, text, also=(MODE_KEY,)))
 
     def fill(self, devices: auto.Devices, machine: Machine, servers_on_cpu: bool) -> None:
         """Fills in names, then sizes, then the models that follow the trainer."""
@@ -185,7 +185,7 @@ class _Resolution:
                 f"{actor_key}={actor}, which are {actor.world_size}. Write {key}=auto, or sizes that multiply to "
                 f"{actor.world_size}"
             )
-            self.problems.append(AllocationProblem(key, text, (actor_key,)))
+            self.problems.append(Problem(key, text, also=(actor_key,)))
 
     def fixed_keys(self) -> list[str]:
         """The keys that set sizes: with `auto` for each of them the machine determines the sizes."""
@@ -194,7 +194,7 @@ class _Resolution:
 
     def allocation(self) -> Allocation:
         named = [role for role in self.parallels if role in ("rollout", "actor") or self.parts[role].backend]
-        lost: list[AllocationProblem] = []
+        lost: list[Problem] = []
         for role in named:
             key, own_key = self.sizes_key[role], self.keys[role]
             lost += compatibility.unsupported(self.parallels[role], key, (own_key,) if own_key != key else ())

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from areal_like.config.engines import engines
+from areal_like.config.problems import Problem
 from areal_like.config.sections.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_TEMPERATURE
 from areal_like.config.suggest import nearest
 
 ValueGetter = Callable[[str], Any]
-KeysAndMessage = tuple[tuple[str, ...], str]
-"""The keys involved, beginning with the one to change; and the message."""
 
 NAMED_SECTIONS = ("actor", "ref", "critic", "model", "rollout", "saver", "evaluator", "recover", "stats_logger")
 
@@ -34,38 +33,30 @@ SAMPLING_SECTIONS = ("gconfig", "evaluator.benchmarks.gconfig")
 """Sections with sampling keys."""
 
 
-def agreement_problems(get: ValueGetter, own_class: bool = False) -> Iterator[KeysAndMessage]:
-    """All problems. `get` returns None for an absent key. With a user's class (`own_class`) a workflow may make groups
-    of another size."""
-    yield from _copies(get)
-    if not own_class:
-        yield from _group_sizes(get)
-    yield from _served_models(get)
-    for rule in RULES:
-        yield from rule(get)
-
-
-def _copies(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def copies(get: ValueGetter) -> Iterator[Problem]:
     for copy, fact in MUST_AGREE:
         there, truth = get(copy), get(fact)
         if there is not None and truth is not None and there != truth:
-            yield (copy, fact), f"is {there!r}, but {fact} is {truth!r}; they must agree: leave {copy} out"
+            yield Problem(
+                copy, f"is {there!r}, but {fact} is {truth!r}; they must agree: leave {copy} out", also=(fact,)
+            )
 
 
-def _group_sizes(get: ValueGetter) -> Iterator[KeysAndMessage]:
-    """A user's workflow may return groups of another size; the built-in ones return n_samples."""
+def group_sizes(get: ValueGetter, own_class: bool) -> Iterator[Problem]:
+    """A user's workflow may return groups of another size, also with a user's class (`own_class`); the built-in ones
+    return n_samples."""
     workflow = get("workflow.name")
-    if workflow is not None and (":" in workflow):
+    if own_class or (workflow is not None and ":" in workflow):
         return
     n_samples = get("gconfig.n_samples")
     for copy in GROUP_SIZES:
         size = get(copy)
         if size is not None and n_samples is not None and size != n_samples:
             message = f"is {size}, but gconfig.n_samples is {n_samples}; they must agree: leave {copy} out"
-            yield (copy, "gconfig.n_samples"), message
+            yield Problem(copy, message, also=("gconfig.n_samples",))
 
 
-def _served_models(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def served_models(get: ValueGetter) -> Iterator[Problem]:
     path = get("actor.path")
     backend = str(get("rollout.backend") or "auto").replace(".", ":").partition(":")[0].strip()
     allocation = str(get("allocation_mode") or "")
@@ -76,74 +67,78 @@ def _served_models(get: ValueGetter) -> Iterator[KeysAndMessage]:
         used = backend == engine or open_choice or (backend in ("auto", "") and allocation.startswith(engine))
         if path and served and used and served != path:
             message = f"is {served!r}, but actor.path is {path!r}; the servers must serve the model that is trained"
-            yield (key, "actor.path"), f"{message}: leave {key} out"
+            yield Problem(key, f"{message}: leave {key} out", also=("actor.path",))
 
 
-def _lengths(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def lengths(get: ValueGetter) -> Iterator[Problem]:
     low, high, total = get("gconfig.min_new_tokens"), get("gconfig.max_new_tokens"), get("gconfig.max_tokens")
     if low is not None and high is not None and low > high:
-        yield ("gconfig.min_new_tokens", "gconfig.max_new_tokens"), f"is {low}, above gconfig.max_new_tokens={high}"
+        yield Problem(
+            "gconfig.min_new_tokens", f"is {low}, above gconfig.max_new_tokens={high}", also=("gconfig.max_new_tokens",)
+        )
     if high is not None and total is not None and high > total:
         message = f"is {high}, above gconfig.max_tokens={total}, which bounds prompt and completion together"
-        yield ("gconfig.max_new_tokens", "gconfig.max_tokens"), message
+        yield Problem("gconfig.max_new_tokens", message, also=("gconfig.max_tokens",))
 
 
-def _temperatures(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def temperatures(get: ValueGetter) -> Iterator[Problem]:
     """Logits divided by a smaller temperature overflow."""
     for section in SAMPLING_SECTIONS:
         key = f"{section}.temperature"
         temperature = get(key)
         if temperature is not None and 0 < temperature < MIN_TEMPERATURE:
             greedy = "" if section == "gconfig" else "0 (greedy), or "  # actor.temperature follows gconfig's: above 0
-            yield (key,), f"is {temperature:g}; use {greedy}at least {MIN_TEMPERATURE}"
+            yield Problem(key, f"is {temperature:g}; use {greedy}at least {MIN_TEMPERATURE}")
 
 
-def _stops(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def stops(get: ValueGetter) -> Iterator[Problem]:
     """Limits of the servers."""
     for section in SAMPLING_SECTIONS:
         texts, tokens = get(f"{section}.stop") or [], get(f"{section}.stop_token_ids") or []
         if len(texts) > MAX_STOP_TEXTS:
-            yield (
-                (f"{section}.stop",),
-                f"has {len(texts)} texts; servers support at most {MAX_STOP_TEXTS}: remove some",
+            yield Problem(
+                f"{section}.stop", f"has {len(texts)} texts; servers support at most {MAX_STOP_TEXTS}: remove some"
             )
         longest = max(map(len, texts), default=0)
         if longest > MAX_STOP_LENGTH:
             message = f"has a text of {longest} characters; servers support at most {MAX_STOP_LENGTH}: shorten it"
-            yield (f"{section}.stop",), message
+            yield Problem(f"{section}.stop", message)
         if "" in texts:
-            yield (f"{section}.stop",), "has an empty text, which would end every answer at once: remove it"
+            yield Problem(f"{section}.stop", "has an empty text, which would end every answer at once: remove it")
         if len(tokens) > MAX_STOP_TOKENS:
             message = f"has {len(tokens)} token ids; servers support at most {MAX_STOP_TOKENS}: remove some"
-            yield (f"{section}.stop_token_ids",), message
+            yield Problem(f"{section}.stop_token_ids", message)
 
 
-def _clipping(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def clipping(get: ValueGetter) -> Iterator[Problem]:
     lower, higher = get("actor.eps_clip"), get("actor.eps_clip_higher")
     if lower is not None and higher is not None and higher < lower:
-        yield (
-            ("actor.eps_clip_higher", "actor.eps_clip"),
+        yield Problem(
+            "actor.eps_clip_higher",
             f"is {higher}, below actor.eps_clip={lower}; raise it, or leave it out",
+            also=("actor.eps_clip",),
         )
     low, high = get("actor.ratio.mask_low"), get("actor.ratio.mask_high")
     if low is not None and high is not None and low >= high:
-        yield ("actor.ratio.mask_low", "actor.ratio.mask_high"), f"is {low}, not below actor.ratio.mask_high={high}"
+        yield Problem(
+            "actor.ratio.mask_low", f"is {low}, not below actor.ratio.mask_high={high}", also=("actor.ratio.mask_high",)
+        )
     floor, cap = get("actor.behav_imp_weight_floor"), get("actor.behav_imp_weight_cap")
     if floor is not None and cap is not None and floor >= cap:
-        names = ("actor.behav_imp_weight_floor", "actor.behav_imp_weight_cap")
-        yield names, f"is {floor}, not below actor.behav_imp_weight_cap={cap}"
+        message = f"is {floor}, not below actor.behav_imp_weight_cap={cap}"
+        yield Problem("actor.behav_imp_weight_floor", message, also=("actor.behav_imp_weight_cap",))
 
 
-def _overlong(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def overlong(get: ValueGetter) -> Iterator[Problem]:
     if not get("actor.overlong_reward_penalty"):
         return
     tokens, longest = get("actor.overlong_tokens"), get("actor.max_new_tokens")
     if tokens is not None and longest is not None and tokens > longest:
         message = f"is {tokens}, above actor.max_new_tokens={longest}: every completion would be overlong"
-        yield ("actor.overlong_tokens", "actor.max_new_tokens"), message
+        yield Problem("actor.overlong_tokens", message, also=("actor.max_new_tokens",))
 
 
-def _curriculum(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def curriculum(get: ValueGetter) -> Iterator[Problem]:
     for low, high in (
         ("curriculum.hard_border", "curriculum.easy_border"),
         ("curriculum.min_reward", "curriculum.max_reward"),
@@ -151,27 +146,29 @@ def _curriculum(get: ValueGetter) -> Iterator[KeysAndMessage]:
     ):
         below, above = get(low), get(high)
         if below is not None and above is not None and below > above:
-            yield (low, high), f"is {below}, above {high}={above}"
+            yield Problem(low, f"is {below}, above {high}={above}", also=(high,))
     easy, hard = get("curriculum.easy_fraction"), get("curriculum.hard_fraction")
     if easy is not None and hard is not None and easy + hard > 1:
-        yield (
-            ("curriculum.easy_fraction", "curriculum.hard_fraction"),
-            (f"is {easy}, which with curriculum.hard_fraction={hard} is more than the whole batch"),
+        yield Problem(
+            "curriculum.easy_fraction",
+            f"is {easy}, which with curriculum.hard_fraction={hard} is more than the whole batch",
+            also=("curriculum.hard_fraction",),
         )
 
 
-def _environments(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def environments(get: ValueGetter) -> Iterator[Problem]:
     trained, shares = get("environments.train") or [], get("environments.mix.probabilities")
     if shares is not None and len(shares) != len(trained):
-        yield (
-            ("environments.mix.probabilities", "environments.train"),
-            (f"has {len(shares)} entries for {len(trained)} environments; give one for each"),
+        yield Problem(
+            "environments.mix.probabilities",
+            f"has {len(shares)} entries for {len(trained)} environments; give one for each",
+            also=("environments.train",),
         )
     if shares is not None and (sum(shares) <= 0 or min(shares, default=0) < 0):
-        yield ("environments.mix.probabilities",), "must each be at least 0, with a sum above 0"
+        yield Problem("environments.mix.probabilities", "must each be at least 0, with a sum above 0")
 
 
-def _fields(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def fields(get: ValueGetter) -> Iterator[Problem]:
     """Each column is reported once: `valid_dataset` follows `train_dataset`."""
     reported: set[str] = set()
     for section in ("train_dataset", "valid_dataset"):
@@ -182,108 +179,101 @@ def _fields(get: ValueGetter) -> Iterator[KeysAndMessage]:
             reported.add(name)
             guess = nearest(name, known)
             hint = f"; did you mean {guess[0]}?" if guess else "."
-            yield (f"{section}.fields.{name}",), f"is not a column of such rows{hint} There are: {', '.join(known)}"
+            yield Problem(
+                f"{section}.fields.{name}", f"is not a column of such rows{hint} There are: {', '.join(known)}"
+            )
 
 
-def _schedule(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def schedule(get: ValueGetter) -> Iterator[Problem]:
     steps = get("total_train_steps")
     for engine in ("actor", "critic", "model"):
         warm, decay = get(f"{engine}.optimizer.warmup_steps"), get(f"{engine}.optimizer.decay_steps")
         for name, value in (("warmup_steps", warm), ("decay_steps", decay)):
             if steps is not None and value is not None and value > steps:
-                yield (
-                    (f"{engine}.optimizer.{name}", "total_train_steps"),
-                    (f"is {value}, more than total_train_steps={steps}"),
+                yield Problem(
+                    f"{engine}.optimizer.{name}",
+                    f"is {value}, more than total_train_steps={steps}",
+                    also=("total_train_steps",),
                 )
 
 
-def _padding(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def padding(get: ValueGetter) -> Iterator[Problem]:
     for engine in ("actor", "ref", "critic", "model"):
         if engine == "ref" and not get("actor.kl_ctl"):
             continue  # it is not loaded
         if get(f"{engine}.pad_to_maximum") and get(f"{engine}.mb_spec.max_tokens_per_mb") is None:
-            yield (
-                (f"{engine}.mb_spec.max_tokens_per_mb", f"{engine}.pad_to_maximum"),
-                (f"is null, but {engine}.pad_to_maximum pads to it; set it, or turn the padding off"),
+            yield Problem(
+                f"{engine}.mb_spec.max_tokens_per_mb",
+                f"is null, but {engine}.pad_to_maximum pads to it; set it, or turn the padding off",
+                also=(f"{engine}.pad_to_maximum",),
             )
 
 
-def _variables(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def variables(get: ValueGetter) -> Iterator[Problem]:
     for name in get("launcher.env") or {}:
         if not (name.isascii() and name.isidentifier()):
-            yield (f"launcher.env.{name}",), "is not a name of an environment variable; use letters, digits and `_`"
+            yield Problem(
+                f"launcher.env.{name}", "is not a name of an environment variable; use letters, digits and `_`"
+            )
 
 
-def _resume(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def resume(get: ValueGetter) -> Iterator[Problem]:
     if get("resume_step") is not None and get("resume") is None:
-        yield ("resume_step", "resume"), "names a step, but resume names no run; set resume=RUN"
+        yield Problem("resume_step", "names a step, but resume names no run; set resume=RUN", also=("resume",))
 
 
-def _reward_model(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def reward_model(get: ValueGetter) -> Iterator[Problem]:
     if get("reward.name") == "model" and not (get("reward.args") or {}).get("path"):
         what = "the folder of a reward model, or the run that trained one"
-        yield ("reward.args.path", "reward.name"), f"is missing; reward.name=model needs +reward.args.path=PATH: {what}"
+        yield Problem(
+            "reward.args.path",
+            f"is missing; reward.name=model needs +reward.args.path=PATH: {what}",
+            also=("reward.name",),
+        )
 
 
-def _heads(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def heads(get: ValueGetter) -> Iterator[Problem]:
     """A policy needs an output head, a value model and a reward model a value head."""
     for engine in ("actor", "ref", "model"):
         if get(f"{engine}.is_critic") and get("train_dataset.type") != "rw":
-            yield (f"{engine}.is_critic",), "is true, but a model with a value head generates no tokens; leave it out"
+            yield Problem(
+                f"{engine}.is_critic", "is true, but a model with a value head generates no tokens; leave it out"
+            )
     for engine, what in (("critic", "a value model"), ("model", "a reward model")):
         needed = engine == "critic" or get("train_dataset.type") == "rw"
         if needed and get(f"{engine}.is_critic") is False:
-            yield (f"{engine}.is_critic",), f"is false, but {what} needs a value head; leave it out"
+            yield Problem(f"{engine}.is_critic", f"is false, but {what} needs a value head; leave it out")
 
 
-def _lora(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def lora(get: ValueGetter) -> Iterator[Problem]:
     for engine in ("actor", "critic", "model"):
         if get(f"{engine}.weight_update_mode") == "adapter":
             if not get(f"{engine}.use_lora"):
-                yield (
-                    (f"{engine}.weight_update_mode", f"{engine}.use_lora"),
-                    (f"sends an adapter, but {engine}.use_lora is false; turn it on, or choose disk or collective"),
+                yield Problem(
+                    f"{engine}.weight_update_mode",
+                    f"sends an adapter, but {engine}.use_lora is false; turn it on, or choose disk or collective",
+                    also=(f"{engine}.use_lora",),
                 )
             elif get(f"{engine}.lora_modules_to_save"):
-                yield (
-                    (f"{engine}.weight_update_mode", f"{engine}.lora_modules_to_save"),
-                    (
-                        "sends only the adapter, which cannot contain "
-                        f"{engine}.lora_modules_to_save; choose disk or collective"
-                    ),
+                yield Problem(
+                    f"{engine}.weight_update_mode",
+                    "sends only the adapter, which cannot contain "
+                    f"{engine}.lora_modules_to_save; choose disk or collective",
+                    also=(f"{engine}.lora_modules_to_save",),
                 )
             elif get(f"{engine}.init_from_scratch"):
-                yield (
-                    (f"{engine}.weight_update_mode", f"{engine}.init_from_scratch"),
-                    (
-                        "sends only the adapter, and servers cannot create a model with random weights "
-                        f"({engine}.init_from_scratch); choose disk or collective"
-                    ),
+                yield Problem(
+                    f"{engine}.weight_update_mode",
+                    "sends only the adapter, and servers cannot create a model with random weights "
+                    f"({engine}.init_from_scratch); choose disk or collective",
+                    also=(f"{engine}.init_from_scratch",),
                 )
 
 
-def _separate_adapter(get: ValueGetter) -> Iterator[KeysAndMessage]:
+def separate_adapter(get: ValueGetter) -> Iterator[Problem]:
     trained = [engine for engine in ("actor", "critic", "model") if get(f"{engine}.path") is not None]
     if get("weights.save_adapter_separately") and not any(get(f"{engine}.use_lora") for engine in trained):
         keys = [f"{engine}.use_lora" for engine in trained]
-        yield ("weights.save_adapter_separately", *keys), f"is true, but there is no adapter; set {keys[0]}=true"
-
-
-RULES = (
-    _lengths,
-    _temperatures,
-    _stops,
-    _clipping,
-    _overlong,
-    _curriculum,
-    _environments,
-    _fields,
-    _schedule,
-    _padding,
-    _variables,
-    _resume,
-    _reward_model,
-    _heads,
-    _lora,
-    _separate_adapter,
-)
+        yield Problem(
+            "weights.save_adapter_separately", f"is true, but there is no adapter; set {keys[0]}=true", also=(*keys,)
+        )

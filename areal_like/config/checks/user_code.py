@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.checks.user_methods import method_problems
+from areal_like.config.problems import Problem
 from areal_like.config.suggest import nearest
 
 BUILT_IN: dict[str, dict[str, frozenset[str]]] = {
@@ -55,8 +56,8 @@ def is_built_in(name: str) -> bool:
     return ":" not in name and "." not in name
 
 
-def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Problems of the named things, as (keys, message); `folder` is that of the experiment's file."""
+def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[Problem]:
+    """Problems of the named things; `folder` is that of the experiment's file."""
     reward = values.get("reward")
     rewards = isinstance(reward, dict) and reward.get("name") is None
     for section in ("task", "workflow", "reward"):
@@ -70,37 +71,34 @@ def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[tuple[t
 
 def _named(
     kind: str, key: str, name: str, arguments: dict[str, Any], folder: Path, rewards: bool = False
-) -> Iterator[tuple[tuple[str, ...], str]]:
+) -> Iterator[Problem]:
     known = BUILT_IN[kind]
     if is_built_in(name):
         if name not in known:
             guess = nearest(name, list(known))
             hint = f"; did you mean {guess[0]}?" if guess else ""
             whole = "; whole algorithms are chosen by algorithm=NAME" if kind == "actor.loss" else ""
-            yield (
-                (key,),
-                (
-                    f"{name!r} is not built in{hint or '.'} There are: {', '.join(known)}; "
-                    f"your own is named as pkg.module:thing or file.py:thing{whole}"
-                ),
+            yield Problem(
+                key,
+                f"{name!r} is not built in{hint or '.'} There are: {', '.join(known)}; "
+                f"your own is named as pkg.module:thing or file.py:thing{whole}",
             )
             return
         yield from _arguments(kind, key, name, arguments, Signature(known[name], open=False))
         return
     place, thing = split_name(name)
     if not thing.isidentifier() or not place:
-        yield (key,), f"{name!r} is not a valid name; write pkg.module:thing or file.py:thing"
+        yield Problem(key, f"{name!r} is not a valid name; write pkg.module:thing or file.py:thing")
         return
     source = find_source(place, folder)
     if source is None:
         if place.endswith(".py"):
-            yield (
-                (key,),
-                f"there is no file {place} (searched beside the experiment's file and in the working directory)",
+            yield Problem(
+                key, f"there is no file {place} (searched beside the experiment's file and in the working directory)"
             )
         elif kind == "actor.loss" and _is_missing(place, folder):
-            yield (
-                (key,),
+            yield Problem(
+                key,
                 f"there is no module {place} (searched beside the experiment's file, in the working directory, "
                 "and among installed modules); a file is named as file.py:thing",
             )
@@ -109,19 +107,19 @@ def _named(
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
         why = f" (line {error.lineno}): {error.msg}" if isinstance(error, SyntaxError) else f": {error}"
-        yield (key,), f"{source} cannot be read as Python: {error.__class__.__name__}{why}"
+        yield Problem(key, f"{source} cannot be read as Python: {error.__class__.__name__}{why}")
         return
     names, definition = _look_up(tree, thing)
     expected = "a function" if kind in ("reward", "actor.loss") else "a class"
     if definition is None:
         if thing in names and (plain := _plain_value(tree, thing)) is not None:
-            yield (key,), f"{name} is {plain}, not {expected}"
+            yield Problem(key, f"{name} is {plain}, not {expected}")
         elif thing not in names and "*" not in names:
             guess = nearest(thing, sorted(names))
-            yield (key,), f"{source} has no {thing}" + (f"; did you mean {guess[0]}?" if guess else "")
+            yield Problem(key, f"{source} has no {thing}" + (f"; did you mean {guess[0]}?" if guess else ""))
         return
     if kind == "actor.loss" and isinstance(definition, ast.ClassDef):
-        yield (key,), f"{name} is a class, not {expected}"
+        yield Problem(key, f"{name} is a class, not {expected}")
         return
     signature = _signature(definition)
     if signature is not None:
@@ -129,12 +127,10 @@ def _named(
         if kind == "actor.loss":
             yield from _inputs(name, arguments, signature)
     if kind != "actor.loss":
-        yield from (((key,), misfit) for misfit in method_problems(kind, name, definition, rewards))
+        yield from (Problem(key, misfit) for misfit in method_problems(kind, name, definition, rewards))
 
 
-def _arguments(
-    kind: str, key: str, name: str, arguments: dict[str, Any], signature: Signature
-) -> Iterator[tuple[tuple[str, ...], str]]:
+def _arguments(kind: str, key: str, name: str, arguments: dict[str, Any], signature: Signature) -> Iterator[Problem]:
     if signature.open:
         return
     known = sorted(signature.names - set(LOSS_INPUTS) if kind == "actor.loss" else signature.names)
@@ -144,20 +140,21 @@ def _arguments(
             hint = f"; did you mean {guess[0]}?" if guess else ""
             takes = f" It takes: {', '.join(known)}." if known else " It takes none."
             args = "actor.loss_args" if kind == "actor.loss" else f"{kind}.args"
-            yield (f"{args}.{argument}", key), f"{name} takes no such argument{hint or '.'}{takes}"
+            yield Problem(f"{args}.{argument}", f"{name} takes no such argument{hint or '.'}{takes}", also=(key,))
 
 
-def _inputs(name: str, arguments: dict[str, Any], signature: Signature) -> Iterator[tuple[tuple[str, ...], str]]:
+def _inputs(name: str, arguments: dict[str, Any], signature: Signature) -> Iterator[Problem]:
     """Of a loss: arguments passed by the trainer must not be configured, and all others must be."""
     for argument in arguments:
         if argument in LOSS_INPUTS:
-            yield (f"actor.loss_args.{argument}",), "is passed by the trainer; leave it out"
+            yield Problem(f"actor.loss_args.{argument}", "is passed by the trainer; leave it out")
     if missing := sorted(signature.required - set(LOSS_INPUTS) - set(arguments)):
         needs = f"{name} needs {', '.join(missing)}, but a loss gets {', '.join(LOSS_INPUTS)}, by these names"
-        yield (
-            ("actor.loss", "actor.loss_args"),
+        yield Problem(
+            "actor.loss",
             f"{needs}; rename parameters that mean one of them, and give your own parameters a default, or a value in "
             "actor.loss_args",
+            also=("actor.loss_args",),
         )
 
 

@@ -29,13 +29,10 @@ class Trackers:
         was started without a plan."""
         config = run.config.stats_logger
         trackers = cls(warn, config.flush_timeout_s)
-        missing = {
-            requirement.tracker: requirement
-            for requirement in missing_requirements(config, set(filter(is_installed, PACKAGES)), os.environ)
-        }
+        missing = dict(missing_requirements(config, set(filter(is_installed, PACKAGES)), os.environ))
         for name in TRACKERS:
             if name in missing:
-                warn(f"{missing[name].key}: {missing[name].reason}; the run continues without it")
+                warn(f"{missing[name].key}: {missing[name].message}; the run continues without it")
             elif is_enabled(name, config):
                 trackers.add(name, partial(open_tracker, name, run))
         return trackers

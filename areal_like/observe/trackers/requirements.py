@@ -4,10 +4,10 @@ import netrc
 from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from areal_like.config.install_command import pip_command
+from areal_like.config.problems import Problem
 from areal_like.config.sections.trackers import TRACKERS, StatsLoggerConfig, is_enabled
 
 WANDB_HOST = "https://api.wandb.ai"
@@ -16,14 +16,6 @@ SWANLAB_LOGIN = ".swanlab/.netrc"
 DASHBOARD = "swanboard"
 """Package that shows SwanLab's local files."""
 PACKAGES = (*TRACKERS, DASHBOARD)
-
-
-class MissingRequirement(NamedTuple):
-    """A tracker, the key that enables it, and what is missing, with the remedy."""
-
-    tracker: str
-    key: str
-    reason: str
 
 
 def is_installed(package: str) -> bool:
@@ -41,24 +33,24 @@ def off_switch(name: str) -> tuple[str, str]:
 
 def missing_requirements(
     config: StatsLoggerConfig, packages: Collection[str], variables: Mapping[str, str]
-) -> Iterator[MissingRequirement]:
-    """Missing requirements. `packages`: installed packages. `variables`: environment variables."""
+) -> Iterator[tuple[str, Problem]]:
+    """Each tracker that lacks something, and what. `packages` are installed, `variables` in the environment."""
     for name in TRACKERS:
         if not is_enabled(name, config):
             continue
         key, off = off_switch(name)
         if name not in packages:
             reason = f"needs the package {name}, which is not installed; {pip_command(name)} installs it"
-            yield MissingRequirement(name, key, f"{reason}, {key}={off} disables the tracker")
+            yield name, Problem(key, f"{reason}, {key}={off} disables the tracker")
         elif name == "swanlab" and config.swanlab.mode == "local" and DASHBOARD not in packages:
             reason = (
                 f"local needs the package {DASHBOARD}, which is not installed and requires an older version of rich"
             )
-            yield MissingRequirement(name, key, f"{reason}; {key}=offline writes files for swanlab sync")
+            yield name, Problem(key, f"{reason}; {key}=offline writes files for swanlab sync")
         elif name != "tensorboard" and not _has_credentials(name, config, variables):
             mode = getattr(config, name).mode
             reason = f"{mode} needs an API key; set {name.upper()}_API_KEY in the environment or in launcher.env_file"
-            yield MissingRequirement(name, key, f"{reason}, or set {key}=offline")
+            yield name, Problem(key, f"{reason}, or set {key}=offline")
 
 
 def _has_credentials(name: str, config: StatsLoggerConfig, variables: Mapping[str, str]) -> bool:

@@ -12,11 +12,11 @@ def addressed(*addresses, **rest):
 
 
 def against(plan):
-    return {obstacle.key: obstacle.reason for obstacle in plan.cannot_start}
+    return {obstacle.key: obstacle.message for obstacle in plan.cannot_start}
 
 
 def needs(plan):
-    return {need.key: need.reason for need in plan.needs}
+    return {need.key: need.message for need in plan.needs}
 
 
 @pytest.fixture

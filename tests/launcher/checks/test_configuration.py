@@ -11,7 +11,7 @@ BARE = "experiment_name: x\nactor: {{path: {path}}}\ntrain_dataset: {{path: {dat
 
 def against(plan):
     """Keys of what is asked for and could be nowhere; what is only not built yet is left out."""
-    return {obstacle.key for obstacle in plan.cannot_start if NOT_YET not in obstacle.reason}
+    return {obstacle.key for obstacle in plan.cannot_start if NOT_YET not in obstacle.message}
 
 
 def needs(plan):
@@ -33,7 +33,7 @@ def test_the_shipped_experiments_start_anywhere(experiment, gpus):
 def test_a_key_without_meaning_here_is_refused_with_its_replacement():
     plan = plan_of("grpo", "scheduler.endpoint=http://other:1")
     (obstacle,) = (obstacle for obstacle in plan.cannot_start if obstacle.key == "scheduler.endpoint")
-    assert "cluster.type" in obstacle.reason
+    assert "cluster.type" in obstacle.message
 
 
 def test_a_refused_key_at_its_default_is_not_reported(monkeypatch):
@@ -60,7 +60,7 @@ def test_names_in_memory_are_refused_for_runs():
 @pytest.mark.parametrize("mode", ["megatron:d1t2p2", "megatron:d4", "sglang:d4+megatron:d1t2p2"])
 def test_a_trainer_of_another_kind_is_given_one_remedy_that_can_start(mode):
     plan = plan_of("grpo", f"allocation_mode={mode}", "rollout.backend=auto", gpus=8)
-    (reason,) = [obstacle.reason for obstacle in plan.cannot_start if "megatron" in obstacle.reason]
+    (reason,) = [obstacle.message for obstacle in plan.cannot_start if "megatron" in obstacle.message]
     assert "fsdp:d4" in reason
     assert not plan_of("grpo", "allocation_mode=fsdp:d4", gpus=8).problems
 

@@ -20,7 +20,7 @@ from tests.support.planning import find_engine, loaded, machine_with, of_role, p
 
 
 def needs(plan):
-    return {need.key: need.reason for need in plan.needs}
+    return {need.key: need.message for need in plan.needs}
 
 
 def environment(folder: Path, distribution: str) -> Path:
@@ -122,7 +122,7 @@ def test_head_sizes_that_vllm_does_not_support_on_a_cpu_are_refused(tmp_path):
     words = ("rollout=vllm", f"actor.path={narrow.parent}")
     (obstacle,) = plan_of("grpo", *words).cannot_start
     assert obstacle.key == "actor.path"
-    assert "heads have size 24" in obstacle.reason
+    assert "heads have size 24" in obstacle.message
     assert not plan_of("grpo", *words, gpus=2).cannot_start
     assert not plan_of("grpo", *words[1:], "rollout=sglang").cannot_start
 
@@ -191,7 +191,7 @@ def test_update_mode_keep_is_refused_for_the_engine_that_cannot_keep():
 )
 def test_a_temperature_below_the_minimum_of_vllm_is_refused_before_the_start(engine, temperature, refused):
     plan = plan_of("grpo", f"rollout={engine}", f"gconfig.temperature={temperature}")
-    reasons = [problem.reason for problem in plan.cannot_start if problem.key == "gconfig.temperature"]
+    reasons = [problem.message for problem in plan.cannot_start if problem.key == "gconfig.temperature"]
     assert ["use at least 0.01" in reason for reason in reasons] == ([True] if refused else [])
 
 

@@ -18,7 +18,7 @@ HERE = machine_with()._replace(directory=Path.cwd())
 
 def needs(*overrides, experiment="grpo", **rest) -> dict[str, str]:
     plan = plan_of(experiment, *overrides, host=rest.pop("host", HERE), **rest)
-    return {need.key: need.reason for need in plan.needs}
+    return {need.key: need.message for need in plan.needs}
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_run_as_a_model_path_names_its_newest_checkpoint(tmp_path, named):
     host = machine_with()._replace(directory=tmp_path)
 
     def messages():
-        return {each.key: each.reason for each in plan_of("grpo", *words, host=host).needs}
+        return {each.key: each.message for each in plan_of("grpo", *words, host=host).needs}
 
     assert "has no complete checkpoint yet" in messages()["actor.path"]
     for step in (3, 12):

@@ -11,7 +11,7 @@ FOURS = ("rollout=vllm", "allocation_mode=vllm:d4+fsdp:d4")
 
 def needs(*overrides, cores, memory_gib=64, gpus=0, experiment="grpo", **rest):
     host = machine_with(gpus, cores)._replace(memory_bytes=memory_gib * GIB)
-    return {need.key: need.reason for need in plan_of(experiment, *overrides, host=host, **rest).needs}
+    return {need.key: need.message for need in plan_of(experiment, *overrides, host=host, **rest).needs}
 
 
 def test_eight_heavy_processes_on_two_cores_are_refused_with_the_arithmetic():

@@ -27,7 +27,7 @@ def _no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lacking(*overrides: str, host=BARE) -> dict[str, str]:
     plan = plan_of("grpo", *overrides, host=host)
-    return {each.key: each.reason for each in plan.needs if each.key.startswith("stats_logger.")}
+    return {each.key: each.message for each in plan.needs if each.key.startswith("stats_logger.")}
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,9 @@ def test_ppo_without_a_critic_is_a_warning_with_the_experiment_that_has_one(word
 
 
 def reasons(plan, key):
-    return [obstacle.reason for obstacle in plan.cannot_start if obstacle.key == key and NOT_YET not in obstacle.reason]
+    return [
+        obstacle.message for obstacle in plan.cannot_start if obstacle.key == key and NOT_YET not in obstacle.message
+    ]
 
 
 @pytest.mark.parametrize(("key", "value"), UNLIKE_THE_TRAINER)

@@ -103,7 +103,7 @@ def test_a_missing_image_cannot_start(monkeypatch):
     monkeypatch.setattr("areal_like.config.checks.not_built.RUN_RULES", ())
     overrides = (*TWO_NODES, "launcher.slurm.container_type=apptainer")
     for obstacle in plan_of("grpo", *overrides).cannot_start:
-        assert obstacle.reason.endswith("name an image, or set launcher.slurm.container_type=none")
+        assert obstacle.message.endswith("name an image, or set launcher.slurm.container_type=none")
     keys = {obstacle.key for obstacle in plan_of("grpo", *overrides).cannot_start}
     assert {"launcher.slurm.trainer_image", "launcher.slurm.inference_server_image"} <= keys
     keys = {obstacle.key for obstacle in plan_of("sft", "cluster=slurm", "cluster.n_gpus_per_node=1").cannot_start}
@@ -133,7 +133,7 @@ def test_several_nodes_need_a_cluster():
     overrides = ("cluster.n_nodes=2", "cluster.n_gpus_per_node=2", "allocation_mode=embedded:d2+fsdp:d2")
     assert "cluster.type" in {obstacle.key for obstacle in plan_of("grpo", *overrides).cannot_start}
     on_slurm = plan_of("grpo", *overrides, *SLURM[:1]).cannot_start
-    assert "cluster.type" not in {obstacle.key for obstacle in on_slurm if NOT_YET not in obstacle.reason}
+    assert "cluster.type" not in {obstacle.key for obstacle in on_slurm if NOT_YET not in obstacle.message}
 
 
 def test_ray_requests_resources_for_each_process():

@@ -53,7 +53,7 @@ def test_no_checkpoint_is_due_not_even_the_last(tmp_path):
 def test_bench_does_not_continue_an_existing_run(tmp_path: Path):
     made(tmp_path / "sft-addition" / "mine", 2)
     (problem,) = plan_of("sft", "bench=true", "trial_name=mine", f"cluster.fileroot={tmp_path}").cannot_start
-    assert problem.key == "trial_name" and "always a new run" in problem.reason
+    assert problem.key == "trial_name" and "always a new run" in problem.message
 
 
 STEPS = [

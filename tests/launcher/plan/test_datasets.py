@@ -38,7 +38,7 @@ def experiment(host, path, *words):
 
 def against(loaded, host):
     plan = build_plan(loaded, host=host)
-    return [each.reason for each in (*plan.cannot_start, *plan.needs) if each.key.startswith("train_dataset")]
+    return [each.message for each in (*plan.cannot_start, *plan.needs) if each.key.startswith("train_dataset")]
 
 
 @pytest.mark.parametrize("where", ["cwd", "beside"])
@@ -102,7 +102,7 @@ def test_too_few_rows_are_reported_before_the_start(host, file, content, key, wo
     place.write_text(content)
     plan = build_plan(experiment(host, "rows", "train_dataset.batch_size=21"), host=host)
     (need,) = plan.needs
-    assert need.key == key and words.format(place=place) in need.reason
+    assert need.key == key and words.format(place=place) in need.message
     enough = ("train_dataset.batch_size=21", "train_dataset.drop_last=false")
     assert (against(experiment(host, "rows", *enough), host) == []) is (key != KEY)
 

@@ -174,7 +174,7 @@ def test_a_built_in_model_has_the_size_of_its_files():
 def test_an_unknown_built_in_model_is_reported_as_missing():
     plan = plan_of("grpo", "actor.path=builtin:tiny")
     (need,) = [need for need in plan.needs if need.key == "actor.path"]
-    assert need.reason == "builtin:tiny is not a built-in model; known are builtin:smollm2-135m, builtin:tiny-addition"
+    assert need.message == "builtin:tiny is not a built-in model; known are builtin:smollm2-135m, builtin:tiny-addition"
 
 
 def memory_of(tmp_path, *overrides, config=None, gpus=2, experiment="grpo"):
@@ -268,7 +268,7 @@ def test_too_little_memory_is_a_warning(tmp_path):
     assert any(warning.startswith("actor.backend: a trainer rank needs") for warning in plan.warnings)
     assert not any("rollout.backend: a server's weights" in warning for warning in plan.warnings)
     cpu = plan_of("grpo", f"actor.path={folder}", gpus=0)
-    (need,) = [need.reason for need in cpu.needs if "before caches and activations" in need.reason]
+    (need,) = [need.message for need in cpu.needs if "before caches and activations" in need.message]
     assert need.startswith("1 embedded server and 1 trainer rank need") and "this machine has 64.0 GiB" in need
 
 
@@ -345,7 +345,7 @@ def test_prompts_too_long_for_the_server_are_a_warning(tmp_path, overrides, key)
 )
 def test_answers_that_leave_no_room_for_a_prompt_prevent_a_start(tmp_path, overrides, where):
     plan = plan_of("grpo", f"actor.path={model_folder(tmp_path / 'm')}", *overrides, gpus=2)
-    reasons = [one.reason for one in plan.cannot_start if one.key == "gconfig.max_new_tokens"]
+    reasons = [one.message for one in plan.cannot_start if one.key == "gconfig.max_new_tokens"]
     assert len(reasons) == bool(where)
     assert all("leave no room for a prompt" in reason and where in reason for reason in reasons)
 
@@ -353,7 +353,7 @@ def test_answers_that_leave_no_room_for_a_prompt_prevent_a_start(tmp_path, overr
 def test_a_model_with_fewer_positions_than_an_engines_default_lowers_it(tmp_path):
     folder = model_folder(tmp_path / "m", QWEN3_06B | {"max_position_embeddings": 2048})
     words = ("rollout=vllm", f"actor.path={folder}", "gconfig.max_new_tokens=4096")
-    (reason,) = [one.reason for one in plan_of("grpo", *words, gpus=2).cannot_start if one.key.startswith("gconfig")]
+    (reason,) = [one.message for one in plan_of("grpo", *words, gpus=2).cannot_start if one.key.startswith("gconfig")]
     assert "the 2048 positions" in reason
 
 

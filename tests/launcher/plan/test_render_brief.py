@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.plan.plan import PlanProblem
+from areal_like.config.problems import Problem
 from launcher.plan.render import render
 from launcher.plan.render_brief import (
     MOST_PROBLEMS,
@@ -78,7 +78,7 @@ def test_obstacles_come_first_then_warnings() -> None:
 
 def test_omitted_lines_are_counted_with_where_to_see_them() -> None:
     plan: Any = plan_of("grpo")
-    many = tuple(PlanProblem(f"key{number:02}", "is wrong " + "and " * 20 + "so on") for number in range(30))
+    many = tuple(Problem(f"key{number:02}", "is wrong " + "and " * 20 + "so on") for number in range(30))
     plan = plan._replace(cannot_start=many, warnings=tuple(f"key{number}: " + "long " * 40 for number in range(20)))
     text = render_brief(plan, width=100)
     assert "cannot start here (30)" in text

@@ -120,7 +120,7 @@ def test_a_model_that_is_no_reward_model_is_refused_before_a_start(tmp_path, pat
     made(tmp_path / "young")
     plan = plan_of("grpo", *words(path), host=machine_with()._replace(directory=tmp_path))
     (need,) = [need for need in plan.needs if need.key == KEY]
-    assert re.search(why, need.reason), need.reason
+    assert re.search(why, need.message), need.message
 
 
 def test_a_reward_model_takes_a_path_and_no_other_argument():

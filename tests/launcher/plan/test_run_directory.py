@@ -78,7 +78,7 @@ def test_an_existing_directory_is_refused_with_three_options(tmp_path):
     made(tmp_path / "grpo-addition" / "first", 5)
     directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
     assert directory.state == "exists"
-    (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
+    (reason,) = (need.message for need in plan.needs if need.key == "trial_name")
     for way in ("trial_name=", f"resume={tmp_path}/grpo-addition/first", "--replace"):
         assert way in reason
 
@@ -87,10 +87,10 @@ def test_resuming_is_not_offered_without_a_checkpoint(tmp_path):
     run = made(tmp_path / "grpo-addition" / "first")
     (run / "config.yaml").write_text("recover: {mode: disabled}\n")
     _, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=disabled")
-    (reason,) = (need.reason for need in plan.needs if need.key == "trial_name")
+    (reason,) = (need.message for need in plan.needs if need.key == "trial_name")
     assert "--replace" in reason and "resume=" not in reason and "because recover.mode was disabled" in reason
     _, plan = directory_of(tmp_path, "resume=first")
-    (reason,) = (result.reason for result in plan.cannot_start if result.key == "resume")
+    (reason,) = (result.message for result in plan.cannot_start if result.key == "resume")
     assert "because recover.mode was disabled; recover.mode=auto saves one" in reason
 
 
@@ -131,7 +131,7 @@ def test_a_step_to_resume_from(tmp_path):
     assert "from step 8" in directory_of(tmp_path, "resume=theirs", "resume_step=-1")[0].reason
     directory, plan = directory_of(tmp_path, "resume=theirs", "resume_step=4")
     assert directory.state == "exists"
-    assert any(result.key == "resume_step" and "0, 3, 8" in result.reason for result in plan.cannot_start)
+    assert any(result.key == "resume_step" and "0, 3, 8" in result.message for result in plan.cannot_start)
 
 
 def test_an_ambiguous_trial_is_refused_with_both_runs(tmp_path, monkeypatch):
@@ -142,7 +142,7 @@ def test_an_ambiguous_trial_is_refused_with_both_runs(tmp_path, monkeypatch):
     directory, plan = directory_of(tmp_path, "resume=theirs")
     assert directory.state == "missing"
     (obstacle,) = (each for each in plan.cannot_start if each.key == "resume")
-    title, *lines = obstacle.reason.splitlines()
+    title, *lines = obstacle.message.splitlines()
     assert title == "theirs is the name of 2 runs; name one by its folder:"
     assert f"  {tmp_path}/one/theirs  (done, 7 steps, started 2" in "\n".join(lines)
     assert f"  {tmp_path}/two/theirs  (did not end normally, started 2" in "\n".join(lines)
@@ -174,7 +174,7 @@ def going_on(tmp_path, was, *words):
     run = made(tmp_path / "other" / "theirs", 3, 8)
     (run / "config.yaml").write_text(json.dumps({"experiment_name": "other", "model": was}), "utf-8")
     fileroot = f"cluster.fileroot={tmp_path}"
-    return {result.key: result.reason for result in plan_of("sft", fileroot, "resume=theirs", *words).cannot_start}
+    return {result.key: result.message for result in plan_of("sft", fileroot, "resume=theirs", *words).cannot_start}
 
 
 ADAPTED = {
@@ -248,7 +248,7 @@ def test_a_live_run_is_not_resumed_continued_or_replaced(tmp_path):
         for words, key in ((["resume=mine"], "resume"), (["trial_name=mine"], "trial_name")):
             for replace_existing in (False, True):
                 directory, plan = directory_of(tmp_path, *words, replace_existing=replace_existing)
-                (reason,) = (each.reason for each in (*plan.cannot_start, *plan.needs) if each.key == key)
+                (reason,) = (each.message for each in (*plan.cannot_start, *plan.needs) if each.key == key)
                 assert "grpo-addition/mine is already running (pid 12 on host " in reason
                 assert directory.state == "exists" and "checkpoint" not in reason
     assert directory_of(tmp_path, "trial_name=mine", "recover.mode=auto")[0].state == "continues"

@@ -38,7 +38,7 @@ def run_of(root: Path, *words: str, name: str = "t") -> Run:
 
 def against(run: Run, *words: str) -> dict[str, str]:
     result = moved_folder_problems(loaded("sft", *words).config, run.directory, run.cwd)
-    return {obstacle.key: obstacle.reason for obstacle in result}
+    return {obstacle.key: obstacle.message for obstacle in result}
 
 
 def test_only_other_folders_are_linked(tmp_path):
