@@ -36,6 +36,8 @@ class Problem:
     """Other keys involved."""
     stage: Stage = Stage.INVALID
     """Set by `run_checks` to that of the check."""
+    short: str = ""
+    """The message where there is no room for the whole one; empty: the same."""
 
     def __post_init__(self) -> None:
         if not self.key.strip():

@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 def main(run: Run, me: Identity) -> int:
     """Joins the other ranks, loads the model, and trains."""
     from areal_like.config.allocation.models import trained_models
-    from areal_like.config.checks.not_built import refuse_not_built
+    from areal_like.config.checks.config_checks import refuse_config
 
-    refuse_not_built(run.config)  # before anything heavy is imported
+    refuse_config(run.config)  # before anything heavy is imported
     is_supervised = not hasattr(run.config, "actor")
     if not is_supervised and run.config.train_dataset.fake is None and TOKEN not in os.environ:
         raise Failure(

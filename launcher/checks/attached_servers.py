@@ -37,12 +37,12 @@ def address_problems(config: "BaseExperimentConfig") -> list[Problem]:
     return problems
 
 
-def missing_api_key(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
+def missing_api_key(config: "BaseExperimentConfig", here: HostInfo) -> list[Problem]:
     """The key comes from the environment or from `launcher.env_file`."""
     if not generates(config) or not config.rollout.server_addresses:
         return []
     name = config.rollout.api_key_var
-    if run_environment(config, host.directory).get(name):
+    if run_environment(config, here.directory).get(name):
         return []
     reason = f"the variable {name}, which holds the API key of the servers at {KEY}, is not set"
     remedy = f"export {name}=... (the key that they were started with), or name another variable"

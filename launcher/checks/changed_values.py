@@ -1,10 +1,11 @@
 """Warns where a run that continues by its name gets other values than its last attempt."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from areal_like.config.problems import Problem
 from areal_like.config.redact import is_secret_name, redact
 from areal_like.process.run import CONFIG
 from launcher.plan.auto import resolved_values
@@ -32,14 +33,14 @@ LEARNING_SECTIONS = (
 
 
 def changed_value_warnings(
-    loaded: "Loaded", auto: Iterable[Resolved], directory: RunDirectory
-) -> Iterator[tuple[str, str]]:
+    loaded: "Loaded", auto: Mapping[str, Resolved], directory: RunDirectory
+) -> Iterator[Problem]:
     """One warning with all changed keys, and its short form. None where the run resumes with its own configuration:
     then only the command line changes values."""
     run = Path(directory.path)
     if not _has_other_file(loaded, directory):
         return
-    changes = list(_changes(loaded, tuple(auto), run))
+    changes = list(_changes(loaded, tuple(auto.values()), run))
     if not changes:
         return
     rest = len(changes) - MOST_KEYS
@@ -47,11 +48,11 @@ def changed_value_warnings(
     name = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
     keep = f"`resume={name}` without --config keeps the old values"
     begin = f"changed since attempt {_last_described(run, max(1, directory.attempt - 1))}"
-    whole, short = (f"{begin}: {', '.join(pairs)}; {keep}" for pairs in (changes, shown))
-    yield whole, short
+    whole, short = (f"{', '.join(pairs)}; {keep}" for pairs in (changes, shown))
+    yield Problem(begin, whole, short=short)
 
 
-def earlier_configuration_warnings(loaded: "Loaded", directory: RunDirectory) -> Iterator[str]:
+def earlier_configuration_warnings(loaded: "Loaded", directory: RunDirectory) -> Iterator[Problem]:
     """One line where the configuration of the last attempt is incomplete, so that not all keys can be compared."""
     run = Path(directory.path)
     if not _has_other_file(loaded, directory):
@@ -63,7 +64,7 @@ def earlier_configuration_warnings(loaded: "Loaded", directory: RunDirectory) ->
     more = f" and {len(missing) - MOST_KEYS} more" if len(missing) > MOST_KEYS else ""
     lacks = f"has no {', '.join(missing[:MOST_KEYS])}{more}" if before else "cannot be read"
     file = f"{CONFIG} of attempt {_last_described(run, max(1, directory.attempt - 1))}"
-    yield f"{file} {lacks}: values that it does not have are not compared with those of this start"
+    yield Problem(file, f"{lacks}: values that it does not have are not compared with those of this start")
 
 
 def _has_other_file(loaded: "Loaded", directory: RunDirectory) -> bool:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.capacity import GPUS_KEY
 from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_names
@@ -61,7 +62,8 @@ def resolved_engine(config: "BaseExperimentConfig", allocation: Allocation | Non
 
 def engine_problems(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> list[Problem]:
     spec, found = external_engine(config, allocation), find_engine(config, allocation, host)
-    if spec is None or spec.distribution is None or found is None:
+    devices_are_missing = allocation is not None and any(need.key == GPUS_KEY for need in allocation.needs)
+    if spec is None or spec.distribution is None or found is None or devices_are_missing:
         return []
     why = unsupported_version(spec.distribution, found.version) if isinstance(found, Installation) else found
     return [Problem(spec.distribution.key, why)] if why else []

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.checks.user_code import BUILT_IN
-from areal_like.config.problems import plural
+from areal_like.config.problems import Problem, plural
 from launcher.plan.changes import is_set_by_user
 from launcher.plan.host import HostInfo
 
@@ -41,20 +41,27 @@ def data_steps(loaded: "Loaded", host: HostInfo) -> DataSteps | None:
     return DataSteps(steps * config.total_train_epochs, at_least, at_most) if steps else None
 
 
-def data_end_warning(loaded: "Loaded", data: DataSteps | None) -> str | None:
-    """The warning of a plan."""
-    return None if data is None or data.at_least else data_end_text(loaded, data.steps)
+def data_end_warnings(loaded: "Loaded", data: DataSteps) -> list[Problem]:
+    """The warning of a plan, where all rows are counted."""
+    found = None if data.at_least else _data_end(loaded, data.steps)
+    return [] if found is None else [found]
 
 
 def data_end_text(loaded: "Loaded", steps: int) -> str | None:
     """The warning for data that end after `steps`; None where they last."""
+    found = _data_end(loaded, steps)
+    return None if found is None else found.text()
+
+
+def _data_end(loaded: "Loaded", steps: int) -> Problem | None:
     config = loaded.config
     if not _has_step_goal(loaded) or not 0 < steps < config.total_train_steps:
         return None
     epochs = ceil(config.total_train_steps * config.total_train_epochs / steps)
-    return (
-        f"total_train_epochs: is {config.total_train_epochs}, which ends the run after {plural(steps, 'step')}, before "
-        f"{STEPS}={config.total_train_steps}; set total_train_epochs={epochs}"
+    return Problem(
+        "total_train_epochs",
+        f"is {config.total_train_epochs}, which ends the run after {plural(steps, 'step')}, before "
+        f"{STEPS}={config.total_train_steps}; set total_train_epochs={epochs}",
     )
 
 

@@ -2,11 +2,11 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.capacity import GPUS_KEY
 from areal_like.config.allocation.models import gpus_per_node, starts_servers, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem, plural
@@ -14,19 +14,12 @@ from areal_like.config.sections.trackers import REMOTE_TRACKERS
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
 from areal_like.observe.trackers.requirements import missing_requirements
 from areal_like.process.run_links import other_roots
-from launcher.checks.attached_servers import missing_api_key
-from launcher.checks.engines import engine_problems
-from launcher.checks.model_files import model_file_problems
 from launcher.checks.packages import package_problems
 from launcher.checks.parallel_sizes import OVER_NODES
 from launcher.plan.host import HostInfo
-from launcher.plan.hub import NAME, offline_model_problems
+from launcher.plan.hub import NAME
 from launcher.plan.placement import PlacementPlan
-from launcher.plan.reward_model import reward_model_problems
 from launcher.runs.env_file import run_environment
-
-if TYPE_CHECKING:
-    from areal_like.config.experiment import BaseExperimentConfig
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -35,28 +28,7 @@ if TYPE_CHECKING:
 PACKAGE_OF = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 
 
-def missing_resources(
-    config: "BaseExperimentConfig", allocation: Allocation | None, placement: PlacementPlan | None, host: HostInfo
-) -> list[Problem]:
-    """Devices first, then programs, then files."""
-    problems = []
-    if allocation:
-        problems += _devices(config, allocation, host)
-        if placement and not allocation.needs and placement.num_nodes > config.cluster.n_nodes:
-            reason = f"the servers do not divide evenly over the nodes; {placement.num_nodes} nodes would be needed"
-            problems.append(Problem("cluster.n_nodes", reason))
-        problems += _attention(config, allocation, host)
-        problems += _embedded(config, allocation, host)
-        if not any(need.key == GPUS_KEY for need in allocation.needs):  # otherwise the engine may still change
-            problems += engine_problems(config, allocation, host)
-    if not host.is_here:  # the files of a described machine are not known
-        return problems
-    problems += [*package_problems(host.missing), *missing_api_key(config, host), *tracker_problems(config, host)]
-    problems += _commands(config.cluster.type)
-    return problems + _files(config, host)
-
-
-def _devices(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
+def missing_devices(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
     """Devices that the allocation needs and this machine, one of its nodes, does not have."""
     total, here = allocation.num_gpus, gpus_per_node(config, host.machine)
     place = host.machine.place
@@ -69,7 +41,15 @@ def _devices(config: "BaseExperimentConfig", allocation: Allocation, host: HostI
     ]
 
 
-def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
+def missing_nodes(
+    config: "BaseExperimentConfig", allocation: Allocation, placement: PlacementPlan
+) -> Iterator[Problem]:
+    if not allocation.needs and placement.num_nodes > config.cluster.n_nodes:
+        reason = f"the servers do not divide evenly over the nodes; {placement.num_nodes} nodes would be needed"
+        yield Problem("cluster.n_nodes", reason)
+
+
+def unsupported_attention(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
     problems = []
     for name, engine in trained_models(config):
         key, attention = f"{name}.attn_impl", engine.attn_impl
@@ -92,7 +72,7 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
     return problems
 
 
-def _embedded(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
+def embedded_without_gpu(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
     """`embedded.device=cuda` without a GPU."""
     rollout = allocation.rollout
     if not isinstance(config, GRPOConfig) or rollout is None or rollout.backend != "embedded" or allocation.num_gpus:
@@ -103,42 +83,44 @@ def _embedded(config: "BaseExperimentConfig", allocation: Allocation, host: Host
     return [Problem("embedded.device", reason)]
 
 
-def _commands(cluster: str) -> list[Problem]:
-    if cluster == "slurm" and shutil.which("sbatch") is None:
-        return [Problem("cluster.type", "sbatch is not installed here; start from a machine of the Slurm cluster")]
-    return []
+def missing_packages_of_runs(here: HostInfo) -> list[Problem]:
+    return package_problems(here.missing)
 
 
-def _files(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
-    problems = []
+def missing_programs(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
+    if config.cluster.type == "slurm" and shutil.which("sbatch") is None:
+        yield Problem("cluster.type", "sbatch is not installed here; start from a machine of the Slurm cluster")
+
+
+def missing_environment_files(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
     for file in config.launcher.env_file:
-        if not (host.directory / Path(file).expanduser()).is_file():
-            problems.append(Problem("launcher.env_file", f"{file} does not exist"))
+        if not (here.directory / Path(file).expanduser()).is_file():
+            yield Problem("launcher.env_file", f"{file} does not exist")
+
+
+def missing_models(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
     for key, path in _models(config):
-        if _is_folder(path) and not (host.directory / Path(path).expanduser()).is_dir():
-            problems.append(Problem(key, f"there is no folder {path}"))
+        if _is_folder(path) and not (here.directory / Path(path).expanduser()).is_dir():
+            yield Problem(key, f"there is no folder {path}")
         if path.startswith(BUILT_IN) and path.removeprefix(BUILT_IN) not in built_in_models():
             known = ", ".join(BUILT_IN + name for name in built_in_models())
-            problems.append(Problem(key, f"{path} is not a built-in model; known are {known}"))
+            yield Problem(key, f"{path} is not a built-in model; known are {known}")
         if path.startswith(BUILT_IN) and (why := missing_weights_hint(path)):
-            problems.append(Problem(key, why))
-    problems += [
-        *offline_model_problems(config, host),
-        *reward_model_problems(config, host),
-        *model_file_problems(config, host),
-    ]
-    roots: dict[str, str | Path] = {"cluster": config.cluster.fileroot, **other_roots(config, host.directory)}
+            yield Problem(key, why)
+
+
+def unwritable_folders(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
+    roots: dict[str, str | Path] = {"cluster": config.cluster.fileroot, **other_roots(config, here.directory)}
     folders: dict[str, str | Path] = {f"{section}.fileroot": root for section, root in roots.items()}
     names = config.cluster.name_resolve
     if names.type == "nfs" and not names.nfs_record_root.startswith(config.cluster.fileroot):
         folders["cluster.name_resolve.nfs_record_root"] = names.nfs_record_root
     for key, folder in folders.items():
-        root = host.directory / Path(folder).expanduser()
+        root = here.directory / Path(folder).expanduser()
         existing = next(parent for parent in (root, *root.absolute().parents) if parent.exists())
         if not os.access(existing, os.W_OK) or not existing.is_dir():
             why = "is a file" if not existing.is_dir() else "is not writable for this user"
-            problems.append(Problem(key, f"cannot write into {root}: {existing} {why}; set another folder"))
-    return problems
+            yield Problem(key, f"cannot write into {root}: {existing} {why}; set another folder")
 
 
 def _models(config: "BaseExperimentConfig") -> list[tuple[str, str]]:
@@ -154,8 +136,8 @@ def _is_folder(path: str) -> bool:
     return path.startswith((".", "/", "~")) or not named
 
 
-def tracker_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
+def tracker_problems(config: "BaseExperimentConfig", here: HostInfo) -> list[Problem]:
     """Packages and keys of trackers, which the launcher needs, also on a cluster. A benchmark sends nothing."""
-    there = run_environment(config, host.directory)
-    missing = missing_requirements(config.stats_logger, host.packages, there)
+    there = run_environment(config, here.directory)
+    missing = missing_requirements(config.stats_logger, here.packages, there)
     return [problem for tracker, problem in missing if not (config.bench and tracker in REMOTE_TRACKERS)]

@@ -28,10 +28,10 @@ ADAPTER = "adapter_config.json"
 """In a folder that holds only adapters; it names their base model."""
 
 
-def model_file_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
+def model_file_problems(config: "BaseExperimentConfig", here: HostInfo) -> list[Problem]:
     """For all models that a run loads from folders; those in the Hub's cache are checked by `hub`."""
     problems: list[Problem] = []
-    runs = set()
+    host, runs = here, set()
     for name, engine in trained_models(config):
         if engine.path in runs:
             continue

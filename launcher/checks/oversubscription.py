@@ -35,11 +35,7 @@ class ResourceNeed(NamedTuple):
 
 
 def capacity_problems(
-    config: "BaseExperimentConfig",
-    allocation: Allocation | None,
-    placement: PlacementPlan | None,
-    memory: Memory,
-    host: HostInfo,
+    config: "BaseExperimentConfig", allocation: Allocation, placement: PlacementPlan, memory: Memory, host: HostInfo
 ) -> list[Problem]:
     """What exceeds this machine, unless `cluster.allow_oversubscription` is set."""
     if config.cluster.allow_oversubscription or config.cluster.type != "local":
@@ -71,29 +67,22 @@ def node_capacity_problems(cluster: dict[str, Any], host: HostInfo) -> list[Prob
 
 
 def capacity_warnings(
-    config: "BaseExperimentConfig",
-    allocation: Allocation | None,
-    placement: PlacementPlan | None,
-    memory: Memory,
-    host: HostInfo,
-) -> list[str]:
+    config: "BaseExperimentConfig", allocation: Allocation, placement: PlacementPlan, memory: Memory, host: HostInfo
+) -> list[Problem]:
     """The same as warnings, with `cluster.allow_oversubscription`."""
     if not config.cluster.allow_oversubscription or config.cluster.type != "local":
         return []
-    lacking = _too_much(config, allocation, placement, memory, host, f"{KEY}=true starts it anyway")
-    return [f"{need.key}: {need.message}" for need in lacking]
+    return _too_much(config, allocation, placement, memory, host, f"{KEY}=true starts it anyway")
 
 
 def _too_much(
     config: "BaseExperimentConfig",
-    allocation: Allocation | None,
-    placement: PlacementPlan | None,
+    allocation: Allocation,
+    placement: PlacementPlan,
     memory: Memory,
     host: HostInfo,
     end: str,
 ) -> list[Problem]:
-    if allocation is None or placement is None:
-        return []
     requirements = resource_needs(config, allocation, placement, memory)
     cores, size = (
         sum(need.number * need.cores for need in requirements),

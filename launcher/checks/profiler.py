@@ -15,7 +15,7 @@ MAX_TRACED_STEPS = 10
 
 
 def profiler_problems(
-    config: "BaseExperimentConfig", allocation: Allocation | None, batch: BatchPlan
+    config: "BaseExperimentConfig", batch: BatchPlan, allocation: Allocation | None = None
 ) -> Iterator[Problem]:
     profiler = config.profiler
     if profiler.memory_path is not None and allocation is not None and not allocation.num_gpus:

@@ -9,12 +9,10 @@ from areal_like.config.allocation.models import trained_models
 from areal_like.config.problems import Problem
 from areal_like.process.run import ATTEMPT
 from areal_like.process.run_links import LINKS, link_target, other_roots
+from launcher.plan.host import HostInfo
 from launcher.plan.plan import RunDirectory
 from launcher.runs.checkpoints import step_folder
 from launcher.runs.resumable import run_config_values
-
-if TYPE_CHECKING:
-    from areal_like.config.experiment import BaseExperimentConfig
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -63,26 +61,41 @@ def _normalized(value: Any) -> Any:
     return frozenset([ALL]) if not value or ALL in value else frozenset(map(str, value))
 
 
-def moved_folder_problems(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> Iterator[Problem]:
-    """Folders of the run that are missing behind their link, or that the configuration now puts elsewhere."""
-    if not (directory / ATTEMPT).is_file():
+def moved_folder_problems(config: "BaseExperimentConfig", directory: RunDirectory, host: HostInfo) -> Iterator[Problem]:
+    """Folders of a resumed run that are missing behind their link, or that the configuration now puts elsewhere."""
+    run = Path(directory.path)
+    if not _resumes(config, directory) or not (run / ATTEMPT).is_file():
         return  # never started
-    roots = other_roots(config, cwd)
+    roots = other_roots(config, host.directory)
     for section, name in LINKS.items():
-        key, root, target = f"{section}.fileroot", roots.get(section), link_target(directory, name)
+        key, root, target = f"{section}.fileroot", roots.get(section), link_target(run, name)
         if target is not None and not target.is_dir():
-            yield Problem(key, f"{directory / name} leads to {target}, which does not exist; mount that disk")
+            yield Problem(key, f"{run / name} leads to {target}, which does not exist; mount that disk")
         elif target is not None and root is not None and not target.is_relative_to(root):
             yield Problem(key, f"is {root}, but this run has its {name} in {target}; leave it out")
         elif target is None and root is not None:
-            reason = f"is {root}, but this run has its {name} in its own directory {directory}; leave it out"
+            reason = f"is {root}, but this run has its {name} in its own directory {run}; leave it out"
             yield Problem(key, reason)
 
 
-def kept_folder_warnings(config: "BaseExperimentConfig", directory: Path, cwd: Path) -> Iterator[str]:
+def _resumes(config: "BaseExperimentConfig", directory: RunDirectory) -> bool:
+    return directory.state == "continues" or config.resume is not None
+
+
+def kept_folder_warnings(config: "BaseExperimentConfig", directory: RunDirectory, host: HostInfo) -> Iterator[Problem]:
     """Folders that stay where the first start put them, although the configuration no longer sets their key."""
-    roots = other_roots(config, cwd)
-    for section, name in LINKS.items():
-        target = link_target(directory, name)
-        if target is not None and section not in roots and (directory / ATTEMPT).is_file():
-            yield f"{section}.fileroot: this run has its {name} in {target}, and keeps them there"
+    roots, run = other_roots(config, host.directory), Path(directory.path)
+    for section, name in LINKS.items() if directory.state == "continues" else ():
+        target = link_target(run, name)
+        if target is not None and section not in roots and (run / ATTEMPT).is_file():
+            yield Problem(f"{section}.fileroot", f"this run has its {name} in {target}, and keeps them there")
+
+
+def no_run_to_resume(config: "BaseExperimentConfig", directory_problems: list[Problem]) -> list[Problem]:
+    """Why `resume` fails, which is the same on every machine."""
+    return [] if config.resume is None else directory_problems
+
+
+def taken_directory(config: "BaseExperimentConfig", directory_problems: list[Problem]) -> list[Problem]:
+    """Why the directory of a run that is named otherwise cannot be used here."""
+    return directory_problems if config.resume is None else []

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers
-from areal_like.config.checks.no_effect import no_effect_problems
+from areal_like.config.checks.config_checks import NO_EFFECT_CHECKS
+from areal_like.config.checks.registry import run_checks
 from areal_like.config.engines import engine_names
+from areal_like.config.problems import Problem, Stage
 from launcher.plan.changes import BODY, OVERRIDE, is_set_by_user
 from launcher.plan.plan import UnreadFileValue
 from launcher.plan.reward_model import has_reward_model
@@ -26,19 +28,28 @@ CHOOSES = "task.name"
 """The key by which a group chooses a task; other keys of the group are not set by the user."""
 
 
-def unread_key_warnings(loaded: "Loaded", allocation: Allocation | None) -> Iterator[str]:
-    for key, message in no_effect_problems(loaded.config):
-        if not _is_written_for_another(loaded, key) and (key == CHOOSES or is_set_by_user(loaded, key)):
-            yield f"{key}: {message}"
+def unread_values(loaded: "Loaded") -> list[Problem]:
+    """Values without effect that the user wrote for this run."""
+    found = run_checks(NO_EFFECT_CHECKS, {"config": loaded.config}, Stage.NO_EFFECT)
+    return [
+        problem
+        for problem in found
+        if not _is_written_for_another(loaded, problem.key)
+        and (problem.key == CHOOSES or is_set_by_user(loaded, problem.key))
+    ]
+
+
+def typed_keys_of_other_engines(loaded: "Loaded", allocation: Allocation) -> Iterator[Problem]:
     typed = [key for key in _of_other_engines(loaded, allocation) if loaded.origin(key).kind == OVERRIDE]
-    if typed and allocation is not None and allocation.rollout is not None:
+    if typed and allocation.rollout is not None:
         have = "has" if len(typed) == 1 else "have"
-        yield f"{', '.join(typed)}: {have} no effect: the inference engine is {allocation.rollout.backend}"
+        yield Problem(", ".join(typed), f"{have} no effect: the inference engine is {allocation.rollout.backend}")
 
 
 def unread_file_values(loaded: "Loaded", allocation: Allocation | None) -> tuple[UnreadFileValue, ...]:
     """Keys in the body of the file, ordered by reason."""
-    unread = [(key, why) for key, why in no_effect_problems(loaded.config) if _is_written_for_another(loaded, key)]
+    found = run_checks(NO_EFFECT_CHECKS, {"config": loaded.config}, Stage.NO_EFFECT)
+    unread = [(problem.key, problem.message) for problem in found if _is_written_for_another(loaded, problem.key)]
     if allocation is not None and allocation.rollout is not None:
         why = f"has no effect: the inference engine is {allocation.rollout.backend}"
         engines = _of_other_engines(loaded, allocation)

@@ -180,4 +180,5 @@ def _image_problems(config: "BaseExperimentConfig", tasks: dict[str, list[Proces
         images["inference_server_image"] = slurm.inference_server_image
     remedy = "name an image, or set launcher.slurm.container_type=none"
     reason = f"is not set, and launcher.slurm.container_type is apptainer; {remedy}"
-    return [Problem(f"launcher.slurm.{name}", reason) for name, image in images.items() if not image]
+    missing = [f"launcher.slurm.{name}" for name, image in images.items() if not image]
+    return [Problem(key, reason, also=("cluster.type",)) for key in missing]

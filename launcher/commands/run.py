@@ -5,10 +5,11 @@ import secrets
 import sys
 from collections.abc import Sequence
 
+from areal_like.config.checks.registry import run_checks
 from areal_like.config.loaded import Loaded
-from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.problems import ConfigError, Problem, Stage
 from areal_like.process.command_result import PLANNED, write_result
-from launcher.checks.engines import flag_problems
+from launcher.checks.plan_checks import PLAN_CHECKS
 from launcher.plan.build import build_plan
 from launcher.plan.changes import with_places
 from launcher.plan.host import HostInfo
@@ -40,7 +41,7 @@ def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
     if fetch_from_hub(loaded):
         plan = build_plan(loaded, replace_existing=replace, serves=serves)
         refuse(plan.problems)
-    refuse(with_places(loaded, flag_problems(plan)))
+    refuse(with_places(loaded, run_checks(PLAN_CHECKS, {"plan": plan}, Stage.CANNOT_START)))
     for line in warning_lines(plan, width()):
         write_line(loaded.redactor.everywhere(line), sys.stderr)
     from areal_like.process.run_memory import memory_folder

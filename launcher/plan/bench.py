@@ -39,11 +39,11 @@ def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
         yield Resolved("recover.mode", "disabled", "bench: no checkpoint is written")
 
 
-def ignored_by_bench(loaded: "Loaded") -> Iterator[tuple[str, str]]:
-    """Overrides that a benchmark ignores, with the reason; the same keys in a file are meant for training."""
+def ignored_by_bench(loaded: "Loaded") -> Iterator[Problem]:
+    """Overrides that a benchmark ignores; the same keys in a file are meant for training."""
     for key in ("total_train_steps", "total_train_n_seqs", "total_train_epochs"):
         if loaded.config.bench and loaded.get(key) is not None and loaded.origin(key).kind == "override":
-            yield key, f"has no effect: bench=true measures {BENCH_STEPS} steps"
+            yield Problem(key, f"has no effect: bench=true measures {BENCH_STEPS} steps")
 
 
 def bench_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[Problem]:

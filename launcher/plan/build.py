@@ -1,36 +1,32 @@
 """Builds the plan of a run from its configuration. Reads the machine and files, changes nothing."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Machine, ParallelStrategy
 from areal_like.config.allocation import models as allocate
-from areal_like.config.problems import Problem
+from areal_like.config.checks.registry import not_following, run_checks
+from areal_like.config.problems import Problem, Stage
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.library import data_folder
-from launcher.checks.changed_values import changed_value_warnings, earlier_configuration_warnings
-from launcher.checks.configuration import configuration_problems
 from launcher.checks.engines import engine_info, external_engine
-from launcher.checks.epochs import data_end_warning, data_steps
-from launcher.checks.missing import missing_resources
-from launcher.checks.oversubscription import capacity_problems, capacity_warnings, node_capacity_problems
-from launcher.checks.resuming import kept_folder_warnings, moved_folder_problems, resume_problems
+from launcher.checks.epochs import data_steps
+from launcher.checks.plan_checks import PLAN_CHECKS
 from launcher.checks.unread_keys import unread_file_values
-from launcher.checks.warnings import plan_warnings
 from launcher.clusters.ray import plan_ray
 from launcher.clusters.slurm import plan_slurm
 from launcher.plan.auto import add_server_threads, resolve_auto, resolved_values
 from launcher.plan.batch import plan_batch
-from launcher.plan.bench import bench_problems, ignored_by_bench
 from launcher.plan.changes import changed_settings, replaced_file_values, settings_over_base, with_places
-from launcher.plan.datasets import data_problems, dataset_download_warnings, resolved_datasets
+from launcher.plan.datasets import resolved_datasets
 from launcher.plan.host import HostInfo, local_host
 from launcher.plan.hub import resolved_models
 from launcher.plan.memory import plan_memory
 from launcher.plan.placement import PlacementPlan, place_processes, placement_request
-from launcher.plan.plan import VERSION, Plan, Process, Resolved, RunDirectory
-from launcher.plan.ports import plan_ports, port_problems
+from launcher.plan.plan import VERSION, Plan, Process, Resolved
+from launcher.plan.ports import plan_ports
 from launcher.plan.processes import ProcessContext, ServerCommand, plan_processes, server_starts
 from launcher.plan.reward_model import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
@@ -76,39 +72,23 @@ def build_plan(
         processes = plan_processes(context, starts)
     spans = placement is not None and placement.num_nodes > 1
     backend = allocation.rollout.backend if allocation and allocation.rollout else None
-    ports, taken_port_problems = plan_ports(config, processes, backend, spans)
+    ports = plan_ports(config, processes, backend, spans)
     redacted = tuple(process.redacted(shown) for process in processes)
     cluster, cluster_problems = _cluster(config, redacted, placement, host, directory.path)
 
-    if config.resume is not None:  # a run that cannot be resumed does not depend on this machine
-        missing, problems = [], list(directory_problems)
-    else:
-        missing, problems = list(directory_problems), []
-    missing += [*missing_resources(config, allocation, placement, host), *port_problems(ports, config, host)]
-    missing += data_problems(loaded, host, counts=not serves) if host.is_here else []
-    missing += [*capacity_problems(config, allocation, placement, memory, host), *node_capacity_problems(cluster, host)]
-    refusals = [
-        *bench_problems(config, directory),
-        *resume_problems(config, directory),
-        *_moved_parts(config, directory, host),
-        *configuration_problems(loaded, allocation, allocation_problems, placement, starts, batch, host),
-        *taken_port_problems,
-    ]
-    problems += refusals
-    if "cluster.type" not in {problem.key for problem in refusals}:  # a refused cluster is not checked further
-        problems += cluster_problems
+    known = {
+        **{"loaded": loaded, "config": config, "values": loaded.values, "cls": loaded.cls},
+        **{"foreign": [leaf.path for leaf in loaded.foreign], "serves": serves, "auto": auto, "data": data},
+        **{"host": host, "here": host if host.is_here else None, "directory": directory},
+        **{"directory_problems": directory_problems, "allocation_problems": allocation_problems},
+        **{"allocation": allocation, "placement": placement, "server_start": starts[0] if starts else None},
+        **{"cluster": cluster, "cluster_problems": cluster_problems, "batch": batch, "memory": memory, "ports": ports},
+    }
+    facts = {name: fact for name, fact in known.items() if fact is not None}
+    problems = not_following(run_checks(PLAN_CHECKS, facts, Stage.CANNOT_START))
     refused = {problem.key for problem in problems}
-    missing = [problem for problem in missing if problem.key not in refused]  # a refused value is not checked further
-    changed_values = dict(changed_value_warnings(loaded, auto.values(), directory))
-    warnings = [*changed_values]
-    warnings += earlier_configuration_warnings(loaded, directory)
-    warnings += [*plan_warnings(loaded, allocation, batch, memory, starts, host)]
-    warnings += capacity_warnings(config, allocation, placement, memory, host)
-    warnings += [f"{key}: {message}" for key, message in ignored_by_bench(loaded)]
-    warnings += dataset_download_warnings(loaded, host)
-    warnings += filter(None, [data_end_warning(loaded, data)])
-    if directory.state == "continues":
-        warnings += kept_folder_warnings(config, Path(directory.path), host.directory)
+    missing = [each for each in run_checks(PLAN_CHECKS, facts, Stage.MISSING) if each.key not in refused]
+    hints = run_checks(PLAN_CHECKS, facts, Stage.NO_EFFECT, Stage.WARNING)
     return Plan(
         version=VERSION,
         experiment=loaded.experiment,
@@ -129,11 +109,15 @@ def build_plan(
         memory=memory,
         machine=_machine(host),
         cluster={**cluster, "name": config.cluster.cluster_name},
-        warnings=tuple(dict.fromkeys(shown.text(warning) for warning in warnings)),
+        warnings=tuple(dict.fromkeys(shown.text(hint.text()) for hint in hints)),
         cannot_start=with_places(loaded, problems),
         needs=with_places(loaded, missing),
         redactor=shown,
-        short_warnings={shown.text(whole): shown.text(short) for whole, short in changed_values.items()},
+        short_warnings={
+            shown.text(hint.text()): shown.text(replace(hint, message=hint.short).text())
+            for hint in hints
+            if hint.short
+        },
     )
 
 
@@ -145,11 +129,6 @@ def _machine(host: HostInfo) -> dict[str, Any]:
         "cores": host.machine.num_cpu_cores,
         "memory_bytes": host.memory_bytes,
     }
-
-
-def _moved_parts(config: "BaseExperimentConfig", directory: RunDirectory, host: HostInfo) -> list[Problem]:
-    resumes = directory.state == "continues" or config.resume is not None
-    return [*moved_folder_problems(config, Path(directory.path), host.directory)] if resumes else []
 
 
 def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:

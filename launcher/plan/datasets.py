@@ -66,9 +66,10 @@ def missing_datasets(loaded: "Loaded", host: HostInfo) -> list[Dataset]:
     return list({(each.name, each.revision): each for each in reversed(missing)}.values())[::-1]
 
 
-def data_problems(loaded: "Loaded", host: HostInfo, counts: bool = True) -> list[Problem]:
-    """Missing files, missing packages for their formats, datasets that may not be downloaded, and (with `counts`) too
-    few rows."""
+def data_problems(loaded: "Loaded", here: HostInfo, serves: bool) -> list[Problem]:
+    """Missing files, missing packages for their formats, datasets that may not be downloaded, and too few rows, unless
+    only servers run."""
+    host, counts = here, not serves
     problems = []
     for section, data in _named(loaded):
         local = _found(data.path, loaded, host)
@@ -99,10 +100,11 @@ def _of_task(loaded: "Loaded", host: HostInfo) -> list[Problem]:
     return task_row_problems(name, dict(config.task.args), data, (loaded.file.resolve().parent, host.directory))
 
 
-def dataset_download_warnings(loaded: "Loaded", host: HostInfo) -> Iterator[str]:
+def dataset_download_warnings(loaded: "Loaded", host: HostInfo) -> Iterator[Problem]:
     """Warnings of a plan: a start downloads these first."""
     for each in missing_datasets(loaded, host) if offline_switch() is None else ():
-        yield f"{each.key}: {each.name} is not in the Hugging Face cache ({host.hub}); a start downloads it first"
+        missing = f"{each.name} is not in the Hugging Face cache ({host.hub}); a start downloads it first"
+        yield Problem(each.key, missing)
 
 
 def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:

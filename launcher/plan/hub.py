@@ -89,14 +89,14 @@ def missing_models(config: "BaseExperimentConfig", host: HostInfo) -> list[list[
     return [references for references in hub_models(config, host).values() if cached_snapshot(references, host) is None]
 
 
-def offline_model_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
+def offline_model_problems(config: "BaseExperimentConfig", here: HostInfo) -> list[Problem]:
     """Missing models that may not be downloaded."""
     if (switch := offline_switch()) is None:
         return []
     why = f"{switch} is set, which forbids downloads"
     return [
-        Problem(references[0].key, missing_model_text(references, host, why))
-        for references in missing_models(config, host)
+        Problem(references[0].key, missing_model_text(references, here, why))
+        for references in missing_models(config, here)
     ]
 
 
@@ -114,12 +114,12 @@ def missing_model_text(references: Sequence[ModelReference], host: HostInfo, why
     return f"{reason} ({host.hub}), and {why}; `{command}` downloads it on a machine with a network, or name a folder"
 
 
-def model_download_warnings(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[str]:
+def model_download_warnings(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
     """Warnings of a plan: a start downloads these first."""
-    if host.is_here and not offline_model_problems(config, host):
-        for references in missing_models(config, host):
+    if offline_switch() is None:
+        for references in missing_models(config, here):
             key, name = references[0].key, references[0].name
-            yield f"{key}: {name} is not in the Hugging Face cache ({host.hub}); a start downloads it first"
+            yield Problem(key, f"{name} is not in the Hugging Face cache ({here.hub}); a start downloads it first")
 
 
 def _missing_file(snapshot: Path, references: Sequence[ModelReference]) -> str:

@@ -25,8 +25,8 @@ COLLECTIVE_MODES = ("collective", "xccl", "nccl")
 
 def plan_ports(
     config: "BaseExperimentConfig", processes: tuple[Process, ...], backend: str | None, spans_nodes: bool
-) -> tuple[tuple[Port, ...], list[Problem]]:
-    """Ports in the order of the processes, and problems of fixed port numbers."""
+) -> tuple[Port, ...]:
+    """Ports in the order of the processes."""
     ports: list[Port] = []
     anywhere = NODE_ADDRESS if spans_nodes else "127.0.0.1"
     if generates(config):
@@ -41,7 +41,7 @@ def plan_ports(
         ports.append(Port("trainer/0", "MASTER_PORT", anywhere, "leased", None, LEASED))
     if trainers and generates(config) and config.actor.weight_update_mode in COLLECTIVE_MODES:
         ports.append(_weights_port(config))
-    return tuple(ports), _port_number_problems(ports)
+    return tuple(ports)
 
 
 def _server_ports(process: Process, host: str, first: int, backend: str | None) -> Iterator[Port]:
@@ -60,15 +60,15 @@ def _weights_port(config: GRPOConfig) -> Port:
     return Port("trainer/0", "weights", broadcast.host, *policy)
 
 
-def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
+def taken_port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", here: HostInfo) -> list[Problem]:
     """Fixed ports of this machine that are in use."""
-    if config.cluster.type != "local" or not host.is_here:
+    if config.cluster.type != "local":
         return []
     problems = []
     for port in ports:
         is_fixed = port.policy == "fixed" and port.host != NODE_ADDRESS and (port.port or 0) <= HIGHEST_PORT
         is_elsewhere = port.policy == "bound" and port.host not in (LOOPBACK, NODE_ADDRESS)
-        if (is_fixed or is_elsewhere) and (why := host.why_no_port(port.host, port.port or 0)):
+        if (is_fixed or is_elsewhere) and (why := here.why_no_port(port.host, port.port or 0)):
             section = "weights.broadcast" if port.purpose == "weights" else "rollout"
             reason = f"{port.process} cannot listen on {port.host}:{port.port or '*'}: {why}"
             is_host = why in (NO_ADDRESS, UNKNOWN_HOST)
@@ -79,7 +79,8 @@ def port_problems(ports: tuple[Port, ...], config: "BaseExperimentConfig", host:
     return problems
 
 
-def _port_number_problems(ports: list[Port]) -> list[Problem]:
+def port_number_problems(ports: tuple[Port, ...]) -> list[Problem]:
+    """Fixed numbers that no machine can give."""
     too_high = [port for port in ports if port.port is not None and port.port > HIGHEST_PORT]
     if too_high:
         return [

@@ -71,6 +71,6 @@ def resolved_reward_model(config: "BaseExperimentConfig", host: HostInfo) -> lis
     return [Resolved(KEY, source.path, source.reason)] if source and source.reason and not source.problem else []
 
 
-def reward_model_problems(config: "BaseExperimentConfig", host: HostInfo) -> list[Problem]:
-    source = reward_model_source(config, host)
+def reward_model_problems(config: "BaseExperimentConfig", here: HostInfo) -> list[Problem]:
+    source = reward_model_source(config, here)
     return [Problem(KEY, source.problem)] if source and source.problem else []

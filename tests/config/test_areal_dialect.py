@@ -5,10 +5,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from areal_like.config.checks.registry import run_checks
 from areal_like.config.dialects.areal import (
+    CHECKS,
     FOREIGN_SECTIONS,
     NEWER_KEYS,
-    cannot_start,
     infer_experiment,
     legacy_file_message,
     other_version_hint,
@@ -16,7 +17,7 @@ from areal_like.config.dialects.areal import (
 )
 from areal_like.config.engines import engines
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.problems import ConfigError
+from areal_like.config.problems import ConfigError, Stage
 from areal_like.config.schema import Schema
 from tests.support.planning import load_text
 
@@ -125,6 +126,11 @@ class TestLegacy:
         assert "experiments/ppo.yaml" in str(legacy_file_message({"exp_ctrl": {}, "ppo": {"disable_value": False}}))
 
 
+def keys_against(values: dict[str, Any], foreign: tuple[str, ...] | list[str] = ()) -> list[str]:
+    facts = {"values": values, "cls": EXPERIMENTS["grpo"], "foreign": foreign}
+    return [problem.key for problem in run_checks(CHECKS, facts, Stage.CANNOT_START)]
+
+
 class TestCannotStart:
     """The reasons on their own, from values as they are after composition."""
 
@@ -139,7 +145,7 @@ class TestCannotStart:
     }
 
     def keys(self, **changes):
-        return [key for key, _ in cannot_start({**self.rl, **changes})]
+        return keys_against({**self.rl, **changes})
 
     def test_nothing(self):
         assert self.keys() == []
@@ -153,7 +159,7 @@ class TestCannotStart:
         assert self.keys(reward=nameless, environments={"train": [{"id": "e"}]}) == []
 
     def test_supervised_training_needs_no_reward(self):
-        assert cannot_start({"model": {"path": "m"}, "train_dataset": {"path": "rows.jsonl"}}) == []
+        assert keys_against({"model": {"path": "m"}, "train_dataset": {"path": "rows.jsonl"}}) == []
 
     @pytest.mark.parametrize("path", ["", "rows.csv", "data/rows.arrow", "/data/geometry3k/rows.jsonl"])
     def test_data_that_cannot_be_read(self, path):
@@ -186,8 +192,8 @@ class TestCannotStart:
 
     @pytest.mark.parametrize("path", FOREIGN_SECTIONS)
     def test_foreign_sections(self, path):
-        assert [key for key, _ in cannot_start(self.rl, foreign=[path])] == [path]
-        assert [key for key, _ in cannot_start(self.rl, foreign=[f"{path}.ddp.a", f"{path}.b"])] == [path]
+        assert keys_against(self.rl, [path]) == [path]
+        assert keys_against(self.rl, [f"{path}.ddp.a", f"{path}.b"]) == [path]
 
 
 class TestSubclassKeys:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from areal_like.config.checks.config_checks import refuse_config
 from areal_like.config.checks.not_built import (
     MODEL_RULES,
     NOT_BUILT_SECTIONS,
@@ -9,7 +10,6 @@ from areal_like.config.checks.not_built import (
     RUN_RULES,
     SUPERVISED_RULES,
     not_built_problems,
-    refuse_not_built,
 )
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.problems import ConfigError
@@ -20,7 +20,7 @@ from tests.support.planning import loaded, plan_of
 
 def refused(experiment, *overrides):
     """Key -> why, by the configuration alone, as a trainer that was started by hand sees it."""
-    return dict(not_built_problems(loaded(experiment, *overrides).config))
+    return {problem.key: problem.message for problem in not_built_problems(loaded(experiment, *overrides).config)}
 
 
 @pytest.mark.parametrize("experiment", ["grpo", "ppo", "sft", "reward_model"])
@@ -58,7 +58,9 @@ def test_a_key_that_is_not_built_is_refused_with_a_remedy(setting):
     assert setting.startswith(key)
     assert NOT_YET in result[key]
     assert any(word in result[key] for word in ("; use ", "; set it to ", "; leave it out")), result[key]
-    assert (key, result[key]) in [obstacle[:2] for obstacle in plan_of("grpo", setting).cannot_start]
+    assert (key, result[key]) in [
+        (obstacle.key, obstacle.message) for obstacle in plan_of("grpo", setting).cannot_start
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_all_unbuilt_keys_are_reported_at_once_by_the_start_and_the_trainer():
     words = ("actor.model_impl=custom", "log.data=true", "curriculum.type=simple")
     messages = loaded("grpo", *words)
     with pytest.raises(ConfigError) as by_trainer:
-        refuse_not_built(messages.config)
+        refuse_config(messages.config)
     with pytest.raises(ConfigError) as at_start:
         refuse_start(plan_of("grpo", *words).problems)
     for error in (by_trainer.value, at_start.value):

@@ -1,9 +1,18 @@
 """The checks of a configuration alone, the same on every machine, in the order of their problems."""
 
-from areal_like.config.checks import agreement
-from areal_like.config.checks.registry import Check
+from typing import TYPE_CHECKING
+
+from areal_like.config.checks import agreement, training
+from areal_like.config.checks.no_effect import no_effect_problems
+from areal_like.config.checks.not_built import not_built_problems
+from areal_like.config.checks.refused import refused_keys
+from areal_like.config.checks.registry import Check, run_checks
 from areal_like.config.checks.user_code import user_code_problems
-from areal_like.config.problems import Stage
+from areal_like.config.dialects import areal
+from areal_like.config.problems import ConfigError, Stage
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
 
 VALUE_CHECKS = (
     Check("keys that repeat another have its value", Stage.INVALID, agreement.copies),
@@ -28,3 +37,23 @@ VALUE_CHECKS = (
     Check("tasks, workflows, rewards and losses by name", Stage.INVALID, user_code_problems),
 )
 """Run where a configuration is loaded; they read the resolved values."""
+
+START_CHECKS = (
+    *areal.CHECKS,
+    Check("models with an optimizer", Stage.CANNOT_START, training.frozen_models),
+    Check("rows of the right type", Stage.CANNOT_START, training.row_types),
+    Check("sampling that the trainer can reproduce", Stage.CANNOT_START, training.mismatched_sampling),
+    Check("groups of several answers", Stage.CANNOT_START, training.groups_of_one),
+    Check("values that are not built", Stage.CANNOT_START, not_built_problems),
+    Check("keys that nothing here can honour", Stage.CANNOT_START, refused_keys),
+)
+"""Run where a run is planned, started, and in a trainer, whichever machine it is."""
+
+NO_EFFECT_CHECKS = (Check("values without effect", Stage.NO_EFFECT, no_effect_problems),)
+
+
+def refuse_config(config: "BaseExperimentConfig") -> None:
+    """For a trainer, which may have been started without a plan: raises ConfigError with what a start refuses on every
+    machine."""
+    if problems := run_checks(START_CHECKS, {"config": config}, Stage.CANNOT_START):
+        raise ConfigError(problems)

@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from areal_like.config.allocation.base import Allocation, ParallelStrategy
 from areal_like.config.allocation.grammar import parse_trainer
 from areal_like.config.allocation.models import generates, starts_servers, trained_models
-from areal_like.config.checks import sampling
 from areal_like.config.engines import gpu_engines
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
-from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.problems import Problem
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 NOT_YET = "is not built yet"
-
-KeyProblem = tuple[str, str]
-"""A key, and why its value is refused or has no effect."""
 
 
 class KeyRule(NamedTuple):
@@ -84,22 +80,13 @@ NOT_BUILT_SECTIONS = {
 """Section or key that nothing reads -> its purpose. Every value that differs from its default is refused."""
 
 
-def refuse_not_built(config: "BaseExperimentConfig") -> None:
-    """For a trainer: raises ConfigError with all of them, and with sampling that it cannot reproduce."""
-    problems = not_built_problems(config)
-    if generates(config) and not config.rollout.allow_mismatched_sampling:
-        problems += sampling.mismatch_problems(config.gconfig)
-    if problems:
-        raise ConfigError([Problem(key, message) for key, message in problems])
-
-
-def not_built_problems(config: "BaseExperimentConfig", allocation: Allocation | None = None) -> list[KeyProblem]:
+def not_built_problems(config: "BaseExperimentConfig", allocation: Allocation | None = None) -> list[Problem]:
     """In the order of importance. Without an allocation the backend keys are used."""
-    problems: list[KeyProblem] = []
+    problems: list[Problem] = []
     problems += _broken_rules(config, "", RUN_RULES)
     problems += _backends(config, allocation)
     for section, what in NOT_BUILT_SECTIONS.items():
-        problems += [(key, f"{what} {NOT_YET}; leave it out") for key in changed_keys(config, section)]
+        problems += [Problem(key, f"{what} {NOT_YET}; leave it out") for key in changed_keys(config, section)]
     problems += _models(config)
     if generates(config):
         problems += _groups(config)
@@ -110,7 +97,7 @@ def not_built_problems(config: "BaseExperimentConfig", allocation: Allocation | 
     return problems
 
 
-def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> Iterator[KeyProblem]:
+def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> Iterator[Problem]:
     """Unsupported servers and parallelism."""
     if isinstance(config, GRPOConfig) and config.rollout.server_addresses and config.rollout.server_type == "openai":
         message = (
@@ -118,7 +105,7 @@ def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> 
         )
         titles = " or ".join(keys.title for keys in gpu_engines())
         hint = f"use servers of this framework (python -m launcher --config FILE serve), {titles}"
-        yield "rollout.server_type", f"{message}; {hint}"
+        yield Problem("rollout.server_type", f"{message}; {hint}")
     seen = set()
     for name, engine in trained_models(config):
         parallel = getattr(allocation, "actor" if name == "model" else name, None)
@@ -129,24 +116,24 @@ def _backends(config: "BaseExperimentConfig", allocation: Allocation | None) -> 
         if parallel is not None and parallel.world_size != parallel.data and str(parallel) not in seen:
             seen.add(str(parallel))
             message = f"{parallel} needs more than data parallelism, which {NOT_YET}"
-            yield f"{name}.backend", f"{message}; use fsdp:d{parallel.world_size}"
+            yield Problem(f"{name}.backend", f"{message}; use fsdp:d{parallel.world_size}")
 
 
-def _models(config: "BaseExperimentConfig") -> Iterator[KeyProblem]:
+def _models(config: "BaseExperimentConfig") -> Iterator[Problem]:
     """Values that another model takes from the actor are reported once, for the actor."""
     first: set[tuple[str, str]] = set()
     for name, engine in trained_models(config):
-        for key, message in _broken_rules(engine, name, MODEL_RULES):
-            same = (key.removeprefix(f"{name}."), message)
+        for problem in _broken_rules(engine, name, MODEL_RULES):
+            same = (problem.key.removeprefix(f"{name}."), problem.message)
             if same not in first:
-                yield key, message
+                yield problem
             first.add(same)
         if name == "actor" and starts_servers(config) and engine.debug is not None and engine.debug.num_layers:
             hint = "use sft.yaml with model.debug.num_layers to make such a model, and then that as actor.path"
-            yield "actor.debug.num_layers", f"serving only the first layers of a model {NOT_YET}; {hint}"
+            yield Problem("actor.debug.num_layers", f"serving only the first layers of a model {NOT_YET}; {hint}")
 
 
-def _groups(config: GRPOConfig) -> Iterator[KeyProblem]:
+def _groups(config: GRPOConfig) -> Iterator[Problem]:
     """A group is a prompt with its answers; only one group baseline can be used."""
     actor, n_samples = config.actor, config.gconfig.n_samples
     sizes = {"actor.group_size": actor.group_size}
@@ -159,18 +146,18 @@ def _groups(config: GRPOConfig) -> Iterator[KeyProblem]:
             message = (
                 f"is {size}, but a group is a prompt with all its answers (gconfig.n_samples={n_samples}), however many"
             )
-            yield key, f"{message} a workflow of your own makes of it; leave it out"
+            yield Problem(key, f"{message} a workflow of your own makes of it; leave it out")
     centres = actor.reward_norm is not None and actor.reward_norm.mean_level is not None
     if centres and any(dataclasses.asdict(actor.advantage).values()):
-        yield "actor.advantage", "subtracts a group baseline, and so does actor.reward_norm; use one of them"
+        yield Problem("actor.advantage", "subtracts a group baseline, and so does actor.reward_norm; use one of them")
 
 
-def _broken_rules(root: Any, prefix: str, rules: tuple[KeyRule, ...]) -> Iterator[KeyProblem]:
+def _broken_rules(root: Any, prefix: str, rules: tuple[KeyRule, ...]) -> Iterator[Problem]:
     """The rules that apply."""
     for rule in rules:
         value = _at(root, rule.key)
         if value is not None and rule.matches(value):
-            yield f"{prefix}.{rule.key}".removeprefix("."), rule.message.format(value)
+            yield Problem(f"{prefix}.{rule.key}".removeprefix("."), rule.message.format(value))
 
 
 def changed_keys(config: Any, path: str) -> Iterator[str]:

@@ -1,8 +1,16 @@
 """Keys of AReaL that compose and are refused at a start: nothing here could honour them."""
 
+from collections.abc import Iterator
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from areal_like.config.engines import engines
+from areal_like.config.problems import Problem
+
+if TYPE_CHECKING:
+    from areal_like.config.loaded import Loaded
+
+SCHEMA_ORIGINS = ("default", "group of the schema")
 
 _NO_SERVICE = "no such service exists here; a reward is a function: reward.name, reward.args"
 REFUSED = MappingProxyType(
@@ -30,3 +38,10 @@ def refusal(path: str) -> str | None:
 def all_refused() -> dict[str, str]:
     """With those of the engines."""
     return dict(REFUSED) | {key: reason for keys in engines() for key, reason in keys.refused.items()}
+
+
+def refused_keys(loaded: "Loaded") -> Iterator[Problem]:
+    """Such keys where the user sets one."""
+    for path in loaded.changed():
+        if loaded.origin(path).kind not in SCHEMA_ORIGINS and (reason := refusal(path)) is not None:
+            yield Problem(path, reason)

@@ -23,13 +23,13 @@ class Check(NamedTuple):
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        code = self.run.__code__  # type: ignore[attr-defined]
+        code = self.run.__code__
         return tuple(code.co_varnames[: code.co_argcount])
 
     @property
     def needs(self) -> frozenset[str]:
         """The facts without which it does not run."""
-        optional = len(self.run.__defaults__ or ())  # type: ignore[attr-defined]
+        optional = len(self.run.__defaults__ or ())
         return frozenset(self.parameters[: len(self.parameters) - optional])
 
 
@@ -41,3 +41,9 @@ def run_checks(checks: Sequence[Check], facts: Facts, *stages: Stage) -> list[Pr
             known = {name: facts[name] for name in check.parameters if name in facts}
             found += [replace(problem, stage=check.stage) for problem in check.run(**known)]
     return found
+
+
+def not_following(problems: Sequence[Problem]) -> list[Problem]:
+    """Without those that involve a key which has a problem of its own."""
+    wrong = {problem.key for problem in problems}
+    return [problem for problem in problems if wrong.isdisjoint(problem.also)]

@@ -4,6 +4,7 @@ than the sampler's, and the importance ratios are wrong. The same for all engine
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from areal_like.config.problems import Problem
 from areal_like.config.sections.generation import GenerationHyperparameters
 
 ALL_TOKENS = 100_000_000
@@ -53,7 +54,8 @@ def sampler_mismatches(gconfig: GenerationHyperparameters) -> Iterator[tuple[str
         yield "gconfig.min_new_tokens", f"{gconfig.min_new_tokens} suppresses end tokens before that many others"
 
 
-def mismatch_problems(gconfig: GenerationHyperparameters) -> Iterator[tuple[str, str]]:
+def mismatch_problems(gconfig: GenerationHyperparameters) -> Iterator[Problem]:
     """The same, with the remedy."""
     for key, what in sampler_mismatches(gconfig):
-        yield key, f"{what}, which the trainer cannot reproduce; remove it, or allow it with {ALLOW_KEY}=true"
+        remedy = f"remove it, or allow it with {ALLOW_KEY}=true"
+        yield Problem(key, f"{what}, which the trainer cannot reproduce; {remedy}")

@@ -1,15 +1,17 @@
 """AReaL's files: kind of experiment, keys of other versions and of example classes, and why a run cannot start.
 
-`infer_experiment`, `legacy_file_message` and `subclass_keys` get the parsed file, `cannot_start` the composed values.
-None of them opens a file.
+`infer_experiment`, `legacy_file_message` and `subclass_keys` get the parsed file, the checks the composed
+values. None of them opens a file.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from areal_like.config.checks.registry import Check
 from areal_like.config.dotted_path import value_at
 from areal_like.config.engines import engines
+from areal_like.config.problems import Problem, Stage
 
 _MEGATRON = "holds settings of Megatron, and training here runs on FSDP2; remove it"
 
@@ -190,39 +192,31 @@ def subclass_keys(body: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def cannot_start(values: Mapping[str, Any], cls_name: str = "", foreign: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """Why a run with these values cannot start, as (key, reason). `cls_name` is the class of the experiment; `foreign`
-    are the paths in FOREIGN_SECTIONS, which are not part of the values."""
-    reasons = [*_foreign(foreign), *_vision(values), *_data(values)]
-    if "rollout" in values:
-        reasons += [*_reward(values), *_workflow(values, cls_name)]
-    return reasons
-
-
-def _foreign(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    read_paths = list(paths)
+def foreign_sections(foreign: Iterable[str]) -> Iterator[Problem]:
+    """`foreign` are the paths of a file in FOREIGN_SECTIONS, which are not part of the values."""
+    read_paths = list(foreign)
     for section, reason in FOREIGN_SECTIONS.items():
         if any(path == section or path.startswith(section + ".") for path in read_paths):
-            yield section, reason
+            yield Problem(section, reason)
 
 
-def _vision(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def vision_models(values: Mapping[str, Any]) -> Iterator[Problem]:
     seen: set[str] = set()
     for key in ("actor.path", "critic.path", "ref.path", "model.path"):
         path = value_at(values, key)
         if isinstance(path, str) and path not in seen and _VISION_MODEL.search(path.rstrip("/").rsplit("/", 1)[-1]):
             seen.add(path)
-            yield key, f"{path} is a vision model by its name, and only text models are supported"
+            yield Problem(key, f"{path} is a vision model by its name, and only text models are supported")
     for key in _dataset_paths(values):
         path = value_at(values, key)
         if _VISION_DATA.search(path):
-            yield key, f"{path} holds images by its name, and only text is supported"
+            yield Problem(key, f"{path} holds images by its name, and only text is supported")
     for keys in engines():
         if keys.images_key and value_at(values, keys.images_key):
-            yield keys.images_key, "enables images in prompts, and only text is supported; set it to false"
+            yield Problem(keys.images_key, "enables images in prompts, and only text is supported; set it to false")
 
 
-def _data(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def unreadable_data(values: Mapping[str, Any]) -> Iterator[Problem]:
     """Data that cannot be read on any machine; the plan checks whether it exists."""
     brings_rows = value_at(values, "task.name") or value_at(values, "environments.train")
     for key in _dataset_paths(values):
@@ -230,29 +224,35 @@ def _data(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if value_at(values, f"{section}.fake") is not None:
             continue
         if not path and not brings_rows:
-            yield (
-                key,
-                f"names no data; set {key}=FILE (.jsonl or .parquet), a folder or a name on the Hub, or task.name",
+            yield Problem(
+                key, f"names no data; set {key}=FILE (.jsonl or .parquet), a folder or a name on the Hub, or task.name"
             )
         elif path.endswith(_UNREADABLE_SUFFIXES):
-            yield key, f"{path} has an unsupported format; convert it to .parquet or .jsonl"
+            yield Problem(key, f"{path} has an unsupported format; convert it to .parquet or .jsonl")
 
 
-def _reward(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def missing_reward(values: Mapping[str, Any]) -> Iterator[Problem]:
+    if "rollout" not in values:
+        return
     named_by_others = value_at(values, "task.name") or value_at(values, "environments.train")
     if (
         not value_at(values, "reward.name")
         and not named_by_others
         and ":" not in (value_at(values, "workflow.name") or "")
     ):
-        yield "reward.name", "no reward is set; set reward.name=NAME, reward.name=pkg.mod:function or file.py:function"
+        yield Problem(
+            "reward.name", "no reward is set; set reward.name=NAME, reward.name=pkg.mod:function or file.py:function"
+        )
 
 
-def _workflow(values: Mapping[str, Any], cls_name: str) -> Iterator[tuple[str, str]]:
+def missing_workflow(values: Mapping[str, Any], cls: type) -> Iterator[Problem]:
+    """Keys of AReaL's examples, which only a workflow reads."""
+    if "rollout" not in values:
+        return
     added = [key for key in SUBCLASS_KEYS if key in values]
     if added and not value_at(values, "workflow.name"):
-        reader = f"nothing else reads {', '.join(added)} of {cls_name or 'this schema'}"
-        yield "workflow.name", f"names no workflow, and {reader}; set workflow.name=pkg.mod:MyWorkflow"
+        reader = f"nothing else reads {', '.join(added)} of {cls.__name__}"
+        yield Problem("workflow.name", f"names no workflow, and {reader}; set workflow.name=pkg.mod:MyWorkflow")
 
 
 def _dataset_paths(values: Mapping[str, Any]) -> list[str]:
@@ -264,3 +264,12 @@ def _annotation(value: Any) -> str:
     if isinstance(value, Mapping):
         return "MySection"
     return type(value).__name__ if isinstance(value, bool | int | float | str) else "Any"
+
+
+CHECKS = (
+    Check("sections of other trainers", Stage.CANNOT_START, foreign_sections),
+    Check("vision models and images", Stage.CANNOT_START, vision_models),
+    Check("data that no machine can read", Stage.CANNOT_START, unreadable_data),
+    Check("a reward", Stage.CANNOT_START, missing_reward),
+    Check("a workflow for keys of examples", Stage.CANNOT_START, missing_workflow),
+)

@@ -38,7 +38,7 @@ def test_a_key_without_meaning_here_is_refused_with_its_replacement():
 
 def test_a_refused_key_at_its_default_is_not_reported(monkeypatch):
     assert plan_of("grpo", "seed=7", "gconfig.n_samples=2").cannot_start == ()
-    monkeypatch.setattr("launcher.checks.configuration.refusal", lambda path: "never")
+    monkeypatch.setattr("areal_like.config.checks.refused.refusal", lambda path: "never")
     named = {obstacle.key for obstacle in plan_of("grpo").cannot_start}
     assert "seed" not in named
     assert "gconfig.n_samples" in named

@@ -2,7 +2,8 @@
 
 import pytest
 
-from areal_like.config.checks.not_built import NOT_YET, refuse_not_built
+from areal_like.config.checks.config_checks import refuse_config
+from areal_like.config.checks.not_built import NOT_YET
 from areal_like.config.problems import ConfigError
 from launcher.plan.render import render
 from tests.launcher.checks.test_configuration import against, needs, warned
@@ -50,16 +51,16 @@ def test_sampling_that_the_trainer_cannot_reproduce_is_refused_unless_allowed(ke
 def test_a_trainer_started_by_hand_refuses_mismatched_sampling(key, value, backend):
     words = [f"{key}={value}", f"rollout.backend={backend}"]
     with pytest.raises(ConfigError) as refused:
-        refuse_not_built(loaded("grpo", *words).config)
+        refuse_config(loaded("grpo", *words).config)
     (problem,) = refused.value.problems
     assert problem.key == key and "rollout.allow_mismatched_sampling=true" in problem.message
-    refuse_not_built(loaded("grpo", *words, "rollout.allow_mismatched_sampling=true").config)
+    refuse_config(loaded("grpo", *words, "rollout.allow_mismatched_sampling=true").config)
 
 
 @pytest.mark.parametrize("output", ["gconfig.stop=[x]", "gconfig.stop_token_ids=[5]", "gconfig.max_new_tokens=3"])
 def test_settings_that_only_end_answers_are_accepted(output):
     assert not against(plan_of("grpo", output))
-    refuse_not_built(loaded("grpo", output).config)
+    refuse_config(loaded("grpo", output).config)
 
 
 def test_greedy_answers_of_a_group_are_equal():

@@ -11,6 +11,8 @@ from areal_like.process.run import Run
 from areal_like.process.run_links import link_target, make_free_folder, other_roots
 from areal_like.training.checkpoint import _remove, _remove_leftovers
 from launcher.checks.resuming import kept_folder_warnings, moved_folder_problems
+from launcher.plan.host import HostInfo
+from launcher.plan.plan import RunDirectory
 from launcher.runs.checkpoint_reader import read_checkpoint
 from launcher.runs.linked_folders import create_links, remove_linked_folders
 from launcher.supervisor.discard import holds_no_work
@@ -37,8 +39,13 @@ def run_of(root: Path, *words: str, name: str = "t") -> Run:
 
 
 def against(run: Run, *words: str) -> dict[str, str]:
-    result = moved_folder_problems(loaded("sft", *words).config, run.directory, run.cwd)
+    result = moved_folder_problems(loaded("sft", *words).config, *place_of(run))
     return {obstacle.key: obstacle.message for obstacle in result}
+
+
+def place_of(run: Run) -> tuple[RunDirectory, HostInfo]:
+    """What a plan knows of a run that continues."""
+    return RunDirectory(str(run.directory), "t", "continues", ""), machine_with()._replace(directory=run.cwd)
 
 
 def test_only_other_folders_are_linked(tmp_path):
@@ -77,9 +84,9 @@ def test_a_moved_or_missing_linked_folder_prevents_resuming(begun, tmp_path):
 
 def test_omitted_folder_keys_keep_the_linked_folders(begun, tmp_path):
     assert against(begun) == {}
-    kept = list(kept_folder_warnings(loaded("sft").config, begun.directory, begun.cwd))
+    kept = [warning.text() for warning in kept_folder_warnings(loaded("sft").config, *place_of(begun))]
     assert f"recover.fileroot: this run has its resume in {begun.resume_states}, and keeps them there" in kept
-    assert len(kept) == 3 and not list(kept_folder_warnings(loaded("sft", *ROOTS).config, begun.directory, begun.cwd))
+    assert len(kept) == 3 and not list(kept_folder_warnings(loaded("sft", *ROOTS).config, *place_of(begun)))
 
 
 def test_a_missing_disk_is_the_only_problem_reported(begun, tmp_path):
