@@ -64,7 +64,7 @@ def earlier_configuration_warnings(loaded: "Loaded", directory: RunDirectory) ->
     more = f" and {len(missing) - MOST_KEYS} more" if len(missing) > MOST_KEYS else ""
     lacks = f"has no {', '.join(missing[:MOST_KEYS])}{more}" if before else "cannot be read"
     file = f"{CONFIG} of attempt {_last_described(run, max(1, directory.attempt - 1))}"
-    yield Problem(file, f"{lacks}: values that it does not have are not compared with those of this start")
+    yield Problem(file, f"{lacks}; values that it does not have are not compared with those of this start")
 
 
 def _has_other_file(loaded: "Loaded", directory: RunDirectory) -> bool:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.capacity import GPUS_KEY
 from areal_like.config.allocation.models import generates, starts_servers
+from areal_like.config.checks.training import has_trainer
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_names
 from areal_like.config.experiment import GRPOConfig
@@ -71,7 +72,7 @@ def engine_problems(config: "BaseExperimentConfig", allocation: Allocation | Non
 
 def update_mode_problems(config: "BaseExperimentConfig", allocation: Allocation | None) -> list[Problem]:
     """The first weight update would report this only after the first step."""
-    if not generates(config) or config.rollout.update_mode != "keep":
+    if not generates(config) or not has_trainer(allocation) or config.rollout.update_mode != "keep":
         return []
     started = external_engine(config, allocation)
     attached = config.rollout.server_type if config.rollout.server_addresses else None

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers
+from areal_like.config.checks.training import has_trainer
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
@@ -47,7 +48,7 @@ def answer_length_problems(
     config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo
 ) -> list[Problem]:
     """`gconfig.max_new_tokens` that leaves no room for a prompt in the server's or the model's context."""
-    if not generates(config):
+    if not generates(config) or not has_trainer(allocation):
         return []
     key, context = "", None
     if starts_servers(config) and allocation is not None and allocation.rollout is not None:

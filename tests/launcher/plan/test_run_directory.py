@@ -346,7 +346,7 @@ def test_keys_and_values_of_an_edited_configuration_cannot_move_the_cursor(tmp_p
 )
 def test_a_start_survives_an_earlier_configuration_that_cannot_be_read(tmp_path, text):
     changed, (warning,) = changes_after(tmp_path, lambda _: text, "seed=3")
-    assert not changed and warning.startswith("config.yaml of attempt 1 cannot be read: ")
+    assert not changed and warning.startswith("config.yaml of attempt 1: cannot be read; ")
     run, words = started(tmp_path / "2")
     (run / "provenance.yaml").write_text(text, "utf-8")
     assert "seed 1 -> 3" in changes(plan_of("grpo", *words, "seed=3"))[0]
@@ -354,7 +354,7 @@ def test_a_start_survives_an_earlier_configuration_that_cannot_be_read(tmp_path,
 
 def test_an_incomplete_earlier_configuration_is_reported_as_such(tmp_path):
     changed, (warning,) = changes_after(tmp_path, lambda text: text[: len(text) // 2].rpartition("\n")[0], "seed=3")
-    assert warning.startswith("config.yaml of attempt 1 has no ") and " more: values" in warning
+    assert warning.startswith("config.yaml of attempt 1: has no ") and " more; values" in warning
     assert "seed 1 -> 3" in changed[0] and "not set ->" not in changed[0]
 
 
