@@ -229,9 +229,13 @@ class TestFiles:
             ("actor:\n\tpath: m\n", "a tab is used for indentation"),
             (b"experiment_name: \xff\xfe\n", "is not UTF-8"),
             ("experiment_name: &a [*a]\n", "refers to itself"),
+            ("a: 1\nb: [*other, 2]\n", "f.yaml:2]: alias *other is not defined"),
+            ("a: &a 1\nb: &a 2\n", "f.yaml:2]: anchor &a is defined twice; keep one"),
             ("experiment_name: !!python/object:os.system x\n", "tag"),
-            ("experiment_name: e\n---\nactor: {}\n", "more than one document"),
+            ("experiment_name: e\n---\nactor: {}\n", "f.yaml:2]: contains more than one document"),
             ("a: " + "[" * 500 + "]" * 500, "levels deep"),
+            ("a: " + "[" * 100_000 + "]" * 100_000, "levels deep"),
+            ("a: [" + "1, " * 60_000 + "]", "values"),
             (
                 "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
                 + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8)),
@@ -254,6 +258,11 @@ class TestFiles:
         assert text.startswith("actor.lr ")
         assert "f.yaml:5" in text
         assert "first on line 4" in text
+
+    def test_a_key_below_an_alias_is_named_with_the_line_of_the_alias(self, tmp_path: Path) -> None:
+        text = "experiment_name: e\nactor: {path: m, mb_spec: &spec {n_mbs: 1}}\nref:\n  optimizer: *spec\n"
+        assert "ref.optimizer.n_mbs [" in (found := only(text, tmp_path))
+        assert "f.yaml:4]" in found
 
     def test_a_missing_file_lists_the_existing_ones(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"Did you mean grpo\.yaml"):

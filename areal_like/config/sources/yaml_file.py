@@ -1,14 +1,13 @@
 """Reads YAML files strictly: with line numbers, without duplicate keys, `true` and `false` the only booleans.
 
-Values are made from PyYAML's events, for three reasons: line numbers; no implicit conversions of YAML 1.1 (`yes`,
-`1:30`, `010`); and a message for hostile files (deep nesting, exponential aliases).
+PyYAML composes the nodes, with their lines; the values are made here, without the implicit conversions of YAML 1.1
+(`yes`, `1:30`, `010`), and with limits for hostile files (deep nesting, exponential aliases).
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -17,6 +16,8 @@ from areal_like.config.problems import Problem
 MAX_BYTES = 5_000_000
 MAX_DEPTH = 40
 MAX_NODES = 50_000
+TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep"
+TOO_MANY = f"contains more than {MAX_NODES} values (aliases included); it is not a configuration"
 INT = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)$")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(_[0-9]+)*(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 SPECIAL = {
@@ -27,7 +28,11 @@ SPECIAL = {
     **dict.fromkeys(("-.inf", "-inf", "-.Inf", "-.INF"), float("-inf")),
     **dict.fromkeys((".nan", "nan", ".NaN", ".NAN"), float("nan")),
 }
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+PLAIN = "plain"
+"""The tag of an unquoted scalar without a tag of its own."""
+UNTAGGED = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:str", PLAIN)
+SURELY_FLAT = 10_000
+"""Characters. A longer text may be nested so deeply that PyYAML's composer would crash the process."""
 
 
 @dataclass
@@ -117,12 +122,14 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
         )
     file.header = _header(text)
     try:
-        file.root = _NodeBuilder(shown, file.problems).build(text)
+        file.root = _NodeReader(shown, file.problems).read(text)
     except _UnreadableYaml as refusal:
         return refuse(refusal.message, refusal.line)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         return refuse(_syntax_message(error, text), mark.line + 1 if mark else None)
+    except RecursionError:  # of a PyYAML without libyaml
+        return refuse(TOO_DEEP)
     except yaml.YAMLError as error:
         return refuse(f"is not YAML: {' '.join(str(error).split())}")
     if file.root is None or file.root.value is None:
@@ -139,7 +146,7 @@ def read_yaml(path: Path, shown: str, allow_empty: bool = False) -> YamlFile:
 def plain_values(text: str) -> dict[str, Any] | None:
     """The values of a text; None if it is no mapping, or is not accepted by `read_yaml`."""
     try:
-        root = _NodeBuilder("", []).build(text)
+        root = _NodeReader("", []).read(text)
     except (_UnreadableYaml, yaml.YAMLError):
         return None
     return root.plain() if root is not None and isinstance(root.value, dict) else None
@@ -165,6 +172,9 @@ def _syntax_message(error: yaml.MarkedYAMLError, text: str) -> str:
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in (error.problem or ""):
         return "a tab is used for indentation; YAML requires spaces"
     reason = " ".join((error.problem or error.context or "cannot be read").split())
+    if mark and reason.startswith(("found undefined alias", "second occurrence")):
+        name = line[mark.column :].split()[0].rstrip(",]}")
+        return f"alias {name} is not defined" if name[0] == "*" else f"anchor {name} is defined twice; keep one"
     if not mark:
         return f"is not YAML: {reason}"
     cause = _wrong_indent(text, mark) if "flow" not in (error.context or "") else ""
@@ -194,108 +204,89 @@ def _has_content(line: str) -> bool:
     return not re.fullmatch(r"\s*(#.*)?", line)
 
 
-class _NodeBuilder:
-    """Makes nodes from PyYAML's events."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {None: [(PLAIN, re.compile(""))]}
+
+
+class _NodeReader:
+    """Makes values from PyYAML's nodes."""
 
     def __init__(self, shown: str, problems: list[Problem]) -> None:
         self.shown, self.problems = shown, problems
-        self.anchors: dict[str, YamlNode] = {}
-        self.open_anchors: set[str] = set()
-        self.nodes = 0
+        self.count = 0
         self.path: list[str] = []
+        self.read_before: set[int] = set()
+        self.open: set[int] = set()
 
-    def build(self, text: str) -> YamlNode | None:
-        events: Iterator[Any] = iter(yaml.parse(text, Loader=_Loader))
-        root: YamlNode | None = None
-        documents = 0
-        for event in events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    raise _UnreadableYaml(_line(event), "contains more than one document (`---`); keep one")
-                root = self._node(next(events), events, 0)
-        return root
+    def read(self, text: str) -> YamlNode | None:
+        if len(text) > SURELY_FLAT:
+            _refuse_hostile(text)
+        roots = yaml.compose_all(text, Loader=_Loader)
+        root = next(roots, None)
+        if next(roots, None) is not None:
+            starts = (event for event in yaml.parse(text, Loader=_Loader) if isinstance(event, yaml.DocumentStartEvent))
+            _, second, *_ = starts
+            raise _UnreadableYaml(_line(second), "contains more than one document (`---`); keep one")
+        return None if root is None else self._node(root, _line(root), 0)
 
-    def _count(self, line: int, depth: int) -> None:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise _UnreadableYaml(
-                line, f"contains more than {MAX_NODES} values (aliases included); it is not a configuration"
-            )
+    def _node(self, node: Any, line: int, depth: int, aliased: bool = False) -> YamlNode:
+        """The node as if it stood at `line`; the nodes below an alias have no other line."""
+        self.count += 1
+        if self.count > MAX_NODES:
+            raise _UnreadableYaml(line, TOO_MANY)
         if depth > MAX_DEPTH:
-            raise _UnreadableYaml(line, f"is nested more than {MAX_DEPTH} levels deep")
+            raise _UnreadableYaml(line, TOO_DEEP)
+        if node.tag not in UNTAGGED:
+            raise _UnreadableYaml(line, f"tag {node.tag} is not supported; write a plain value")
+        if isinstance(node, yaml.ScalarNode):
+            return YamlNode(scalar(node.value) if node.tag == PLAIN and not node.style else node.value, line)
+        if id(node) in self.open:
+            raise _UnreadableYaml(line, "an alias refers to itself; write the value instead")
+        aliased = aliased or id(node) in self.read_before
+        self.read_before.add(id(node))
+        self.open.add(id(node))
+        make = self._mapping if isinstance(node, yaml.MappingNode) else self._sequence
+        value = make(node, line if aliased else None, depth + 1)
+        self.open.remove(id(node))
+        return YamlNode(value, line)
 
-    def _node(self, event: Any, events: Iterator[Any], depth: int) -> YamlNode:
-        line = _line(event)
-        self._count(line, depth)
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor in self.open_anchors or event.anchor not in self.anchors:
-                raise _UnreadableYaml(line, f"alias *{event.anchor} refers to itself or is not defined")
-            return self._copy(self.anchors[event.anchor], line, depth)
-        if isinstance(event, yaml.ScalarEvent):
-            node = YamlNode(self._scalar(event, line), line)
-        elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
-            if event.tag and not event.implicit:
-                raise _UnreadableYaml(line, f"tag {event.tag} is not supported; write a plain value")
-            if event.anchor:
-                self.open_anchors.add(event.anchor)
-            make = self._sequence if isinstance(event, yaml.SequenceStartEvent) else self._mapping
-            node = YamlNode(make(events, depth), line)
-            self.open_anchors.discard(event.anchor or "")
-        else:
-            raise _UnreadableYaml(line, "is not YAML")
-        if event.anchor:
-            self.anchors[event.anchor] = node
-        return node
+    def _sequence(self, node: Any, line: int | None, depth: int) -> list[YamlNode]:
+        """`line` is that of the alias that repeats the node."""
+        return [self._node(item, line or _line(item), depth, line is not None) for item in node.value]
 
-    def _copy(self, node: YamlNode, line: int, depth: int) -> YamlNode:
-        self._count(line, depth)
-        if isinstance(node.value, dict):
-            return YamlNode({name: self._copy(item, line, depth + 1) for name, item in node.value.items()}, line)
-        if isinstance(node.value, list):
-            return YamlNode([self._copy(item, line, depth + 1) for item in node.value], line)
-        return YamlNode(node.value, line)
-
-    def _scalar(self, event: Any, line: int) -> Any:
-        if event.tag and event.tag not in ("!", "tag:yaml.org,2002:str"):
-            raise _UnreadableYaml(line, f"tag {event.tag} is not supported; write a plain value")
-        return scalar(event.value) if event.implicit[0] and not event.style else event.value
-
-    def _sequence(self, events: Iterator[Any], depth: int) -> list[YamlNode]:
-        items = []
-        for event in events:
-            if isinstance(event, yaml.SequenceEndEvent):
-                break
-            items.append(self._node(event, events, depth + 1))
-        return items
-
-    def _mapping(self, events: Iterator[Any], depth: int) -> dict[str, YamlNode]:
+    def _mapping(self, node: Any, line: int | None, depth: int) -> dict[str, YamlNode]:
         entries: dict[str, YamlNode] = {}
         merged: dict[str, YamlNode] = {}
-        for event in events:
-            if isinstance(event, yaml.MappingEndEvent):
-                break
-            line = _line(event)
-            if not isinstance(event, yaml.ScalarEvent):
-                raise _UnreadableYaml(line, "a key must be a plain name")
-            name = event.value
-            self.path.append(name)
-            value = self._node(next(events), events, depth + 1)
+        for key, child in node.value:
+            place = line or _line(key)
+            if not isinstance(key, yaml.ScalarNode):
+                raise _UnreadableYaml(place, "a key must be a plain name")
+            self.path.append(key.value)
+            value = self._node(child, place, depth, line is not None)
             self.path.pop()
-            if name == "<<" and not event.style:
+            if key.value == "<<" and not key.style:
                 for source in value.value if isinstance(value.value, list) else [value]:
                     if not isinstance(source.value, dict):
-                        raise _UnreadableYaml(line, "`<<` merges mappings only")
+                        raise _UnreadableYaml(place, "`<<` merges mappings only")
                     merged = {**source.value, **merged}
-            elif name in entries:
-                first = entries[name].line
-                message = f"is defined twice (first on line {first}); keep one"
-                self.problems.append(Problem(".".join([*self.path, name]), message, f"{self.shown}:{line}"))
+            elif key.value in entries:
+                message = f"is defined twice (first on line {entries[key.value].line}); keep one"
+                self.problems.append(Problem(".".join([*self.path, key.value]), message, f"{self.shown}:{place}"))
             else:
-                value.line = line if not isinstance(value.value, dict | list) else value.line
-                entries[name] = YamlNode(value.value, line)
+                entries[key.value] = value
         return {**{name: node for name, node in merged.items() if name not in entries}, **entries}
 
 
-def _line(event: Any) -> int:
-    return int(event.start_mark.line) + 1
+def _refuse_hostile(text: str) -> None:
+    depth, nodes = 0, 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        nodes += isinstance(event, yaml.NodeEvent)
+        if depth > MAX_DEPTH:
+            raise _UnreadableYaml(_line(event), TOO_DEEP)
+        if nodes > 2 * MAX_NODES:  # a key is a node, too
+            raise _UnreadableYaml(_line(event), TOO_MANY)
+
+
+def _line(node: Any) -> int:
+    return int(node.start_mark.line) + 1
