@@ -32,8 +32,8 @@ def generalized_advantages(
     *,
     values: Tensor | None = None,
     bootstrap: Tensor | None = None,
-    discount: float = 1.0,
-    gae_lambda: float = 1.0,
+    discount: float,
+    gae_lambda: float,
 ) -> Advantages:
     """Generalized advantage estimation over the tokens in the loss only: prompts and tool outputs take no time steps.
     `values` are those of the states in which the tokens were chosen (None: 0), `bootstrap` those of the states after
@@ -71,12 +71,12 @@ def _discounted_sums(x: Tensor, sequence: Tensor, factor: float) -> Tensor:
 def group_advantages(
     rewards: Tensor,
     groups: Tensor,
-    answer_lengths: Tensor | None = None,
+    answer_lengths: Tensor,
     *,
-    length_weighted_mean: bool = False,
-    leave_one_out: bool = False,
-    neg_clipped: bool = False,
-    std_norm: str | None = None,
+    length_weighted_mean: bool,
+    leave_one_out: bool,
+    neg_clipped: bool,
+    std_norm: str | None,
 ) -> Tensor:
     """Rewards minus a baseline of their group, one per sequence, by `actor.advantage` in this order: baseline (weighted
     by answer length or not), leave-one-out, negatives to 0, division by the standard deviation of the group (`local`)
@@ -89,8 +89,6 @@ def group_advantages(
     r = rewards.float().double()
     weight = torch.ones_like(r)
     if length_weighted_mean:
-        if answer_lengths is None:
-            raise ValueError("answer_lengths: required by length_weighted_mean")
         weight = answer_lengths.double()
     total = group_sum(weight)
     advantage = r - group_sum(weight * r) / total.clamp(min=1)

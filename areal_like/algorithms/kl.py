@@ -8,7 +8,7 @@ LIMIT = 10.0
 _SAFE = 20.0  # beyond this every estimate exceeds LIMIT, so the clamp before exp changes no result
 
 
-def kl(logprobs: Tensor, reference: Tensor, estimator: str = "k1") -> Tensor:
+def kl(logprobs: Tensor, reference: Tensor, estimator: str) -> Tensor:
     """KL of the policy against the reference at tokens that the policy sampled, clamped to [-10, 10].
 
     k1 is the log-ratio (unbiased), k2 half its square, k3 = exp(-k1) - 1 + k1 (unbiased, positive, low variance).
@@ -26,14 +26,12 @@ def kl(logprobs: Tensor, reference: Tensor, estimator: str = "k1") -> Tensor:
     return estimate.clamp(-LIMIT, LIMIT)
 
 
-def kl_rewards(
-    logprobs: Tensor, reference: Tensor, loss_mask: Tensor, *, coefficient: float, estimator: str = "k1"
-) -> Tensor:
+def kl_rewards(logprobs: Tensor, reference: Tensor, loss_mask: Tensor, *, coefficient: float, estimator: str) -> Tensor:
     """The KL penalty as a reward per token: -coefficient * KL, 0 where the mask is off."""
     return torch.where(loss_mask.bool(), -coefficient * kl(logprobs, reference, estimator), 0.0)
 
 
-def kl_loss(logprobs: Tensor, sampled: Tensor, reference: Tensor, estimator: str = "k1") -> Tensor:
+def kl_loss(logprobs: Tensor, sampled: Tensor, reference: Tensor, estimator: str) -> Tensor:
     """The KL penalty as a loss, whose gradient pulls the policy towards the reference. `sampled` are the
     log-probabilities of the policy that chose the tokens.
 

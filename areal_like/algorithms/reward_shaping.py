@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 
-def scale_rewards(rewards: Tensor, *, bias: float = 0.0, scaling: float = 1.0, clip: float | None = None) -> Tensor:
+def scale_rewards(rewards: Tensor, *, bias: float, scaling: float, clip: float) -> Tensor:
     """(rewards + bias) * scaling, then clipped to [-clip, clip]."""
-    scaled = (rewards + bias) * scaling
-    return scaled if clip is None else scaled.clamp(-clip, clip)
+    return ((rewards + bias) * scaling).clamp(-clip, clip)
 
 
 def penalize_overlong(
@@ -15,8 +14,8 @@ def penalize_overlong(
     lengths: Tensor,
     *,
     max_new_tokens: int,
-    overlong_tokens: int | None = None,
-    factor: float | None = None,
+    overlong_tokens: int | None,
+    factor: float | None,
 ) -> Tensor:
     """Subtracts up to `factor` (None: 1), growing linearly over the last `overlong_tokens` (None: a fifth) before
     `max_new_tokens`. `lengths` counts generated tokens."""

@@ -26,6 +26,7 @@ __all__ = [
     "config_error",
     "describe_error",
     "is_built_in",
+    "load_built_in",
     "load_object",
     "make_object",
     "pick_built_in",
@@ -53,6 +54,12 @@ def pick_built_in(key: str, name: str, built_in: dict[str, Any]) -> Any:
         hint = f"; did you mean {guess[0]}?" if guess else "."
         raise config_error(key, f"{name!r} is not built in{hint} There are: {', '.join(built_in)}")
     return built_in[name]
+
+
+def load_built_in(key: str, name: str, built_in: dict[str, str]) -> Any:
+    """Imports what a built-in name stands for."""
+    module, thing = split_name(pick_built_in(key, name, built_in))
+    return getattr(importlib.import_module(module), thing)
 
 
 def load_object(key: str, name: str, places: SearchFolders) -> Any:

@@ -18,91 +18,82 @@ from areal_like.training.batch_advantages import mask_truncated, token_advantage
 from areal_like.training.engine import TrainEngine
 from areal_like.training.micro_batches import minibatches
 from areal_like.training.optimizer_step import OptimizerStep, optimizer_metrics
-from areal_like.training.policy_loss import policy_loss
-from areal_like.training.reference import BaseModelReference
+from areal_like.training.policy_loss import actor_loss
+from areal_like.training.reference import NoReference, ReferenceModel, sequence_logprobs
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.step_metrics import StepMetrics
-from areal_like.training.token_export import TokenExport, policy_arrays
+from areal_like.training.token_export import NO_EXPORT, NoTokenExport, TokenExport
 
 CURRENT_FOLDER = SearchFolders(Path(), Path())
 
 
 class Actor:
-    """The policy in training, and the reference model of the KL penalty (None: no penalty). `places` are the folders in
-    which a user's loss is searched."""
+    """The policy in training. A step is `compute_logprobs`, `compute_advantages`, `update`; all ranks must call each.
+    `places` are the folders in which a user's loss is searched."""
 
     def __init__(
         self,
         engine: TrainEngine,
-        reference: TrainEngine | BaseModelReference | None,
+        reference: ReferenceModel | NoReference,
         config: PPOActorConfig,
         seed: int,
         places: SearchFolders = CURRENT_FOLDER,
-        export: TokenExport | None = None,
+        export: TokenExport | NoTokenExport = NO_EXPORT,
     ) -> None:
-        self.engine, self.reference, self.config = engine, reference, config
-        self._seed, self._world, self._export = seed, engine.world, export
-        self._loss = policy_loss(config, places, reference is not None, engine.world.device)
+        self.engine, self.config = engine, config
+        self._reference, self._seed, self._world, self._export = reference, seed, engine.world, export
+        self._loss = actor_loss(config, places, reference.exists, engine.world.device)
+        # Whether the trainer's recomputed log-probabilities replace the sampler's.
+        self._replaces_sampler = config.recompute_logprob and not config.use_decoupled_loss
         # With one update per batch the forward pass of the loss yields these log-probabilities.
-        self._needs_proximal_pass = config.ppo_n_minibatches > 1 and (
-            self._loss.needs_proximal or config.recompute_logprob
-        )
+        updates_need_it = config.ppo_n_minibatches > 1 and (self._loss.needs_proximal or config.recompute_logprob)
+        self._needs_proximal_pass = updates_need_it or (reference.exists and self._replaces_sampler)
 
-    def step(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
-        """Trains on the batch; all ranks must call it."""
-        metrics = StepMetrics(self._world, batch, self._loss.reports)
+    def compute_logprobs(self, batch: TrainingBatch, watch: Stopwatch) -> None:
+        """Adds log-probabilities of the policy before the first update and of the reference, where a separate forward
+        pass is needed for them."""
         with watch("prepare"):
             if self.config.mask_truncated_completions:
                 mask_truncated(batch)
         with watch("logprobs"):
-            self._add_logprobs(batch)
+            sequences, temperature = batch.sequences, self.config.temperature
+            if self._needs_proximal_pass:
+                sequences.fields[PROXIMAL] = sequence_logprobs(self.engine, sequences, temperature)
+            self._reference.add_logprobs(sequences, temperature)
+
+    def compute_advantages(self, batch: TrainingBatch, watch: Stopwatch) -> None:
+        """Adds the advantages of tokens, and the targets of a critic (`returns`), whose values are already in the
+        batch."""
         with watch("prepare"):
-            has_signal_N = self._add_advantages(batch)
+            fields = batch.sequences.fields
+            old = fields[PROXIMAL] if self._replaces_sampler and PROXIMAL in fields else fields[SAMPLER]
+            fields[ADVANTAGES], fields[RETURNS] = token_advantages(batch, self.config, self._world, old)
+
+    def update(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
+        """One optimizer step on each minibatch; returns the metrics of the step."""
+        metrics = StepMetrics(self._world, batch, self._loss.reports)
+        with watch("prepare"):
+            has_signal_N = self._has_signal(batch.sequences)
             minibatch_rows = minibatches(batch.sequences, self.config, self._world)
         with watch("logprobs"):
             self._measure_mismatch_sample(batch, minibatch_rows[0], has_signal_N, metrics)
         with watch("train"), self.engine.seeded(derive_seed(self._seed, "dropout", batch.step, self._world.rank)):
-            updates = [
-                self._update(batch, rows_N, has_signal_N, metrics, is_first=index == 0)
+            steps = [
+                self._step(batch, rows_N, has_signal_N, metrics, is_first=index == 0)
                 for index, rows_N in enumerate(minibatch_rows)
             ]
-        if self._export is not None:
-            self._export.write_batch(batch)
-        return {
-            **optimizer_metrics("train", updates),
-            **metrics.metrics(has_signal_N),
-        }
+        self._export.write_batch(batch)
+        return {**optimizer_metrics("train", steps), **metrics.metrics(has_signal_N)}
 
-    def _add_logprobs(self, batch: TrainingBatch) -> None:
-        """Adds log-probabilities of the policy before the first update and of the reference, where a separate forward
-        pass is needed for them."""
-        if self._needs_proximal_pass or (self.reference is not None and self._replaces_sampler):
-            batch.sequences.fields[PROXIMAL] = self._logprobs(self.engine, batch.sequences)
-        if self.reference is not None:
-            batch.sequences.fields[REFERENCE] = self._logprobs(self.reference, batch.sequences)
-
-    @property
-    def _replaces_sampler(self) -> bool:
-        """Whether the trainer's recomputed log-probabilities replace the sampler's."""
-        return self.config.recompute_logprob and not self.config.use_decoupled_loss
-
-    def _logprobs(self, engine: TrainEngine | BaseModelReference, sequences: Sequences) -> NDArray[np.float32]:
-        micros = engine.micro_batches(sequences, np.flatnonzero(sequences.loss_tokens_N))
-        return sequences.scatter(micros, engine.logprobs(micros, self.config.temperature))
-
-    def _add_advantages(self, batch: TrainingBatch) -> NDArray[np.bool_]:
-        """Returns which sequences have a training signal. Values of a critic are already in the batch; its targets
-        (`returns`) are added."""
-        fields = batch.sequences.fields
-        old = fields[PROXIMAL] if self._replaces_sampler and PROXIMAL in fields else fields[SAMPLER]
-        fields[ADVANTAGES], fields[RETURNS] = token_advantages(batch, self.config, self._world, old)
+    def _has_signal(self, sequences: Sequences) -> NDArray[np.bool_]:
+        """Which sequences have a gradient."""
         if self._loss.needs_all:
-            return batch.sequences.loss_tokens_N > 0
-        sizes_N = batch.sequences.sums(np.abs(fields[ADVANTAGES]) * batch.sequences.target_mask)
+            return sequences.loss_tokens_N > 0
+        sizes_N = sequences.sums(np.abs(sequences.fields[ADVANTAGES]) * sequences.target_mask)
         has_signal_N: NDArray[np.bool_] = sizes_N != 0  # NaN too, so that the loss becomes NaN as well
         return has_signal_N
 
-    def _update(
+    def _step(
         self,
         batch: TrainingBatch,
         rows: NDArray[np.int64],
@@ -121,8 +112,7 @@ class Actor:
         def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
             inputs = self._inputs(micro, logprobs, entropy)
             result = self._loss(inputs)
-            if self._export is not None:
-                self._export.add(micro, policy_arrays(micro, inputs, config.ratio))
+            self._export.add_policy(micro, inputs, config.ratio)
             is_before_update = is_first or PROXIMAL in micro.fields
             metrics.add(result.statistics, micro, micro.fields.get(PROXIMAL, logprobs.detach()), is_before_update)
             return result.total / divisor

@@ -159,9 +159,11 @@ class CheckpointManager:
                 ) from fault
             raise fault
 
-    def resume(self, checkpoint: Path, engines: Mapping[str, TrainEngine], progress: TrainingProgress) -> None:
-        """Restores the state of the run, except what `recover` says to skip; the engines already have the checkpoint's
-        weights."""
+    def resume(self, engines: Mapping[str, TrainEngine], progress: TrainingProgress) -> None:
+        """Restores the state of the run from the attempt's checkpoint, if it has one, except what `recover` says to
+        skip; the engines already have the checkpoint's weights."""
+        if (checkpoint := self._start.checkpoint) is None:
+            return
         facts, step = read_trainer_state(checkpoint), self._start.step
         for name, engine in engines.items():
             if name not in facts["engines"]:

@@ -1,5 +1,6 @@
 """The critic of PPO: predicts values of states, and is trained on the returns."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -28,8 +29,20 @@ class CriticStep(NamedTuple):
     num_clipped: float
 
 
+class NoCritic:
+    """Of an algorithm without values."""
+
+    trained_engines: Mapping[str, TrainEngine] = {}
+
+    def compute_values(self, batch: TrainingBatch, watch: Stopwatch) -> None:
+        pass
+
+    def update(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
+        return {}
+
+
 class Critic:
-    """`compute_values` runs before the policy is trained, since advantages depend on the values; `step` runs when the
+    """`compute_values` runs before the policy is trained, since advantages depend on the values; `update` runs when the
     returns are known. Without an optimizer it is frozen."""
 
     def __init__(self, engine: TrainEngine, config: PPOCriticConfig, seed: int) -> None:
@@ -40,6 +53,11 @@ class Critic:
     def learns(self) -> bool:
         return self.config.optimizer is not None
 
+    @property
+    def trained_engines(self) -> Mapping[str, TrainEngine]:
+        """Those with a schedule and a part in checkpoints, by name."""
+        return {"critic": self.engine} if self.learns else {}
+
     def compute_values(self, batch: TrainingBatch, watch: Stopwatch) -> None:
         """Adds to the batch the values of the states in which its tokens were chosen; all ranks must call it."""
         sequences = batch.sequences
@@ -47,7 +65,7 @@ class Critic:
             micros = self.engine.micro_batches(sequences, np.flatnonzero(sequences.loss_tokens_N))
             sequences.fields[VALUES] = sequences.scatter(micros, self.engine.values(micros))
 
-    def step(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
+    def update(self, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
         """Trains on the returns of the batch; all ranks must call it."""
         prediction = self._prediction_metrics(batch.sequences)
         if not self.learns:
@@ -55,7 +73,7 @@ class Critic:
         seed = derive_seed(self._seed, "critic dropout", batch.step, self._world.rank)
         with watch("critic"), self.engine.seeded(seed):
             minibatch_rows = minibatches(batch.sequences, self.config, self._world)
-            steps = [self._update(batch, rows_N) for rows_N in minibatch_rows]
+            steps = [self._step(batch, rows_N) for rows_N in minibatch_rows]
         clipped, count = self._world.sum(
             [sum(each.num_clipped for each in steps), float(batch.sequences.loss_tokens_N.sum())]
         )
@@ -66,7 +84,7 @@ class Critic:
             **prediction,
         }
 
-    def _update(self, batch: TrainingBatch, rows_N: NDArray[np.int64]) -> CriticStep:
+    def _step(self, batch: TrainingBatch, rows_N: NDArray[np.int64]) -> CriticStep:
         """The loss is the mean over the tokens of these sequences on all ranks."""
         sequences, num_clipped = batch.sequences, 0.0
         divisor = max(1.0, self._world.sum([float(sequences.loss_tokens_N[rows_N].sum())])[0])

@@ -1,7 +1,8 @@
-"""The reinforcement learning loop of the trainer: get a batch, train on it, publish the weights.
+"""The reinforcement learning loop of the trainer: get a batch, compute log-probabilities and advantages, update the
+policy, publish its weights.
 
-With a critic it is PPO: the critic predicts values, the policy is trained on advantages over these, and the critic is
-trained on the returns while servers load the new policy.
+With a critic it is PPO: the critic predicts values, advantages are relative to these, and the critic is trained on the
+returns while servers load the new policy.
 """
 
 import logging
@@ -12,12 +13,12 @@ from areal_like.process.run import Run
 from areal_like.training.actor import Actor
 from areal_like.training.checkpoint import CheckpointManager
 from areal_like.training.controller_client import NoMoreBatches, TrainerControllerClient
-from areal_like.training.critic import Critic
+from areal_like.training.critic import Critic, NoCritic
 from areal_like.training.fake_data import FakeController
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.samples import SampleLog
 from areal_like.training.stop import StopRequest
-from areal_like.training.weight_publisher import WeightPublisher
+from areal_like.training.weight_publisher import NoPublisher, WeightPublisher
 from areal_like.training.world import World
 
 CONTROLLER_STATE = "controller.frame"
@@ -32,26 +33,19 @@ def train(
     actor: Actor,
     controller: TrainerControllerClient | FakeController,
     stop: StopRequest,
-    critic: Critic | None = None,
+    critic: Critic | NoCritic,
 ) -> int:
     """From the attempt's first step to the end of the run, or until stopped. Returns the exit code."""
     start, limits = run.start_point(), controller.step_limits()
-    engines = {"actor": actor.engine}
-    if critic is not None and critic.learns:
-        engines["critic"] = critic.engine
+    engines = {"actor": actor.engine, **critic.trained_engines}
     for engine in engines.values():
         engine.set_schedule(limits.total_steps)
     publisher = (
-        WeightPublisher(run, actor.engine, controller) if isinstance(controller, TrainerControllerClient) else None
+        NoPublisher() if isinstance(controller, FakeController) else WeightPublisher(run, actor.engine, controller)
     )
     checkpoints, progress = CheckpointManager(run, world, limits.steps_per_epoch), TrainingProgress(run, me, world)
     samples = SampleLog(run, me, world)
-    if start.checkpoint is not None:
-        checkpoints.resume(start.checkpoint, engines, progress)
-
-    def publish(version: int) -> None:
-        if publisher is not None:
-            publisher.publish(version)
+    checkpoints.resume(engines, progress)
 
     def checkpoint(completed: int, is_last: bool) -> None:
         if due := checkpoints.due(completed, is_last):
@@ -59,30 +53,29 @@ def train(
             parts = {CONTROLLER_STATE: controller.state(completed)} if has_controller_state else {}
             checkpoints.write(completed, due, engines, progress, parts)
 
-    transport = publisher.reason if publisher is not None else "nothing: there are no servers"
-    log.info("training from step %d to %d; weights go through %s", start.step, limits.total_steps, transport)
-    publish(start.step)
-    completed = start.step
-    progress.watch.take()
+    log.info("training from step %d to %d; weights go through %s", start.step, limits.total_steps, publisher.reason)
+    publisher.publish(start.step)
+    completed, watch = start.step, progress.watch
+    watch.take()
     while completed < limits.total_steps and not stop.is_requested():
-        with progress.watch("wait"):
+        with watch("wait"):
             batch = controller.batch(completed)
         if isinstance(batch, NoMoreBatches):
             log.info("no further batch: %s", batch.reason)
             break
-        if critic is not None:
-            critic.compute_values(batch, progress.watch)
-        metrics = actor.step(batch, progress.watch)
+        critic.compute_values(batch, watch)
+        actor.compute_logprobs(batch, watch)
+        actor.compute_advantages(batch, watch)
+        metrics = actor.update(batch, watch)
         completed += 1
-        with progress.watch("publish"):
-            publish(completed)
+        with watch("publish"):
+            publisher.publish(completed)
         samples.write(batch)
-        if critic is not None:
-            metrics |= critic.step(batch, progress.watch)
+        metrics |= critic.update(batch, watch)
         if world.is_first:
             controller.done(batch.step)
         progress.step(completed, metrics)
-        with progress.watch("checkpoint"):
+        with watch("checkpoint"):
             checkpoint(completed, is_last=completed == limits.total_steps)
 
     stopped_early = completed < limits.total_steps
@@ -92,6 +85,5 @@ def train(
     progress.close()
     if world.is_first:
         controller.finished(completed, stopped_early)
-    if publisher is not None:
-        publisher.close(stopped_early)
+    publisher.close(stopped_early)
     return STOPPED_EARLY if stopped_early else DONE

@@ -13,8 +13,9 @@ from areal_like.process.run import Run
 
 if TYPE_CHECKING:
     from areal_like.config.sections.train_engine import TrainEngineConfig
+    from areal_like.training.critic import Critic, NoCritic
     from areal_like.training.engine import TrainEngine
-    from areal_like.training.reference import BaseModelReference
+    from areal_like.training.reference import NoReference, ReferenceModel
     from areal_like.training.stop import StopRequest
     from areal_like.training.world import World
 
@@ -58,7 +59,7 @@ def _supervised(run: Run, me: Identity, world: "World", stop: "StopRequest") -> 
     from areal_like.training.reward_model import RewardModelLearner
     from areal_like.training.supervised import SupervisedLearner, train
     from areal_like.training.supervised_data import SupervisedData
-    from areal_like.training.token_export import TokenExport
+    from areal_like.training.token_export import NO_EXPORT, TokenExport
 
     config = run.config
     # Nothing else runs yet: use all threads of this process to tokenize.
@@ -66,7 +67,7 @@ def _supervised(run: Run, me: Identity, world: "World", stop: "StopRequest") -> 
     rows = None if config.train_dataset.fake is not None else SupervisedData(run)
     engine = load_trained_engine(run, config.model, "model", world)
     learner_class = RewardModelLearner if config.train_dataset.type == "rw" else SupervisedLearner
-    export = TokenExport(run, world) if config.enable_token_export else None
+    export = TokenExport(run, world) if config.enable_token_export else NO_EXPORT
     return train(
         run, me, world, learner_class(engine, config.seed, export), rows or FakeSupervisedData(config, engine), stop
     )
@@ -76,18 +77,14 @@ def _reinforcement(run: Run, me: Identity, world: "World", stop: "StopRequest") 
     from areal_like.data.user_code import SearchFolders
     from areal_like.training.actor import Actor
     from areal_like.training.controller_client import TrainerControllerClient
-    from areal_like.training.critic import Critic
     from areal_like.training.fake_data import FakeController
     from areal_like.training.loop import train
-    from areal_like.training.token_export import TokenExport
+    from areal_like.training.token_export import NO_EXPORT, TokenExport
 
     config = run.config
-    engine, reference, critic = load_trained_engine(run, config.actor, "actor", world), None, None
-    if config.actor.kl_ctl > 0:
-        reference = _reference(run, engine)
-    if hasattr(config, "critic"):
-        critic = Critic(load_trained_engine(run, config.critic, "critic", world, "critic"), config.critic, config.seed)
-    export = TokenExport(run, world) if config.enable_token_export else None
+    engine = load_trained_engine(run, config.actor, "actor", world)
+    reference, critic = _reference(run, engine), _critic(run, world)
+    export = TokenExport(run, world) if config.enable_token_export else NO_EXPORT
     actor = Actor(engine, reference, config.actor, config.seed, SearchFolders(run.folder, run.cwd), export)
     fake = config.train_dataset.fake is not None
     controller = FakeController(config, engine) if fake else TrainerControllerClient(run, me, world.rank, world.size)
@@ -97,19 +94,30 @@ def _reinforcement(run: Run, me: Identity, world: "World", stop: "StopRequest") 
         controller.close()
 
 
-def _reference(run: Run, actor: "TrainEngine") -> "TrainEngine | BaseModelReference":
-    """The reference model: a second model, or the base of the actor's adapter."""
+def _reference(run: Run, actor: "TrainEngine") -> "ReferenceModel | NoReference":
+    """None without a KL penalty; else a second model, or the base of the actor's adapter."""
     from areal_like.config.allocation.models import reference_is_base
     from areal_like.models import model_folder
     from areal_like.training.engine import TrainEngine
+    from areal_like.training.reference import BaseModelReference, NoReference, ReferenceModel
 
+    if not run.config.actor.kl_ctl:
+        return NoReference()
     frozen = replace(run.config.ref, optimizer=None)
     if reference_is_base(run.config):
-        from areal_like.training.reference import BaseModelReference
-
         log.info("ref is the actor with its adapter disabled: no second model is loaded")
-        return BaseModelReference(actor, frozen, "ref")
-    return TrainEngine(frozen, "ref", model_folder(frozen.path, run.cwd), actor.world, run.config.seed)
+        return ReferenceModel(BaseModelReference(actor, frozen, "ref"))
+    return ReferenceModel(TrainEngine(frozen, "ref", model_folder(frozen.path, run.cwd), actor.world, run.config.seed))
+
+
+def _critic(run: Run, world: "World") -> "Critic | NoCritic":
+    """That of an experiment with a `critic`."""
+    from areal_like.training.critic import Critic, NoCritic
+
+    if not hasattr(run.config, "critic"):
+        return NoCritic()
+    config = run.config.critic
+    return Critic(load_trained_engine(run, config, "critic", world, "critic"), config, run.config.seed)
 
 
 def load_trained_engine(

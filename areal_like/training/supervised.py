@@ -25,7 +25,7 @@ from areal_like.training.progress import TrainingProgress
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.stop import StopRequest
 from areal_like.training.supervised_data import SupervisedData, TokenDataset
-from areal_like.training.token_export import TokenExport
+from areal_like.training.token_export import NO_EXPORT, NoTokenExport, TokenExport
 from areal_like.training.world import World
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ def train(
     evaluator = IntervalTimer(run.config.evaluator, data.batch_sampler.steps_per_epoch)
     checkpoints = CheckpointManager(run, world, data.batch_sampler.steps_per_epoch, {"evaluator": evaluator})
     progress = TrainingProgress(run, me, world)
+    checkpoints.resume(engines, progress)
     if start.checkpoint is not None:
-        checkpoints.resume(start.checkpoint, engines, progress)
         data.resume(start.step, start.checkpoint, run.skips("dataloader"))
     if world.is_first:
         write_total_steps(run.rollouts / LEDGER, total_steps, start.attempt)
@@ -88,7 +88,7 @@ class Learner(ABC):
     per_row = 1
     """Sequences per row; they stay together."""
 
-    def __init__(self, engine: TrainEngine, seed: int, export: TokenExport | None = None) -> None:
+    def __init__(self, engine: TrainEngine, seed: int, export: TokenExport | NoTokenExport = NO_EXPORT) -> None:
         self.engine, self._seed, self._world, self._export = engine, seed, engine.world, export
 
     @abstractmethod
@@ -107,8 +107,7 @@ class Learner(ABC):
         """One optimizer step."""
         with self.engine.seeded(derive_seed(self._seed, "dropout", completed, self._world.rank)):
             part = self.engine.accumulate(self.micro_batches(batch), self.loss(max(1, self.units(batch))))
-        if self._export is not None:
-            self._export.write_rows(completed + 1, batch)
+        self._export.write_rows(completed + 1, batch)
         update = self.engine.step(completed, part)
         return {
             **optimizer_metrics("train", [update]),
@@ -149,8 +148,7 @@ class SupervisedLearner(Learner):
 
     def loss(self, num_units: int) -> LossFunction:
         def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-            if self._export is not None:
-                self._export.add(micro, {"trainer_logprobs": logprobs})
+            self._export.add(micro, {"trainer_logprobs": logprobs})
             mask = torch.ones_like(logprobs, dtype=torch.bool)
             return cross_entropy(logprobs, mask).total / num_units
 

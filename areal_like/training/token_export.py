@@ -6,6 +6,7 @@ finite.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,25 @@ COMPUTED = (
 Arrays = dict[str, NDArray[Any]]
 
 
+class NoTokenExport:
+    """Of a run without `enable_token_export`."""
+
+    def add(self, micro: MicroBatch, values: Mapping[str, Tensor | None]) -> None:
+        pass
+
+    def add_policy(self, micro: MicroBatch, inputs: Inputs, ratio: RatioConfig) -> None:
+        pass
+
+    def write_batch(self, batch: TrainingBatch) -> None:
+        pass
+
+    def write_rows(self, completed: int, sequences: Sequences) -> None:
+        pass
+
+
+NO_EXPORT = NoTokenExport()
+
+
 class TokenExport:
     """Of one rank. `add` in the forward passes of a step, `write` at its end."""
 
@@ -46,6 +66,10 @@ class TokenExport:
         """Values at the predictions of a micro-batch, by names in COMPUTED."""
         arrays = {name: value.detach().float().cpu().numpy() for name, value in values.items() if value is not None}
         self._passes.append((micro, arrays))
+
+    def add_policy(self, micro: MicroBatch, inputs: Inputs, ratio: RatioConfig) -> None:
+        """Values of a micro-batch of reinforcement learning."""
+        self.add(micro, policy_arrays(micro, inputs, ratio))
 
     def write_batch(self, batch: TrainingBatch) -> None:
         """Of a step of reinforcement learning. All ranks must call it."""
@@ -135,8 +159,8 @@ def policy_arrays(micro: MicroBatch, inputs: Inputs, ratio: RatioConfig) -> dict
         logprobs - inputs.old_logprobs, counts, inputs.cu_seqlens, ratio.level, ratio.length_norm
     )
 
-    def is_masked(high: float | None, low: float | None, sequence_low: float = 0.0) -> Tensor:
-        return ~within_limits(importance_ratio, counts, inputs.cu_seqlens, high, low, sequence_low)
+    def is_masked(limits: RatioConfig) -> Tensor:
+        return ~within_limits(importance_ratio, counts, inputs.cu_seqlens, limits)
 
     return {
         "trainer_logprobs": logprobs,
@@ -145,9 +169,9 @@ def policy_arrays(micro: MicroBatch, inputs: Inputs, ratio: RatioConfig) -> dict
         "log_importance_ratio": gap,
         "importance_ratio": importance_ratio,
         "prob_delta": logprobs.exp() - sampler.exp(),
-        "is_masked": is_masked(ratio.mask_high, ratio.mask_low, ratio.sequence_mask_low),
-        "is_masked_high": is_masked(ratio.mask_high, None),
-        "is_masked_low": is_masked(None, ratio.mask_low),
+        "is_masked": is_masked(ratio),
+        "is_masked_high": is_masked(replace(ratio, mask_low=None, sequence_mask_low=0.0)),
+        "is_masked_low": is_masked(replace(ratio, mask_high=None, sequence_mask_low=0.0)),
     }
 
 

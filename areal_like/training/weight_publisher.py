@@ -14,6 +14,18 @@ from areal_like.weights.probe import Probe
 PROBE_TOKENS = 16
 
 
+class NoPublisher:
+    """Of a run without servers."""
+
+    reason = "nothing: there are no servers"
+
+    def publish(self, version: int) -> None:
+        pass
+
+    def close(self, early: bool) -> None:
+        pass
+
+
 class WeightPublisher:
     def __init__(self, run: Run, engine: TrainEngine, controller: TrainerControllerClient) -> None:
         self._engine, self._controller = engine, controller

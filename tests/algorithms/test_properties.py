@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from areal_like.algorithms.advantages import generalized_advantages, group_advantages, terminal_rewards
+from areal_like.algorithms.advantages import terminal_rewards
 from areal_like.algorithms.aggregation import AGGREGATIONS, denominator, token_weights
 from areal_like.algorithms.kl import kl_rewards
 from areal_like.algorithms.losses import Loss, off_policy, pairwise
-from areal_like.algorithms.normalization import normalize
 from areal_like.algorithms.packed import repeat_per_token, sum_of_sequence
 from areal_like.algorithms.statistics import Statistics
 from tests.support.every_loss import (
     EVERY,
     FIXED_LENGTH,
     GRADIENTS,
-    PPO,
+    POLICY,
+    STOPPED_GRADIENT,
     Tokens,
     compute,
     cumulative,
@@ -31,6 +31,7 @@ from tests.support.every_loss import (
     share,
     with_gradient,
 )
+from tests.support.key_defaults import generalized_advantages, group_advantages, normalize
 
 lengths = st.lists(st.integers(0, 8), min_size=1, max_size=6)
 POISON = (torch.nan, torch.inf, -torch.inf)
@@ -106,13 +107,14 @@ def test_padding_never_matters(name, sizes, padding, rows) -> None:
             assert one.count_nonzero() == one[places].count_nonzero()
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in STOPPED_GRADIENT])
 @share(60)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
 def test_gradients_match_finite_differences(name, sizes) -> None:
     """A ratio of a whole sequence moves with each of its tokens: there the advantage is that of the answer."""
     tokens, cu = draw_tokens(sizes, torch.float64), cumulative(sizes)
-    if "ratio_level" in PPO.get(name, {}):
+    _, options = POLICY.get(name, ("", {}))
+    if "level" in options.get("ratio", {}):
         tokens["advantages"] = repeat_per_token(tokens["advantages"][cu[:-1]], cu)
     # The product over n tokens, added up n times, moves n times as much as each token is made to learn.
     is_product = name == "product of a sequence"
@@ -185,7 +187,8 @@ def test_generalized_advantages_do_not_depend_on_the_order_of_sequences(sizes, d
     def credit(tokens: Tokens, cu: Tensor, rewards: Tensor) -> Tensor:
         spread = terminal_rewards(rewards, tokens["mask"], cu)
         options: dict[str, Any] = {"values": tokens["values"], "discount": 0.9, "gae_lambda": 0.95}
-        return generalized_advantages(spread, tokens["mask"], cu, **options).advantages
+        actual: Tensor = generalized_advantages(spread, tokens["mask"], cu, **options).advantages
+        return actual
 
     tokens = draw_tokens(sizes)
     straight = credit(tokens, cumulative(sizes), rewards)
@@ -199,11 +202,13 @@ def test_the_examples_of_these_tests_reach_every_clip_and_mask(name) -> None:
     sizes = [8, 9, 7, 12, 10, 8, 9]
     tokens, cu = draw_tokens(sizes), cumulative(sizes)
     sums = {key: value.item() for key, value in loss_of(name, tokens, cu).statistics.sums.items()}
-    options = PPO.get(name, {})
+    loss, options = POLICY.get(name, ("", {}))
     binding = {
-        "clip_fraction": options.get("eps_clip", 0.2) is not None and name != "cross_entropy" and "without" not in name,
-        "taken_out": "mask_high" in options or ("cap" in str(options) and "truncate" not in str(options)),
+        "clip_fraction": loss == "ppo" or name == "value",
+        "taken_out": "mask_high" in str(options) or ("cap" in str(options) and "truncate" not in str(options)),
         "truncated": "truncate" in str(options),
     }
+    if loss not in ("", "ppo", "importance_sampling"):
+        binding = {key: key in sums for key in binding}  # it has no others than these, and each is reached
     assert {key for key, expected in binding.items() if expected} == {key for key in binding if sums.get(key, 0) > 0}
     assert 0 < sums["tokens"] < sum(sizes)

@@ -6,16 +6,15 @@ import pytest
 import torch
 
 from areal_like.algorithms import reward_shaping
-from areal_like.algorithms.advantages import (
-    generalized_advantages,
-    group_advantages,
-    terminal_rewards,
-)
+from areal_like.algorithms.advantages import terminal_rewards
 from areal_like.algorithms.kl import kl, kl_loss, kl_rewards
+from tests.support.key_defaults import generalized_advantages, group_advantages
 
 # Two sequences of six and four tokens; in AReaL they are rows of six, the second one padded.
 CU = torch.tensor([0, 6, 10], dtype=torch.int32)
 MASK = torch.tensor([0, 0, 1, 1, 1, 1, 0, 0, 1, 1])
+
+UNSET: dict[str, Any] = {"overlong_tokens": None, "factor": None}
 
 
 def packed(first: list[float], second: list[float]) -> torch.Tensor:
@@ -35,15 +34,15 @@ def test_answers_near_the_maximum_length_are_penalized() -> None:
     lengths = torch.tensor([4, 6, 8, 10])
     options: dict[str, Any] = {"max_new_tokens": 10, "overlong_tokens": 4, "factor": 1.0}
     close(reward_shaping.penalize_overlong(torch.ones(4), lengths, **options), [1, 1, 0.5, 0])
-    actual = reward_shaping.penalize_overlong(torch.ones(3), torch.tensor([8, 9, 10]), max_new_tokens=10)
+    actual = reward_shaping.penalize_overlong(torch.ones(3), torch.tensor([8, 9, 10]), **{**options, **UNSET})
     close(actual, [1, 0.5, 0])  # a fifth
     with pytest.raises(ValueError, match=r"^actor\.overlong_tokens: 11 is more"):
-        reward_shaping.penalize_overlong(torch.ones(4), lengths, max_new_tokens=10, overlong_tokens=11)
+        reward_shaping.penalize_overlong(torch.ones(4), lengths, **{**options, "overlong_tokens": 11})
 
 
 def test_the_length_penalty_never_exceeds_its_factor_unlike_areal() -> None:
     """The tokens of all its turns together may be more than one turn may have."""
-    close(reward_shaping.penalize_overlong(torch.ones(1), torch.tensor([30]), max_new_tokens=10), [0])
+    close(reward_shaping.penalize_overlong(torch.ones(1), torch.tensor([30]), max_new_tokens=10, **UNSET), [0])
 
 
 def test_only_cut_off_answers_are_truncated_not_the_longest_unlike_areal() -> None:
@@ -132,7 +131,9 @@ def test_a_reward_at_the_end_reaches_every_token_without_discount() -> None:
     rewards = terminal_rewards(torch.tensor([1.0, 0]), MASK, CU)
     close(rewards, [0, 0, 0, 0, 0, 1, 0, 0, 0, 0])
     close(generalized_advantages(rewards, MASK, CU).advantages, [0, 0, 1, 1, 1, 1, 0, 0, 0, 0])
-    rewards = terminal_rewards(reward_shaping.scale_rewards(torch.tensor([1.0, 0]), bias=-0.5, scaling=10), MASK, CU)
+    rewards = terminal_rewards(
+        reward_shaping.scale_rewards(torch.tensor([1.0, 0]), bias=-0.5, scaling=10, clip=20), MASK, CU
+    )
     close(generalized_advantages(rewards, MASK, CU).advantages, [0, 0, 5, 5, 5, 5, 0, 0, -5, -5])
 
 
@@ -228,11 +229,13 @@ def test_group_advantages_give_the_numbers_of_prime_rl(options, expected) -> Non
 
 
 def test_group_advantages_of_one_answer_or_equal_rewards_are_0_unlike_prime_rl() -> None:
-    alone = group_advantages(torch.tensor([3.0]), torch.tensor([0]), leave_one_out=True, std_norm="local")
+    alone = group_advantages(
+        torch.tensor([3.0]), torch.tensor([0]), torch.ones(1), leave_one_out=True, std_norm="local"
+    )
     assert alone.item() == 0
-    equal = group_advantages(torch.full((5,), 0.7), torch.zeros(5, dtype=torch.long), std_norm="global")
+    equal = group_advantages(torch.full((5,), 0.7), torch.zeros(5, dtype=torch.long), torch.ones(5), std_norm="global")
     assert (equal == 0).all()
     with pytest.raises(ValueError, match=r"^actor\.advantage\.std_norm"):
-        group_advantages(torch.ones(1), torch.zeros(1), std_norm="batch")
+        group_advantages(torch.ones(1), torch.zeros(1), torch.ones(1), std_norm="batch")
     silent = group_advantages(torch.ones(2), torch.zeros(2), torch.zeros(2), length_weighted_mean=True)
     assert silent.isfinite().all()

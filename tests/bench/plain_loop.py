@@ -39,6 +39,7 @@ from areal_like.serving.requests import FinishedGroup, GroupRequest, Sampling, p
 from areal_like.training.actor import Actor  # noqa: E402
 from areal_like.training.batch import SAMPLER, VERSIONS, TrainingBatch  # noqa: E402
 from areal_like.training.engine import TrainEngine  # noqa: E402
+from areal_like.training.reference import NoReference  # noqa: E402
 from areal_like.training.sequences import concatenate  # noqa: E402
 from areal_like.training.world import open_world  # noqa: E402
 
@@ -59,10 +60,10 @@ class Loop:
         self.server: Server = load_engine(config.embedded, folder)
         engine = TrainEngine(config.actor, "actor", folder, open_world(60.0), config.seed)
         engine.set_schedule(length.total_steps)
-        self.actor = Actor(engine, None, config.actor, config.seed)
+        self.actor = Actor(engine, NoReference(), config.actor, config.seed)
         torch.set_num_threads(threads)  # both engines run in this thread, in turn
         self.evaluate_every = config.evaluator.freq_steps
-        self.watch = Stopwatch()
+        self.watch, self.parts = Stopwatch(), Stopwatch()
         self.scores: list[list[float]] = []
         self.rewards: list[float] = []
 
@@ -79,7 +80,9 @@ class Loop:
             with self.watch("reward"):
                 batch = self.batch(step, groups, finished)
             with self.watch("train"):
-                self.actor.step(batch, Stopwatch())
+                self.actor.compute_logprobs(batch, self.parts)
+                self.actor.compute_advantages(batch, self.parts)
+                self.actor.update(batch, self.parts)
             with self.watch("update"):
                 self.update(step + 1)
             if (step + 1) % self.evaluate_every == 0 or step + 1 == self.steps:

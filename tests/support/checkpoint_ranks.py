@@ -39,8 +39,7 @@ def train(run: Run, steps: int, world: World, beside: bool = False) -> None:
     )
     learner = SupervisedLearner(engine, seed=1)
     engine.set_schedule(10)
-    if start.checkpoint is not None:
-        checkpoints.resume(start.checkpoint, {"model": engine}, progress)
+    checkpoints.resume({"model": engine}, progress)
     for step in range(start.step, steps):
         learner.step(batch_of(step), step)
     checkpoints.write(steps, CheckpointPurpose(True, True), {"model": engine}, progress)

@@ -1,5 +1,6 @@
 """All built-in losses on the same random tokens, for common properties."""
 
+import importlib
 from typing import Any
 
 import torch
@@ -7,40 +8,87 @@ from hypothesis import settings
 from torch import Tensor
 
 from areal_like.algorithms import losses
+from areal_like.algorithms.losses.by_name import accepts, by_name
+from areal_like.algorithms.losses.entropy_and_kl import with_entropy_and_kl
+from areal_like.config.built_in import LOSS_KEYS, LOSSES
+from areal_like.config.sections.actor import PPOActorConfig, RatioConfig
 
 Tokens = dict[str, Tensor]
 GRADIENTS = ("logprobs", "entropy", "values")
 FIXED_LENGTH = 7
+MORE = ("entropy_coef", "kl_ctl", "kl_estimator")
+"""Options of every policy loss."""
 
-_KEPT = {"reference_logprobs": "reference", "entropy": "entropy"}
-_DECOUPLED: dict[str, Any] = {"proximal_logprobs": "proximal", "behav_imp_weight_cap": 3.0, "c_clip": 3.0}
-_SEQUENCE: dict[str, Any] = {"ratio_level": "sequence", "ratio_length_norm": True}
-PPO: dict[str, dict[str, Any]] = {
-    "ppo": {},
-    "decoupled": _DECOUPLED,
-    "gspo": {**_SEQUENCE, "eps_clip": 0.01},
-    "product of a sequence": {**_DECOUPLED, "ratio_level": "sequence", "behav_imp_weight_level": "sequence"},
-    "importance_sampling": {"eps_clip": None, "mask_high": 2.0, "mask_low": 0.5, "sequence_mask_low": 0.3},
-    "importance_sampling of sequences": {"eps_clip": None, **_SEQUENCE, "mask_high": 1.5, "sequence_mask_low": 0.2},
-    "truncated": {"proximal_logprobs": "proximal", "behav_imp_weight_cap": 2.0, "behav_imp_weight_mode": "truncate"},
-    "floor": {"proximal_logprobs": "proximal", "behav_imp_weight_cap": 2.0, "behav_imp_weight_floor": 0.5},
-    "masked sequences": {**_DECOUPLED, "behav_imp_weight_level": "sequence"},
-    "truncated by the mean": {
-        "proximal_logprobs": "proximal",
-        "behav_imp_weight_cap": 1.2,
-        "behav_imp_weight_floor": 0.8,
-        "behav_imp_weight_mode": "truncate",
-        "behav_imp_weight_level": "geometric",
-    },
-    "entropy bonus": {"entropy": "entropy", "entropy_coef": 0.05},
+_DECOUPLED: dict[str, Any] = {"use_decoupled_loss": True, "behav_imp_weight_cap": 3.0, "c_clip": 3.0}
+_SEQUENCE = {"level": "sequence", "length_norm": True}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "decoupled": ("ppo", _DECOUPLED),
+    "gspo": ("ppo", {"ratio": _SEQUENCE, "eps_clip": 0.01}),
+    "product of a sequence": (
+        "ppo",
+        {**_DECOUPLED, "ratio": {"level": "sequence"}, "behav_imp_weight_level": "sequence"},
+    ),
+    "masked ratios": ("importance_sampling", {"ratio": {"mask_high": 2.0, "mask_low": 0.5, "sequence_mask_low": 0.3}}),
+    "masked sequences of ratios": (
+        "importance_sampling",
+        {"ratio": {**_SEQUENCE, "mask_high": 1.5, "sequence_mask_low": 0.2}},
+    ),
+    "truncated": (
+        "ppo",
+        {"use_decoupled_loss": True, "behav_imp_weight_cap": 2.0, "behav_imp_weight_mode": "truncate"},
+    ),
+    "floor": ("ppo", {"use_decoupled_loss": True, "behav_imp_weight_cap": 2.0, "behav_imp_weight_floor": 0.5}),
+    "masked sequences": ("ppo", {**_DECOUPLED, "behav_imp_weight_level": "sequence"}),
+    "truncated by the mean": (
+        "ppo",
+        {
+            "use_decoupled_loss": True,
+            "behav_imp_weight_cap": 1.2,
+            "behav_imp_weight_floor": 0.8,
+            "behav_imp_weight_mode": "truncate",
+            "behav_imp_weight_level": "geometric",
+        },
+    ),
+    "entropy bonus": ("ppo", {"entropy_coef": 0.05}),
     **{
-        f"kl in the loss {estimator}": {**_KEPT, "kl_coef": 0.3, "kl_estimator": estimator}
+        f"kl in the loss {estimator}": ("ppo", {"kl_ctl": 0.3, "kl_estimator": estimator})
         for estimator in ("k1", "k2", "k3")
     },
 }
-"""Name -> options; a text is the name of tokens."""
+"""Name -> the loss and keys of `actor`."""
+POLICY: dict[str, tuple[str, dict[str, Any]]] = {**{name: (name, {}) for name in LOSSES}, **VARIANTS}
+STOPPED_GRADIENT = ("cispo",)
+"""Losses whose gradient is not that of their value."""
 OTHERS = ("cross_entropy", "value", "value without a clip")
-EVERY = (*PPO, *OTHERS)
+EVERY = (*POLICY, *OTHERS)
+
+
+def policy_loss(name: str, inputs: losses.Inputs, **options: Any) -> losses.Loss:
+    """A built-in loss with keys of `actor` and its own arguments; the KL penalty, if any, is in the loss."""
+    module, _, thing = LOSSES[name].partition(":")
+    function = getattr(importlib.import_module(module), thing)
+    more: dict[str, Any] = {"entropy_coef": 0.0, "kl_ctl": 0.0, "kl_estimator": "k1"}
+    more = {option: options.pop(option, default) for option, default in more.items()}
+    config: Any = PPOActorConfig
+    actor = config(path="", ratio=RatioConfig(**options.pop("ratio", {})))
+    if not options.pop("use_decoupled_loss", False):
+        inputs = inputs._replace(proximal_logprobs=None)
+    keys = {key: options.pop(key, getattr(actor, key)) for key in LOSS_KEYS if accepts(function, key)}
+    return with_entropy_and_kl(by_name(function, {**keys, **options}), inputs, **more)
+
+
+def inputs_of(tokens: Tokens, cu_seqlens: Tensor, weights: Tensor | None = None) -> losses.Inputs:
+    return losses.Inputs(
+        logprobs=tokens["logprobs"],
+        old_logprobs=tokens["old"],
+        proximal_logprobs=tokens["proximal"],
+        reference_logprobs=tokens["reference"],
+        advantages=tokens["advantages"],
+        entropy=tokens["entropy"],
+        loss_mask=tokens["mask"],
+        cu_seqlens=cu_seqlens,
+        weights=torch.ones_like(tokens["advantages"]) if weights is None else weights,
+    )
 
 
 def compute(name: str, tokens: Tokens, cu_seqlens: Tensor, weights: Tensor | None = None) -> losses.Loss:
@@ -51,13 +99,8 @@ def compute(name: str, tokens: Tokens, cu_seqlens: Tensor, weights: Tensor | Non
         clip = None if "without" in name else 0.3
         old, returns = tokens["old_values"], tokens["returns"]
         return losses.value(tokens["values"], old, returns, mask, eps_clip=clip, weights=weights)
-    options: dict[str, Any] = {
-        option: tokens[value] if isinstance(value, str) and value in tokens else value
-        for option, value in PPO[name].items()
-    }
-    return losses.ppo(
-        tokens["logprobs"], tokens["old"], tokens["advantages"], mask, weights=weights, cu_seqlens=cu_seqlens, **options
-    )
+    loss, options = POLICY[name]
+    return policy_loss(loss, inputs_of(tokens, cu_seqlens, weights), **options)
 
 
 def draw_tokens(sizes: list[int], dtype: torch.dtype = torch.float32) -> Tokens:

@@ -23,11 +23,12 @@ from areal_like.training.batch import TrainingBatch, read_batch
 from areal_like.training.critic import Critic
 from areal_like.training.engine import TrainEngine
 from areal_like.training.full_tensor import full_tensor
+from areal_like.training.reference import NoReference
 from areal_like.training.sequences import Sequences
 from areal_like.training.supervised import SupervisedLearner
 from areal_like.training.world import World
 from tests.support.training_controller import Groups, batch_frame, trajectory
-from tests.support.training_runs import section
+from tests.support.training_runs import section, train_step
 
 ACTOR_STEPS = 3
 STEPS = 5
@@ -75,12 +76,12 @@ def actor_of(folder: Path, world: World) -> Actor:
         reward_norm=section(NormConfig, mean_level="group", std_level="group", group_size=3),
         adv_norm=section(NormConfig, mean_level="batch", std_level="batch", group_size=3),
     )
-    return Actor(TrainEngine(config, "actor", folder, world, seed=1), None, config, seed=1)
+    return Actor(TrainEngine(config, "actor", folder, world, seed=1), NoReference(), config, seed=1)
 
 
 def actor_steps(folder: Path, world: World) -> RankResults:
     actor = actor_of(folder, world)
-    return [actor.step(batch_of(step, world), Stopwatch()) for step in range(ACTOR_STEPS)], actor.engine
+    return [train_step(actor, batch_of(step, world)) for step in range(ACTOR_STEPS)], actor.engine
 
 
 def critic_steps(folder: Path, world: World) -> RankResults:
@@ -92,7 +93,7 @@ def critic_steps(folder: Path, world: World) -> RankResults:
     for step in range(ACTOR_STEPS):
         batch = batch_of(step, world)
         critic.compute_values(batch, Stopwatch())
-        steps.append(actor.step(batch, Stopwatch()) | critic.step(batch, Stopwatch()))
+        steps.append(train_step(actor, batch) | critic.update(batch, Stopwatch()))
     return steps, critic.engine
 
 

@@ -24,8 +24,11 @@ from transformers import (
 from areal_like.config.load import load
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.config.sections.train_engine import TrainEngineConfig
+from areal_like.observe.timing import Stopwatch
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run, open_run
+from areal_like.training.actor import Actor
+from areal_like.training.batch import TrainingBatch
 from areal_like.training.engine import TrainEngine
 from areal_like.training.world import World, open_world
 
@@ -128,6 +131,14 @@ def make_run(directory: Path, experiment: str, *overrides: str) -> Run:
     run = open_run(directory)
     MEMORY.append(run.memory)
     return start_from(run, None, 0)
+
+
+def train_step(actor: Actor, batch: TrainingBatch) -> dict[str, float]:
+    """The actor's part of a step of the training loop."""
+    watch = Stopwatch()
+    actor.compute_logprobs(batch, watch)
+    actor.compute_advantages(batch, watch)
+    return actor.update(batch, watch)
 
 
 def start_from(run: Run, checkpoint: Path | None, step: int, attempt: int = 1) -> Run:

@@ -14,16 +14,16 @@ from torch import Tensor
 from areal_like.config.allocation.models import trained_models
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.actor import PPOActorConfig
-from areal_like.observe.timing import Stopwatch
 from areal_like.training import main
 from areal_like.training.actor import Actor
 from areal_like.training.batch import REFERENCE, SAMPLER, VERSIONS, TrainingBatch
 from areal_like.training.batch_advantages import shaped_rewards, token_advantages
 from areal_like.training.engine import TrainEngine
 from areal_like.training.main import load_trained_engine
+from areal_like.training.reference import NoReference
 from areal_like.training.sequences import MicroBatch, Sequences
 from tests.support.rollout_world import grpo
-from tests.support.training_runs import make_run, model_folder, world
+from tests.support.training_runs import make_run, model_folder, train_step, world
 
 PLAIN = (
     "actor.reward_norm=null",
@@ -191,10 +191,12 @@ def update(
 ) -> dict[str, float]:
     """One step on answers whose ratio to the policy in training is exp(gap)."""
     run = make_run(root / "run", "grpo", f"actor.path={folder_of(root)}", *PLAIN, "gconfig.temperature=0.5", *overrides)
-    actor = Actor(load_trained_engine(run, run.config.actor, "actor", world()), None, run.config.actor, run.config.seed)
+    actor = Actor(
+        load_trained_engine(run, run.config.actor, "actor", world()), NoReference(), run.config.actor, run.config.seed
+    )
     batch = batch_of([reward] * 4, [3, 4, 5, 6])
     batch.sequences.fields[SAMPLER] = sampled(actor, batch, sampled_at, gap)
-    return actor.step(batch, Stopwatch())
+    return train_step(actor, batch)
 
 
 def sampled(actor: Actor, batch: TrainingBatch, sampled_at: float, gap: float) -> NDArray[np.float32]:
@@ -379,7 +381,7 @@ def with_reference(root: Path, *words: str) -> dict[str, float]:
     run = make_run(root / "reference", "grpo", *overrides, *PLAIN, "gconfig.temperature=0.5", *words)
     engine = load_trained_engine(run, run.config.actor, "actor", world())
     actor = Actor(engine, main._reference(run, engine), run.config.actor, run.config.seed)
-    return actor.step(batch_of(REWARDS, [3, 4, 5, 6]), Stopwatch())
+    return train_step(actor, batch_of(REWARDS, [3, 4, 5, 6]))
 
 
 def test_kl_in_puts_the_penalty_in_the_reward_or_the_loss(root):

@@ -57,7 +57,7 @@ def resumed(run: Run, folder: Path, **engines: TrainEngine) -> TrainingProgress:
     """The run begins where the checkpoint stood."""
     start_from(run, folder, step_of(folder.name) or 0, attempt=2)
     progress = TrainingProgress(run, ME, world())
-    CheckpointManager(run, world(), 100).resume(folder, engines, progress)
+    CheckpointManager(run, world(), 100).resume(engines, progress)
     return progress
 
 

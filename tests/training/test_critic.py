@@ -21,10 +21,11 @@ from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.critic import Critic
 from areal_like.training.loop import train
 from areal_like.training.main import load_trained_engine
+from areal_like.training.reference import NoReference
 from areal_like.training.stop import StopRequest
 from tests.support.planning import loaded, of_role, plan_of
 from tests.support.training_controller import FakeController
-from tests.support.training_runs import ME, MODELS, make_run, metrics_of, start_from, weights_of, world
+from tests.support.training_runs import ME, MODELS, make_run, metrics_of, start_from, train_step, weights_of, world
 from tests.training.test_actor_keys import batch_of
 from tests.training.test_loop import SECRET, SETTINGS, sampled
 
@@ -66,7 +67,7 @@ def critic_of(run: Run) -> Critic:
 
 
 def actor_of(run: Run) -> Actor:
-    return Actor(load_trained_engine(run, run.config.actor, "actor", world()), None, run.config.actor, seed=1)
+    return Actor(load_trained_engine(run, run.config.actor, "actor", world()), NoReference(), run.config.actor, seed=1)
 
 
 def judged(critic: Critic) -> TrainingBatch:
@@ -98,7 +99,7 @@ def test_the_value_of_a_token_is_of_the_state_before_it(tmp_path, folder, critic
 def test_a_new_critic_predicts_0_so_that_advantages_are_as_without_one(tmp_path, folder):
     run = ppo_run(tmp_path, folder)
     batch, plain = judged(critic_of(run)), batch_of(REWARDS, GENERATED)
-    actual, expected = actor_of(run).step(batch, Stopwatch()), actor_of(run).step(plain, Stopwatch())
+    actual, expected = train_step(actor_of(run), batch), train_step(actor_of(run), plain)
     assert actual == expected
     assert np.array_equal(batch.sequences.fields[ADVANTAGES], plain.sequences.fields[ADVANTAGES])
 
@@ -138,7 +139,7 @@ def test_the_critic_learns_the_expected_return(tmp_path, folder):
         sequences = batch.sequences
         nothing = np.zeros(len(sequences.token_ids), np.float32)
         sequences.fields[RETURNS] = token_advantages(batch, config, world(), nothing).returns
-        metrics.append(critic.step(batch, Stopwatch()))
+        metrics.append(critic.update(batch, Stopwatch()))
     first, last = metrics[0], metrics[-1]
     assert first["critic/explained_variance"] == pytest.approx(0, abs=1e-6) and first["critic/value_mean"] == 0
     assert last["critic/explained_variance"] > 0.95 and last["critic/loss"] < 0.02 * first["critic/loss"]
@@ -150,7 +151,7 @@ def test_the_critic_loss_is_half_the_mean_squared_error_for_any_split(tmp_path, 
     actual = []
     for cut in ("critic.mb_spec.n_mbs=1", "critic.mb_spec.n_mbs=3", "critic.mb_spec.max_tokens_per_mb=6"):
         critic = critic_of(ppo_run(tmp_path, folder, f"critic.path={critic_folder}", "critic.ppo_n_minibatches=1", cut))
-        actual.append(critic.step(with_returns(judged(critic), 0.3), Stopwatch()))
+        actual.append(critic.update(with_returns(judged(critic), 0.3), Stopwatch()))
     assert actual[0]["critic/loss"] == pytest.approx(0.3**2 / 2, rel=1e-4)
     for other in actual[1:]:
         assert other == pytest.approx(actual[0], rel=1e-4, abs=1e-6)
@@ -158,7 +159,7 @@ def test_the_critic_loss_is_half_the_mean_squared_error_for_any_split(tmp_path, 
 
 def test_equal_returns_have_no_explained_variance(tmp_path, folder):
     critic = critic_of(ppo_run(tmp_path, folder))
-    assert "critic/explained_variance" not in critic.step(with_returns(judged(critic), 0.0), Stopwatch())
+    assert "critic/explained_variance" not in critic.update(with_returns(judged(critic), 0.0), Stopwatch())
 
 
 def test_truncated_answers_are_masked_for_the_critic_too(tmp_path, folder):
@@ -166,7 +167,7 @@ def test_truncated_answers_are_masked_for_the_critic_too(tmp_path, folder):
     critic, actor = critic_of(run), actor_of(run)
     batch = batch_of(REWARDS, GENERATED, truncated=1)
     critic.compute_values(batch, Stopwatch())
-    actual = actor.step(batch, Stopwatch()) | critic.step(batch, Stopwatch())
+    actual = train_step(actor, batch) | critic.update(batch, Stopwatch())
     assert actual["train/loss_tokens"] == sum(GENERATED) - GENERATED[1]
     kept = [length for row, length in enumerate(GENERATED) if row != 1]
     rewards = [reward for row, reward in enumerate(REWARDS) if row != 1]
@@ -180,7 +181,7 @@ def test_truncated_answers_are_masked_for_the_critic_too(tmp_path, folder):
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_critic_ppo_n_minibatches_is_the_number_of_its_updates(tmp_path, folder, count):
     critic = critic_of(ppo_run(tmp_path, folder, f"critic.ppo_n_minibatches={count}"))
-    assert critic.step(with_returns(judged(critic), 1.0), Stopwatch())["critic/updates"] == count
+    assert critic.update(with_returns(judged(critic), 1.0), Stopwatch())["critic/updates"] == count
 
 
 @pytest.mark.shows("critic.eps_clip")
@@ -194,7 +195,7 @@ def test_eps_clip_is_how_far_a_step_may_move_a_value(tmp_path, folder):
         batch = with_returns(judged(critic), 5.0)
         for step in range(40):
             batch.step = step
-            metrics = critic.step(batch, Stopwatch())
+            metrics = critic.update(batch, Stopwatch())
         target_mask = batch.sequences.target_mask
         after = judged(critic).sequences.fields[VALUES][target_mask]
         moved[eps_clip] = float((after - batch.sequences.fields[VALUES][target_mask]).mean())
@@ -300,13 +301,13 @@ def test_policy_and_critic_resume_bit_for_bit(ring_run):
 
 def test_the_new_policy_is_served_while_the_critic_learns(ring_run, monkeypatch):
     run, seen = ring_run("run"), []
-    learn = Critic.step
+    learn = Critic.update
 
-    def step(self: Critic, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
+    def update(self: Critic, batch: TrainingBatch, watch: Stopwatch) -> dict[str, float]:
         seen.append((len(controller.requests_to("/publish")), len(controller.requests_to("/done"))))
         return learn(self, batch, watch)
 
-    monkeypatch.setattr(Critic, "step", step)
+    monkeypatch.setattr(Critic, "update", update)
     with serve(run, total_steps=2) as controller:
         train_in(run)
     assert seen == [(2, 0), (3, 1)]

@@ -12,20 +12,30 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from areal_like.observe.diagnosis import RunDiagnosis
-from areal_like.observe.timing import Stopwatch
 from areal_like.process import frames
 from areal_like.process.run import Run
 from areal_like.training.actor import Actor
 from areal_like.training.batch import read_batch
 from areal_like.training.batch_advantages import mask_truncated
 from areal_like.training.controller_client import NoMoreBatches, TrainerControllerClient
+from areal_like.training.critic import NoCritic
 from areal_like.training.loop import train
 from areal_like.training.main import load_trained_engine
 from areal_like.training.micro_batches import minibatches
+from areal_like.training.reference import NoReference, ReferenceModel
 from areal_like.training.stop import StopRequest
 from areal_like.weights.probe import check_probe
 from tests.support.training_controller import FakeController, Groups, batch_frame, trajectory
-from tests.support.training_runs import ME, make_engine, make_run, metrics_of, model_folder, start_from, world
+from tests.support.training_runs import (
+    ME,
+    make_engine,
+    make_run,
+    metrics_of,
+    model_folder,
+    start_from,
+    train_step,
+    world,
+)
 
 SECRET = "a secret"
 SETTINGS = (
@@ -77,10 +87,10 @@ def _logprobs(model: Any, ids: list[int], temperature: float = 0.5) -> list[floa
 def train_in(run: Run, stop: StopRequest | None = None) -> int:
     """A trainer of this run in this process."""
     engine = load_trained_engine(run, run.config.actor, "actor", world())
-    actor = Actor(engine, None, run.config.actor, run.config.seed)
+    actor = Actor(engine, NoReference(), run.config.actor, run.config.seed)
     rollouts = TrainerControllerClient(run, ME, 0, 1)
     try:
-        return train(run, ME, world(), actor, rollouts, stop or StopRequest(world()))
+        return train(run, ME, world(), actor, rollouts, stop or StopRequest(world()), NoCritic())
     finally:
         rollouts.close()
 
@@ -189,7 +199,9 @@ def test_a_request_to_stop_ends_after_the_step_with_a_checkpoint(run):
 def actor_for(run: Run, **settings: Any) -> Actor:
     for name, value in settings.items():
         setattr(run.config.actor, name, value)
-    return Actor(load_trained_engine(run, run.config.actor, "actor", world()), None, run.config.actor, run.config.seed)
+    return Actor(
+        load_trained_engine(run, run.config.actor, "actor", world()), NoReference(), run.config.actor, run.config.seed
+    )
 
 
 def batch_of(groups: Groups, step: int = 0) -> Any:
@@ -219,8 +231,8 @@ def test_sequences_without_advantage_change_the_denominator_alone(run):
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     groups = sampled(None, 0, model)
     with_all, without = actor_for(run, loss_aggregation="token_mean"), actor_for(run)
-    whole = with_all.step(batch_of(groups), Stopwatch())
-    part = without.step(batch_of(groups[:3]), Stopwatch())
+    whole = train_step(with_all, batch_of(groups))
+    part = train_step(without, batch_of(groups[:3]))
 
     ratio = part["train/loss_tokens"] / whole["train/loss_tokens"]
     assert ratio < 1
@@ -235,7 +247,7 @@ def test_a_batch_without_advantages_changes_nothing_and_is_measured(run):
     for sample in equal[0]:
         sample.logprobs[3:] -= 0.25
 
-    actual = actor.step(batch_of(equal), Stopwatch())
+    actual = train_step(actor, batch_of(equal))
 
     assert actual["train/sequences_without_signal"] == 12 and actual["train/grad_norm"] == 0
     assert actual["offpolicy/logprob_diff_mean"] == pytest.approx(0.25, abs=1e-4)
@@ -247,7 +259,7 @@ def test_a_nan_reward_gives_a_skipped_and_counted_update(run):
     actor, batch = actor_for(run), batch_of(sampled(None, 0, model))
     batch.rewards_A = batch.rewards_A * np.float32("nan")
 
-    actual = actor.step(batch, Stopwatch())
+    actual = train_step(actor, batch)
 
     assert actual["train/skipped_updates"] == actor.engine.consecutive_skips > 0 == actual["train/updates"]
 
@@ -259,10 +271,10 @@ def test_every_way_to_the_proximal_policy_agrees_in_the_first_update_on_policy(r
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     groups = sampled(None, 0, model)
     plain = actor_for(run, use_decoupled_loss=False, recompute_logprob=False, ppo_n_minibatches=1)
-    expected = plain.step(batch_of(groups), Stopwatch())
+    expected = train_step(plain, batch_of(groups))
 
     actor = actor_for(run, use_decoupled_loss=decoupled, recompute_logprob=recompute, ppo_n_minibatches=1)
-    actual = actor.step(batch_of(groups), Stopwatch())
+    actual = train_step(actor, batch_of(groups))
 
     assert actual["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=1e-4)
 
@@ -271,7 +283,7 @@ def test_four_minibatches_are_four_updates_against_the_first_policy(run):
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     actor = actor_for(run, use_decoupled_loss=True, ppo_n_minibatches=4)
 
-    actual = actor.step(batch_of(sampled(None, 0, model)), Stopwatch())
+    actual = train_step(actor, batch_of(sampled(None, 0, model)))
 
     assert actual["train/updates"] == 4
     assert actual["offpolicy/logprob_diff_max"] < 1e-4, "measured with the policy before the first update"
@@ -283,7 +295,7 @@ def test_minibatch_updates_do_not_count_as_a_sampler_mismatch(run, groups):
     model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
     actor = actor_for(run, use_decoupled_loss=False, recompute_logprob=False, ppo_n_minibatches=4, entropy_coef=0.01)
 
-    metrics = actor.step(batch_of(sampled(None, 0, model)[groups]), Stopwatch())
+    metrics = train_step(actor, batch_of(sampled(None, 0, model)[groups]))
 
     assert metrics["train/updates"] == 4 and metrics["train/grad_norm"] > 0
     assert metrics["offpolicy/logprob_diff_max"] < 1e-4
@@ -300,7 +312,7 @@ def test_a_sample_is_measured_if_the_first_update_has_no_signal(run):
     batch.rewards_A[:] = 1.0
     batch.rewards_A[first] = 0.0
 
-    metrics = actor.step(batch, Stopwatch())
+    metrics = train_step(actor, batch)
 
     assert metrics["train/sequences_without_signal"] == len(first) and metrics["train/grad_norm"] > 0
     assert metrics["offpolicy/logprob_diff_max"] < 1e-4, "nan where nothing was measured, more after an update"
@@ -318,7 +330,12 @@ def test_the_distance_to_the_reference_model_lowers_the_reward(run, tmp_path):
         model.save_pretrained(tmp_path / name)
         reference = make_engine(tmp_path / name, optimizer=None)
         run.config.actor.kl_ctl = 0.5
-        actor = Actor(load_trained_engine(run, run.config.actor, "actor", world()), reference, run.config.actor, seed=1)
-        actual[name] = actor.step(batch_of(equal), Stopwatch())["train/grad_norm"]
+        actor = Actor(
+            load_trained_engine(run, run.config.actor, "actor", world()),
+            ReferenceModel(reference),
+            run.config.actor,
+            seed=1,
+        )
+        actual[name] = train_step(actor, batch_of(equal))["train/grad_norm"]
 
     assert actual["another"] > 0.01 and actual["the same"] < 1e-4

@@ -18,10 +18,10 @@ from areal_like.training.full_tensor import full_tensor
 from areal_like.training.hf_folder import write_hf_folder
 from areal_like.training.main import _reference, load_trained_engine
 from areal_like.training.progress import TrainingProgress
-from areal_like.training.reference import BaseModelReference
+from areal_like.training.reference import BaseModelReference, ReferenceModel
 from areal_like.weights.disk import publish_weights
 from tests.support import lora_ranks, rank_processes
-from tests.support.training_runs import ME, make_engine, make_run, model_folder, weights_of, world
+from tests.support.training_runs import ME, make_engine, make_run, model_folder, start_from, weights_of, world
 from tests.training.test_checkpoint import learn, written
 from tests.training.test_engine import mean_loss, tokens
 
@@ -145,9 +145,10 @@ def test_a_reference_with_the_same_base_is_the_model_without_adapter(tmp_path, c
     actor.step(0, actor.accumulate([tokens()], mean_loss))
     reference = _reference(run, actor)
 
-    assert isinstance(reference, BaseModelReference) == is_shared
+    assert isinstance(reference, ReferenceModel)
+    assert isinstance(reference.engine, BaseModelReference) == is_shared
     expected = make_engine(folder, optimizer=None, dtype=run.config.ref.dtype).logprobs([tokens()], 1.0)[0]
-    assert torch.equal(reference.logprobs([tokens()], 1.0)[0], expected)
+    assert torch.equal(reference.engine.logprobs([tokens()], 1.0)[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,8 @@ def test_a_resumed_engine_equals_one_that_never_stopped(tmp_path):
         learn(engine, completed)
 
     again = make_engine(folder, checkpoint, **settings)
-    CheckpointManager(run, world(), 100).resume(checkpoint, {"actor": again}, TrainingProgress(run, ME, world()))
+    start_from(run, checkpoint, 2, attempt=2)
+    CheckpointManager(run, world(), 100).resume({"actor": again}, TrainingProgress(run, ME, world()))
     for completed in range(2, 4):
         learn(again, completed)
 

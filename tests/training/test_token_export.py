@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from areal_like.observe.timing import Stopwatch
 from areal_like.process.run import Run
 from areal_like.training import main as trainer
 from areal_like.training.actor import Actor
 from areal_like.training.main import load_trained_engine
+from areal_like.training.reference import NoReference
 from areal_like.training.sequences import Sequences
 from areal_like.training.stop import StopRequest
 from areal_like.training.token_export import TokenExport
 from tests.support.planning import plan_of
 from tests.support.training_controller import Groups, batch_frame, trajectory
-from tests.support.training_runs import ME, make_run, model_folder, world
+from tests.support.training_runs import ME, make_run, model_folder, train_step, world
 from tests.training.test_loop import SETTINGS, sampled
 
 ALIGNED = (
@@ -43,13 +43,13 @@ def exported(root: Path, groups: Groups, *words: str) -> tuple[Run, list[dict[st
     run = make_run(root / "run", "grpo", *SETTINGS, f"actor.path={model_folder(root, 'qwen3')}", *words)
     actor = Actor(
         load_trained_engine(run, run.config.actor, "actor", world()),
-        None,
+        NoReference(),
         run.config.actor,
         run.config.seed,
         export=TokenExport(run, world()),
     )
     header, blobs = batch_frame(0, groups)
-    actor.step(read_batch(header, [memoryview(blob) for blob in blobs]), Stopwatch())
+    train_step(actor, read_batch(header, [memoryview(blob) for blob in blobs]))
     return run, lines_of(run, 1)
 
 

@@ -1,5 +1,6 @@
 """User losses: inputs by name, checks before the first step, and the same treatment as built-in losses."""
 
+import inspect
 import re
 from functools import cache
 from pathlib import Path
@@ -10,17 +11,19 @@ import pytest
 import torch
 
 from areal_like.algorithms.losses import Inputs
-from areal_like.config.checks.user_code import BUILT_IN, LOSS_INPUTS
+from areal_like.config.built_in import LOSS_KEYS, LOSSES
+from areal_like.config.checks.built_in_losses import loss_parameters
+from areal_like.config.checks.user_code import LOSS_INPUTS
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.actor import PPOActorConfig
-from areal_like.data.user_code import SearchFolders
-from areal_like.observe.timing import Stopwatch
+from areal_like.data.user_code import SearchFolders, load_built_in
 from areal_like.process.errors import FinalFailure
 from areal_like.training.actor import Actor
+from areal_like.training.loss_example import example
 from areal_like.training.main import load_trained_engine
-from areal_like.training.policy_loss import CLIPS, policy_loss
-from areal_like.training.user_loss import UserLoss, example
-from tests.support.training_runs import make_run, world
+from areal_like.training.policy_loss import UserLoss, actor_loss
+from areal_like.training.reference import NoReference
+from tests.support.training_runs import make_run, train_step, world
 from tests.training.test_actor_keys import PLAIN, batch_of, folder_of, sampled
 
 CODE = """
@@ -128,10 +131,10 @@ def step(root: Path, *overrides: str, rewards: tuple[float, ...] = (1.0, 0.5, 0.
     words = (f"actor.path={folder_of(root)}", *PLAIN, "gconfig.temperature=0.5", "actor.eps_clip=1e6", *overrides)
     run = make_run(root / "run", "grpo", *words)
     engine = load_trained_engine(run, run.config.actor, "actor", world())
-    actor = Actor(engine, None, run.config.actor, run.config.seed, SearchFolders(root, root))
+    actor = Actor(engine, NoReference(), run.config.actor, run.config.seed, SearchFolders(root, root))
     batch = batch_of(list(rewards), [3, 4, 5, 6])
     batch.sequences.fields["logprobs"] = sampled(actor, batch, 0.5, gap=0.1)
-    return actor.step(batch, Stopwatch())
+    return train_step(actor, batch)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean_token_mean"])
@@ -189,7 +192,7 @@ def test_entropy_bonus_and_kl_penalty_are_added_to_a_user_loss(root) -> None:
 def test_a_function_that_takes_the_reference_adds_the_penalty_by_itself(root) -> None:
     inputs = example(True, torch.device("cpu"))
     actual = own(root, "mine.py:drawn_back", True, kl_ctl=0.5, kl_estimator="k2", kl_in="loss")(inputs)
-    ours = policy_loss(
+    ours = actor_loss(
         config_of("ppo", kl_ctl=0.5, kl_estimator="k2", kl_in="loss"),
         SearchFolders(root, root),
         True,
@@ -264,4 +267,16 @@ def test_the_documented_loss_weighs_tokens_by_a_limited_detached_ratio() -> None
 
 def test_the_inputs_of_a_loss_match_the_checks_of_the_plan() -> None:
     assert set(LOSS_INPUTS) == {*Inputs._fields, "kl_ctl"}
-    assert set(BUILT_IN["actor.loss"]) == set(CLIPS)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_built_in_loss_takes_inputs_keys_and_arguments_with_defaults(name) -> None:
+    """As they are read in the source."""
+    signature = inspect.signature(load_built_in("actor.loss", name, LOSSES)).parameters
+    parameters = loss_parameters(name)
+    assert list(parameters) == list(signature)
+    for each, parameter in parameters.items():
+        default = signature[each].default
+        assert parameter.default == ("" if default is inspect.Parameter.empty else repr(default))
+        assert parameter.default or each in {*Inputs._fields, *LOSS_KEYS}
+        assert not parameter.default or parameter.type in ("Positive", "NonNegative")

@@ -1,10 +1,8 @@
-"""Losses, each a sum and its statistics, one file per kind."""
+"""Losses, each a sum and its statistics, one file per kind; `areal_like.config.built_in` lists the policy losses."""
 
 from areal_like.algorithms.losses.base import LOG_RATIO_LIMIT, Inputs, Loss
 from areal_like.algorithms.losses.critic import value
-from areal_like.algorithms.losses.entropy_and_kl import entropy_and_kl
 from areal_like.algorithms.losses.mismatch import off_policy
-from areal_like.algorithms.losses.policy import ppo
 from areal_like.algorithms.losses.preference import pairwise
 from areal_like.algorithms.losses.supervised import cross_entropy
 
@@ -13,9 +11,7 @@ __all__ = [
     "Inputs",
     "Loss",
     "cross_entropy",
-    "entropy_and_kl",
     "off_policy",
     "pairwise",
-    "ppo",
     "value",
 ]

@@ -13,7 +13,7 @@ def value(
     returns: Tensor,
     loss_mask: Tensor,
     *,
-    eps_clip: float | None = None,
+    eps_clip: float | None,
     weights: Tensor | None = None,
 ) -> Loss:
     """Half the squared error per token, weighted by `weights` (None: 1) and summed.

@@ -1,34 +1,28 @@
-"""Entropy bonus and KL penalty, added to any policy loss."""
+"""A policy loss with an entropy bonus and a KL penalty, as every one may have."""
 
 from torch import Tensor
 
 from areal_like.algorithms.kl import kl_loss
-from areal_like.algorithms.losses.base import masked
+from areal_like.algorithms.losses.base import Inputs, Loss, PolicyLoss, as_loss
+from areal_like.algorithms.statistics import Statistics, statistics
 
 
-def entropy_and_kl(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    loss_mask: Tensor,
-    *,
-    weights: Tensor | None = None,
-    entropy: Tensor | None = None,
-    entropy_coef: float = 0.0,
-    reference_logprobs: Tensor | None = None,
-    kl_coef: float = 0.0,
-    kl_estimator: str = "k2",
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum to add to the loss, with the same token weights, and its statistics."""
-    counts = loss_mask.bool()
-    logprobs = masked(logprobs, counts)
-    per_token, sums = logprobs.new_zeros(()), {}
-    if entropy is not None:
-        sums["entropy"] = entropy = masked(entropy, counts)
+def with_entropy_and_kl(
+    loss: PolicyLoss, inputs: Inputs, *, entropy_coef: float, kl_ctl: float, kl_estimator: str
+) -> Loss:
+    """`kl_ctl` 0: no penalty here, even if the inputs have the log-probabilities of a reference."""
+    inputs = inputs.masked()
+    result = as_loss(loss(inputs), inputs)
+    per_token, sums = inputs.logprobs.new_zeros(()), dict[str, Tensor]()
+    if inputs.entropy is not None:
+        sums["entropy"] = inputs.entropy
         if entropy_coef:
-            per_token = per_token - entropy_coef * entropy
-    if reference_logprobs is not None:
-        old, reference = masked(old_logprobs, counts), masked(reference_logprobs, counts)
-        sums["kl_loss"] = kl = kl_loss(logprobs, old, reference, kl_estimator)
-        if kl_coef:
-            per_token = per_token + kl_coef * kl
-    return (per_token if weights is None else per_token * masked(weights, counts)).sum(), sums
+            per_token = per_token - entropy_coef * inputs.entropy
+    if inputs.reference_logprobs is not None and kl_ctl:
+        sums["kl_loss"] = kl = kl_loss(inputs.logprobs, inputs.old_logprobs, inputs.reference_logprobs, kl_estimator)
+        per_token = per_token + kl_ctl * kl
+    more = statistics(inputs.loss_mask, sums, {})
+    return Loss(
+        result.total + (per_token * inputs.weights).sum(),
+        Statistics({**result.statistics.sums, **more.sums}, dict(result.statistics.maxima)),
+    )

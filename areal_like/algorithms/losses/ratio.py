@@ -1,6 +1,6 @@
 """Importance ratios of tokens or whole sequences, and their limits."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,37 +13,43 @@ LEVELS = {"token": ("token", False), "sequence": ("sequence", False), "geometric
 """Level of importance weights -> level and length_norm of the ratio."""
 
 
-def ratio_of(log_ratio: Tensor, counts: Tensor, cu_seqlens: Tensor | None, level: str, length_norm: bool) -> Tensor:
+class RatioLimits(Protocol):
+    """The keys of `actor.ratio`."""
+
+    @property
+    def level(self) -> str: ...
+    @property
+    def length_norm(self) -> bool: ...
+    @property
+    def mask_high(self) -> float | None: ...
+    @property
+    def mask_low(self) -> float | None: ...
+    @property
+    def sequence_mask_low(self) -> float: ...
+
+
+def ratio_of(log_ratio: Tensor, counts: Tensor, cu_seqlens: Tensor, level: str, length_norm: bool) -> Tensor:
     """One ratio per token. At level `sequence` all tokens of a sequence share one (the product of the token ratios, or
     with `length_norm` their geometric mean); the gradient of each token is multiplied by it."""
     if level == "token":
         return clamped_exp(log_ratio)
     if level != "sequence":
         raise ValueError(f"actor.ratio.level: {level!r} is not one of token and sequence")
-    assert cu_seqlens is not None, "a ratio per sequence needs cu_seqlens"
     joined = sum_of_sequence(log_ratio.detach(), cu_seqlens)
     if length_norm:
         joined = joined / sum_of_sequence(counts.to(joined.dtype), cu_seqlens).clamp(min=1)
     return clamped_exp(repeat_per_token(joined, cu_seqlens) + (log_ratio - log_ratio.detach()))
 
 
-def within_limits(
-    ratio: Tensor,
-    counts: Tensor,
-    cu_seqlens: Tensor | None,
-    mask_high: float | None,
-    mask_low: float | None,
-    sequence_mask_low: float,
-) -> Tensor:
+def within_limits(ratio: Tensor, counts: Tensor, cu_seqlens: Tensor, limits: RatioLimits) -> Tensor:
     """Which tokens are within the limits; `sequence_mask_low` excludes whole sequences."""
     kept = torch.ones_like(counts)
-    if mask_high is not None:
-        kept = kept & (ratio <= mask_high)
-    if mask_low is not None:
-        kept = kept & (ratio >= mask_low)
-    if sequence_mask_low > 0:
-        assert cu_seqlens is not None, "sequence_mask_low needs cu_seqlens"
-        num_too_low = sum_of_sequence((counts & (ratio < sequence_mask_low)).long(), cu_seqlens)
+    if limits.mask_high is not None:
+        kept = kept & (ratio <= limits.mask_high)
+    if limits.mask_low is not None:
+        kept = kept & (ratio >= limits.mask_low)
+    if limits.sequence_mask_low > 0:
+        num_too_low = sum_of_sequence((counts & (ratio < limits.sequence_mask_low)).long(), cu_seqlens)
         kept = kept & repeat_per_token(num_too_low == 0, cu_seqlens)
     return kept
 
@@ -60,7 +66,7 @@ class ImportanceWeights(NamedTuple):
 def importance_weights(
     log_ratio: Tensor,
     counts: Tensor,
-    cu_seqlens: Tensor | None,
+    cu_seqlens: Tensor,
     *,
     cap: float | None,
     floor: float | None,

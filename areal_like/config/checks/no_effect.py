@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.checks.built_in_losses import loss_parameters
 from areal_like.config.checks.not_built import changed_keys
 from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
@@ -89,18 +90,21 @@ def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Problem]:
 
 def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Problem]:
     """Keys of another loss than the selected one."""
-    clips, weights = ("eps_clip_higher", "c_clip"), ("behav_imp_weight_cap", "behav_imp_weight_floor")
-    unread: dict[str, tuple[str, ...]] = {}
-    if actor.loss != "ppo":
-        unread[f"actor.loss is {actor.loss}"] = clips if is_built_in(actor.loss) else (*clips, *weights)
+    limits, weights = ("eps_clip_higher", "c_clip"), ("behav_imp_weight_cap", "behav_imp_weight_floor")
+    reads = loss_parameters(actor.loss) if is_built_in(actor.loss) else {}
+    unread = {f"actor.loss is {actor.loss}": tuple(name for name in (*limits, *weights) if name not in reads)}
     if is_built_in(actor.loss) and not actor.use_decoupled_loss:
-        unread["actor.use_decoupled_loss is false"] = weights
+        unread["actor.use_decoupled_loss is false"] = tuple(name for name in weights if name in reads)
     for why, names in unread.items():
         for name in names:
             if getattr(actor, name) is not None:
                 yield Problem(f"actor.{name}", f"has no effect: {why}")
     if actor.behav_imp_weight_mode != "mask" and all(getattr(actor, name) is None for name in weights):
         yield Problem("actor.behav_imp_weight_mode", "has no effect: neither behav_imp_weight_cap nor _floor is set")
+    # It also decides whose log-probabilities are recomputed.
+    is_decoupled_alone = actor.use_decoupled_loss and not actor.recompute_logprob
+    if is_decoupled_alone and is_built_in(actor.loss) and "proximal_logprobs" not in reads:
+        yield Problem("actor.use_decoupled_loss", f"has no effect: actor.loss is {actor.loss}")
     if actor.kl_in != "reward" and not actor.kl_ctl:
         yield Problem("actor.kl_in", "has no effect: actor.kl_ctl is 0, so there is no penalty")
 
@@ -108,7 +112,7 @@ def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Problem]:
 def _actor_without_effect(config: GRPOConfig) -> Iterator[Problem]:
     """Keys of a feature that another key turns off."""
     actor = config.actor
-    unread = {
+    unread: dict[str, tuple[str, ...]] = {
         "actor.use_decoupled_loss is false": ("behav_imp_weight_level",) if not actor.use_decoupled_loss else (),
         "actor.ratio.level is token": ("ratio.length_norm",) if actor.ratio.level == "token" else (),
         "actor.kl_ctl is 0, so there is no penalty": ("kl_estimator",) if not actor.kl_ctl else (),
@@ -116,9 +120,11 @@ def _actor_without_effect(config: GRPOConfig) -> Iterator[Problem]:
             () if actor.overlong_reward_penalty else ("overlong_tokens", "overlong_penalty_factor")
         ),
     }
-    if not is_built_in(actor.loss):
-        own = f"actor.loss is {actor.loss}"
-        unread = {**unread, "actor.ratio.level is token": (), own: ("behav_imp_weight_level", "ratio")}
+    reads = loss_parameters(actor.loss) if is_built_in(actor.loss) else {}
+    if ignored := tuple(name for name in ("behav_imp_weight_level", "ratio") if name not in reads):
+        unread[f"actor.loss is {actor.loss}"] = ignored
+        if "ratio" in ignored:
+            unread["actor.ratio.level is token"] = ()
     if not actor.log_agent_stats:
         unread["actor.log_agent_stats is false"] = ("log_agent_stats_keys",)
     elif not actor.log_agent_stats_keys:

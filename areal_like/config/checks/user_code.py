@@ -15,6 +15,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.built_in import LOSSES
+from areal_like.config.checks.built_in_losses import built_in_loss_problems
 from areal_like.config.checks.user_methods import method_problems
 from areal_like.config.problems import Problem
 from areal_like.config.suggest import nearest
@@ -26,7 +28,6 @@ BUILT_IN: dict[str, dict[str, frozenset[str]]] = {
     },
     "workflow": {"single_turn": frozenset()},
     "reward": {"addition": frozenset(), "model": frozenset({"path"})},
-    "actor.loss": {"ppo": frozenset(), "importance_sampling": frozenset()},
 }
 """Built-in names, and the arguments of each."""
 
@@ -72,10 +73,10 @@ def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[Problem
 def _named(
     kind: str, key: str, name: str, arguments: dict[str, Any], folder: Path, rewards: bool = False
 ) -> Iterator[Problem]:
-    known = BUILT_IN[kind]
+    known = list(LOSSES if kind == "actor.loss" else BUILT_IN[kind])
     if is_built_in(name):
         if name not in known:
-            guess = nearest(name, list(known))
+            guess = nearest(name, known)
             hint = f"; did you mean {guess[0]}?" if guess else ""
             whole = "; whole algorithms are chosen by algorithm=NAME" if kind == "actor.loss" else ""
             yield Problem(
@@ -84,7 +85,10 @@ def _named(
                 f"your own is named as pkg.module:thing or file.py:thing{whole}",
             )
             return
-        yield from _arguments(kind, key, name, arguments, Signature(known[name], open=False))
+        if kind == "actor.loss":
+            yield from built_in_loss_problems(name, arguments)
+        else:
+            yield from _arguments(kind, key, name, arguments, Signature(BUILT_IN[kind][name], open=False))
         return
     place, thing = split_name(name)
     if not thing.isidentifier() or not place:

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.built_in import LOSSES
+from areal_like.config.checks.built_in_losses import described_losses
 from areal_like.config.checks.values import expectation
 from areal_like.config.describe.yaml_text import scalar_text
 from areal_like.config.names import ALIASES
@@ -15,6 +17,9 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SECRET, redact
 from areal_like.config.schema import Key, Schema, Section
 from areal_like.config.suggest import did_you_mean
+
+LOSS_NAMES, LOSS_ARGUMENTS = "{losses}", "{arguments of losses}"
+"""Stand in the help of a key for the built-in losses, and for the arguments of each."""
 
 
 @cache
@@ -55,7 +60,10 @@ def help_of(cls: type) -> dict[str, str]:
 
 
 def meaning(entry: Key | Section) -> str:
-    return help_of(entry.owner).get(entry.name, "") if entry.owner is not None else ""
+    text = help_of(entry.owner).get(entry.name, "") if entry.owner is not None else ""
+    return text.replace(LOSS_NAMES, ", ".join(f"`{name}`" for name in LOSSES)).replace(
+        LOSS_ARGUMENTS, described_losses() if LOSS_ARGUMENTS in text else ""
+    )
 
 
 def type_text(key: Key) -> str:

@@ -177,11 +177,12 @@ class PPOActorConfig(TrainEngineConfig):
     """Length at which the overlong penalty is full. Follows `gconfig.max_new_tokens`."""
 
     loss: str = key("ppo")
-    """`ppo`; `importance_sampling`, the same without clipping (prime-rl, with limits in `ratio`); or your own function
-    as `package.module.name`, `package.module:name` or `file.py:name`."""
+    """The policy loss. Built in are {losses}; `importance_sampling` is `ppo` without clipping. Or your own function, as
+    `package.module.name`, `package.module:name` or `file.py:name`."""
 
     loss_args: dict[str, Any] = key({})
-    """Further arguments of your own loss, checked against its signature. Add one with `+actor.loss_args.name=`."""
+    """Further arguments of the loss, checked against its signature. Add one with `+actor.loss_args.name=`. Those of
+    built-in losses and their defaults: {arguments of losses}."""
 
     loss_aggregation: str = key(
         "token_mean",
