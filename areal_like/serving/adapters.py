@@ -19,7 +19,7 @@ from areal_like.weights.probe import Probe, check_probe
 from areal_like.weights.verify import checkpoint_tensors
 
 MAX_LOADED = 2
-"""External engines are started with room for two: the newest adapter and the one before it."""
+"""Engines are started with room for two: the newest adapter and the one before it."""
 PAUSE_S = 0.05
 LIMIT_KEY = "rollout.request_timeout"
 SHARE_OF_LIMIT = 0.9
@@ -46,12 +46,11 @@ class Adapters:
         pauser: Pauser,
         served: ServedWeights,
         model_folder: Path,
-        dtype: str,
         limit_s: float,
     ) -> None:
-        """`dtype`: the engine's precision. `limit_s`: the controller's timeout of an update."""
+        """`limit_s`: the controller's timeout of an update."""
         self._engine, self._pauser, self._served, self._model_folder = engine, pauser, served, model_folder
-        self._dtype, self._limit_s = dtype, limit_s * SHARE_OF_LIMIT
+        self._dtype, self._limit_s = engine.info.dtype, limit_s * SHARE_OF_LIMIT
         self._unloading: asyncio.Task[None] | None = None
 
     async def load(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from areal_like.process.errors import HttpError
+from areal_like.serving.client_connection import DISCONNECT_CHECK_S
 
 MAX_WAITING = 4096
 """Waiting sequences."""
@@ -13,7 +14,6 @@ CLIENT_SHARE = 4
 """While a run uses the engine, clients get 1 of this many of its sequences."""
 RUN_ACTIVE_S = 600.0
 """A run uses a server for that long after its last request."""
-DISCONNECT_CHECK_S = 0.25
 
 
 class ClientQueue:

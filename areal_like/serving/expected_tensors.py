@@ -1,4 +1,4 @@
-"""The tensors that a publication must contain, from the files of the server's checkpoint."""
+"""The tensors that a publication must contain: those of the engine, or of the server's checkpoint."""
 
 import json
 import logging
@@ -14,15 +14,17 @@ log = logging.getLogger(__name__)
 
 
 class ExpectedTensors:
-    """A checkpoint with other tensor names than the publications' does not determine them; then the first accepted
-    publication does."""
+    """`known`: what the engine reports, with its precision. A checkpoint with other tensor names than the publications'
+    does not determine them; then the first accepted publication does."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, known: Expected | None = None) -> None:
+        self._folder, self._known = folder, known
         self._first: Expected | None = None
 
     def of(self, index: Index) -> Expected | None:
-        """For this publication, in the precision that it has; None accepts all tensors."""
+        """For this publication, in the precision that it has unless the engine reports one; None accepts all."""
+        if self._known is not None:
+            return self._known
         names = self._first or self._of_checkpoint(index)
         if names is None:
             return None

@@ -21,8 +21,8 @@ from areal_like.process.proof_connector import ProofConnector
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.request_checks import BodyLimits
 from areal_like.process.wait import NamedWait
+from areal_like.serving.client_connection import while_connected
 from areal_like.serving.control_protocol import CLIENT_PATHS, HEALTH, MAX_CALL_BYTES, OPEN_PATHS, QUERY_PATHS
-from areal_like.serving.public_proxy import while_connected
 
 CONTROL_POST = ("update_weights", "stage_weights", "commit_weights", "pause", "resume", "abort")
 CONTROL_GET = ("fingerprint", "statistics")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from areal_like.serving.engines.base import EngineGone, EngineInfo, GenerateOutput, GenerateRequest, InferenceEngine
+from areal_like.serving.engines.base import EngineGone, GenerateOutput, GenerateRequest, InferenceEngine
 from areal_like.serving.partial_sample import ABORT, BadOutput, ParsedGroup, PartialSample
 from areal_like.serving.request_queue import RequestQueue
 from areal_like.serving.requests import BadRequest, GroupRequest, Sampling, max_answer_tokens, parse_group
@@ -44,19 +44,16 @@ class GenerationCounts:
     tokens: int = 0
     prompt_tokens: int = 0
     continued: int = 0
+    expired: int = 0
 
 
 class Generation:
-    """`length_key` is the configuration key of this engine's context length."""
-
-    def __init__(
-        self, engine: InferenceEngine, info: EngineInfo, queue: RequestQueue, served: ServedWeights, length_key: str
-    ) -> None:
+    def __init__(self, engine: InferenceEngine, queue: RequestQueue, served: ServedWeights) -> None:
         self.counts = GenerationCounts()
         self.on_adapter_released: Callable[[], None] = lambda: None
         """Called when a group releases its adapter."""
-        self._engine, self._info, self._queue, self._served = engine, info, queue, served
-        self._length_key = length_key
+        self._engine, self._info, self._queue, self._served = engine, engine.info, queue, served
+        self._attempt = 0
         self._numbers = itertools.count()
         self._names = itertools.count()
         self._in_flight: set[GroupInFlight] = set()
@@ -70,6 +67,8 @@ class Generation:
             parsed = self._parse(body)
         except BadRequest as refusal:
             return {"id": name, "error": str(refusal)}
+        if attempt < self._attempt:
+            return {"id": name, "error": self._too_old(attempt)}
         in_flight = GroupInFlight(parsed.group, next(self._numbers), attempt, asyncio.current_task())
         self._in_flight.add(in_flight)
         deadline = asyncio.timeout(parsed.group.deadline_s)
@@ -80,7 +79,8 @@ class Generation:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            error = f"deadline: the group has no answer after {parsed.group.deadline_s:g} s"
+            self.counts.expired += 1
+            error = f"deadline: not done within {parsed.group.deadline_s:g} s (deadline_s)"
         except asyncio.CancelledError:
             if in_flight.ended_by is None:
                 raise
@@ -100,6 +100,15 @@ class Generation:
             self._in_flight.discard(in_flight)
         return {"id": name, "error": error}
 
+    def start_attempt(self, attempt: int) -> None:
+        """Ends groups of earlier attempts."""
+        self._attempt = attempt
+        for old in {in_flight.attempt for in_flight in self._in_flight if in_flight.attempt < attempt}:
+            self.end(self._too_old(old), lambda in_flight, old=old: in_flight.attempt == old)  # type: ignore[misc]
+
+    def _too_old(self, attempt: int) -> str:
+        return f"aborted: the group is of attempt {attempt}, and the run is at attempt {self._attempt}"
+
     def end(self, reason: str, matches: Callable[[GroupInFlight], bool] = lambda in_flight: True) -> int:
         """Ends matching groups without samples; returns how many."""
         ended = [in_flight for in_flight in self._in_flight if in_flight.ended_by is None and matches(in_flight)]
@@ -117,9 +126,9 @@ class Generation:
     def _parse(self, body: Any) -> ParsedGroup:
         """Checks all that is known before the engine sees the group; raises BadRequest."""
         info = self._info
-        group = parse_group(body, info.vocab_size, info.context_length, self._length_key)
+        group = parse_group(body, info.vocab_size, info.context_length, self._info.length_key)
         sampling = group.sampling
-        limit = max_answer_tokens(sampling, len(group.prompt), info.context_length, self._length_key)
+        limit = max_answer_tokens(sampling, len(group.prompt), info.context_length, self._info.length_key)
         given = body.get("sampling") or {}
         names = [
             each.name for each in fields(Sampling) if each.name != "max_tokens" and given.get(each.name) is not None

@@ -1,4 +1,4 @@
-"""A server process in front of an external engine: starts or attaches the engine, serves, and ends it."""
+"""The life of a server: opens its engine, serves, registers its name, and ends."""
 
 import asyncio
 import logging
@@ -9,27 +9,29 @@ from contextlib import AsyncExitStack
 
 from aiohttp import web
 
+from areal_like.config.dotted_path import value_of
 from areal_like.discovery import announce, open_name_store
-from areal_like.models import display_name
+from areal_like.models import display_name, model_folder
 from areal_like.process.errors import Failure
 from areal_like.process.http import run_async, serve
 from areal_like.process.identity import CallGuard, Identity, token
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
+from areal_like.serving.engines.base import InferenceEngine
 from areal_like.serving.engines.external.attach import (
     OURS,
     UNPROVEN_SERVER,
-    AttachedEngine,
+    attached,
     detect,
     parse_address,
     prove_attached,
     release_pauses,
 )
-from areal_like.serving.engines.external.start import LaunchedEngine, RunningEngine
-from areal_like.serving.engines.registry import engine_of
+from areal_like.serving.engines.external.start import Connect, launched
+from areal_like.serving.engines.registry import engine_of, engine_spec
+from areal_like.serving.engines.spec import EngineSpec
 from areal_like.serving.forwarding import ForwardingServer
-from areal_like.serving.public_proxy import PublicProxy
-from areal_like.serving.server import CONTROLLER, ExternalEngineServer, build_parts
+from areal_like.serving.server import CONTROLLER, InferenceServer, ServerSettings
 from areal_like.serving.updates import UPDATE
 
 log = logging.getLogger(__name__)
@@ -62,9 +64,9 @@ class ServerProcess:
     async def _serve(self) -> None:
         async with AsyncExitStack() as stack:
             if self._attach is None:
-                kind = self._kind or engine_of(self._run).name
-                launched = await stack.enter_async_context(LaunchedEngine(self._run, kind, self._command))
-                failure = await self._serve_engine(stack, kind, await launched.start(), token())
+                spec = engine_spec(self._kind) if self._kind else engine_of(self._run)
+                launch = launched(self._run, spec.keys.title, self._command, self._connect(spec))
+                failure = await self._serve_engine(stack, await stack.enter_async_context(launch), spec)
             else:
                 failure = await self._serve_attached(stack, parse_address(self._attach))
         raise failure
@@ -80,9 +82,9 @@ class ServerProcess:
             kind = await detect(address, secret, proofs, waiting)
             log.info("%s is %s", what, kind)
         if kind != OURS:
-            engine = AttachedEngine(self._run, kind, address, secret, waiting, proofs)
-            attached = await stack.enter_async_context(engine)
-            return await self._serve_engine(stack, kind, await attached.start(), secret)
+            spec = engine_spec(kind)
+            attaching = attached(spec.keys.title, address, secret, proofs, waiting, self._connect(spec))
+            return await self._serve_engine(stack, await stack.enter_async_context(attaching), spec)
         if proofs is None:
             raise Failure(f"rollout.server_addresses: {UNPROVEN_SERVER.format(address=address)}")
         server = ForwardingServer(address, secret, proofs, self._guard, self._run.run_id, rollout.api_key_var)
@@ -91,26 +93,24 @@ class ServerProcess:
         await self._register(stack, server.application())
         return await server.wait_until_gone()
 
-    async def _serve_engine(self, stack: AsyncExitStack, kind: str, running: RunningEngine, secret: str) -> Failure:
+    async def _serve_engine(self, stack: AsyncExitStack, engine: InferenceEngine, spec: EngineSpec) -> Failure:
         """Serves until the engine or this process ends."""
-        engine, info = running.engine, running.info
-        stack.push_async_callback(engine.close)
-        parts = build_parts(self._run, kind, engine, info)
+        server = InferenceServer(engine, server_settings(self._run, spec), self._guard)
+        stack.push_async_callback(server.close)
         if self._attach is not None:
-            stack.push_async_callback(release_pauses, parts.pauser, (CONTROLLER, UPDATE))
-        proxy = PublicProxy(running.address, secret, parts.queue, parts.pauser, parts.served, info, running.proofs)
-        stack.push_async_callback(proxy.close)
-        name = display_name(self._run.config.actor.path)
-        guard, opens = self._guard, self._run.opens_generation
-        server = ExternalEngineServer(
-            engine, info, running.engine_exit, parts, proxy, guard, self._run.run_id, name, opens
-        )
+            stack.push_async_callback(release_pauses, server.pauser, (CONTROLLER, UPDATE))
+        info = engine.info
         log.info(
             "%s %s generates: %s, %d tokens of context", info.engine, info.version, info.model, info.context_length
         )
         await self._register(stack, server.application())
-        done, _ = await asyncio.wait([running.engine_exit, server.fatal], return_when=asyncio.FIRST_COMPLETED)
-        return done.pop().result()
+        return await server.until_ended()
+
+    def _connect(self, spec: EngineSpec) -> Connect:
+        if spec.connect is None:
+            raise Failure(f"rollout.backend: {spec.name} runs inside its server and has no address")
+        connect, folder = spec.connect, model_folder(self._run.config.actor.path, self._run.cwd)
+        return lambda address, secret, proofs: connect(address, secret, self._run, folder, proofs)
 
     async def _register(self, stack: AsyncExitStack, app: web.Application) -> None:
         rollout = self._run.config.rollout
@@ -119,3 +119,15 @@ class ServerProcess:
         names = stack.enter_context(open_name_store(self._run, self._me))
         announce(names, self._me, server.address)
         log.info("ready at %s", server.address)
+
+
+def server_settings(run: Run, spec: EngineSpec) -> ServerSettings:
+    path = value_of(run.config, spec.keys.model_key) or run.config.actor.path
+    return ServerSettings(
+        run_id=run.run_id,
+        accepted_run=None if run.serves else run.run_id,
+        model=display_name(path),
+        model_folder=model_folder(path, run.cwd),
+        request_timeout_s=run.config.rollout.request_timeout,
+        is_open=run.opens_generation,
+    )

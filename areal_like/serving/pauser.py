@@ -23,43 +23,58 @@ class Pauser:
         self.num_aborts = 0
         """How often all running requests were aborted."""
         self._engine, self._queue = engine, queue
+        self._native = engine.native_pauses
         self._modes: dict[str, str] = {}
         self._is_frozen = False
-        """Whether the engine confirmed its last pause."""
+        """Whether the engine confirmed its last pause with `keep`."""
+        self._must_resume = False
+        """Whether the engine was paused natively and not resumed since."""
         self._lock = asyncio.Lock()
 
     def mode(self, owner: str) -> str | None:
         return self._modes.get(owner)
 
+    @property
+    def is_paused(self) -> bool:
+        """Also while a pause waits for running requests."""
+        return bool(self._modes)
+
     def resolve_mode(self, mode: str) -> str:
         """Replaces `auto`; raises ValueError for a mode that the engine does not support."""
         if mode == AUTO:
-            return KEEP if self._engine.can_keep else ABORT
-        if mode == KEEP and not self._engine.can_keep:
+            return KEEP if KEEP in self._native else ABORT
+        if mode == KEEP and KEEP not in self._native:
             raise ValueError(
                 "mode: this engine cannot keep requests while it is paused, as it does not report the weight version "
                 f"of each token; use {ABORT} or {WAIT}"
             )
         return mode
 
-    async def pause(self, owner: str, mode: str) -> None:
-        """Returns when nothing is generated, or `owner` has resumed."""
+    async def pause(self, owner: str, mode: str) -> int:
+        """Returns when nothing is generated, with the number of unfinished requests. Raises PauseCancelled if a native
+        pause is resumed before; another returns early."""
         async with self._lock:
-            if mode == WAIT and self._is_kept:
+            if mode == WAIT and KEEP in self._modes.values():
                 raise ValueError("mode: requests are frozen by a pause with keep and would never end; resume first")
-            self._queue.hold(owner)
+            if mode not in self._native or self._engine.max_in_flight is not None:
+                self._queue.hold(owner)
+            unfinished = None
             try:
                 if mode == KEEP and not self._is_frozen:
-                    await self._freeze()
+                    unfinished = await self._freeze()
             except BaseException:
                 if owner not in self._modes:
                     self._queue.release(owner)
                 raise
             self._modes[owner] = mode
-        if mode != KEEP:
+            self._must_resume |= mode in self._native
+        if mode != KEEP and mode in self._native:
+            unfinished = await self._engine.pause(mode)
+        elif mode != KEEP:
             await self._drain(owner, mode)
             async with self._lock:
                 await self._thaw()
+        return self._queue.running if unfinished is None else unfinished
 
     async def resume(self, owner: str) -> None:
         """Generation continues when no other owner pauses it."""
@@ -82,19 +97,16 @@ class Pauser:
                 if frozen:
                     await self._freeze()
 
-    @property
-    def _is_kept(self) -> bool:
-        return KEEP in self._modes.values()
-
-    async def _freeze(self) -> None:
-        await self._engine.pause()
+    async def _freeze(self) -> int | None:
+        unfinished = await self._engine.pause(KEEP)
         self._is_frozen = True
+        return unfinished
 
     async def _thaw(self) -> None:
-        """Unless an owner keeps it frozen. If the engine does not answer, the next resume tries again."""
-        if self._is_frozen and not self._is_kept:
+        """Unless an owner has a native pause. If the engine does not answer, the next resume tries again."""
+        if self._must_resume and not self._native.intersection(self._modes.values()):
             await self._engine.resume()
-            self._is_frozen = False
+            self._is_frozen = self._must_resume = False
 
     async def _drain(self, owner: str, mode: str) -> None:
         if mode == ABORT:
@@ -110,6 +122,7 @@ class Pauser:
                 if time.monotonic() - began > ABORT_TIMEOUT_S:
                     await self.resume(owner)
                     raise EngineGone(
-                        f"the engine did not end {self._queue.running} aborted requests within {ABORT_TIMEOUT_S:g} s"
+                        f"the engine did not end {self._queue.running} aborted requests within {ABORT_TIMEOUT_S:g} s "
+                        "(ABORT_TIMEOUT_S)"
                     ) from None
                 await self._engine.abort(None)

@@ -2,9 +2,6 @@
 every other route of the engine is unreachable."""
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
 
 import aiohttp
 import orjson
@@ -14,25 +11,19 @@ from areal_like.process.errors import HttpError
 from areal_like.process.http import read_json
 from areal_like.process.proof_connector import ProofConnector
 from areal_like.process.proof_handshake import ProofVerifier
+from areal_like.serving.client_connection import DISCONNECT_CHECK_S, is_disconnected, while_connected
 from areal_like.serving.client_filter import ModelLimits, count_sequences, filter_body, filter_generation
 from areal_like.serving.client_queue import ClientQueue
 from areal_like.serving.control_protocol import GENERATE_PATHS, QUERY_PATHS, TOKENIZE_PATHS
-from areal_like.serving.engines.base import MAX_IN_FLIGHT, EngineInfo
-from areal_like.serving.pauser import Pauser
-from areal_like.serving.request_queue import RequestQueue
-from areal_like.serving.requests import CLIENT_PRIORITY
-from areal_like.serving.served_weights import ServedWeights
+from areal_like.serving.engines.base import MAX_IN_FLIGHT, ClientAccess, EngineInfo
 
 FORWARDED_HEADER = "Accept"
 """The only header forwarded from a client: others could control the engine, or name another client's request."""
 STREAMED = "text/event-stream"
-DISCONNECT_CHECK_S = 0.25
 WRITE_TIMEOUT_S = 10.0
 """A client that reads nothing of its answer for that long is cut off."""
 MAX_UNREAD_BYTES = 16 << 20
 """A client that lags that many bytes behind is cut off."""
-
-T = TypeVar("T")
 
 
 class StreamRelay:
@@ -95,7 +86,7 @@ class StreamRelay:
 
     @property
     def _is_gone(self) -> bool:
-        return self._request.transport is None or self._request.transport.is_closing()
+        return is_disconnected(self._request)
 
     def _cut_off(self) -> None:
         """Aborts the connection: a regular end would look like the end of the answer."""
@@ -108,24 +99,13 @@ class PublicProxy:
     """`address` is the engine's. Generation waits in the run's queue, and is paused with it."""
 
     def __init__(
-        self,
-        address: str,
-        secret: str,
-        queue: RequestQueue,
-        pauser: Pauser,
-        served: ServedWeights,
-        info: EngineInfo,
-        proofs: ProofVerifier | None = None,
+        self, address: str, secret: str, proofs: ProofVerifier | None, info: EngineInfo, access: ClientAccess
     ) -> None:
-        self._address, self._queue, self._pauser, self._served = address, queue, pauser, served
-        self._proofs = proofs
+        self._address, self._proofs, self._access = address, proofs, access
         self._headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._session: aiohttp.ClientSession | None = None
-        self._numbers = itertools.count(1 << 40)
-        self.knows: Callable[[Mapping[str, str]], bool] = lambda headers: False
-        """Whether a client's headers have the key."""
         self._limits = ModelLimits(info.vocab_size, info.context_length)
-        self._clients = ClientQueue(MAX_IN_FLIGHT, lambda: queue.is_used_by_run)
+        self._clients = ClientQueue(MAX_IN_FLIGHT, lambda: access.is_used_by_run)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -142,7 +122,7 @@ class PublicProxy:
         return await self._forward_once(request, b"")
 
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
-        body = filter_body(await read_json(request), self._limits, self.knows(request.headers))
+        body = filter_body(await read_json(request), self._limits, self._access.knows(request.headers))
         return await self._forward_once(request, orjson.dumps(body))
 
     async def _forward_once(self, request: web.Request, body: bytes) -> web.StreamResponse:
@@ -153,17 +133,15 @@ class PublicProxy:
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """Repeats an answer that a weight update interrupted if the client has none of it yet. Holds the slot while the
         engine works, not while the client reads or writes."""
-        body = filter_generation(await read_json(request), self._limits, self.knows(request.headers))
+        body = filter_generation(await read_json(request), self._limits, self._access.knows(request.headers))
         async with self._clients.take(count_sequences(body), lambda: is_disconnected(request)):
             answer = await self._generate(request, orjson.dumps(body))
         return await answer.finish() if isinstance(answer, StreamRelay) else answer
 
     async def _generate(self, request: web.Request, body: bytes) -> web.Response | StreamRelay:
         while True:
-            async with self._queue.slot(CLIENT_PRIORITY, next(self._numbers)):
-                if self._served.fault is not None:
-                    raise HttpError(503, f"this server is broken: {self._served.fault}")
-                answer = await self._forward(request, body, self._pauser.num_aborts)
+            async with self._access.slot():
+                answer = await self._forward(request, body, self._access.num_aborts)
             if answer is not None:
                 return answer
 
@@ -188,7 +166,7 @@ class PublicProxy:
                 content = await while_connected(request, response.read())
         except aiohttp.ClientError as fault:
             raise HttpError(503, f"the engine does not answer: {fault or type(fault).__name__}") from fault
-        if num_aborts is not None and num_aborts != self._pauser.num_aborts:
+        if num_aborts is not None and num_aborts != self._access.num_aborts:
             return None
         return web.Response(body=content, status=response.status, headers={"Content-Type": kind})
 
@@ -197,20 +175,3 @@ async def _relay(request: web.Request, source: aiohttp.ClientResponse, kind: str
     relay = StreamRelay(request, web.StreamResponse(status=source.status, headers={"Content-Type": kind}))
     await relay.take(source)
     return relay
-
-
-def is_disconnected(request: web.Request) -> bool:
-    return request.transport is None or request.transport.is_closing()
-
-
-async def while_connected(request: web.Request, call: Awaitable[T]) -> T:
-    """Cancels the call when the client has disconnected."""
-    task = asyncio.ensure_future(call)
-    try:
-        while not task.done():
-            await asyncio.wait([task], timeout=DISCONNECT_CHECK_S)
-            if not task.done() and is_disconnected(request):
-                raise ConnectionResetError("the client is gone")
-        return task.result()
-    finally:
-        task.cancel()

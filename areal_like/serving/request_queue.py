@@ -16,9 +16,10 @@ from areal_like.serving.requests import CLIENT_PRIORITY
 class RequestQueue:
     """`running` requests are in the engine, `waiting` ones in the queue."""
 
-    def __init__(self, max_running: int = MAX_IN_FLIGHT) -> None:
+    def __init__(self, max_running: int | None = MAX_IN_FLIGHT) -> None:
+        """None: all of them."""
         self.running = 0
-        self._max_running = max_running
+        self._max_running = math.inf if max_running is None else max_running
         self._holders: set[str] = set()
         self._queue: list[tuple[int, int, int, asyncio.Future[None]]] = []
         self._ties = itertools.count()

@@ -1,23 +1,24 @@
-"""The HTTP server in front of an external engine: the routes that every server of a run has."""
+"""The HTTP server of a run in front of an engine: every route, and the status of every fault."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 from aiohttp import web
 
-from areal_like.config.engines import engine_keys
-from areal_like.models import model_folder
-from areal_like.process.errors import Failure, HttpError
+from areal_like.process.errors import NOT_STAGED, Failure, HttpError
 from areal_like.process.http import application, body_field, json_response, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, CallGuard
 from areal_like.process.request_checks import BodyLimits
-from areal_like.process.run import Run
 from areal_like.serving.adapters import Adapters
+from areal_like.serving.client_access import ServerAccess
+from areal_like.serving.client_connection import DISCONNECT_CHECK_S, is_disconnected
 from areal_like.serving.control_protocol import (
+    ADAPTER,
     MAX_CALL_BYTES,
     access_paths,
     control_routes,
@@ -27,100 +28,86 @@ from areal_like.serving.control_protocol import (
     parse_probe,
     parse_update,
 )
-from areal_like.serving.engines.base import EngineGone, EngineInfo, InferenceEngine
+from areal_like.serving.engines.base import EngineGone, InferenceEngine, NotStaged
+from areal_like.serving.engines.call_limits import LimitedEngine
 from areal_like.serving.expected_tensors import ExpectedTensors
 from areal_like.serving.generation import Generation
 from areal_like.serving.pauser import Pauser
-from areal_like.serving.public_proxy import PublicProxy
 from areal_like.serving.request_queue import RequestQueue
 from areal_like.serving.served_weights import ServedWeights
 from areal_like.serving.updates import WeightUpdater
 from areal_like.weights.errors import GroupBroken
-from areal_like.weights.probe import TOLERANCES
 
-DISCONNECT_CHECK_S = 0.25
-"""Interval at which it is checked whether a waiting client is still connected."""
 EXIT_DETECTED_S = 4.0
-"""Time after a failed call within which the end of the engine's process is noticed."""
+"""Time after a failed call within which the end of the engine is noticed."""
 CONTROLLER = "controller"
 """Pause owner: the controller."""
-DTYPE_ALIASES = {"half": "float16", "float": "float32", "fp16": "float16", "fp32": "float32", "bf16": "bfloat16"}
-COARSEST = "bfloat16"
 
 log = logging.getLogger(__name__)
 
 
-class ServerParts(NamedTuple):
-    queue: RequestQueue
-    pauser: Pauser
-    served: ServedWeights
-    generation: Generation
-    updates: WeightUpdater
+class ServerSettings(NamedTuple):
+    """`accepted_run`: the run whose weights are accepted, None for any. `model`: its name for clients. `is_open`:
+    generation needs no token."""
+
+    run_id: str
+    accepted_run: str | None
+    model: str
+    model_folder: Path
+    request_timeout_s: float
+    is_open: bool = False
 
 
-def build_parts(run: Run, kind: str, engine: InferenceEngine, info: EngineInfo) -> ServerParts:
-    queue, served = RequestQueue(), ServedWeights()
-    pauser = Pauser(engine, queue)
-    generation = Generation(engine, info, queue, served, engine_keys(kind).length_key)
-    folder = model_folder(run.config.actor.path, run.cwd)
-    dtype = engine_dtype(getattr(run.config, kind).dtype)
-    adapters = Adapters(engine, pauser, served, folder, dtype, run.config.rollout.request_timeout)
-    run_id = None if run.serves else run.run_id
-    updates = WeightUpdater(engine, generation, queue, pauser, served, ExpectedTensors(folder), adapters, run_id, dtype)
-    return ServerParts(queue, pauser, served, generation, updates)
+class InferenceServer:
+    """Must be made in the event loop that serves it. `fatal` is set when this process must end, though the engine has
+    not ended."""
 
-
-def engine_dtype(value: Any) -> str:
-    """The precision of an engine; the coarsest if the engine chooses it itself."""
-    name = DTYPE_ALIASES.get(str(value), str(value))
-    return name if name in TOLERANCES else COARSEST
-
-
-class ExternalEngineServer:
-    """`engine_exit` is done when the engine ends; `fatal` is set when this process must end for another reason. `model`
-    is the name that public clients use; `is_open`: generation needs no token."""
-
-    def __init__(
-        self,
-        engine: InferenceEngine,
-        info: EngineInfo,
-        engine_exit: "asyncio.Future[Failure]",
-        parts: ServerParts,
-        proxy: PublicProxy,
-        guard: CallGuard,
-        run_id: str,
-        model: str,
-        is_open: bool = False,
-    ) -> None:
+    def __init__(self, engine: InferenceEngine, settings: ServerSettings, guard: CallGuard) -> None:
         self.fatal: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
-        self._engine, self._info, self._engine_exit = engine, info, engine_exit
-        self._guard, self._run_id, self._model = guard, run_id, model
-        self._is_open = is_open
-        self._queue, self._pauser, self._served = parts.queue, parts.pauser, parts.served
-        self._generation, self._updates, self._proxy = parts.generation, parts.updates, proxy
+        self._gone = asyncio.create_task(engine.gone())
+        self.engine = engine = LimitedEngine(engine, settings.request_timeout_s)
+        self.queue, self.served = RequestQueue(engine.max_in_flight), ServedWeights()
+        self.pauser = Pauser(engine, self.queue)
+        self.generation = Generation(engine, self.queue, self.served)
+        folder = settings.model_folder
+        adapters = Adapters(engine, self.pauser, self.served, folder, settings.request_timeout_s)
+        expected = ExpectedTensors(folder, engine.info.tensors)
+        self.updates = WeightUpdater(
+            engine, self.generation, self.queue, self.pauser, self.served, expected, adapters, settings.accepted_run
+        )
+        self._settings, self._guard = settings, guard
         guard.on_new_attempt = self._on_new_attempt
-        proxy.knows = guard.knows
         self._tasks: set[asyncio.Task[None]] = set()
 
     def application(self) -> web.Application:
-        limits = BodyLimits(of_run=MAX_CALL_BYTES, of_others=max_client_bytes(self._info.context_length))
-        app = application(self._guard, *access_paths(self._is_open), limits)
-        app.add_routes([*control_routes(self, self), *self._proxy.routes()])
+        limits = BodyLimits(of_run=MAX_CALL_BYTES, of_others=max_client_bytes(self.engine.info.context_length))
+        app = application(self._guard, *access_paths(self._settings.is_open), limits)
+        access = ServerAccess(self._settings.model, self._guard, self.queue, self.pauser, self.served, self._statistics)
+        app.add_routes([*control_routes(self, self), *self.engine.client_routes(access)])
         return app
 
+    async def until_ended(self) -> Failure:
+        """Waits until the engine has ended, or this process must."""
+        done, _ = await asyncio.wait([self._gone, self.fatal], return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+
+    async def close(self) -> None:
+        self._gone.cancel()
+        await asyncio.gather(self._gone, return_exceptions=True)
+
     async def health(self, request: web.Request) -> web.Response:
-        paused = self._pauser.mode(CONTROLLER) is not None
-        status = "broken" if self._served.fault is not None else "paused" if paused else "ok"
-        engine = {"engine": self._info.engine, "engine_version": self._info.version}
-        server = {"status": status, "run_id": self._run_id, "model": self._model}
-        version = {"version": self._served.reported_version}
-        return json_response({**server, **version, **engine, "processes": self._info.processes})
+        info, paused = self.engine.info, self.pauser.mode(CONTROLLER) is not None
+        status = "broken" if self.served.fault is not None else "paused" if paused else "ok"
+        server: dict[str, Any] = {"status": status, "run_id": self._settings.run_id, "model": self._settings.model}
+        server |= {"version": self.served.reported_version, "attempt": self._guard.attempt}
+        engine = {"engine": info.engine, "engine_version": info.version}
+        return json_response({**server, **engine, "processes": info.processes, "devices": info.devices})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """One response line per group, as soon as it is finished."""
         self._refuse_where_broken()
-        if not self._served.is_current:
-            raise HttpError(503, "this server has no weights of the run yet")
+        if not self.served.is_current:
+            raise HttpError(503, "this server was given no weights by the run yet")
         groups = body_field(await read_json(request), "groups", list)
         attempt = int(request.headers[ATTEMPT_HEADER])
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
@@ -144,62 +131,63 @@ class ExternalEngineServer:
     async def _line(self, group: Any, attempt: int) -> dict[str, Any]:
         """If the engine failed at a group, its line has an error; if the engine is gone, there is no line."""
         try:
-            return await self._generation.generate_group(group, attempt)
+            return await self.generation.generate_group(group, attempt)
         except EngineGone as fault:
-            await asyncio.wait(
-                [self._engine_exit, self.fatal], timeout=EXIT_DETECTED_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            if self._engine_exit.done() or self.fatal.done():
+            await asyncio.wait([self._gone, self.fatal], timeout=EXIT_DETECTED_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._gone.done() or self.fatal.done():
                 raise
             return {"id": str(group.get("id", "")), "error": str(fault)}
 
     async def update_weights(self, request: web.Request) -> web.Response:
         update = parse_update(await read_json(request))
-        attempt = self._guard.attempt
         with self._http_errors():
-            return json_response(await self._updates.update(update, lambda: self._guard.attempt == attempt))
+            return json_response(await self.updates.update(update, self._same_attempt()))
 
     async def stage_weights(self, request: web.Request) -> web.Response:
+        update = parse_update(await read_json(request))
+        if update.transport == ADAPTER:
+            raise HttpError(400, "transport: an adapter is loaded in one step; use update_weights")
         with self._http_errors():
-            return json_response(await self._updates.stage(parse_update(await read_json(request))))
+            return json_response(await self.updates.stage(update, self._same_attempt()))
 
     async def commit_weights(self, request: web.Request) -> web.Response:
         body = await read_json(request)
-        attempt = self._guard.attempt
         version = body_field(body, "version", int)
         mode = parse_mode(body) if body.get("mode") else None  # else as it was staged
         with self._http_errors():
-            return json_response(
-                await self._updates.commit(version, mode, parse_probe(body), lambda: self._guard.attempt == attempt)
-            )
+            return json_response(await self.updates.commit(version, mode, parse_probe(body), self._same_attempt()))
 
     async def pause(self, request: web.Request) -> web.Response:
         mode = parse_mode(await read_json(request))
         with self._http_errors():
-            mode = self._pauser.resolve_mode(mode)
-            await self._pauser.pause(CONTROLLER, mode)
-        return json_response({"paused": True, "mode": mode, "running": self._queue.running})
+            mode = self.pauser.resolve_mode(mode)
+            running = await self.pauser.pause(CONTROLLER, mode)
+        return json_response({"paused": True, "mode": mode, "running": running})
 
     async def resume(self, request: web.Request) -> web.Response:
         with self._http_errors():
-            await self._pauser.resume(CONTROLLER)
+            await self.pauser.resume(CONTROLLER)
         return json_response({"paused": False})
 
     async def abort(self, request: web.Request) -> web.Response:
         ids = parse_ids(await read_json(request))
-        count = self._generation.end("aborted: on request", lambda in_flight: ids is None or in_flight.group.id in ids)
+        count = self.generation.end("aborted: on request", lambda in_flight: ids is None or in_flight.group.id in ids)
         return json_response({"aborted": count})
 
     async def fingerprint(self, request: web.Request) -> web.Response:
         with self._http_errors():
-            return json_response(await self._updates.fingerprint())
+            return json_response(await self.updates.fingerprint())
 
     async def statistics(self, request: web.Request) -> web.Response:
         with self._http_errors():
-            statistics = await self._engine.statistics()
-        counts = {**vars(self._generation.counts), "busy_s": self._queue.busy_s}
-        waiting = statistics.get("waiting", 0) + self._queue.waiting
-        return json_response({**statistics, **counts, "waiting": waiting, "version": self._served.reported_version})
+            return json_response(await self._statistics())
+
+    async def _statistics(self) -> dict[str, Any]:
+        of_engine = await self.engine.statistics()
+        counts = {**vars(self.generation.counts), "busy_s": self.queue.busy_s}
+        merged = of_engine | counts if self.engine.usage is None else counts | of_engine
+        waiting = of_engine.get("waiting", 0) + self.queue.waiting
+        return merged | {"waiting": waiting, "version": self.served.reported_version}
 
     @contextlib.contextmanager
     def _http_errors(self) -> Iterator[None]:
@@ -207,6 +195,8 @@ class ExternalEngineServer:
         self._refuse_where_broken()
         try:
             yield
+        except NotStaged as fault:
+            raise HttpError(NOT_STAGED, str(fault)) from fault
         except ValueError as refusal:
             raise HttpError(409, str(refusal)) from refusal
         except (EngineGone, GroupBroken) as fault:
@@ -217,14 +207,28 @@ class ExternalEngineServer:
             raise HttpError(503, str(failure)) from failure
 
     def _refuse_where_broken(self) -> None:
-        if self._served.fault is not None:
-            raise HttpError(503, f"this server is broken: {self._served.fault}")
+        if self.served.fault is not None:
+            raise HttpError(503, f"this server is broken: {self.served.fault}")
+
+    def _same_attempt(self) -> Callable[[], bool]:
+        """Whether the run has not gone back to a checkpoint since now."""
+        attempt = self._guard.attempt
+        return lambda: self._guard.attempt == attempt
 
     def _on_new_attempt(self, attempt: int) -> None:
-        self._updates.forget()
-        reason = f"aborted: the group is of an earlier attempt; the run is at attempt {attempt}"
-        self._generation.end(reason, lambda in_flight: in_flight.attempt < attempt)
-        task = asyncio.create_task(self._pauser.resume(CONTROLLER))
+        self.updates.forget()
+        self.generation.start_attempt(attempt)
+        self._spawn(self._forget())
+
+    async def _forget(self) -> None:
+        try:
+            await self.engine.forget()
+            await self.pauser.resume(CONTROLLER)
+        except (EngineGone, ValueError) as fault:
+            log.warning("the engine keeps what it had of the attempt before: %s", fault)
+
+    def _spawn(self, call: Any) -> None:
+        task = asyncio.create_task(call)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -240,7 +244,7 @@ async def _write(
         try:
             finished = [await asyncio.wait_for(done.get(), DISCONNECT_CHECK_S)]
         except TimeoutError:
-            if request.transport is None or request.transport.is_closing():
+            if is_disconnected(request):
                 return
             continue
         while not done.empty():

@@ -1,5 +1,5 @@
-"""Weight updates of an external engine: checked, staged during generation, swapped in during a pause, and verified
-before any answer of the new weights is returned."""
+"""Weight updates: checked, staged during generation, swapped in, and verified before any answer of the new weights is
+returned."""
 
 import asyncio
 import logging
@@ -7,15 +7,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from areal_like.process.errors import NOT_STAGED, DamagedWeights, Failure, HttpError
+from areal_like.process.errors import DamagedWeights, Failure
 from areal_like.serving.adapters import Adapters
-from areal_like.serving.control_protocol import ADAPTER, WAIT, UpdateRequest
-from areal_like.serving.engines.base import InferenceEngine, NotStaged, Verification, WeightUpdate
+from areal_like.serving.control_protocol import ADAPTER, KEEP, WAIT, UpdateRequest
+from areal_like.serving.engines.base import (
+    InferenceEngine,
+    NotApplied,
+    NotStaged,
+    SwapResult,
+    Usage,
+    Verification,
+    WeightUpdate,
+)
 from areal_like.serving.expected_tensors import ExpectedTensors
 from areal_like.serving.generation import Generation
 from areal_like.serving.pauser import Pauser
 from areal_like.serving.request_queue import RequestQueue
 from areal_like.serving.served_weights import ServedWeights
+from areal_like.weights.adapter import read_adapter
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken, with_layer
 from areal_like.weights.index import Index, read_index
@@ -29,16 +38,18 @@ log = logging.getLogger(__name__)
 
 
 class StagedUpdate(NamedTuple):
-    """Weights that are loaded beside the live ones."""
+    """Weights that are loaded beside the live ones. `is_wanted`: whether the attempt that sent them is not over."""
 
     request: UpdateRequest
     update: WeightUpdate
     load_s: float
+    is_wanted: Callable[[], bool]
 
 
 class WeightUpdater:
-    """One update at a time. A fault before the swap is a ValueError, and the old weights stay live. After a fault in
-    the swap, or if verification fails, a Failure ends the server, which serves nothing any more."""
+    """One update at a time. A fault before the swap is a ValueError, and the old weights stay live, as they do if the
+    engine takes the swap back. After another fault in the swap, or if verification fails, a Failure ends the server,
+    which serves nothing any more."""
 
     def __init__(
         self,
@@ -50,12 +61,11 @@ class WeightUpdater:
         expected: ExpectedTensors,
         adapters: Adapters,
         run_id: str | None,
-        dtype: str,
     ) -> None:
-        """`run_id`: the run whose weights are accepted, None for any. `dtype`: the engine's precision."""
+        """`run_id`: the run whose weights are accepted, None for any."""
         self._engine, self._generation, self._queue = engine, generation, queue
         self._pauser, self._served, self._adapters = pauser, served, adapters
-        self._expected, self._run_id, self._dtype = expected, run_id, dtype
+        self._expected, self._run_id, self._dtype = expected, run_id, engine.info.dtype
         generation.on_adapter_released = adapters.start_unloading
         self._lock = asyncio.Lock()
         self._staged: StagedUpdate | None = None
@@ -63,24 +73,22 @@ class WeightUpdater:
         self._result: dict[str, Any] = {}
         """The response to the last completed update."""
         self._unverified: list[str] = []
-        self._tokens, self._busy_s = 0, 0.0
+        self._usage = Usage(0, 0.0)
 
     async def update(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """`is_wanted` is called again before the swap: the attempt that sent the update may be over by then."""
         async with self._lock:
-            if request.transport == ADAPTER:
+            if request.transport == ADAPTER and not self._engine.picks_adapter:
                 return await self._load_adapter(request, is_wanted)
             self._pauser.resolve_mode(request.mode)
-            await self._stage(request)
+            await self._stage(request, is_wanted)
             return await self._commit(request.version, request.mode, request.probe, is_wanted)
 
-    async def stage(self, request: UpdateRequest) -> dict[str, Any]:
+    async def stage(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """Replaces what was staged before."""
         async with self._lock:
             self._pauser.resolve_mode(request.mode)
-            if request.transport == ADAPTER:
-                raise ValueError("transport: an adapter is loaded in one step; use update_weights")
-            await self._stage(request)
+            await self._stage(request, is_wanted)
             return {"staged": request.version}
 
     async def commit(
@@ -97,39 +105,45 @@ class WeightUpdater:
     async def fingerprint(self) -> dict[str, Any]:
         """Hashes of the served weights, read again from the engine."""
         async with self._lock:
-            update = self._update
-            if update is None:
-                return {"version": self._served.reported_version, "tensors": {}, "uncovered": self._unverified}
-            check = await self._engine.verify(update.index.tensors, _folder(update))
-            result = {"version": self._served.reported_version, "tensors": check.hashes, "uncovered": check.uncovered}
+            infos, folder = ((), None) if self._update is None else (self._update.index.tensors, _folder(self._update))
+            check = await self._engine.verify(infos, folder)
+            uncovered = check.uncovered or self._unverified
+            result = {"version": self._served.reported_version, "tensors": check.hashes, "uncovered": uncovered}
             return result | ({"wrong": check.wrong} if check.wrong else {})
 
     # Staging.
 
-    async def _stage(self, request: UpdateRequest) -> None:
+    async def _stage(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> None:
         began = time.perf_counter()
         await self._drop_staged()
-        index = await asyncio.to_thread(self._checked_index, request)
-        update = WeightUpdate(request.version, index, request.folder, request.rendezvous)
+        update = await asyncio.to_thread(self._checked, request)
         try:
             await self._engine.stage(update)
         except (ValueError, GroupBroken):
             await self._engine.discard()
             raise
-        self._staged = StagedUpdate(request, update, time.perf_counter() - began)
+        self._staged = StagedUpdate(request, update, time.perf_counter() - began, is_wanted)
 
-    def _checked_index(self, request: UpdateRequest) -> Index:
-        """Also checks the hashes of files, if there are any."""
+    def _checked(self, request: UpdateRequest) -> WeightUpdate:
+        """Also checks the hashes of files, unless the engine does."""
         newer_than = self._served.reported_version
-        if request.folder is not None:
-            index = read_index(request.folder)
-            verify_publication(request.folder, self._expected.of(index), newer_than, self._run_id)
-        else:
-            assert request.index is not None, "parse_update requires it"
-            index = request.index
-            verify_index(index, self._expected.of(index), newer_than, self._run_id)
+        if request.transport == ADAPTER:
+            assert request.folder is not None, "parse_update requires it"
+            adapter = read_adapter(request.folder, newer_than, self._run_id, request.version)
+            return WeightUpdate(request.version, read_index(request.folder), request.folder, adapter=adapter)
+        index = self._checked_index(request, newer_than)
         if index.version != request.version:
             raise BadWeights(f"{request.folder or 'the index'} is of version {index.version} and not {request.version}")
+        return WeightUpdate(request.version, index, request.folder, request.rendezvous)
+
+    def _checked_index(self, request: UpdateRequest, newer_than: int) -> Index:
+        index = request.index if request.folder is None else read_index(request.folder)
+        assert index is not None, "parse_update requires it"
+        expected = self._expected.of(index)
+        if request.folder is None or self._engine.hashes_files:
+            verify_index(index, expected, newer_than, self._run_id)
+        else:
+            verify_publication(request.folder, expected, newer_than, self._run_id)
         return index
 
     async def _drop_staged(self) -> None:
@@ -146,44 +160,50 @@ class WeightUpdater:
         if self._result.get("version") == version == self._served.reported_version:
             return self._result  # only the response was lost
         if staged is None or staged.update.version != version:
-            raise HttpError(NOT_STAGED, f"version {version} of the weights was not staged here, or is not any more")
-        if not is_wanted():
+            raise NotStaged(f"version {version} of the weights was not staged here, or is not any more")
+        if not (is_wanted() and staged.is_wanted()):
             await self._drop_staged()
             raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
         update, self._staged = staged.update, None
-        stall_s = await self._swap(update, self._pauser.resolve_mode(mode or staged.request.mode))
-        check, logprobs = await self._verify(update, probe or staged.request.probe or update.index.probe)
+        probe = probe or staged.request.probe or update.index.probe
+        mode = KEEP if update.adapter is not None else self._pauser.resolve_mode(mode or staged.request.mode)
+        swap = await self._swap(update, mode, probe)
         if not is_wanted():
             self._served.mark_verified()
             self._served.forget()
             raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
-        self._update = update
-        self._expected.accept(update.index)
+        self._update, self._unverified = update, []
+        if update.adapter is None:
+            self._expected.accept(update.index)
         self._served.mark_verified()
         await self._adapters.unload_unused()
-        self._result = self._report(version, update.index.tensors, stall_s, staged.load_s, logprobs, check.uncovered)
+        self._result = self._report(version, update.index.tensors, staged.load_s, swap)
         return self._result
 
-    async def _swap(self, update: WeightUpdate, mode: str) -> float:
-        """Returns the time during which the engine did not generate."""
+    async def _swap(self, update: WeightUpdate, mode: str, probe: Probe | None) -> SwapResult:
+        """With the time during which the engine did not generate."""
         began = time.perf_counter()
         try:
-            await self._pauser.pause(UPDATE, mode)
-            await self._generation.aborts_sent()
-            if mode == WAIT:
-                began = time.perf_counter()  # until now it generated
+            if self._must_pause(mode):
+                await self._pauser.pause(UPDATE, mode)
+                await self._generation.aborts_sent()
+                if mode == WAIT:
+                    began = time.perf_counter()  # until now it generated
         except BaseException:
             await self._pauser.resume(UPDATE)
             await self._engine.discard()
             raise
         try:
-            await self._engine.commit(update)
+            swap = await self._engine.commit(update, probe)
             self._served.mark_swapped(update.version)
             await self._pauser.resume(UPDATE)
-        except NotStaged as fault:
+        except (NotStaged, NotApplied):
             await self._pauser.resume(UPDATE)
             await self._engine.discard()
-            raise HttpError(NOT_STAGED, str(fault)) from fault
+            raise
+        except DamagedWeights as fault:
+            self._break(str(fault))
+            raise
         except BadWeights as fault:
             self._break(str(fault))
             raise DamagedWeights(update.version, str(fault)) from fault
@@ -191,11 +211,16 @@ class WeightUpdater:
             reason = f"loading version {update.version} of the weights failed half-way: {fault}"
             self._break(reason)
             raise Failure(reason) from fault
-        return time.perf_counter() - began
+        if swap is not None:
+            return swap
+        return await self._verify(update, probe, time.perf_counter() - began)
+
+    def _must_pause(self, mode: str) -> bool:
+        return not (self._engine.commits_while_generating and (mode == KEEP or self._pauser.is_paused))
 
     # Verification.
 
-    async def _verify(self, update: WeightUpdate, probe: Probe | None) -> tuple[Verification, list[float]]:
+    async def _verify(self, update: WeightUpdate, probe: Probe | None, stall_s: float) -> SwapResult:
         """Reads the served weights back and computes the probe with them. Answers are held back meanwhile."""
         try:
             async with self._pauser.resumed():
@@ -212,7 +237,7 @@ class WeightUpdater:
             reason = f"version {update.version} of the weights was loaded and could not be verified: {fault}"
             self._break(reason)
             raise Failure(reason) from fault
-        return check, logprobs
+        return SwapResult(stall_s, check, logprobs)
 
     def _break(self, reason: str) -> None:
         log.error("this server serves nothing any more, and ends: %s", reason)
@@ -227,31 +252,23 @@ class WeightUpdater:
         )
         self._update = None
         infos = adapter.files.infos
-        self._unverified = [info.name for info in infos]  # no external engine shows an adapter's tensors
-        return self._report(request.version, infos, 0.0, time.perf_counter() - began, logprobs, self._unverified)
+        self._unverified = [info.name for info in infos]  # an adapter that is loaded by name is not shown
+        swap = SwapResult(0.0, Verification(uncovered=self._unverified), logprobs)
+        return self._report(request.version, infos, time.perf_counter() - began, swap)
 
-    def _report(
-        self,
-        version: int,
-        infos: Sequence[TensorInfo],
-        stall_s: float,
-        load_s: float,
-        logprobs: Sequence[float],
-        uncovered: Sequence[str],
-    ) -> dict[str, Any]:
-        tokens, busy_s = self._generation.counts.tokens, self._queue.busy_s
-        generated = {"tokens": tokens - self._tokens, "busy_s": busy_s - self._busy_s}
-        self._tokens, self._busy_s = tokens, busy_s
-        covered = sum(info.name not in set(uncovered) for info in infos)
+    def _report(self, version: int, infos: Sequence[TensorInfo], load_s: float, swap: SwapResult) -> dict[str, Any]:
+        usage = self._engine.usage or Usage(self._generation.counts.tokens, self._queue.busy_s)
+        generated = {"tokens": usage.tokens - self._usage.tokens, "busy_s": usage.busy_s - self._usage.busy_s}
+        self._usage, uncovered = usage, swap.check.uncovered
         return {
             "version": version,
-            "stall_s": stall_s,
+            "stall_s": swap.stall_s,
             "load_s": load_s,
-            "probe_logprobs": list(logprobs),
+            "probe_logprobs": swap.probe_logprobs,
             "dtype": self._dtype,
             "tensors": len(infos),
             "generated": generated,
-            "read_back": {"covered": covered, "uncovered": list(uncovered)},
+            "read_back": {"covered": len({info.name for info in infos} - set(uncovered)), "uncovered": uncovered},
         }
 
 

@@ -33,7 +33,7 @@ def test_an_adapter_without_room_is_refused_with_the_reason(tmp_path: Path) -> N
         await until(lambda: len(client.engine.in_flight) == 1)
         await client.call("POST", UPDATE, publish_tiny_adapter(tmp_path, 2))
         await client.call("POST", "/control/pause", {"mode": "keep"})
-        client.parts.updates._adapters._limit_s = 0.1
+        client.server.updates._adapters._limit_s = 0.1
         response = await refusal(client, UPDATE, publish_tiny_adapter(tmp_path, 3))
         assert response.status == 409 and response.message.startswith("rollout.request_timeout: waited")
         assert "groups on older adapters to end before version 3 is loaded" in response.message

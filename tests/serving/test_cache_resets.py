@@ -37,7 +37,7 @@ def arrival(folder) -> WeightUpdate:
 
 def test_vllm_drops_cached_prompts_after_an_update(tmp_path):
     engine, calls = VLLMEngine("127.0.0.1:1", "", loaded("grpo").config, tmp_path), Calls()
-    engine._calls = calls  # type: ignore[assignment]
+    engine.calls = calls  # type: ignore[assignment]
     asyncio.run(engine.commit(arrival(tmp_path)))
     paths = [path for path, _ in calls.made]
     assert calls.made[0][1]["method"] == "areal_commit"
@@ -46,7 +46,7 @@ def test_vllm_drops_cached_prompts_after_an_update(tmp_path):
 
 def test_sglang_drops_cached_prompts_with_the_load(tmp_path):
     engine, calls = SGLangEngine("127.0.0.1:1", "", loaded("grpo").config, tmp_path, tmp_path), Calls()
-    engine._calls = engine._weights._calls = calls  # type: ignore[assignment]
+    engine.calls = engine._weights._calls = calls  # type: ignore[assignment]
     new = arrival(tmp_path)
 
     async def updated() -> None:

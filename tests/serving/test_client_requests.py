@@ -81,7 +81,7 @@ def with_proxied_engine(root: Path, test: Callable[[Client, VerboseEngine], Awai
         behind = await serve(app, "127.0.0.1")
         try:
             async with running(root, TinyEngine()) as client:
-                client.server._proxy._address = behind.address
+                client.engine.proxy._address = behind.address
                 await asyncio.wait_for(test(client, engine), 60)
         finally:
             await behind.close()
@@ -127,7 +127,7 @@ def test_a_client_that_does_not_read_delays_no_update_and_gets_its_answer_later(
         async with connected(client, raw_completion(b"{}")) as reader:
             await until(lambda: bool(engine.bodies))
             done = await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60)
-            assert done["version"] == 1 and client.parts.queue.running == 0
+            assert done["version"] == 1 and client.server.queue.running == 0
             whole = await reader.read(-1)
             assert len(whole) > 100 * len(PART) and whole.endswith(b"0\r\n\r\n")
 
@@ -148,7 +148,7 @@ def test_a_client_that_never_reads_is_cut_off_and_sees_no_end(tmp_path: Path, mo
     async def test(client: Client, engine: VerboseEngine) -> None:
         engine.parts = 100
         async with connected(client, raw_completion(b"{}")) as reader:
-            await until(lambda: bool(engine.bodies) and client.parts.queue.running == 0)
+            await until(lambda: bool(engine.bodies) and client.server.queue.running == 0)
             await until(lambda: bool(cut_off))
             with pytest.raises(ConnectionError):
                 raise ConnectionError if not (await reader.read(-1)).endswith(b"0\r\n\r\n") else AssertionError
@@ -163,7 +163,7 @@ def test_the_buffer_for_a_slow_client_is_limited(tmp_path: Path, monkeypatch: py
         engine.parts = 10**6
         async with connected(client, raw_completion(b"{}")):
             await until(lambda: bool(engine.bodies))
-            await until(lambda: client.parts.queue.running == 0)
+            await until(lambda: client.server.queue.running == 0)
 
     with_proxied_engine(tmp_path, test)
 
@@ -172,7 +172,7 @@ def test_an_unfinished_request_takes_no_place_in_the_queue(tmp_path: Path) -> No
     async def test(client: Client, engine: VerboseEngine) -> None:
         async with connected(client, raw_completion(b"{", length=1000)):
             await asyncio.sleep(0.3)
-            assert client.parts.queue.running == 0
+            assert client.server.queue.running == 0
             assert (await asyncio.wait_for(client.update(tmp_path, 1, 1, mode="wait"), 60))["version"] == 1
 
     with_proxied_engine(tmp_path, test)
@@ -214,7 +214,7 @@ def test_one_request_takes_at_most_the_share_of_clients(tmp_path: Path) -> None:
         assert await post(client, GENERATE_PATHS[0], many) == 200
         await client.update(tmp_path, 1, 1)
         await client.generate(group("g", max_new_tokens=1))
-        clients = client.server._proxy._clients
+        clients = client.engine.proxy._clients
         assert clients.limit == MAX_IN_FLIGHT // CLIENT_SHARE
         for n, status in ((128, 400), (9, 400), (8, 200)):
             assert await post(client, GENERATE_PATHS[0], many | {"n": n}) == status, n
@@ -226,16 +226,16 @@ def test_one_request_takes_at_most_the_share_of_clients(tmp_path: Path) -> None:
 def test_the_run_goes_before_public_clients_that_came_first(tmp_path: Path) -> None:
     async def test(client: Client, engine: VerboseEngine) -> None:
         await client.update(tmp_path, 1, 1)
-        client.parts.queue._max_running = 1
+        client.server.queue._max_running = 1
         await client.call("POST", "/control/pause", {"mode": "wait"})
         ends: list[str] = []
         strangers = [asyncio.create_task(post(client, GENERATE_PATHS[0], {})) for _ in range(3)]
         for one in strangers:
             one.add_done_callback(lambda _: ends.append("stranger"))
-        await until(lambda: client.parts.queue.waiting == 3)
+        await until(lambda: client.server.queue.waiting == 3)
         ours = asyncio.create_task(client.generate(group("g", max_new_tokens=1) | {"priority": 1 << 40}))
         ours.add_done_callback(lambda _: ends.append("run"))
-        await until(lambda: client.parts.queue.waiting == 4)
+        await until(lambda: client.server.queue.waiting == 4)
         await client.call("POST", "/control/resume")
         await asyncio.gather(ours, *strangers)
         assert client.engine.requests and ends[0] == "run", ends

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from areal_like.process.errors import HttpError
+from areal_like.process.errors import Failure, HttpError
 from areal_like.serving.engines.base import MAX_IN_FLIGHT, GenerateOutput, GenerateRequest
 from tests.support.external_server import CONTEXT, PROMPT, Client, check, group, until, until_tokens, with_server
 from tests.support.tiny_models import EOS_ID, VOCAB
@@ -48,7 +48,7 @@ def test_answers_continue_after_a_pause_without_lost_or_doubled_tokens(tmp_path:
         assert answer["mode"] == mode and (await client.call("GET", "/health"))["status"] == "paused"
         assert answer["running"] == (4 if mode == "keep" else 0)
         later = asyncio.create_task(client.generate(group("later")))
-        await until(lambda: client.parts.queue.waiting > 0 or "later" in [request.id for request in engine.requests])
+        await until(lambda: client.server.queue.waiting > 0 or "later" in [request.id for request in engine.requests])
         assert not later.done() and asking.done() == (mode == "wait")
         await client.call("POST", "/control/resume")
         results = await asking | await later
@@ -183,7 +183,7 @@ def test_a_disconnected_client_ends_its_groups(tmp_path: Path) -> None:
         await until(lambda: len(client.engine.in_flight) == 5)
         asking.cancel()
         await until(lambda: not client.engine.in_flight)
-        assert client.parts.queue.running == 0
+        assert client.server.queue.running == 0
 
     with_server(tmp_path, test, token_s=0.05)
 
@@ -191,11 +191,11 @@ def test_a_disconnected_client_ends_its_groups(tmp_path: Path) -> None:
 def test_groups_run_in_the_order_of_their_priority(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
-        client.parts.queue._max_running = 1
+        client.server.queue._max_running = 1
         groups = [group(str(n), max_new_tokens=1) | {"priority": n % 3} for n in range(9)]
         await client.call("POST", "/control/pause", {"mode": "wait"})
         asking = asyncio.create_task(client.generate(*groups))
-        await until(lambda: client.parts.queue.waiting == 9)
+        await until(lambda: client.server.queue.waiting == 9)
         await client.call("POST", "/control/resume")
         await asking
         assert [request.priority for request in client.engine.requests] == [0] * 3 + [1] * 3 + [2] * 3
@@ -208,9 +208,9 @@ def test_thousands_of_groups_wait_in_the_queue_and_not_on_connections(tmp_path: 
     async def test(client: Client) -> None:
         await client.update(tmp_path, 1, 1)
         count = MAX_IN_FLIGHT + 500
-        await client.engine.pause()
+        await client.engine.pause("keep")
         asking = asyncio.create_task(client.generate(*(group(str(n), max_new_tokens=1) for n in range(count))))
-        await until(lambda: client.parts.queue.running == MAX_IN_FLIGHT)
+        await until(lambda: client.server.queue.running == MAX_IN_FLIGHT)
         assert (await client.call("GET", "/control/statistics"))["waiting"] == count - MAX_IN_FLIGHT
         await client.engine.resume()
         results = await asking
@@ -236,7 +236,7 @@ def test_answers_of_a_dead_engine_are_cut_off_and_not_ended_regularly(tmp_path: 
         async with client.caller.session.post(f"http://{client.address}/generate", data=body) as response:
             await until(lambda: len(client.engine.in_flight) == 1)
             client.engine.stopped = True
-            client.engine_exit.set_result(None)
+            client.engine_exit.set_result(Failure("it has ended"))
             with pytest.raises(Exception, match=r"(?i)payload|disconnected|reset|connection"):
                 await response.read()
 
@@ -313,7 +313,7 @@ def test_an_engine_that_ignores_an_abort_is_an_error(tmp_path: Path, monkeypatch
         await until(lambda: len(client.engine.in_flight) == 1)
         with pytest.raises(HttpError, match=r"did not end 1 aborted requests within 0\.2 s") as refusal:
             await client.call("POST", "/control/pause", {"mode": "abort"})
-        assert refusal.value.status == 503 and client.parts.queue.is_open
+        assert refusal.value.status == 503 and client.server.queue.is_open
         assert "samples" in (await asking)["g"]
 
     with_server(tmp_path, test, token_s=0.03)

@@ -74,7 +74,7 @@ def test_the_external_server_answers_and_generates_the_same(
     async def main() -> None:
         engine = external_server.TinyEngine()
         async with embedded_servers.running() as behind, external_server.running(tmp_path, engine) as client:
-            proxy = client.server._proxy
+            proxy = client.engine.proxy
             proxy._address, proxy._headers = behind.address, {"Authorization": f"Bearer {embedded_servers.SECRET}"}
             await client.update(tmp_path, 1, 1)
             before = await client.generate(external_server.group("g"))

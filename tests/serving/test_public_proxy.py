@@ -27,7 +27,7 @@ def before_an_engine(root: Path, test: Callable[[Client, embedded.Client], Await
     async def main() -> None:
         folder = write_tiny_model(root / "tokenizer")
         async with embedded.running(folder) as behind, running(root, TinyEngine()) as client:
-            proxy = client.server._proxy
+            proxy = client.engine.proxy
             proxy._address, proxy._headers = behind.address, {"Authorization": f"Bearer {embedded.SECRET}"}
             await asyncio.wait_for(test(client, behind), 60)
 
@@ -73,7 +73,7 @@ def test_generation_for_public_clients_is_paused_with_the_run(tmp_path: Path) ->
         await client.update(tmp_path, 1, 1)
         await client.call("POST", "/control/pause", {"mode": "wait"})
         asking = asyncio.create_task(ask(client, "POST", "/v1/completions", ASKED))
-        await embedded.until(lambda: client.parts.queue.waiting > 0)
+        await embedded.until(lambda: client.server.queue.waiting > 0)
         assert not asking.done() and (await ask(client, "GET", "/v1/models"))[0] == 200
         await client.call("POST", "/control/resume")
         assert (await asking)[0] == 200
@@ -99,7 +99,7 @@ def test_an_interrupted_answer_is_requested_again(tmp_path: Path) -> None:
 
 def test_an_engine_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     async def test(client: Client, behind: embedded.Client) -> None:
-        client.server._proxy._address = "127.0.0.1:9"
+        client.engine.proxy._address = "127.0.0.1:9"
         status, answer = await ask(client, "GET", "/v1/models")
         assert status == 503 and "the engine does not answer" in answer["error"]["message"]
 

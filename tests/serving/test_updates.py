@@ -250,11 +250,11 @@ def test_a_newer_attempt_ends_older_groups_and_may_load_older_weights(tmp_path: 
         await client.update(tmp_path, 5, 5)
         await client.call("POST", "/control/pause", {"mode": "wait"})
         asking = asyncio.create_task(client.generate(group("old", **NO_END)))
-        await until(lambda: client.parts.queue.waiting == 1)
+        await until(lambda: client.server.queue.waiting == 1)
         async with HttpClient(Identity("rollout", 0, attempt=2), SECRET) as newer:
             response = await newer.json("POST", client.address, "/control/update_weights", published(tmp_path, 2, 2))
             assert response["version"] == 2
-        assert "an earlier attempt" in (await asking)["old"]["error"]
+        assert "of attempt 1" in (await asking)["old"]["error"]
         health = await client.call("GET", "/health")
         assert (health["status"], health["version"]) == ("ok", 2)
         assert (await refusal(client, "/control/pause", {})).status == 409

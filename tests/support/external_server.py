@@ -17,22 +17,22 @@ import torch
 from areal_like.process.errors import Failure
 from areal_like.process.http import HttpClient, serve
 from areal_like.process.identity import CallGuard, Identity
-from areal_like.process.run import Run
 from areal_like.serving.engines.base import (
+    ClientAccess,
     EngineGone,
     EngineInfo,
     GenerateOutput,
     GenerateRequest,
+    InferenceEngine,
     Verification,
     WeightUpdate,
 )
 from areal_like.serving.public_proxy import PublicProxy
-from areal_like.serving.server import ExternalEngineServer, ServerParts, build_parts
+from areal_like.serving.server import InferenceServer, ServerSettings
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.disk import load_version, publish_weights
 from areal_like.weights.fingerprint import tensor_hash
 from areal_like.weights.probe import Probe
-from tests.support.rollout_world import grpo
 from tests.support.tiny_models import EOS_ID, VOCAB, tiny_qwen3, write_tiny_model
 
 torch.set_num_threads(1)
@@ -41,6 +41,7 @@ SECRET, RUN_ID = "only-in-tests", "run-1"
 CONTROLLER = Identity("rollout", 0, attempt=1)
 PROMPT = [5, 9, 13, 20]
 CONTEXT = 64
+LENGTH_KEY = "vllm.max_model_len"
 
 
 @dataclass
@@ -50,11 +51,12 @@ class RequestInFlight:
 
 
 @dataclass
-class TinyEngine:
+class TinyEngine(InferenceEngine):
     """`token_s`: time per token. `requests` and `log` record the calls."""
 
     can_keep: bool = False
     token_s: float = 0.0
+    proxy: PublicProxy = field(init=False)
     model: Any = field(default_factory=tiny_qwen3)
     version: int = -1
     requests: list[GenerateRequest] = field(default_factory=list)
@@ -65,6 +67,9 @@ class TinyEngine:
     stopped: bool = False
 
     def __post_init__(self) -> None:
+        self.info = EngineInfo("vllm", "0", "tiny", CONTEXT, VOCAB, (EOS_ID,), dtype="float32", length_key=LENGTH_KEY)
+        self.native_pauses = frozenset(("keep",) if self.can_keep else ())
+        self.ended: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
         self.in_flight: dict[str, RequestInFlight] = {}
         self.tokens = 0
         self.adapters: dict[str, Any] = {}
@@ -74,7 +79,7 @@ class TinyEngine:
         self._known: dict[tuple[str | None, tuple[int, ...]], torch.Tensor] = {}
 
     async def ready(self) -> EngineInfo:
-        return EngineInfo("vllm", "0", "tiny", CONTEXT, VOCAB, (EOS_ID,))
+        return self.info
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
         self._answers()
@@ -93,7 +98,7 @@ class TinyEngine:
         for name, in_flight in self.in_flight.items():
             in_flight.aborted |= ids is None or name in ids
 
-    async def pause(self) -> None:
+    async def pause(self, mode: str) -> None:
         self._answers()
         self.log.append("pause")
         self._runs.clear()
@@ -107,7 +112,7 @@ class TinyEngine:
         expected = {info.name: (info.shape, getattr(torch, info.dtype)) for info in arrival.index.tensors}
         self._staged = load_version(arrival.folder, expected, -2)
 
-    async def commit(self, arrival: WeightUpdate) -> None:
+    async def commit(self, arrival: WeightUpdate, probe: Probe | None = None) -> None:
         assert not self._runs.is_set() or not self.in_flight, "weights are changed while something is generated"
         parameters = dict(self.model.named_parameters())
         with torch.no_grad():
@@ -147,7 +152,16 @@ class TinyEngine:
         self._answers()
         return {"running": len(self.in_flight), "waiting": 0}
 
-    async def close(self) -> None: ...
+    def client_routes(self, access: ClientAccess) -> Any:
+        self.proxy = PublicProxy("127.0.0.1:9", SECRET, None, self.info, access)
+        return self.proxy.routes()
+
+    async def gone(self) -> Failure:
+        return await self.ended
+
+    async def close(self) -> None:
+        if hasattr(self, "proxy"):
+            await self.proxy.close()
 
     def _answers(self) -> None:
         if self.stopped:
@@ -217,17 +231,11 @@ class Client:
     """A caller of the run, and the server that it calls."""
 
     def __init__(
-        self, address: str, caller: HttpClient, session: aiohttp.ClientSession, parts: ServerParts, engine_exit: Any
+        self, address: str, caller: HttpClient, session: aiohttp.ClientSession, server: InferenceServer
     ) -> None:
-        self.address, self.caller, self.session, self.parts, self.engine_exit = (
-            address,
-            caller,
-            session,
-            parts,
-            engine_exit,
-        )
-        self.engine: TinyEngine = parts.pauser._engine  # type: ignore[assignment]
-        self.server: Any = None
+        self.address, self.caller, self.session, self.server = address, caller, session, server
+        self.engine: TinyEngine = server.engine.engine  # type: ignore[assignment]
+        self.engine_exit = self.engine.ended
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
         return await self.caller.json(method, self.address, path, body)
@@ -248,24 +256,16 @@ class Client:
 async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> AsyncIterator[Client]:
     """`is_open`: started as by `serve`."""
     folder = write_tiny_model(root / "model")
-    config = grpo(f"actor.path={folder}", "vllm.dtype=float32")
-    run = Run(root, config, "grpo", RUN_ID, root, root)
-    facts = await engine.ready()
-    parts = build_parts(run, "vllm", engine, facts)
-    engine_exit: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
-    proxy = PublicProxy("127.0.0.1:9", SECRET, parts.queue, parts.pauser, parts.served, facts)
-    server = ExternalEngineServer(
-        engine, facts, engine_exit, parts, proxy, CallGuard(SECRET, 1), RUN_ID, "tiny", is_open
-    )
+    settings = ServerSettings(RUN_ID, RUN_ID, "tiny", folder, 3600.0, is_open)
+    server = InferenceServer(engine, settings, CallGuard(SECRET, 1))
     served = await serve(server.application(), "127.0.0.1")
     try:
         async with HttpClient(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
-            client = Client(served.address, caller, session, parts, engine_exit)
-            client.server = server
-            yield client
+            yield Client(served.address, caller, session, server)
     finally:
         await served.close()
-        await proxy.close()
+        await server.close()
+        await engine.close()
 
 
 def with_server(root: Path, test: Callable[[Client], Awaitable[None]], limit_s: float = 60.0, **how: Any) -> None:

@@ -17,8 +17,9 @@ import areal_like
 from areal_like.config.load import load
 from areal_like.process.identity import PROCESS, RUN_ID, TOKEN
 from areal_like.process.run_memory import memory_folder
-from areal_like.serving.engines.base import NotReady, WeightUpdate
+from areal_like.serving.engines.base import WeightUpdate
 from areal_like.serving.engines.external.command_line import ServerSite
+from areal_like.serving.engines.external.external_engine import NotReady
 from areal_like.serving.engines.external.installations import find_installation
 from areal_like.serving.engines.sglang.command import sglang_command
 from areal_like.serving.engines.sglang.engine import SGLangEngine

@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 import areal_like
 from areal_like.process.identity import PORT, PROCESS, RUN_ID, TOKEN
 from areal_like.process.run_memory import memory_folder
-from areal_like.serving.engines.base import GenerateOutput, GenerateRequest, NotReady, WeightUpdate
+from areal_like.serving.engines.base import GenerateOutput, GenerateRequest, WeightUpdate
 from areal_like.serving.engines.external.command_line import ServerSite
+from areal_like.serving.engines.external.external_engine import NotReady
 from areal_like.serving.engines.external.installations import find_installation
 from areal_like.serving.engines.vllm.command import vllm_command
 from areal_like.serving.engines.vllm.engine import VLLMEngine
@@ -127,6 +128,8 @@ def run_with_engine(
     async def main() -> None:
         engine = server.engine()
         try:
+            if test is not _until_ready:
+                engine.info = await engine.read_info()
             await asyncio.wait_for(test(engine, server), limit_s)
         finally:
             await engine.close()
@@ -147,7 +150,7 @@ def started(root: Path, *words: str, model: Path | None = None) -> Iterator[Serv
 async def update(engine: VLLMEngine, arrival: WeightUpdate) -> None:
     """As the server does with paused requests."""
     await engine.stage(arrival)
-    await engine.pause()
+    await engine.pause("keep")
     await engine.commit(arrival)
     await engine.resume()
 

@@ -1,13 +1,10 @@
 """The inference engines by name: those that come with the package, each in a folder here, and a user's."""
 
 from importlib import import_module
-from pathlib import Path
 
 from areal_like.config.engines import engine_keys, register_keys
 from areal_like.config.sections.engines import SHIPPED
-from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.run import Run
-from areal_like.serving.engines.base import InferenceEngine
 from areal_like.serving.engines.spec import EngineSpec
 
 _registered: dict[str, EngineSpec] = {}
@@ -32,13 +29,3 @@ def engine_spec(name: str) -> EngineSpec:
 def engine_of(run: Run) -> EngineSpec:
     """The engine of the servers that the run starts; the key may also contain their number."""
     return engine_spec(str(run.config.rollout.backend).partition(":")[0])
-
-
-def connect(
-    name: str, address: str, secret: str, run: Run, folder: Path, proofs: ProofVerifier | None
-) -> InferenceEngine:
-    """The client of an external engine at `address`. With `proofs` it must prove its identity on each connection."""
-    spec = engine_spec(name)
-    if spec.connect is None:
-        raise ValueError(f"rollout.backend: {name} runs inside its server and has no address")
-    return spec.connect(address, secret, run, folder, proofs)

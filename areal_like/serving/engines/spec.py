@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from areal_like.process.proof_handshake import ProofVerifier
     from areal_like.process.run import Run
     from areal_like.serving.engines.base import InferenceEngine
+    from areal_like.serving.engines.external.external_engine import ExternalEngine
 
 MIB = 1 << 20
 
 AutoValues = Callable[["GRPOConfig", bool], Iterable[tuple[str, Any, str]]]
 """From the configuration, and whether the servers have GPUs: keys that are `auto`, with value and reason."""
 OpenEngine = Callable[["Run", "Identity", Any], AbstractAsyncContextManager["InferenceEngine"]]
-Connect = Callable[[str, str, "Run", Path, "ProofVerifier | None"], "InferenceEngine"]
+Connect = Callable[[str, str, "Run", Path, "ProofVerifier | None"], "ExternalEngine"]
 
 
 class HttpProbe(Protocol):

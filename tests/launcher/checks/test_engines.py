@@ -183,7 +183,7 @@ def test_update_mode_keep_is_refused_for_the_engine_that_cannot_keep():
     from areal_like.serving.engines.sglang.engine import SGLangEngine
     from areal_like.serving.engines.vllm.engine import VLLMEngine
 
-    assert VLLMEngine.can_keep and not SGLangEngine.can_keep
+    assert "keep" in VLLMEngine.native_pauses and not SGLangEngine.native_pauses
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from areal_like.serving.client_queue import RUN_ACTIVE_S
+from areal_like.serving.engines.base import PauseCancelled
 from areal_like.serving.engines.embedded.background_tasks import BackgroundTasks
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest
@@ -25,10 +26,6 @@ CONTROL = "control"
 DISCONNECT_CHECK_S = 0.25
 
 log = logging.getLogger(__name__)
-
-
-class PauseCancelled(Exception):
-    """The engine was resumed before it had stopped."""
 
 
 class EngineThread:

@@ -27,9 +27,10 @@ from areal_like.serving.control_protocol import (
     parse_probe,
     parse_update,
 )
+from areal_like.serving.engines.base import PauseCancelled
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.engines.embedded.core.waiting_queue import QueuedGroup
-from areal_like.serving.engines.embedded.engine_thread import AsyncLLMEngine, PauseCancelled
+from areal_like.serving.engines.embedded.engine_thread import AsyncLLMEngine
 from areal_like.serving.engines.embedded.openai_api.completions import CompletionsRoute
 from areal_like.serving.engines.embedded.openai_api.generate_tokens import GenerateTokensRoute
 from areal_like.serving.engines.embedded.openai_api.openai_serving import OpenAIServing

@@ -3,22 +3,23 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import orjson
 
 from areal_like.config.engines import default_engine, engines, gpu_engines
-from areal_like.models import model_folder
 from areal_like.process.errors import Failure
 from areal_like.process.proof_connector import ProofConnector, request_proof
 from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
-from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.serving.engines.base import EngineGone, InferenceEngine
-from areal_like.serving.engines.external.start import RunningEngine, until_ready
-from areal_like.serving.engines.registry import connect, engine_spec
+from areal_like.serving.engines.call_limits import LimitedEngine
+from areal_like.serving.engines.external.external_engine import ExternalEngine
+from areal_like.serving.engines.external.start import Connect, until_ready
+from areal_like.serving.engines.registry import engine_spec
 from areal_like.serving.pauser import Pauser
 
 OURS = default_engine().name
@@ -36,30 +37,21 @@ RUN_ADAPTER = re.compile(r"v\d+(-[0-9a-f]+)?")
 """Names of adapters that runs load."""
 
 
-class AttachedEngine:
-    """Use it with `async with`; the engine keeps running at the end."""
-
-    def __init__(
-        self, run: Run, kind: str, address: str, secret: str, waiting: NamedWait, proofs: ProofVerifier | None
-    ) -> None:
-        folder = model_folder(run.config.actor.path, run.cwd)
-        self._kind, self._address, self._waiting, self._proofs = kind, address, waiting, proofs
-        self._engine = connect(kind, address, secret, run, folder, proofs)
-        self._engine_exit: asyncio.Task[Failure] | None = None
-
-    async def __aenter__(self) -> "AttachedEngine":
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        if self._engine_exit is not None:
-            self._engine_exit.cancel()
-        await self._engine.close()
-
-    async def start(self) -> RunningEngine:
-        await remove_leftovers(self._engine)
-        info = await until_ready(self._engine, self._address, self._proofs, self._waiting)
-        self._engine_exit = asyncio.create_task(watch_engine(self._engine, f"{self._kind} at {self._address}"))
-        return RunningEngine(self._engine, info, self._address, self._engine_exit, self._proofs)
+@asynccontextmanager
+async def attached(
+    title: str, address: str, secret: str, proofs: ProofVerifier | None, waiting: NamedWait, connect: Connect
+) -> AsyncIterator[ExternalEngine]:
+    """An engine that runs already, once it generates; it keeps running at the end."""
+    engine = connect(address, secret, proofs)
+    try:
+        await remove_leftovers(engine)
+        await until_ready(engine, address, proofs, waiting)
+        engine.ended = asyncio.create_task(watch_engine(engine, f"{title} at {address}"))
+        yield engine
+    finally:
+        if engine.ended is not None:
+            engine.ended.cancel()
+        await engine.close()
 
 
 async def prove_attached(address: str, secret: str, key_variable: str, waiting: NamedWait) -> ProofVerifier | None:
@@ -94,7 +86,7 @@ async def remove_leftovers(engine: InferenceEngine) -> None:
     """Removes what a killed run has left in the engine: a pause, and adapters."""
     with contextlib.suppress(EngineGone, ValueError, TimeoutError):  # `until_ready` reports the fault
         async with asyncio.timeout(CLEANUP_S):
-            if engine.can_keep:
+            if engine.native_pauses:
                 await engine.resume()
             for name in await engine.loaded_adapters():
                 if RUN_ADAPTER.fullmatch(name):
@@ -110,11 +102,11 @@ async def release_pauses(pauser: Pauser, owners: Sequence[str]) -> None:
 
 
 async def watch_engine(engine: InferenceEngine, what: str) -> Failure:
-    missed = 0
+    missed, limited = 0, LimitedEngine(engine)
     while missed < MAX_MISSED_ANSWERS:
         await asyncio.sleep(POLL_S)
         try:
-            await engine.statistics()
+            await limited.statistics()
         except EngineGone as fault:
             missed += 1
             reason = str(fault)

@@ -3,10 +3,9 @@
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
-from areal_like.models import model_folder
 from areal_like.process.errors import Failure, TimedOut
 from areal_like.process.identity import PORT, RUN_ID, identity, start_id, token
 from areal_like.process.port_lease import PortLease, lease_port
@@ -15,14 +14,17 @@ from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
 from areal_like.process.run import LOOPBACK, Run
 from areal_like.process.shared_segments import record_path
 from areal_like.process.wait import NamedWait
-from areal_like.serving.engines.base import EngineGone, EngineInfo, IncompatibleEngine, InferenceEngine, NotReady
+from areal_like.serving.engines.base import EngineGone
 from areal_like.serving.engines.external.engine_process import EngineProcess, import_folder
-from areal_like.serving.engines.registry import connect
+from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine, NotReady
 
 TRIES = 4
 POLL_S = 0.2
 ATTEMPT_TIMEOUT_S = 60.0
 """The first generation may compile that long; then it is requested again."""
+
+Connect = Callable[[str, str, ProofVerifier | None], ExternalEngine]
+"""Makes the client of the engine at an address, with a secret. With proofs the engine must prove its identity."""
 
 log = logging.getLogger(__name__)
 
@@ -31,36 +33,31 @@ class PortTaken(Exception):
     """Another process answers at the engine's port."""
 
 
-class RunningEngine(NamedTuple):
-    """An engine that generates. `engine_exit` returns a Failure when the engine has ended. `proofs` is None for an
-    engine that cannot prove its identity."""
+@asynccontextmanager
+async def launched(run: Run, title: str, command: Sequence[str], connect: Connect) -> AsyncIterator[ExternalEngine]:
+    """An engine that this process starts, once it generates; all of its processes are ended at the end."""
+    launch = EngineLaunch(run, title, command, connect)
+    try:
+        engine = await launch.start()
+        try:
+            yield engine
+        finally:
+            await engine.close()
+    finally:
+        await launch.end()
 
-    engine: InferenceEngine
-    info: EngineInfo
-    address: str
-    engine_exit: "asyncio.Task[Failure]"
-    proofs: ProofVerifier | None
 
-
-class LaunchedEngine:
-    """An engine started by this process. Use it with `async with`, which ends all of the engine's processes."""
-
-    def __init__(self, run: Run, kind: str, command: Sequence[str]) -> None:
-        self._run, self._kind, self._command = run, kind, list(command)
+class EngineLaunch:
+    def __init__(self, run: Run, title: str, command: Sequence[str], connect: Connect) -> None:
+        self._run, self._title, self._command, self._connect = run, title, list(command), connect
         self._child: EngineProcess | None = None
         self._lease: PortLease | None = None
-        self._engine_exit: asyncio.Task[Failure] | None = None
+        self._ended: asyncio.Task[Failure] | None = None
 
-    async def __aenter__(self) -> "LaunchedEngine":
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self._end()
-
-    async def start(self) -> RunningEngine:
+    async def start(self) -> ExternalEngine:
         """Tries another port if the first is taken."""
         limit_s = self._run.config.rollout.setup_timeout
-        waiting = NamedWait(f"{self._kind} to generate its first token", limit_s, "rollout.setup_timeout")
+        waiting = NamedWait(f"{self._title} to generate its first token", limit_s, "rollout.setup_timeout")
         for number in range(1, TRIES + 1):
             port = self._port()
             try:
@@ -68,34 +65,35 @@ class LaunchedEngine:
             except PortTaken as taken:
                 log.warning("port %d is taken (%s)", port, taken)
                 if PORT not in self._command:
-                    raise Failure(f"{self._kind}: port {port} of its command is taken: {taken}") from None
-            await self._end()
+                    raise Failure(f"{self._title}: port {port} of its command is taken: {taken}") from None
+            await self.end()
             if number < TRIES:
-                log.warning("%s is started again on another port (start %d of %d)", self._kind, number + 1, TRIES)
+                log.warning("%s is started again on another port (start %d of %d)", self._title, number + 1, TRIES)
         raise Failure(
-            f"{self._kind}: each of {TRIES} free ports was taken by another process before the engine used it"
+            f"{self._title}: each of {TRIES} free ports was taken by another process before the engine used it"
         )
 
-    async def _try(self, port: int, waiting: NamedWait) -> RunningEngine:
+    async def _try(self, port: int, waiting: NamedWait) -> ExternalEngine:
         address = f"{LOOPBACK}:{port}"
         variables = {RUN_ID: self._run.run_id, "PYTHONPATH": str(import_folder(self._run.directory))}
         command = [str(port) if word == PORT else word for word in self._command]
-        log.info("starting %s on port %d", self._kind, port)
+        log.info("starting %s on port %d", self._title, port)
         child = self._child = EngineProcess(
             command, variables, self._run.cwd, record_path(self._run.memory, identity().file_name)
         )
-        engine_exit = self._engine_exit = asyncio.create_task(self._watch(child))
-        folder = model_folder(self._run.config.actor.path, self._run.cwd)
+        ended = self._ended = asyncio.create_task(self._watch(child))
         proofs = ProofVerifier(token(), start_id({**os.environ, **variables}))
-        engine = connect(self._kind, address, token(), self._run, folder, proofs)
+        engine = self._connect(address, token(), proofs)
+        engine.ended = ended
         ready = asyncio.create_task(until_ready(engine, address, proofs, waiting))
         try:
-            await asyncio.wait([ready, engine_exit], return_when=asyncio.FIRST_COMPLETED)
-            if engine_exit.done() and (not ready.done() or ready.exception() is not None):
+            await asyncio.wait([ready, ended], return_when=asyncio.FIRST_COMPLETED)
+            if ended.done() and (not ready.done() or ready.exception() is not None):
                 if child.port_was_taken:
                     raise PortTaken("the engine reports that its address is in use")
-                raise engine_exit.result()
-            return RunningEngine(engine, await ready, address, engine_exit, proofs)
+                raise ended.result()
+            await ready
+            return engine
         except TimedOut as late:
             last = child.lines[-1].strip() if child.lines else "nothing"
             raise TimedOut(f"{late}. Its last output: {last}") from None
@@ -107,7 +105,7 @@ class LaunchedEngine:
 
     async def _watch(self, child: EngineProcess) -> Failure:
         code = await child.ended()
-        return Failure(f"the {self._kind} engine {child.failure_text(code)}")
+        return Failure(f"the {self._title} engine {child.failure_text(code)}")
 
     def _port(self) -> int:
         """A leased one, or the one in the command."""
@@ -119,19 +117,17 @@ class LaunchedEngine:
                 return int(value)
         raise Failure(f"the engine's command has no --port with a number or {PORT}: {' '.join(self._command)}")
 
-    async def _end(self) -> None:
-        if self._engine_exit is not None:
-            self._engine_exit.cancel()
+    async def end(self) -> None:
+        if self._ended is not None:
+            self._ended.cancel()
         if self._child is not None:
             await self._child.end()
         if self._lease is not None:
             self._lease.close()
-        self._child = self._lease = self._engine_exit = None
+        self._child = self._lease = self._ended = None
 
 
-async def until_ready(
-    engine: InferenceEngine, address: str, proofs: ProofVerifier | None, waiting: NamedWait
-) -> EngineInfo:
+async def until_ready(engine: ExternalEngine, address: str, proofs: ProofVerifier | None, waiting: NamedWait) -> None:
     """Waits until the engine has generated a token; raises PortTaken, Failure, or TimedOut after the limit of
     `waiting`. With `proofs` nothing is sent before the engine has proved its identity."""
     what = waiting.what
@@ -140,7 +136,8 @@ async def until_ready(
         try:
             if proofs is not None:
                 await _check_identity(proofs, address)
-            return await asyncio.wait_for(engine.ready(), min(ATTEMPT_TIMEOUT_S, left_s))
+            await asyncio.wait_for(engine.ready(), min(ATTEMPT_TIMEOUT_S, left_s))
+            return
         except TimeoutError:
             reason = "its first generation did not finish"
         except (NotReady, EngineGone) as not_yet:

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.sections.engines.sglang import KEYS
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.engines.base import (
     EngineGone,
     EngineInfo,
     GenerateOutput,
     GenerateRequest,
-    IncompatibleEngine,
-    NotReady,
     Verification,
     WeightUpdate,
 )
-from areal_like.serving.engines.external.http_calls import EngineClient, RefusedCall
+from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine, NotReady
+from areal_like.serving.engines.external.http_calls import RefusedCall
 from areal_like.serving.engines.external.installations import unsupported_version
 from areal_like.serving.engines.external.model_files import eos_token_ids, max_sequence_length, vocab_size
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
@@ -32,15 +32,14 @@ from areal_like.serving.engines.sglang.requests import (
 from areal_like.serving.engines.sglang.weights import WeightLoader
 from areal_like.serving.requests import parse_sampling
 from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.probe import Probe
 
 START_HINT = "start it as `python -m areal_like.serving.engines.sglang.plugin.launch` with --sampling-mask-max-tokens"
-KEEP_REFUSED = "SGLang's requests cannot be kept while its weights change; use abort or wait"
 GAUGES = {"running": "num_running_reqs", "waiting": "num_waiting_reqs", "cached_tokens": "num_used_tokens"}
 
 
-class SGLangEngine:
-    can_keep = False
-    """Its requests are aborted, and continued after the update from their tokens."""
+class SGLangEngine(ExternalEngine):
+    """Its requests cannot be kept while its weights change: they are aborted, and continued from their tokens."""
 
     def __init__(
         self,
@@ -52,11 +51,10 @@ class SGLangEngine:
         proofs: ProofVerifier | None = None,
     ) -> None:
         """`on_disk`: folder for sent weights if shared memory is too small for them."""
-        self._calls = EngineClient("SGLang", address, secret, proofs)
+        super().__init__(KEYS, config, address, secret, proofs)
         self._folder, self._context_length = model_folder, config.sglang.context_length
         port = address.rstrip("/").rpartition(":")[2]
-        self._weights = WeightLoader(self._calls, WeightReceiver(port, config.sglang.python, on_disk))
-        self._info: EngineInfo | None = None
+        self._weights = WeightLoader(self.calls, WeightReceiver(port, config.sglang.python, on_disk))
         self._able = Capabilities(has_tokenizer=True, by_seed=False)
         self._numbers = itertools.count()
         self._names: dict[str, list[str]] = {}
@@ -64,21 +62,23 @@ class SGLangEngine:
 
     async def ready(self) -> EngineInfo:
         try:
-            await self._calls.read("GET", "/health")
-            info = await self._read_info()
-            await self.generate(GenerateRequest("ready", [min(5, info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1}))
-            await self._calls.read("POST", "/freeze_gc")  # or it scans all its memory at each update
+            await self.calls.read("GET", "/health")
+            self.info = await self.read_info()
+            await self.generate(
+                GenerateRequest("ready", [min(5, self.info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
+            )
+            await self.calls.read("POST", "/freeze_gc")  # or it scans all its memory at each update
         except RefusedCall as refusal:
             if refusal.status == 401:
                 raise IncompatibleEngine("the server is not of this run: it requires another token") from refusal
             raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
         except EngineGone as fault:
             raise NotReady(str(fault)) from fault
-        return info
+        return self.info
 
-    async def _read_info(self) -> EngineInfo:
-        server = await self._calls.get("/server_info")
-        model = await self._calls.get("/model_info")
+    async def read_info(self) -> EngineInfo:
+        server = await self.calls.get("/server_info")
+        model = await self.calls.get("/model_info")
         if (reason := unsupported_version(DISTRIBUTION, server["version"])) is not None:
             raise IncompatibleEngine(f"sglang.python: {reason}")
         if not model["is_generation"]:
@@ -89,19 +89,19 @@ class SGLangEngine:
         context = min((limit for limit in limits if limit), default=None)
         if context is None:
             raise IncompatibleEngine("sglang.context_length: unknown for this server and model; set it")
-        self._info = EngineInfo(
+        return EngineInfo(
             engine="sglang",
             version=server["version"],
             model=model["tokenizer_path"],  # model_path is that of the newest weights
             context_length=context,
             vocab_size=vocab_size(self._folder),
             eos_token_ids=eos_token_ids(self._folder),
+            dtype=self.dtype,
+            length_key=KEYS.length_key,
         )
-        return self._info
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
-        info = self._info or await self._read_info()
-        sampling = parse_sampling(request.sampling, info.vocab_size)
+        sampling = parse_sampling(request.sampling, self.info.vocab_size)
         are_equal = sampling.is_greedy and request.n > 1
         native = request._replace(n=1) if are_equal else request
         number = next(self._numbers)
@@ -109,7 +109,7 @@ class SGLangEngine:
         names = [f"{request.id}#{number}#{sample}#" for sample in range(native.n)]
         self._names.setdefault(request.id, []).extend(names)
         try:
-            responses = await self._calls.post("/generate", request_body(native, names, info, self._able))
+            responses = await self.calls.post("/generate", request_body(native, names, self.info, self._able))
         except asyncio.CancelledError:
             raise  # SGLang still generates it, until it is aborted by its name
         except BaseException:
@@ -122,26 +122,20 @@ class SGLangEngine:
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         if ids is None:
-            await self._calls.read("POST", "/abort_request", {"abort_all": True})
+            await self.calls.read("POST", "/abort_request", {"abort_all": True})
             return
         names = [name for id in ids for name in self._names.pop(id, ())]
-        await asyncio.gather(*(self._calls.read("POST", "/abort_request", {"rid": name}) for name in names))
+        await asyncio.gather(*(self.calls.read("POST", "/abort_request", {"rid": name}) for name in names))
 
     def _forget(self, id: str, names: Sequence[str]) -> None:
         left = [name for name in self._names.pop(id, ()) if name not in names]
         if left:
             self._names[id] = left
 
-    async def pause(self) -> None:
-        raise ValueError(KEEP_REFUSED)
-
-    async def resume(self) -> None:
-        raise ValueError(KEEP_REFUSED)
-
     async def stage(self, update: WeightUpdate) -> None:
         await self._weights.stage(update)
 
-    async def commit(self, update: WeightUpdate) -> None:
+    async def commit(self, update: WeightUpdate, probe: Probe | None = None) -> None:
         await self._weights.commit(update)
 
     async def discard(self) -> None:
@@ -154,23 +148,23 @@ class SGLangEngine:
         sampling = {"max_new_tokens": 0, "temperature": 1.0}
         body: dict[str, Any] = {"input_ids": list(token_ids), "sampling_params": sampling}
         body |= {"return_logprob": True, "logprob_start_len": 0}
-        response = await self._calls.post("/generate", body if adapter is None else body | {"lora_path": adapter})
+        response = await self.calls.post("/generate", body if adapter is None else body | {"lora_path": adapter})
         return prompt_logprobs(response)
 
     async def loaded_adapters(self) -> list[str]:
-        cards = (await self._calls.get("/v1/models"))["data"]
+        cards = (await self.calls.get("/v1/models"))["data"]
         return [card["id"] for card in cards if card.get("parent") is not None]
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        await self._calls.post("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        await self.calls.post("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
 
     async def unload_adapter(self, name: str) -> None:
-        await self._calls.post("/unload_lora_adapter", {"lora_name": name})
+        await self.calls.post("/unload_lora_adapter", {"lora_name": name})
 
     async def statistics(self) -> dict[str, Any]:
-        loads = (await self._calls.get("/v1/loads?include=core"))["loads"]
+        loads = (await self.calls.get("/v1/loads?include=core"))["loads"]
         return {key: sum(load[name] for load in loads) for key, name in GAUGES.items()}
 
     async def close(self) -> None:
         self._weights.close()
-        await self._calls.close()
+        await super().close()

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
     from areal_like.process.proof_handshake import ProofVerifier
     from areal_like.process.run import Run
-    from areal_like.serving.engines.base import InferenceEngine
+    from areal_like.serving.engines.external.external_engine import ExternalEngine
 
 
-def _connect(address: str, secret: str, run: "Run", folder: Path, proofs: "ProofVerifier | None") -> "InferenceEngine":
+def _connect(address: str, secret: str, run: "Run", folder: Path, proofs: "ProofVerifier | None") -> "ExternalEngine":
     from areal_like.serving.engines.sglang.engine import SGLangEngine
 
     return SGLangEngine(address, secret, run.config, folder, run.weights, proofs)

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.sections.engines.vllm import KEYS
 from areal_like.process.proof_handshake import ProofVerifier
+from areal_like.serving.control_protocol import KEEP
 from areal_like.serving.engines.base import (
     EngineGone,
     EngineInfo,
     GenerateOutput,
     GenerateRequest,
-    IncompatibleEngine,
-    NotReady,
     Verification,
     WeightUpdate,
 )
-from areal_like.serving.engines.external.http_calls import EngineClient, RefusedCall
+from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine, NotReady
+from areal_like.serving.engines.external.http_calls import RefusedCall
 from areal_like.serving.engines.external.installations import unsupported_version
 from areal_like.serving.engines.external.model_files import eos_token_ids, vocab_size
 from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
@@ -26,6 +27,7 @@ from areal_like.serving.engines.vllm.requests import is_greedy, logprob_of, pars
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import dump_index
+from areal_like.weights.probe import Probe
 
 GENERATE = "/inference/v1/generate"
 REQUEST_PREFIX = "generate-tokens-"
@@ -43,24 +45,23 @@ START_HINT = (
 )
 
 
-class VLLMEngine:
-    can_keep = True
+class VLLMEngine(ExternalEngine):
+    native_pauses = frozenset((KEEP,))
 
     def __init__(
         self, address: str, secret: str, config: Any, model_folder: Path, proofs: ProofVerifier | None = None
     ) -> None:
-        self._calls = EngineClient("vLLM", address, secret, proofs)
+        super().__init__(KEYS, config, address, secret, proofs)
         self._folder = model_folder
-        self._info: EngineInfo | None = None
         self._has_version = False
         """Whether vLLM was given the version of its weights."""
 
     async def ready(self) -> EngineInfo:
         try:
-            self._info = await self._read_info()
+            self.info = await self.read_info()
             await self._check_extension()
             await self.generate(
-                GenerateRequest("ready", [min(5, self._info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
+                GenerateRequest("ready", [min(5, self.info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
             )
         except RefusedCall as refusal:
             if refusal.status == 401:
@@ -68,7 +69,7 @@ class VLLMEngine:
             raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
         except EngineGone as fault:
             raise NotReady(str(fault)) from fault
-        return self._info
+        return self.info
 
     async def _check_extension(self) -> None:
         try:
@@ -76,11 +77,11 @@ class VLLMEngine:
         except EngineGone as fault:
             raise IncompatibleEngine(f"it cannot take new weights ({fault}); {START_HINT}") from fault
 
-    async def _read_info(self) -> EngineInfo:
-        version = str((await self._calls.get("/version"))["version"])
+    async def read_info(self) -> EngineInfo:
+        version = str((await self.calls.get("/version"))["version"])
         if (reason := unsupported_version(DISTRIBUTION, version)) is not None:
             raise IncompatibleEngine(f"vllm.python: {reason}")
-        cards = (await self._calls.get("/v1/models"))["data"]
+        cards = (await self.calls.get("/v1/models"))["data"]
         card = next(card for card in cards if card.get("parent") is None)
         return EngineInfo(
             engine="vllm",
@@ -89,14 +90,14 @@ class VLLMEngine:
             context_length=card["max_model_len"],
             vocab_size=vocab_size(self._folder),
             eos_token_ids=eos_token_ids(self._folder),
-            processes=int((await self._calls.get("/get_world_size?include_dp=false"))["world_size"]),
+            processes=int((await self.calls.get("/get_world_size?include_dp=false"))["world_size"]),
+            dtype=self.dtype,
+            length_key=KEYS.length_key,
         )
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
-        if self._info is None:
-            self._info = await self._read_info()
         has_version, is_adapter = self._has_version, request.adapter is not None
-        response = await self._calls.post(GENERATE, request_body(request, self._info))
+        response = await self.calls.post(GENERATE, request_body(request, self.info))
         outputs = {choice["index"]: parse_output(choice, is_adapter, has_version) for choice in response["choices"]}
         if is_greedy(request):
             return [outputs[0]] * request.n
@@ -105,13 +106,13 @@ class VLLMEngine:
     async def abort(self, ids: Sequence[str] | None) -> None:
         body = {} if ids is None else {"request_ids": [REQUEST_PREFIX + id for id in ids]}
         if body or ids is None:
-            await self._calls.post("/abort_requests", body)
+            await self.calls.post("/abort_requests", body)
 
-    async def pause(self) -> None:
-        await self._calls.post("/pause?mode=keep")
+    async def pause(self, mode: str) -> None:
+        await self.calls.post("/pause?mode=keep")
 
     async def resume(self) -> None:
-        await self._calls.post("/resume")
+        await self.calls.post("/resume")
 
     async def stage(self, update: WeightUpdate) -> None:
         message = {
@@ -122,14 +123,14 @@ class VLLMEngine:
         await self._workers("areal_stage", json.dumps(message))
         await self._results("areal_staged")
 
-    async def commit(self, update: WeightUpdate) -> None:
+    async def commit(self, update: WeightUpdate, probe: Probe | None = None) -> None:
         """The key-value cache of frozen requests is of the old weights: it is dropped, and vLLM computes it again after
         the pause."""
         for result in await self._workers("areal_commit", str(update.version)):
             _check(result)
-        await self._calls.post("/update_weight_version", {"new_version": str(update.version)})
+        await self.calls.post("/update_weight_version", {"new_version": str(update.version)})
         self._has_version = True
-        done = await self._calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true")
+        done = await self.calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true")
         if not done["success"]:
             raise EngineGone("vLLM did not drop its cache of the old weights")
 
@@ -150,7 +151,7 @@ class VLLMEngine:
             places = range(1, len(token_ids))
             return await asyncio.gather(*(self._next_logprob(token_ids[:at], token_ids[at], adapter) for at in places))
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        response = await self._calls.post(GENERATE, {"token_ids": list(token_ids), "sampling_params": sampling})
+        response = await self.calls.post(GENERATE, {"token_ids": list(token_ids), "sampling_params": sampling})
         return prompt_logprobs(response["prompt_logprobs"], list(token_ids))
 
     async def _next_logprob(self, prompt: Sequence[int], token: int, adapter: str) -> float:
@@ -159,28 +160,25 @@ class VLLMEngine:
         sampling: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "detokenize": False}
         sampling |= {"logprobs": 2, "logprob_token_ids": [token, token]}  # the sampled one counts as one of the two
         body = {"token_ids": list(prompt), "sampling_params": sampling, "model": adapter}
-        return logprob_of(token, await self._calls.post(GENERATE, body))
+        return logprob_of(token, await self.calls.post(GENERATE, body))
 
     async def loaded_adapters(self) -> list[str]:
-        cards = (await self._calls.get("/v1/models"))["data"]
+        cards = (await self.calls.get("/v1/models"))["data"]
         return [card["id"] for card in cards if card.get("parent") is not None]
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        await self._calls.read("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        await self.calls.read("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
 
     async def unload_adapter(self, name: str) -> None:
-        await self._calls.read("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        await self.calls.read("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def statistics(self) -> dict[str, Any]:
-        text = (await self._calls.read("GET", "/metrics")).decode()
+        text = (await self.calls.read("GET", "/metrics")).decode()
         return {key: sum(_values(text, name)) for key, name in (GAUGES | COUNTERS).items()}
-
-    async def close(self) -> None:
-        await self._calls.close()
 
     async def _workers(self, method: str, *arguments: str) -> list[dict[str, Any]]:
         """Calls a method of our extension in every worker."""
-        response = await self._calls.post("/collective_rpc", {"method": method, "args": arguments})
+        response = await self.calls.post("/collective_rpc", {"method": method, "args": arguments})
         results: list[dict[str, Any]] = response["results"]
         return results
 

@@ -5,19 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.serving.control_protocol import KEEP
-from areal_like.serving.engines.base import EngineInfo, NotReady
+from areal_like.serving.engines.base import EngineInfo
 from areal_like.serving.engines.external import attach
-from areal_like.serving.engines.external.attach import AttachedEngine, release_pauses
+from areal_like.serving.engines.external.attach import attached, release_pauses
+from areal_like.serving.engines.external.external_engine import NotReady
 from areal_like.serving.pauser import Pauser
 from areal_like.serving.request_queue import RequestQueue
 from areal_like.serving.server import CONTROLLER
 from areal_like.serving.updates import UPDATE
-from tests.support.external_server import RUN_ID, TinyEngine
-from tests.support.rollout_world import grpo
-from tests.support.tiny_models import write_tiny_model
+from tests.support.external_server import TinyEngine
 
 
 class FrozenEngine(TinyEngine):
@@ -31,20 +29,15 @@ class FrozenEngine(TinyEngine):
 
 @pytest.mark.parametrize("can_keep", [True, False])
 def test_a_pause_and_adapters_left_by_a_run_are_removed_by_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_keep: bool
+    can_keep: bool,
 ) -> None:
-    folder = write_tiny_model(tmp_path / "model")
-    run = Run(tmp_path, grpo(f"actor.path={folder}"), "grpo", RUN_ID, tmp_path, tmp_path)
-
     async def main() -> None:
         engine = FrozenEngine(can_keep=can_keep)
         engine.adapters = {"v3": None, "v4-00ff00ff00ff00ff": None, "very-mine": None, "v5-of-mine": None}
-        monkeypatch.setattr(attach, "connect", lambda *given: engine)
         if can_keep:
-            await engine.pause()
+            await engine.pause("keep")
         waiting = NamedWait("it", 5.0, "rollout.setup_timeout")
-        async with AttachedEngine(run, "vllm", "127.0.0.1:9", "", waiting, None) as attached:
-            await asyncio.wait_for(attached.start(), 60)
+        async with attached("vLLM", "127.0.0.1:9", "", None, waiting, lambda *given: engine):  # type: ignore[arg-type]
             assert set(engine.adapters) == {"very-mine", "v5-of-mine"}
             assert engine.log.count("resume") == int(can_keep)
 

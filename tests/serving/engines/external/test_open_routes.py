@@ -79,13 +79,13 @@ def test_the_embedded_server_needs_the_token_for_every_spelling_of_a_control_pat
 
 def test_the_external_server_needs_the_token_for_every_spelling_of_a_control_path(tmp_path: Path) -> None:
     async def test(client: external_server.Client) -> None:
-        client.server._proxy._address = "127.0.0.1:9"
+        client.engine.proxy._address = "127.0.0.1:9"
         for name in COMMANDS:
             for disguise in ("/{}", *DISGUISES):
                 if (target := disguise.format(name)).partition("?")[0] != "/v1/models":
                     for method in METHODS:
                         assert await status_of(client.address, method, target) in REFUSED, (method, target)
-        assert client.parts.queue.is_open
+        assert client.server.queue.is_open
 
     external_server.with_server(tmp_path, test)
 

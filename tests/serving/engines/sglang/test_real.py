@@ -251,4 +251,4 @@ def cpu_s(pid: int) -> float:
 
 def test_keep_is_refused_with_a_message(sglang: Server):
     with pytest.raises(ValueError, match="abort or wait"):
-        sglang.ask(lambda engine: engine.pause())
+        sglang.ask(lambda engine: engine.pause("keep"))

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 from areal_like.process.identity import RUN_HEADER
 from areal_like.process.proof_connector import request_proof
 from areal_like.process.proof_handshake import ProofVerifier
-from areal_like.serving.engines.base import GenerateOutput, IncompatibleEngine, WeightUpdate
+from areal_like.serving.engines.base import GenerateOutput, WeightUpdate
 from areal_like.serving.engines.external.command_line import ServerSite
+from areal_like.serving.engines.external.external_engine import IncompatibleEngine
 from areal_like.serving.engines.external.flag_check import refused_flags
 from areal_like.serving.engines.vllm.command import FLAG_PARSER as PARSER
 from areal_like.serving.engines.vllm.command import vllm_command
@@ -129,7 +130,7 @@ def test_an_unknown_flag_of_vllm_is_refused_by_its_key(tmp_path):
 
 def test_every_route_but_health_and_ping_needs_the_token(server):
     async def test(engine: VLLMEngine, server: Server) -> None:
-        routes = (await engine._calls.get("/openapi.json"))["paths"]
+        routes = (await engine.calls.get("/openapi.json"))["paths"]
         called = [(verb, path) for path, verbs in routes.items() for verb in verbs]
         assert ("post", "/collective_rpc") in called and ("post", "/inference/v1/generate") in called
         called += [("get", path) for path in ("/metrics", "/openapi.json", "/docs", "/nothing", "/health/", "//health")]
@@ -343,7 +344,7 @@ def test_an_abort_ends_the_named_requests_with_their_tokens(server):
             assert len(output.logprobs) == len(output.versions or []) == len(output.token_ids)
         assert len((await other)[0].token_ids) == 400
         assert [output.finish for output in await aborted("all", None)] == ["abort"] * 3
-        await engine.pause()
+        await engine.pause("keep")
         never = asyncio.create_task(engine.generate(asked("never", PROMPT, n=2)))
         while not never.done():  # an abort that comes before the request ends nothing
             await engine.abort(["never"])
@@ -370,7 +371,7 @@ def test_a_request_of_a_lower_number_goes_first(server):
             await engine.generate(asked(name, PROMPT, max_new_tokens=30, min_new_tokens=30)._replace(priority=priority))
             order.append(name)
 
-        await engine.pause()
+        await engine.pause("keep")
         late = [asyncio.create_task(ask(f"late{number}", 5)) for number in range(64)]
         await asyncio.sleep(0.5)
         first = asyncio.create_task(ask("first", -5))
@@ -465,7 +466,7 @@ def test_kept_requests_continue_as_if_the_new_weights_had_computed_their_cache(s
         await _until_running(engine, 8)
         while (await engine.statistics())["generated_tokens"] < before + 16:
             await asyncio.sleep(0.005)
-        await engine.pause()
+        await engine.pause("keep")
         await engine.commit(arrival)
         await engine.resume()
         crossed = 0
@@ -553,7 +554,7 @@ def test_weights_arrive_without_files_while_tokens_are_generated(server):
 
 
 async def update_staged(engine: VLLMEngine, arrival: WeightUpdate) -> None:
-    await engine.pause()
+    await engine.pause("keep")
     await engine.commit(arrival)
     await engine.resume()
 

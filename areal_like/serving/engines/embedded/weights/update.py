@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from areal_like.process.errors import NOT_STAGED, DamagedWeights, HttpError
 from areal_like.serving.control_protocol import ADAPTER, AUTO, KEEP, UpdateRequest
+from areal_like.serving.engines.base import PauseCancelled
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.engines.embedded.engine_thread import AsyncLLMEngine, PauseCancelled
+from areal_like.serving.engines.embedded.engine_thread import AsyncLLMEngine
 from areal_like.serving.engines.embedded.weights.adapters import adapter_hashes
 from areal_like.serving.engines.embedded.weights.batched_lora import ServedAdapter
 from areal_like.weights.adapter import read_adapter, read_peft_folder
@@ -29,7 +30,7 @@ ADAPTER_NAME = re.compile(r"[\w.-][\w./-]*")
 VERSION_NAME = re.compile(r"v\d+")
 
 
-class SwapResult(NamedTuple):
+class TimedSwap(NamedTuple):
     """`tokens` and `busy_s`: since the swap before."""
 
     stall_s: float
@@ -140,7 +141,7 @@ class EmbeddedWeightUpdater:
             self.has_run_weights = is_current()
         return self._report(version, len(prepared.expected), load_s, result)
 
-    def _report(self, version: int, num_tensors: int, load_s: float, result: SwapResult) -> dict[str, Any]:
+    def _report(self, version: int, num_tensors: int, load_s: float, result: TimedSwap) -> dict[str, Any]:
         return {
             "version": version,
             "stall_s": result.stall_s,
@@ -172,16 +173,16 @@ class EmbeddedWeightUpdater:
         buffer.stage(weights.tensors)
         return weights
 
-    def _swap(self, weights: LoadedWeights, probe: Probe | None) -> SwapResult:
+    def _swap(self, weights: LoadedWeights, probe: Probe | None) -> TimedSwap:
         """In the engine's thread, between two steps."""
         return self._timed(lambda: self._engine.swap(weights.version, lambda: self._verify(weights, probe)))
 
-    def _timed(self, swap: Callable[[], list[float] | None]) -> SwapResult:
+    def _timed(self, swap: Callable[[], list[float] | None]) -> TimedSwap:
         began = time.perf_counter()
         probe_logprobs = swap() or []
         counts = self._engine.counts
         stall_s = time.perf_counter() - began
-        result = SwapResult(stall_s, probe_logprobs, counts.tokens - self._tokens, counts.busy_s - self._busy_s)
+        result = TimedSwap(stall_s, probe_logprobs, counts.tokens - self._tokens, counts.busy_s - self._busy_s)
         self._tokens, self._busy_s = counts.tokens, counts.busy_s
         return result
 
