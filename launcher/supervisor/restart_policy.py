@@ -48,9 +48,7 @@ class RestartPolicy:
             return RestartDecision("refuse")
         if kind.startswith(DAMAGED):
             if kind in self._damaged:
-                return RestartDecision(
-                    "fail", "a server was already replaced for damage to this version of the weights"
-                )
+                return RestartDecision("fail", "a server was already replaced because of damage to this version")
             self._damaged.add(kind)
         if code >= 0 and first and not ready:
             again = "exit again" if code == 0 else "fail again"

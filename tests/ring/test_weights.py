@@ -166,7 +166,7 @@ def test_damaged_memory_costs_one_server_and_then_ends_the_command_with_the_tens
     assert words in replaced and "(incarnation 2)" in replaced
     failed = [line for line in text.splitlines() if line.startswith("server/0 failed") and line != replaced]
     assert len(failed) == 1 and words in failed[0], text
-    assert "a server was replaced before because it found damage in this version" in text
+    assert "a server was already replaced because of damage to this version" in text
 
 
 def tensor_bytes(folder: Path, tensor: str) -> bytes:

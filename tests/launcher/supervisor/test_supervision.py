@@ -95,7 +95,7 @@ def test_damaged_weights_cost_one_server_and_then_the_run(tmp_path):
     assert words in replaced and "(incarnation 2)" in replaced
     first, why = ended.err.splitlines()[2:4]
     assert first.startswith("server/0 failed (exit code 1)") and first.endswith(words)
-    assert why == "  a server was replaced before because it found damage in this version"
+    assert why == "  a server was already replaced because of damage to this version"
 
 
 def test_a_configuration_error_found_late_leaves_no_trial(tmp_path):
