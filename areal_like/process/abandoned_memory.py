@@ -1,5 +1,5 @@
 """Removes shared memory of runs without processes, such as after launcher and guardian were killed together. Each start
-does it for its own user.
+of a command that runs, serves, sweeps or chats does it for its own user.
 
 A run is alive while a process holds the lock on its folder (guardian, launcher, writers of weights; the kernel releases
 it with the last of them) or a process of this user has the run's id in its environment. Both are checked under the

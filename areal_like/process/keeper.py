@@ -1,15 +1,19 @@
-"""Keeper: the parent of a process that runs foreign code. It ends everything which that process has started, in other
-sessions too, whichever of them ends first.
+"""Keeper: the parent of a process that runs foreign code, an engine or a reward. It ends everything which that process
+has started, in other sessions too, whichever of them ends first.
 
 Orphans become the keeper's children, so its descendants are exactly what the process has started. It runs no other
 code, so nothing foreign can disturb it.
+
+`python -m areal_like.process.keeper OWNER GRACE_S COMMAND...` keeps a command.
 """
 
 import os
 import resource
 import signal
+import sys
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from areal_like.process.process_tree import become_subreaper, die_with_parent, kill_descendants, set_process_name
@@ -17,10 +21,16 @@ from areal_like.process.process_tree import become_subreaper, die_with_parent, k
 WATCHED = (signal.SIGCHLD, signal.SIGTERM)
 
 
-def fork_keeper(owner: int, close: Iterable[int] = ()) -> None:
+def kept_command(command: Sequence[str], grace_s: float) -> list[str]:
+    """The command under a keeper of this process."""
+    return [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(grace_s), *command]
+
+
+def fork_keeper(owner: int, grace_s: float = 0.0, close: Iterable[int] = ()) -> None:
     """Returns in a fork of this process, which becomes its keeper and closes the descriptors in `close`. SIGTERM to the
-    keeper, or the end of the process `owner`, its parent, kills the fork with everything that it has started. When the
-    fork ends, the keeper ends in the same way. Must be called before any thread is started."""
+    keeper ends the fork, which gets SIGTERM and `grace_s` before, with everything that it has started; so does the end
+    of the keeper's parent, the process `owner`, at once. When the fork ends, the keeper ends in the same way. Must be
+    called before any thread is started."""
     assert threading.active_count() == 1, "a process with threads is not forked"
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     die_with_parent(signal.SIGTERM)
@@ -38,22 +48,40 @@ def fork_keeper(owner: int, close: Iterable[int] = ()) -> None:
     for descriptor in close:
         os.close(descriptor)
     set_process_name("areal keeper")
-    status = _wait(child)
-    kill_descendants()
+    status = _wait_until_ended(child)
+    if status is None and grace_s and os.getppid() == owner:
+        os.kill(child, signal.SIGTERM)
+        status = _wait_for_end(child, time.monotonic() + grace_s)
+    if left := kill_descendants():
+        print(f"processes that could not be killed: {left}", file=sys.stderr, flush=True)
     _end_as(-signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status))
 
 
-def _wait(child: int) -> int | None:
-    """Waits for the child, and reaps its orphans meanwhile. None if SIGTERM comes first."""
-    while True:
-        if signal.sigwait(WATCHED) == signal.SIGTERM:
-            return None
-        try:
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] == child:
-                    return ended[1]
-        except ChildProcessError:
-            return None
+def _wait_until_ended(child: int) -> int | None:
+    """None if SIGTERM comes first."""
+    while signal.sigwait(WATCHED) != signal.SIGTERM:
+        if (status := _reap(child)) is not None:
+            return status
+    return None
+
+
+def _wait_for_end(child: int, until: float) -> int | None:
+    """None if it takes longer."""
+    while (status := _reap(child)) is None and (left_s := until - time.monotonic()) > 0:
+        signal.sigtimedwait([signal.SIGCHLD], left_s)
+    return status
+
+
+def _reap(child: int) -> int | None:
+    """Reaps all that have ended, orphans too. The status of the child, if it is among them."""
+    status = None
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                status = ended[1]
+    except ChildProcessError:
+        pass
+    return status
 
 
 def _end_as(code: int) -> NoReturn:
@@ -64,3 +92,15 @@ def _end_as(code: int) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [-code])
         os.kill(os.getpid(), -code)
     os._exit(code & 0xFF)
+
+
+def main() -> None:
+    owner, grace_s, *command = sys.argv[1:]
+    fork_keeper(int(owner), float(grace_s))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # which Python has changed
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

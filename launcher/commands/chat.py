@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_like.config.control_characters import escape_controls
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.process.abandoned_memory import remove_abandoned_memory
 from launcher.checks.packages import missing_packages, package_problems
 from launcher.runs.checkpoint_reader import read_checkpoint
 from launcher.runs.resume import ROOT_OVERRIDES, find_run
@@ -19,6 +20,7 @@ STEP, REWARD_MODEL = "step=", "reward_model"
 
 def chat(name: str, words: list[str]) -> int:
     """Prints the greedy answer to each prompt; returns 1 where a prompt failed."""
+    remove_abandoned_memory()
     problems = package_problems(missing_packages())
     problems += [
         Problem(word, "chat takes only step=N", "command line")

@@ -36,6 +36,9 @@ def dry_run(
 def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
     """Runs the plan to its end under a guardian; raises ConfigError (exit 2) where it cannot start here. `serves`: only
     servers."""
+    from areal_like.process.abandoned_memory import remove_abandoned_memory
+
+    remove_abandoned_memory()  # first, as the plan is for the memory that is free
     plan = build_plan(loaded, replace_existing=replace, serves=serves)
     refuse(plan.problems)
     if fetch_from_hub(loaded):

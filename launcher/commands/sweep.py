@@ -13,6 +13,7 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.overrides import holds_secret, parse_overrides
+from areal_like.process.abandoned_memory import remove_abandoned_memory
 from areal_like.process.exit_codes import BAD_CONFIGURATION
 from launcher.arguments import Arguments
 from launcher.commands.run import refuse
@@ -37,6 +38,8 @@ def sweep_command(arguments: Arguments) -> int:
         if value is not None:
             raise ConfigError([Problem(flag, "is for one configuration; remove --multirun", "command line")])
     points = _SweepPlanner(arguments)
+    if not points.dry_run:
+        remove_abandoned_memory()  # first, as the plans are for the memory that is free
     run_point = points.plan if points.dry_run else points.run
     code = sweep(points.request(), points.check, run_point)
     if points.dry_run and code != BAD_CONFIGURATION:

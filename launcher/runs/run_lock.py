@@ -11,7 +11,6 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.loaded import Loaded, build_config
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import NameStore, NameTaken, announce, name_store_for
-from areal_like.process.abandoned_memory import remove_abandoned_memory
 from areal_like.process.checkpoint_files import KEPT, step_of
 from areal_like.process.identity import Identity
 from areal_like.process.run import CONFIG, Run, StartPoint
@@ -71,7 +70,6 @@ def _acquire(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun
 def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedRun:
     """Writes the files that describe this start, and its start point."""
     directory, config = run.directory, run.config
-    remove_abandoned_memory()
     messages: tuple[str, ...] = ()
     if plan.run_directory.state == "replaced":
         messages = (_move_aside(directory),)

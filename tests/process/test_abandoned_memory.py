@@ -15,6 +15,7 @@ from areal_like.process.abandoned_memory import remove_abandoned_memory, remove_
 from areal_like.process.identity import RUN_ID
 from areal_like.process.run_memory import SHARED_MEMORY, create_run_memory, lock_folder, memory_folder, unlock_folder
 from areal_like.process.shared_segments import SegmentRecorder, parse_record
+from launcher.cli import main
 from tests.support.commands import REPOSITORY
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this machine has no /dev/shm")
@@ -166,3 +167,24 @@ def test_folders_with_other_names_are_kept(folder: Path):
     finally:
         for other in others:
             other.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("words", "is_removed"),
+    [
+        (["--config", "grpo.yaml"], True),
+        (["serve", "--config", "grpo.yaml"], True),
+        (["--multirun", "--config", "grpo.yaml", "seed=1,2"], True),
+        (["chat", "nowhere/none"], True),
+        (["--dry-run", "--config", "grpo.yaml"], False),
+    ],
+    ids=["run", "serve", "sweep", "chat", "dry run"],
+)
+def test_every_start_removes_the_memory_of_dead_runs_also_one_that_is_refused(
+    folder: Path, tmp_path: Path, words: list[str], is_removed: bool, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder.mkdir(mode=0o700)
+    (folder / "weights").write_text("w")
+    assert main([*words, *([] if words[0] == "chat" else ["actor.path=/nowhere"])]) == (2 if is_removed else 0)
+    assert folder.exists() != is_removed

@@ -1,7 +1,9 @@
 """The process of an engine: start, output, and the end of all processes that it started."""
 
 import asyncio
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,15 +14,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import areal_like
-from areal_like.process.child_process import ChildProcess, reap_leftovers
+from areal_like.process.child_process import ChildProcess
 from areal_like.process.errors import Failure
+from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import become_subreaper, kill_descendants
 from areal_like.process.shared_segments import SegmentRecorder
 from areal_like.serving.engines.external.engine_log import decode_line, find_error, reports_port_in_use
 
 POLL_S = 0.05
 TERMINATE_S = 2.0
-"""Less than the launcher's own timeout for this process."""
+KEEPER_S = 0.5
+"""What the keeper may take to kill what is left. Both are less than the launcher's own timeout for this process."""
 OUTPUT_END_S = 0.3
 EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 """Signals for which the engine's last output is not the reason."""
@@ -29,36 +33,31 @@ IMPORT_FOLDER = "engine-imports"
 
 
 class EngineProcess:
-    """One start of the engine. Its output is copied to this process's output, the log of the server. One at a time: all
-    descendants of this process belong to the engine."""
+    """One start of the engine, under a keeper. Its output is copied to this process's output, the log of the server.
+    One at a time: all descendants of this process belong to the engine."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], cwd: Path, record: Path) -> None:
         """`record`: file that lists what the engine creates in shared memory."""
-        become_subreaper()  # orphans of the engine become children of this process
+        become_subreaper()  # if the keeper is killed, what it kept falls to this process
+        if shutil.which(command[0]) is None:
+            fault = errno.EACCES if Path(command[0]).exists() else errno.ENOENT
+            raise Failure(f"{command[0]} cannot be started: {os.strerror(fault)}")
         self._segments = SegmentRecorder(record)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        try:
-            self._process = ChildProcess(
-                list(command),
-                {**os.environ, **variables},
-                cwd=cwd,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                dies_with_parent=True,
-            )
-        except OSError as fault:
-            raise Failure(f"{command[0]} cannot be started: {fault.strerror or fault}") from fault
+        self._keeper = ChildProcess(
+            kept_command(command, TERMINATE_S),
+            {**os.environ, **variables},
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            dies_with_parent=True,
+        )
         self._reader = threading.Thread(target=self._read_output, name="engine output", daemon=True)
         self._reader.start()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     async def ended(self) -> int:
         """Waits for the end; returns the exit code, negative for a signal."""
-        while (code := self._process.exit_code()) is None:
-            reap_leftovers()
+        while (code := self._keeper.exit_code()) is None:
             await asyncio.sleep(POLL_S)
         await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
         return code
@@ -69,7 +68,7 @@ class EngineProcess:
             return f"ended with exit code {code}: {find_error(list(self.lines))}"
         how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         if -code in EXTERNAL_SIGNALS:
-            used = self._process.usage().text
+            used = self._keeper.usage().text
             return f"{how}, by another process or because the machine has run out of memory; it had used {used}"
         return f"{how}; its last output: {find_error(list(self.lines)[-TAIL_LINES:])}"
 
@@ -78,11 +77,11 @@ class EngineProcess:
         return reports_port_in_use(list(self.lines)[-TAIL_LINES:])
 
     async def end(self) -> None:
-        """Sends SIGTERM, later kills it and all its descendants, and removes its shared memory."""
+        """Sends SIGTERM, kills all its processes after `TERMINATE_S`, and removes its shared memory."""
         await asyncio.to_thread(self._segments.poll)
-        self._process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + TERMINATE_S
-        while self._process.exit_code() is None and time.monotonic() < deadline:
+        self._keeper.signal(signal.SIGTERM)
+        deadline = time.monotonic() + TERMINATE_S + KEEPER_S
+        while self._keeper.exit_code() is None and time.monotonic() < deadline:
             await asyncio.sleep(POLL_S)
         self._segments.close()
         stuck = await asyncio.to_thread(kill_descendants)
@@ -92,7 +91,7 @@ class EngineProcess:
         await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
 
     def _read_output(self) -> None:
-        with self._process.stdout as output:
+        with self._keeper.stdout as output:
             for line in output:
                 self.lines.append(decode_line(line))
                 try:

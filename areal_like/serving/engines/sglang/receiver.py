@@ -23,6 +23,9 @@ from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import Index, dump_index
 from areal_like.weights.publication_root import has_room
 
+START_S = 60.0
+"""What the process may take to start, beside the limit of the transfer itself."""
+
 log = logging.getLogger(__name__)
 
 MODULE = "areal_like.serving.engines.sglang.plugin.receive"
@@ -57,11 +60,18 @@ class WeightReceiver:
             "index": dump_index(update.index),
             "folder": str(folder),
         }
+        limit_s = update.rendezvous.timeout_s + START_S
         try:
-            answer = await asyncio.to_thread(self._exchange, json.dumps(message).encode() + b"\n")
-        except BaseException:
+            async with asyncio.timeout(limit_s):
+                answer = await asyncio.to_thread(self._exchange, json.dumps(message).encode() + b"\n")
+        except BaseException as fault:
             self._end()  # it may still wait for the sender
             self.forget()
+            if isinstance(fault, TimeoutError):
+                raise GroupBroken(
+                    f"the process that receives weights for SGLang did not answer within {limit_s:g} s "
+                    f"(weights.broadcast.timeout_s, and {START_S:g} s for its start)"
+                ) from None
             raise
         if not answer:
             return folder

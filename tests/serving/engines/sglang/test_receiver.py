@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from areal_like.process.child_process import ChildProcess
 from areal_like.serving.engines.base import WeightUpdate
 from areal_like.serving.engines.sglang import receiver
 from areal_like.serving.engines.sglang.receiver import WeightReceiver
-from areal_like.weights.errors import BadWeights
+from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import Bucket, Index
 from areal_like.weights.rendezvous import Rendezvous
 
@@ -107,6 +109,22 @@ def test_a_failed_receiver_is_a_fault_with_its_error(memory, words) -> None:
         receive(one)
     assert not list(memory.glob("*/v*"))
     one.close()
+
+
+def test_a_receiver_that_does_not_answer_is_ended_after_a_named_limit(memory, monkeypatch) -> None:
+    class Hangs(WeightReceiver):
+        def _start(self) -> ChildProcess:
+            self._process = ChildProcess(["sleep", "600"], os.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            started.append(self._process)
+            return self._process
+
+    started: list[ChildProcess] = []
+    monkeypatch.setattr(receiver, "START_S", 0.0)
+    hangs = Hangs("8001", None, Path("unused"))
+    with pytest.raises(GroupBroken, match=r"did not answer within 1 s \(weights\.broadcast\.timeout_s, and 0 s"):
+        receive(hangs)
+    assert started[0].exit_code() == -signal.SIGKILL
+    hangs.close()
 
 
 def test_weights_are_received_on_disk_if_shared_memory_is_too_small(memory, tmp_path, caplog) -> None:
