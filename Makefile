@@ -60,4 +60,4 @@ env-run:
 	@.ci/venv "$(VENV)" train
 
 env-dev:
-	@.ci/venv "$(VENV)" data,dev,swanlab,sweeps,train,wandb
+	@.ci/venv "$(VENV)" data,dev,etcd,swanlab,sweeps,train,wandb

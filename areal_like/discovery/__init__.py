@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from areal_like.discovery.base import Entry, NameMissing, NameStore, NameTaken, announce, parse_entry
+from areal_like.config.sections.cluster import NameResolveConfig
+from areal_like.discovery.base import Entry, Holder, NameMissing, NameStore, NameTaken, announce, parse_entry
 from areal_like.discovery.files import FileNameStore
 from areal_like.discovery.memory import SHARED, MemoryEntries, MemoryNameStore
 from areal_like.process.identity import Identity
@@ -13,11 +14,13 @@ from areal_like.process.run import Run
 
 __all__ = [
     "Entry",
+    "Holder",
     "MemoryEntries",
     "NameMissing",
     "NameStore",
     "NameTaken",
     "announce",
+    "etcd_name_store",
     "file_name_store",
     "memory_name_store",
     "name_store_for",
@@ -26,7 +29,7 @@ __all__ = [
     "run_prefix",
 ]
 
-KNOWN = ("nfs", "memory")
+KNOWN = ("nfs", "etcd3", "memory")
 TYPE_KEY = "cluster.name_resolve.type"
 
 
@@ -37,21 +40,26 @@ def open_name_store(run: Run, me: Identity) -> NameStore:
 
 def name_store_for(config: Any, cwd: Path, owner: str) -> NameStore:
     """The same before the run exists. `cwd`: where the command was given. `owner`: this process's name."""
-    section = config.cluster.name_resolve
+    section, prefix = config.cluster.name_resolve, run_prefix(config)
     if section.type == "nfs":
-        root = cwd / Path(section.nfs_record_root).expanduser()
-        return file_name_store(root, run_prefix(config), owner, section.ttl_s)
+        return file_name_store(cwd / Path(section.nfs_record_root).expanduser(), prefix, owner, section.ttl_s)
+    if section.type == "etcd3":
+        return etcd_name_store(section, cwd, prefix, owner)
     if section.type == "memory":
-        return memory_name_store(run_prefix(config), owner)
-    raise ValueError(
-        f"{TYPE_KEY}: {section.type} is not built yet (known: {', '.join(KNOWN)}); use {TYPE_KEY}=nfs, with a folder "
-        "that all nodes see in cluster.name_resolve.nfs_record_root"
-    )
+        return memory_name_store(prefix, owner)
+    raise ValueError(f"{TYPE_KEY}: {section.type} is not built yet (known: {', '.join(KNOWN)}); use {TYPE_KEY}=nfs")
 
 
 def file_name_store(root: str | Path, prefix: str, owner: str, ttl_s: float) -> NameStore:
     """Names in files below `root`, which every process must see."""
     return FileNameStore(Path(root).absolute(), prefix, owner, ttl_s)
+
+
+def etcd_name_store(section: NameResolveConfig, cwd: Path, prefix: str, owner: str) -> NameStore:
+    """Names in etcd. `cwd`: where relative paths of certificates start."""
+    from areal_like.discovery.etcd import EtcdNameStore  # needs a package that other kinds do not
+
+    return EtcdNameStore(section, cwd, prefix, owner)
 
 
 def memory_name_store(prefix: str, owner: str, store: MemoryEntries = SHARED) -> NameStore:
@@ -61,10 +69,10 @@ def memory_name_store(prefix: str, owner: str, store: MemoryEntries = SHARED) ->
 
 def run_prefix(config: Any) -> str:
     """{user}/{experiment}/{trial}"""
-    return f"{_user()}/{config.experiment_name}/{config.trial_name}"
+    return f"{user_name()}/{config.experiment_name}/{config.trial_name}"
 
 
-def _user() -> str:
+def user_name() -> str:
     """The uid if the user has no name, as in a container."""
     try:
         return getpass.getuser()

@@ -3,15 +3,18 @@
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import orjson
 
+from areal_like.discovery.owner import OwnerProcess
 from areal_like.process.errors import Failure
 from areal_like.process.identity import Identity
 from areal_like.process.wait import NamedWait
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
+SINCE_FORMAT = "%Y-%m-%d %H:%M:%S %z"
 
 
 class NameTaken(Failure):
@@ -30,16 +33,37 @@ class NameMissing(LookupError):
         self.name = name
 
 
+class Holder(NamedTuple):
+    """Who holds a name."""
+
+    owner: OwnerProcess | None
+    """None if it is not known; `process` then states why."""
+    process: str
+    """What that process calls itself, such as server/0."""
+    since: str
+    """When it took the name, as SINCE_FORMAT, in its own time zone."""
+
+    def __str__(self) -> str:
+        if self.owner is None:
+            return f"an entry that cannot be read ({self.process})"
+        return f"process {self.owner.pid} ({self.process}) on host {self.owner.host} since {self.since}"
+
+
 class NameStore(ABC):
     """Entries below one prefix. Own entries are kept alive until they are deleted or the store is closed.
 
-    A name consists of parts separated by slashes, such as `server/0`. An entry lives as long as its process.
+    A name consists of parts separated by slashes, such as `server/0`. An entry lives as long as its process: one that
+    was killed on this machine is dead at once, any other one when it has not been renewed for its time to live.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.lost: dict[str, str] = {}
         """Own names that were removed or taken over since, and who has them now, as text."""
+
+    def check(self) -> None:
+        """Raises ConfigError where the store cannot be used now. For a start, before any process needs it."""
+        self.find()
 
     @abstractmethod
     def add(self, name: str, value: str, replace: bool = False, waiting: NamedWait | None = None) -> None:
@@ -53,6 +77,10 @@ class NameStore(ABC):
     @abstractmethod
     def find(self, prefix: str = "") -> dict[str, str]:
         """All living entries at and below a name, sorted; numbers in names sort as numbers."""
+
+    @abstractmethod
+    def holder(self, name: str) -> Holder | None:
+        """Who holds a name; None if no living process does."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
@@ -74,8 +102,20 @@ class NameStore(ABC):
                 return self.get(name)
             except NameMissing:
                 waiting.check()
-            time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+            pause_s = self._pause(name, pause_s)
+
+    def watch(self, prefix: str, known: Mapping[str, str], waiting: NamedWait) -> dict[str, str]:
+        """Waits until the entries at and below a name differ from `known`, and returns them."""
+        pause_s = FIRST_PAUSE_S
+        while (entries := self.find(prefix)) == known:
+            waiting.check()
+            pause_s = self._pause(prefix, pause_s)
+        return entries
+
+    def _pause(self, _prefix: str, pause_s: float) -> float:
+        """Waits between two reads of a name, at most that long; returns the next pause."""
+        time.sleep(pause_s)
+        return min(1.5 * pause_s, LONGEST_PAUSE_S)
 
     def full(self, name: str) -> str:
         return "/".join(filter(None, [self.prefix, name]))

@@ -16,14 +16,21 @@ from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
-from areal_like.discovery.base import NameMissing, NameStore, NameTaken, name_parts, sorted_entries
+from areal_like.discovery.base import (
+    SINCE_FORMAT,
+    Holder,
+    NameMissing,
+    NameStore,
+    NameTaken,
+    name_parts,
+    sorted_entries,
+)
 from areal_like.discovery.liveness import Liveness, has_moved
 from areal_like.discovery.owner import this_process
 from areal_like.discovery.slot import (
     CLAIM,
     MARK,
     NEW,
-    SINCE_FORMAT,
     STATE,
     Claim,
     EntryFiles,
@@ -161,6 +168,10 @@ class FileNameStore(NameStore):
                 self._reported.add(held.claim.id)
                 log.warning("an entry below %s cannot be read: %s", self.full(prefix), held.error)
         return sorted_entries(entries)
+
+    def holder(self, name: str) -> Holder | None:
+        held = self._slot(name).read()
+        return held.claim.holder if held is not None and self._liveness.why_dead(held) is None else None
 
     def delete(self, name: str) -> None:
         slot = self._slot(name)

@@ -1,9 +1,19 @@
 """Name store within one process, for tests."""
 
 import threading
+import time
 from typing import NamedTuple
 
-from areal_like.discovery.base import NameMissing, NameStore, NameTaken, name_parts, sorted_entries
+from areal_like.discovery.base import (
+    SINCE_FORMAT,
+    Holder,
+    NameMissing,
+    NameStore,
+    NameTaken,
+    name_parts,
+    sorted_entries,
+)
+from areal_like.discovery.owner import this_process
 from areal_like.process.wait import NamedWait
 
 
@@ -11,6 +21,7 @@ class _MemoryEntry(NamedTuple):
     value: str
     names: "MemoryNameStore"
     name: str
+    since: str
 
 
 class MemoryEntries:
@@ -39,7 +50,7 @@ class MemoryNameStore(NameStore):
             held = self._store.entries.get(path)
             if held is not None and not (replace and held.names is self):
                 raise NameTaken(self.full(name), f"{held.names._owner} in this process")
-            self._store.entries[path] = _MemoryEntry(value, self, name)
+            self._store.entries[path] = _MemoryEntry(value, self, name, time.strftime(SINCE_FORMAT))
             self.lost.pop(name, None)
 
     def get(self, name: str) -> str:
@@ -53,6 +64,11 @@ class MemoryNameStore(NameStore):
         with self._store.lock:
             entries = {"/".join(path[len(self._base) :]): held.value for path, held in self._below(prefix).items()}
         return sorted_entries(entries)
+
+    def holder(self, name: str) -> Holder | None:
+        with self._store.lock:
+            held = self._store.entries.get(self._path(name))
+        return None if held is None else Holder(this_process(), held.names._owner, held.since)
 
     def delete(self, name: str) -> None:
         with self._store.lock:

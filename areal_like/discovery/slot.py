@@ -14,10 +14,10 @@ from uuid import uuid4
 import orjson
 from xxhash import xxh3_64_hexdigest
 
+from areal_like.discovery.base import Holder, name_parts
 from areal_like.discovery.owner import OwnerProcess
 
 CLAIM, STATE, NEW, MARK = "@entry", ".state-", ".new-", ".removing-"
-SINCE_FORMAT = "%Y-%m-%d %H:%M:%S %z"
 MAX_PART_CHARS = 120
 STALE_TRIES = 5
 
@@ -34,10 +34,12 @@ class Claim(NamedTuple):
     """When the name was claimed, as SINCE_FORMAT, in the time zone of the owner."""
     ttl_s: float
 
+    @property
+    def holder(self) -> Holder:
+        return Holder(self.owner, self.process, self.since)
+
     def __str__(self) -> str:
-        if self.owner is None:
-            return f"an entry that cannot be read ({self.process})"
-        return f"process {self.owner.pid} ({self.process}) on host {self.owner.host} since {self.since}"
+        return str(self.holder)
 
 
 class EntryState(NamedTuple):
@@ -109,6 +111,12 @@ class EntryFiles:
     def forget(self, id: str) -> None:
         """Removes the state of a removed claim."""
         (self.folder / (STATE + id)).unlink(missing_ok=True)
+
+
+def read_name_claim(root: Path, prefix: str, name: str) -> Claim | None:
+    """The claim of a name below a root."""
+    *above, leaf = map(file_part, [*name_parts(prefix), *name_parts(name)])
+    return read_claim(root.joinpath(*above, leaf + CLAIM))
 
 
 def read_claim(path: Path) -> Claim | None:

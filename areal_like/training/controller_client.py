@@ -105,11 +105,12 @@ class TrainerControllerClient:
     def _find(self, run: Run) -> str:
         """The address of this attempt's controller; entries of earlier attempts are ignored."""
         waiting = NamedWait(f"the address of {CONTROLLER}", self._config.setup_timeout, "rollout.setup_timeout")
+        entries: dict[str, str] = {}
         with open_name_store(run, self._me) as names:
-            while (entry := parse_entry(names.wait(CONTROLLER, waiting))).attempt < self._me.attempt:
-                waiting.check()
-                time.sleep(RETRY_PAUSE_S)
-        return entry.address
+            while True:
+                entries = names.watch(CONTROLLER, entries, waiting)
+                if CONTROLLER in entries and (entry := parse_entry(entries[CONTROLLER])).attempt >= self._me.attempt:
+                    return entry.address
 
     def _json(self, method: str, path: str, body: Any = None) -> Any:
         return self._retry(lambda: self._caller.json(method, self._address, path, body))

@@ -6,7 +6,7 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.checks.config_checks import START_CHECKS
 from areal_like.config.checks.registry import Check
 from areal_like.config.problems import Problem, Stage
-from launcher.checks import attached_servers, engines, missing, oversubscription, resuming, unread_keys, warnings
+from launcher.checks import attached_servers, engines, missing, name_store, oversubscription, resuming, unread_keys, warnings
 from launcher.checks.changed_values import changed_value_warnings, earlier_configuration_warnings
 from launcher.checks.epochs import data_end_warnings
 from launcher.checks.fake_data import fake_data_problems
@@ -98,6 +98,7 @@ PLAN_CHECKS = (
     Check("a GPU for the embedded engine", Stage.MISSING, missing.embedded_without_gpu),
     Check("the engine's installation", Stage.MISSING, engines.engine_problems),
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
+    Check("what a name store in etcd needs", Stage.MISSING, name_store.name_store_problems),
     Check("the key of attached servers", Stage.MISSING, attached_servers.missing_api_key),
     Check("trackers", Stage.MISSING, missing.tracker_problems),
     Check("programs of the cluster", Stage.MISSING, missing.missing_programs),

@@ -20,7 +20,7 @@ from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
 from areal_like.process.run import Run, listen_address, opens_generation
 from launcher.agent.local import LocalAgent
 from launcher.plan.plan import Plan
-from launcher.runs.env_file import read_env_files
+from launcher.runs.env_file import secret_variables
 from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.discard import discard_unused_run
 from launcher.supervisor.launch import DISK_ERRORS, wait_limits, write_error_text
@@ -38,8 +38,9 @@ EXAMPLE_REQUEST = {"prompt": "1+1=", "max_tokens": 8, "temperature": 0}
 def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
     """Runs the servers of the plan until they are stopped; returns the command's exit code."""
     try:
-        variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
+        variables = secret_variables(loaded.config, Path.cwd())
         _check_key(loaded.config, variables)
+        os.environ.update(variables)
         locked = lock_run(loaded, plan, run_id, replace, serves=True)
     except ConfigError as error:
         write_line(error.refusal_text(), sys.stderr)
@@ -50,7 +51,6 @@ def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int
     except OSError as error:
         write_line(write_error_text(error, loaded.config, plan.run_dir), sys.stderr)
         return FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION
-    os.environ.update(variables)
     key = os.environ.get(locked.run.config.rollout.api_key_var, "")
     hidden = tuple(value for value in (key, *variables.values()) if len(value) >= MIN_SECRET_LENGTH)
 

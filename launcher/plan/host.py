@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation import Machine, detect_machine
 from areal_like.config.attention import PACKAGES as ATTENTION
+from areal_like.discovery.etcd_client import PACKAGE as ETCD
 from areal_like.models import hub_cache
 from areal_like.observe.trackers.requirements import PACKAGES as TRACKERS
 from areal_like.observe.trackers.requirements import is_installed
@@ -66,7 +67,7 @@ def local_host(known: Machine | None = None) -> HostInfo:
         memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
-        packages=frozenset(filter(is_installed, (*ATTENTION, *TRACKERS))),
+        packages=frozenset(filter(is_installed, (*ATTENTION, *TRACKERS, ETCD))),
         missing=missing_packages(),
     )
 

@@ -1,4 +1,5 @@
-"""Reads `launcher.env_file`: environment variables for all processes, such as API keys."""
+"""Reads `launcher.env_file`: environment variables for all processes, such as API keys. Secrets of the configuration
+that all processes need travel in the same way."""
 
 import os
 import re
@@ -7,11 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.discovery.etcd_client import PASSWORD
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)")
+
+
+def secret_variables(config: "BaseExperimentConfig", folder: Path) -> dict[str, str]:
+    """Variables for all processes of a run, none of which may be written: those of the files, and the password of etcd,
+    which `config.yaml` does not hold."""
+    password = config.cluster.name_resolve.etcd3_password
+    return {**read_env_files(config.launcher.env_file, folder), **({PASSWORD: password} if password else {})}
 
 
 def run_environment(config: "BaseExperimentConfig", folder: Path) -> dict[str, str]:

@@ -4,7 +4,6 @@ RUN is a run's folder, `experiment/trial`, or a trial name. Searched in this ord
 the runs that this user has started. An ambiguous name is an error.
 """
 
-import getpass
 import json
 import os
 import time
@@ -19,9 +18,11 @@ from areal_like.process.run import ATTEMPT, CONFIG, RUN_FACTS
 from launcher.runs.resumable import run_config_values
 
 if TYPE_CHECKING:
-    from areal_like.discovery.slot import Claim
+    from areal_like.discovery.base import Holder
 
 SUMMARY = "summary.json"
+LAUNCHER = "launcher/0"
+"""The name that a run's launcher holds."""
 MAX_LISTED = 12
 
 
@@ -129,25 +130,21 @@ def is_running(directory: Path) -> bool:
     return lock_holder(directory) is not None
 
 
-def lock_holder(directory: Path) -> "Claim | None":
-    """The claim of the launcher that runs in this directory; None where none does, as far as this machine can tell."""
-    from areal_like.discovery.owner import is_alive, this_process
-    from areal_like.discovery.slot import CLAIM, file_part, read_claim
+def lock_holder(directory: Path) -> "Holder | None":
+    """The launcher that runs in this directory; None where none does, as far as this machine can tell."""
+    from areal_like.discovery import user_name
+    from areal_like.discovery.holders import read_holder
 
     values = run_config_values(directory)
     try:
-        names = Path(values["cluster"]["name_resolve"]["nfs_record_root"]).expanduser()
-        run = [getpass.getuser(), str(values["experiment_name"]), str(values["trial_name"])]
-    except (ValueError, KeyError, TypeError):
-        return None
-    root = Path(_json(directory / RUN_FACTS).get("cwd", ".")) / names
-    claim = read_claim(root.joinpath(*map(file_part, run), "launcher", f"0{CLAIM}"))
-    if claim is None or claim.owner is None:
-        return None
-    return claim if not claim.owner.is_local(this_process()) or is_alive(claim.owner) else None
+        names = values["cluster"]["name_resolve"]
+        prefix = f"{user_name()}/{values['experiment_name']}/{values['trial_name']}"
+        return read_holder(names, Path(_json(directory / RUN_FACTS).get("cwd", ".")), prefix, LAUNCHER)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # the file may have been edited
 
 
-def running_text(directory: Path, holder: "Claim", now: datetime | None = None) -> str:
+def running_text(directory: Path, holder: "Holder", now: datetime | None = None) -> str:
     """x/y is already running (pid 22314 on host vm, since 13:33)"""
     since = _local_time(holder.since, now or datetime.now())
     host = "unknown" if holder.owner is None else holder.owner.host
@@ -156,7 +153,7 @@ def running_text(directory: Path, holder: "Claim", now: datetime | None = None) 
 
 def _local_time(since: str, now: datetime) -> str:
     """The time of a claim in the time zone of this process, with its day unless that is today."""
-    from areal_like.discovery.slot import SINCE_FORMAT
+    from areal_like.discovery.base import SINCE_FORMAT
 
     try:
         began = datetime.strptime(since, SINCE_FORMAT).astimezone()

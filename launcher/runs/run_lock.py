@@ -21,7 +21,7 @@ from launcher.plan.plan import Plan
 from launcher.plan.reward_model import KEY as REWARD_PATH
 from launcher.plan.reward_model import has_reward_model
 from launcher.runs.linked_folders import create_links
-from launcher.runs.registry import last_attempt, lock_holder, register, running_text
+from launcher.runs.registry import LAUNCHER, last_attempt, register, running_text
 from launcher.runs.run_files import read_facts, write_description, write_start_point
 from launcher.supervisor.rollback import roll_back
 
@@ -58,7 +58,12 @@ def _acquire(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun
     directory, cwd = Path(plan.run_dir), Path.cwd()
     config = build_config(loaded.cls, resolved_values(loaded, plan.auto))
     names = name_store_for(config, cwd, f"pid {os.getppid()}")
-    _announce_launcher(names, directory, config.cluster.name_resolve.ttl_s)
+    try:
+        names.check()
+        _announce_launcher(names, directory, config.cluster.name_resolve.ttl_s)
+    except BaseException:
+        names.close()
+        raise
     run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
     try:
         return _describe(loaded, plan, run, names)
@@ -110,8 +115,7 @@ def _announce_launcher(names: NameStore, directory: Path, ttl_s: float) -> None:
     try:
         announce(names, Identity("launcher", 0), "", waiting=wait)
     except NameTaken as taken:
-        names.close()
-        holder = lock_holder(directory)
+        holder = names.holder(LAUNCHER)
         reason = str(taken) if holder is None else running_text(directory, holder)
         message = f"{reason}; stop it first, or name another run with trial_name="
         raise ConfigError([Problem("trial_name", message)]) from None

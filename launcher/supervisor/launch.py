@@ -26,7 +26,7 @@ from launcher.agent.local import LocalAgent
 from launcher.checks.epochs import data_end_text
 from launcher.plan.plan import Plan
 from launcher.runs.checkpoints import complete_steps
-from launcher.runs.env_file import read_env_files
+from launcher.runs.env_file import secret_variables
 from launcher.runs.environment_record import write_environment_record
 from launcher.runs.registry import last_attempt
 from launcher.runs.run_files import restore_configuration
@@ -48,7 +48,8 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
     """Runs the plan to its end; returns the command's exit code."""
     gc.enable()
     try:
-        variables = read_env_files(loaded.config.launcher.env_file, Path.cwd())
+        variables = secret_variables(loaded.config, Path.cwd())
+        os.environ.update(variables)  # for all processes, and for name store and trackers in this one
         locked = lock_run(loaded, plan, run_id, replace)
     except ConfigError as error:
         return _refused(error.refusal_text())
@@ -60,7 +61,6 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
             FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION,
         )
     secret = secrets.token_hex(32)
-    os.environ.update(variables)  # for all processes, and for the trackers in this one
     hidden = (
         secret,
         *sorted((value for value in variables.values() if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True),

@@ -1,48 +1,36 @@
-"""The contract of every store of names."""
+"""The contract of every kind of name store. etcd3 runs on a real etcd."""
 
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from areal_like.config.sections.cluster import NameResolveConfig
 from areal_like.discovery import (
     Entry,
-    MemoryEntries,
     NameMissing,
     NameTaken,
     announce,
-    file_name_store,
-    memory_name_store,
     name_store_for,
     open_name_store,
     parse_entry,
 )
+from areal_like.discovery.base import sorted_entries
 from areal_like.process.errors import TimedOut
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
+from tests.discovery.conftest import TTL_S, Stores
+from tests.support.etcd_server import section_of
 
-TTL_S = 0.15
-
-
-@pytest.fixture(params=["nfs", "memory"])
-def opened(request, tmp_path):
-    """Opens the names of one more process of a run; closes them all at the end."""
-    store, all_names = MemoryEntries(), []
-
-    def open_one(owner="trainer/0", prefix="me/grpo/r0001"):
-        if request.param == "nfs":
-            names = file_name_store(tmp_path / "names", prefix, owner, TTL_S)
-        else:
-            names = memory_name_store(prefix, owner, store)
-        all_names.append(names)
-        return names
-
-    yield open_one
-    for names in all_names:
-        names.close()
+ROUNDS = 12
+OTHER_PROCESSES = pytest.mark.parametrize("kind", ["nfs", "etcd3"], indirect=True)
+"""For what no other process sees: names in memory."""
 
 
 def eventually(condition, limit_s=60.0):
@@ -66,7 +54,7 @@ def test_an_unclaimed_name_is_missing(opened):
 def test_a_claimed_name_is_refused_and_its_owner_named(opened):
     ours, theirs = opened("launcher/0"), opened("launcher/0 of another run")
     ours.add("launcher/0", "first")
-    with pytest.raises(NameTaken, match=r"the name me/grpo/r0001/launcher/0 is held by .*launcher/0") as caught:
+    with pytest.raises(NameTaken, match=r"the name (\S+/)?me/grpo/r0001/launcher/0 is held by .*launcher/0") as caught:
         theirs.add("launcher/0", "second")
     assert caught.value.holder in str(caught.value)
     assert theirs.get("launcher/0") == "first"
@@ -226,32 +214,33 @@ def test_an_announced_process_is_read_unchanged(opened):
     assert Path(f"/proc/{found.pid}/comm").exists()
 
 
-def configured(type, root="names"):
-    store = SimpleNamespace(type=type, nfs_record_root=str(root), ttl_s=TTL_S)
+def configured(type, root="names", **keys):
+    store = NameResolveConfig(**{"type": type, "nfs_record_root": str(root), "ttl_s": TTL_S, **keys})
     return SimpleNamespace(
         cluster=SimpleNamespace(name_resolve=store), experiment_name="grpo", trial_name=f"trial-{time.monotonic_ns()}"
     )
 
 
-@pytest.mark.parametrize("type", ["nfs", "memory"])
-def test_the_processes_of_a_run_find_each_other_by_its_configuration(type, tmp_path, monkeypatch):
+@pytest.mark.shows("cluster.name_resolve.type", "cluster.name_resolve.etcd3_addr")
+def test_the_processes_of_a_run_find_each_other_by_its_configuration(kind, tmp_path, monkeypatch, request):
     monkeypatch.setenv("LOGNAME", "jane")
-    config = configured(type)
+    address = section_of(request.getfixturevalue("etcd")).etcd3_addr if kind == "etcd3" else "localhost:1"
+    config = configured(kind, etcd3_addr=address)
     run = Run(tmp_path / "run", config, "grpo", "id", tmp_path, tmp_path)
     with (
         name_store_for(config, tmp_path, "launcher/0") as launcher,
         open_name_store(run, Identity("server", 0)) as server,
     ):
+        launcher.check()
         server.add("server/0", "here")
         assert launcher.get("server/0") == "here"
         assert launcher.prefix == f"jane/grpo/{config.trial_name}"
-    assert (tmp_path / "names").exists() == (type == "nfs")
+    assert (tmp_path / "names").exists() == (kind == "nfs")
 
 
-@pytest.mark.parametrize("type", ["etcd3", "ray"])
-def test_a_store_that_is_not_built_yet_is_refused_with_the_one_to_use(type, tmp_path):
-    with pytest.raises(ValueError, match=rf"^cluster.name_resolve.type: {type} is not built yet .*nfs, memory.*=nfs"):
-        name_store_for(configured(type), tmp_path, "launcher/0")
+def test_a_store_that_is_not_built_yet_is_refused_with_the_one_to_use(tmp_path):
+    with pytest.raises(ValueError, match=r"^cluster.name_resolve.type: ray is not built yet .*nfs, etcd3, memory"):
+        name_store_for(configured("ray"), tmp_path, "launcher/0")
 
 
 def test_a_user_without_a_name_is_identified_by_uid(tmp_path, monkeypatch):
@@ -263,3 +252,170 @@ def test_a_user_without_a_name_is_identified_by_uid(tmp_path, monkeypatch):
     config = configured("memory")
     with name_store_for(config, tmp_path, "launcher/0") as names:
         assert names.prefix.startswith("1234/grpo/")
+
+
+def test_a_watch_returns_as_soon_as_the_entries_below_a_name_differ(opened):
+    ours, theirs = opened(), opened()
+    theirs.add("server/0", "first")
+    known = ours.watch("server", {}, wait_for("a first server"))
+    assert known == {"server/0": "first"}
+    for change, expected in (
+        (lambda: theirs.add("server/1", "second"), {"server/0": "first", "server/1": "second"}),
+        (lambda: theirs.add("server/0", "moved", replace=True), {"server/0": "moved", "server/1": "second"}),
+        (lambda: theirs.delete("server/1"), {"server/0": "moved"}),
+    ):
+        late = threading.Timer(0.05, change)
+        late.start()
+        known = ours.watch("server", known, wait_for("a change"))
+        late.join()
+        assert known == expected
+    theirs.add("rollout/0", "beside it")
+    with pytest.raises(TimedOut, match=r"rollout.setup_timeout: waited .* for another server; the limit is 0.05 s"):
+        ours.watch("server", known, NamedWait("another server", 0.05, "rollout.setup_timeout"))
+
+
+def wait_for(what, limit_s=60.0):
+    return NamedWait(what, limit_s, "rollout.setup_timeout")
+
+
+def test_the_holder_of_a_name_is_known_while_it_lives(opened):
+    ours = opened("launcher/0")
+    assert opened().holder("launcher/0") is None
+    ours.add("launcher/0", "x")
+    holder = opened().holder("launcher/0")
+    assert holder is not None and holder.process == "launcher/0" and holder.owner is not None
+    assert Path(f"/proc/{holder.owner.pid}/comm").exists() and str(holder).startswith(f"process {holder.owner.pid} (")
+    ours.close()
+    assert opened().holder("launcher/0") is None
+
+
+def test_one_of_several_threads_that_add_a_name_at_once_wins(opened):
+    names, won = opened(), []
+
+    def add(place):
+        try:
+            names.add("a", str(place))
+            won.append(str(place))
+        except NameTaken:
+            pass
+
+    threads = [threading.Thread(target=add, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == [names.get("a")]
+
+
+@OTHER_PROCESSES
+def test_one_of_several_processes_that_add_a_name_at_once_wins(opened, workers):
+    names, racers = opened(), workers("server/0", "server/1")
+    (dead,) = workers("server/2")
+    dead_names = [f"race/{place}" for place in range(1, ROUNDS, 2)]
+    for name in dead_names:
+        dead.add(name)  # both see a dead owner, and want to take over
+        assert dead.answer() == "won"
+    dead.kill()
+    for place in range(ROUNDS):
+        name, moment = f"race/{place}", time.monotonic() + 0.01
+        for racer in racers:
+            racer.add(name, moment)
+        answers = [racer.answer() for racer in racers]
+        assert answers.count("won") == 1, answers
+        winner = f"server/{answers.index('won')}"
+        assert names.get(name) == winner
+        assert f"({winner}) on host" in next(answer for answer in answers if answer != "won")
+    assert len(names.find("race")) == ROUNDS
+
+
+@OTHER_PROCESSES
+def test_the_name_of_a_killed_process_is_free_before_it_is_reaped(opened, workers):
+    names, (worker,) = opened("launcher/0"), workers("server/0")
+    worker.add("server/0")
+    assert worker.answer() == "won"
+    with pytest.raises(NameTaken, match=rf"held by process {worker.process.pid} \(server/0\) on host .* since 2"):
+        names.add("server/0", "mine")
+    assert names.find() == {"server/0": "server/0"}
+    worker.kill()
+    with pytest.raises(NameMissing, match="that process has ended"):
+        names.get("server/0")
+    assert names.find() == {} and names.holder("server/0") is None
+    names.add("server/0", "mine")
+    assert names.get("server/0") == "mine"
+
+
+@OTHER_PROCESSES
+def test_a_name_of_another_host_is_taken_over_when_it_is_not_renewed(opened, monkeypatch):
+    ours, theirs = opened(), opened.elsewhere(monkeypatch, "server/7")
+    theirs.add("server/0", "theirs")
+    theirs._stopped.set()  # as if it had been killed
+    with pytest.raises(NameTaken, match=r"\(server/7\) on host other since "):
+        ours.add("server/0", "mine")
+    ours.add("server/0", "mine", waiting=wait_for("server/7 to be dead"))
+    assert ours.get("server/0") == "mine" and not ours.lost
+
+
+@OTHER_PROCESSES
+def test_a_name_of_another_host_is_kept_while_it_is_renewed(opened, monkeypatch):
+    ours, theirs = opened(), opened.elsewhere(monkeypatch, "server/7")
+    theirs.add("server/0", "theirs")
+    with pytest.raises(NameTaken, match="which is alive"):
+        ours.add("server/0", "mine", waiting=wait_for("server/7 to be dead"))
+    assert ours.get("server/0") == "theirs" and not theirs.lost
+
+
+@OTHER_PROCESSES
+def test_an_entry_that_is_not_renewed_is_not_listed_any_more(opened, monkeypatch):
+    ours, theirs = opened(), opened.elsewhere(monkeypatch)
+    theirs.add("server/0", "theirs")
+    assert ours.find() == {"server/0": "theirs"}
+    theirs._stopped.set()
+    eventually(lambda: ours.find() == {})
+    with pytest.raises(NameMissing):
+        ours.get("server/0")
+
+
+NAMES = st.sampled_from(["server", "server/0", "server/1", "server/1/a", "rollout/0"])
+CHANGES = st.sampled_from(["add", "replace", "delete", "clear"])
+STEPS = st.lists(st.tuples(CHANGES, st.integers(0, 1), NAMES), max_size=12)
+
+
+@pytest.mark.parametrize("kind", ["nfs", "etcd3", "memory"])
+def test_any_sequence_of_changes_has_the_effect_of_a_table(kind, tmp_path_factory, request):
+    members = request.getfixturevalue("etcd") if kind == "etcd3" else None
+
+    @settings(max_examples=settings().max_examples // 5)
+    @given(STEPS)
+    def check(steps):
+        stores = Stores(kind, tmp_path_factory.mktemp("any"), members)
+        table = {}
+        opened = [stores("server/0", ttl_s=30.0), stores("server/1", ttl_s=30.0)]
+        try:
+            for number, (what, who, name) in enumerate(steps):
+                allowed = apply(table, what, who, name, str(number))
+                with nullcontext() if allowed else pytest.raises((NameTaken, NameMissing)):
+                    if what in ("add", "replace"):
+                        opened[who].add(name, str(number), replace=what == "replace")
+                    else:
+                        getattr(opened[who], what)(name)
+                expected = sorted_entries({name: value for name, (_, value) in table.items()})
+                assert list(opened[1 - who].find().items()) == list(expected.items())
+        finally:
+            stores.close()
+
+    check()
+
+
+def apply(table, what, who, name, value):
+    """Whether a change is allowed; it is made in the table."""
+    holder = table.get(name, (None, ""))[0]
+    if what == "clear":
+        for other in [each for each in table if f"{each}/".startswith(f"{name}/") and table[each][0] != who]:
+            del table[other]
+        return True
+    if what == "delete":
+        return table.pop(name, None) is not None
+    if holder is None or (what == "replace" and holder == who):
+        table[name] = (who, value)
+        return True
+    return False

@@ -39,7 +39,7 @@ def other_than(*built: Any) -> Callable[[Any], bool]:
 
 RUN_RULES = (
     KeyRule("cluster.type", other_than("local"), f"starting processes by {{}} {NOT_YET}; use local (this machine)"),
-    KeyRule("cluster.name_resolve.type", other_than("nfs", "memory"), f"{{}} {NOT_YET}; use nfs"),
+    KeyRule("cluster.name_resolve.type", other_than("nfs", "etcd3", "memory"), f"{{}} {NOT_YET}; use nfs or etcd3"),
     KeyRule("rollout.mask_env_responses", is_false, f"training on what an environment wrote {NOT_YET}; set it to true"),
     KeyRule("rollout.trajectory_strategy", other_than("interleaved"), f"{{}} {NOT_YET}; use interleaved"),
     KeyRule(

@@ -15,14 +15,41 @@ class NameResolveConfig:
     nfs_record_root: str = key("${cluster.fileroot}/.names")
     """Folder of the files. It must be shared by all nodes."""
 
-    etcd3_addr: str = key("localhost:2379")
-    """Address of the etcd server, as host:port."""
+    etcd3_addr: str = key(
+        "localhost:2379",
+        pattern=r"\s*(https?://)?[^\s,/@]+:\d+\s*(,\s*(https?://)?[^\s,/@]+:\d+\s*)*",
+        pattern_hint="host:port, and further members after commas",
+    )
+    """Addresses of the members of the etcd cluster, as host:port, separated by commas. A call that one member does not
+    answer goes to the next."""
+
+    etcd3_user: str | None = key(None)
+    """User of an etcd that requires one. It must be able to read and write keys that begin with `areal-like/`."""
+
+    etcd3_password: str | None = key(None, secret=True)
+    """Password of that user. Better left null, with ETCDCTL_PASSWORD in the environment or in `launcher.env_file`."""
+
+    etcd3_ca_cert: str | None = key(None)
+    """File with the certificates (PEM) by which an etcd that uses TLS is recognised; it also turns TLS on. Null: those
+    of the system, where an address begins with https://."""
+
+    etcd3_client_cert: str | None = key(None)
+    """File with the certificate (PEM) that the run's processes show to an etcd which requires one. Needs TLS, and
+    `etcd3_client_key`."""
+
+    etcd3_client_key: str | None = key(None)
+    """File with the private key (PEM) of `etcd3_client_cert`."""
+
+    etcd3_timeout_s: float = key(3.0, gt=0)
+    """Limit of each call to etcd in seconds, all its members together. A start is refused after that; a run goes on
+    with the addresses that it knows, and calls again."""
 
     ray_actor_name: str = key("ray_kv_store")
     """Name of the Ray actor that holds the entries."""
 
     ttl_s: float = key(30.0, gt=0)
-    """Time to live of an entry that its process no longer renews, in seconds."""
+    """Time to live of an entry that its process no longer renews, in seconds; etcd rounds it up, at least to 2. A
+    process that ended on the same machine is known to have ended at once."""
 
 
 @config

@@ -1,0 +1,319 @@
+"""Name store in etcd. `areal-like/{user}/{experiment}/{trial}/server/0` is the key of the entry `server/0`.
+
+All entries of a process belong to one lease, which a thread keeps alive: they end with it. The thread also notices that
+the lease is gone, as after a restart of etcd without its data, and enters the names again. While etcd does not answer,
+the entries that were read last count: that says nothing of the processes.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import orjson
+
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sections.cluster import NameResolveConfig
+from areal_like.discovery.base import (
+    LONGEST_PAUSE_S,
+    SINCE_FORMAT,
+    Holder,
+    NameMissing,
+    NameStore,
+    NameTaken,
+    name_parts,
+    sorted_entries,
+)
+from areal_like.discovery.etcd_client import ADDRESS_KEY, RETRY_S, ROOT, EtcdClient, EtcdUnreachable, LeaseLost
+from areal_like.discovery.owner import OwnerProcess, is_alive, this_process
+from areal_like.process.errors import Failure
+from areal_like.process.wait import NamedWait
+
+ROUNDED_S = 2.0
+"""etcd states what is left of a lease in whole seconds, and ends leases twice in a second."""
+
+log = logging.getLogger(__name__)
+
+
+class _OwnEntry(NamedTuple):
+    """An entry of this process. Its id differs from that of every other entry."""
+
+    key: bytes
+    id: str
+    value: str
+    since: str
+
+
+class _KeyEntry(NamedTuple):
+    """An entry as it was read; one that nothing here wrote has no id."""
+
+    key: bytes
+    id: str
+    value: str
+    holder: Holder
+    lease: int
+    revision: int
+
+
+class EtcdNameStore(NameStore):
+    """`owner`: this process's name in the run, shown in messages."""
+
+    def __init__(self, section: NameResolveConfig, cwd: Path, prefix: str, owner: str) -> None:
+        super().__init__(prefix)
+        self._client, self._owner, self._ttl_s = EtcdClient(section, cwd), owner, section.ttl_s
+        self._rpc = self._client.rpc
+        self._me = this_process()
+        self._own: dict[str, _OwnEntry] = {}
+        self._known: dict[str, dict[str, str]] = {}
+        self._lease = self._revision = 0
+        self._lock = threading.RLock()
+        self._stopped = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    def check(self) -> None:
+        try:
+            list(self._below(""))
+        except EtcdUnreachable as fault:
+            raise ConfigError([Problem(ADDRESS_KEY, fault.why)]) from None
+
+    def add(self, name: str, value: str, replace: bool = False, waiting: NamedWait | None = None) -> None:
+        assert not self._stopped.is_set(), "the name store is closed"
+        ends = time.monotonic() + self._ttl_s
+        while True:
+            try:
+                return self._add(name, value, replace, waiting)
+            except EtcdUnreachable:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(RETRY_S)
+
+    def _add(self, name: str, value: str, replace: bool, waiting: NamedWait | None) -> None:
+        key = self._key(name)
+        with self._lock:
+            own = self._own.get(name)
+            held = self._read(key) if own else None
+            if own is not None and held is not None and held.id == own.id:
+                if not replace:
+                    raise NameTaken(self.full(name), f"this very process, {held.holder}")
+                new = own._replace(value=value)
+                if self._put(new, held.revision):
+                    self._own[name] = new
+                    return
+        new = _OwnEntry(key, uuid4().hex, value, time.strftime(SINCE_FORMAT))
+        self._obtain(name, new, waiting)
+        with self._lock:
+            self.lost.pop(name, None)
+            self._own[name] = new
+            if self._renewing is None:
+                self._renewing = threading.Thread(target=self._renew_all, name="names", daemon=True)
+                self._renewing.start()
+
+    def _obtain(self, name: str, own: _OwnEntry, waiting: NamedWait | None) -> None:
+        """Takes the name, also from a dead owner."""
+        watched: _KeyEntry | None = None
+        left_s, ends = math.inf, 0.0
+        while not self._put(own, 0):
+            held = self._read(own.key)
+            if held is None:
+                continue
+            if held.id == own.id:
+                return  # only the answer was lost
+            if (why_dead := self._why_dead(held)) is not None:
+                if self._put(own, held.revision):
+                    log.info("took over the name %s from %s: %s", self.full(name), held.holder, why_dead)
+                    return
+                continue
+            if waiting is None or self._is_local(held):
+                raise NameTaken(self.full(name), str(held.holder))
+            lease = self._client.call("Lease", "LeaseTimeToLive", self._rpc.LeaseTimeToLiveRequest(ID=held.lease))
+            if watched is None:
+                message = "the name %s is held by %s; taking it over if it is not renewed for %d s"
+                log.info(message, self.full(name), held.holder, lease.TTL)
+                watched, ends = held, time.monotonic() + lease.grantedTTL + ROUNDED_S
+            if held.id != watched.id or left_s < lease.TTL or (held.lease and time.monotonic() > ends):
+                raise NameTaken(self.full(name), f"{held.holder}, which is alive")
+            left_s = min(left_s, lease.TTL)
+            waiting.check()
+            self._pause(name, 0.0)
+
+    def get(self, name: str) -> str:
+        self._key(name)
+        entries, missing = self._find(name)
+        if name not in entries:
+            raise NameMissing(self.full(name), *filter(None, [missing.get(name, missing.get(""))]))
+        return entries[name]
+
+    def find(self, prefix: str = "") -> dict[str, str]:
+        return self._find(prefix)[0]
+
+    def _find(self, prefix: str) -> tuple[dict[str, str], dict[str, str]]:
+        """The living entries at and below a name; and by name why an entry does not count, under "" for all."""
+        entries, dead = {}, {}
+        try:
+            for held in self._below(prefix):
+                name = held.key.decode()[len(f"{ROOT}/{self.full('x')}") - 1 :]
+                if (why_dead := self._why_dead(held)) is not None:
+                    dead[name] = f"it was held by {held.holder}: {why_dead}"
+                elif not held.id:
+                    dead[name] = f"its value cannot be read: {held.holder.process}"
+                else:
+                    entries[name] = held.value
+        except EtcdUnreachable as fault:
+            return dict(self._known.get(prefix, {})), {"": str(fault)}
+        self._known[prefix] = sorted_entries(entries)
+        return dict(self._known[prefix]), dead
+
+    def holder(self, name: str) -> Holder | None:
+        held = self._read(self._key(name))
+        return held.holder if held is not None and self._why_dead(held) is None else None
+
+    def delete(self, name: str) -> None:
+        with self._lock:
+            self._own.pop(name, None)
+            try:
+                held = self._read(self._key(name))
+                if held is None:
+                    raise NameMissing(self.full(name))
+                self._remove(held)
+            except EtcdUnreachable as fault:
+                log.warning("the entry %s stays for its time to live: %s", self.full(name), fault)
+
+    def clear(self, prefix: str = "") -> None:
+        with self._lock:
+            mine = {own.id for own in self._own.values()}
+            try:
+                for held in self._below(prefix):
+                    if held.id not in mine:
+                        self._remove(held)
+            except EtcdUnreachable as fault:
+                log.warning("the entries below %s stay for their time to live: %s", self.full(prefix), fault)
+
+    def close(self) -> None:
+        self._stopped.set()
+        if self._renewing is not None:
+            self._renewing.join()
+        with self._lock:
+            self._own.clear()
+            lease, self._lease = self._lease, 0
+            if lease:
+                try:
+                    self._client.call("Lease", "LeaseRevoke", self._rpc.LeaseRevokeRequest(ID=lease))
+                except LeaseLost:
+                    log.debug("the lease of %s is gone already", self._owner)
+                except Failure as fault:
+                    log.warning("the entries of %s end with their time to live: %s", self._owner, fault)
+        self._client.close()
+
+    # --- the lease
+
+    def _renew_all(self) -> None:
+        pause_s = self._ttl_s / 3
+        while not self._stopped.wait(pause_s):
+            pause_s = self._ttl_s / 3
+            try:
+                with self._lock:
+                    self._renew()
+            except EtcdUnreachable:
+                pause_s = min(pause_s, RETRY_S)  # the client has logged it
+            except Failure as fault:
+                log.warning("the entries of %s could not be renewed: %s", self._owner, fault)
+
+    def _renew(self) -> None:
+        """Renews the lease, then checks that the entries still exist; enters them again where the lease is gone."""
+        request = iter([self._rpc.LeaseKeepAliveRequest(ID=self._lease)])
+        if not self._client.call("Lease", "LeaseKeepAlive", request).TTL:
+            log.warning("etcd has no lease of %s any more; entering its names again", self._owner)
+            self._lease = 0
+            for name, own in list(self._own.items()):
+                if not self._put(own, 0):
+                    self._check_held(name, own)
+        else:
+            for name, own in list(self._own.items()):
+                self._check_held(name, own)
+
+    def _check_held(self, name: str, own: _OwnEntry) -> None:
+        held = self._read(own.key)
+        if held is not None and held.id == own.id:
+            return
+        self.lost[name] = f"it is held by {held.holder}" if held else "its entry was removed"
+        log.error("the entry %s is lost: %s", self.full(name), self.lost[name])
+        del self._own[name]
+
+    # --- keys
+
+    def _put(self, own: _OwnEntry, revision: int) -> bool:
+        """Writes an entry if its key was last changed in this revision, 0: if there is none."""
+        content = {"id": own.id, "value": own.value, "process": self._owner, "since": own.since}
+        value = orjson.dumps({**content, "owner": self._me._asdict()})
+        for _ in range(2):
+            with self._lock:
+                if not self._lease:
+                    granted = self._rpc.LeaseGrantRequest(TTL=math.ceil(self._ttl_s))
+                    self._lease = self._client.call("Lease", "LeaseGrant", granted).ID
+            put = self._rpc.PutRequest(key=own.key, value=value, lease=self._lease)
+            try:
+                return self._swap(own.key, revision, self._rpc.RequestOp(request_put=put))
+            except LeaseLost:
+                self._lease = 0
+        return False
+
+    def _remove(self, held: _KeyEntry) -> None:
+        """Removes this entry, and never another one that took its place."""
+        deleted = self._rpc.DeleteRangeRequest(key=held.key)
+        self._swap(held.key, held.revision, self._rpc.RequestOp(request_delete_range=deleted))
+
+    def _swap(self, key: bytes, revision: int, operation: Any) -> bool:
+        compare = self._rpc.Compare(
+            result=self._rpc.Compare.EQUAL, target=self._rpc.Compare.MOD, key=key, mod_revision=revision
+        )
+        answer = self._client.call("KV", "Txn", self._rpc.TxnRequest(compare=[compare], success=[operation]))
+        return bool(answer.succeeded)
+
+    def _read(self, key: bytes) -> _KeyEntry | None:
+        found = self._client.call("KV", "Range", self._rpc.RangeRequest(key=key)).kvs
+        return _parse(found[0]) if found else None
+
+    def _below(self, prefix: str) -> Iterator[_KeyEntry]:
+        """The entry of that name and all entries below it."""
+        top, end = self._range(prefix)
+        answer = self._client.call("KV", "Range", self._rpc.RangeRequest(key=top, range_end=end))
+        self._revision = answer.header.revision
+        for found in answer.kvs:
+            if found.key == top or found.key.startswith(top + b"/"):
+                yield _parse(found)
+
+    def _pause(self, prefix: str, pause_s: float) -> float:
+        """Ends as soon as an entry changes."""
+        self._client.wait_for_change(*self._range(prefix), self._revision + 1, LONGEST_PAUSE_S)
+        return pause_s
+
+    def _range(self, prefix: str) -> tuple[bytes, bytes]:
+        """Keys from a name to the last one below it, and some beside it: `0` follows the slash."""
+        top = "/".join([ROOT, *name_parts(self.full(prefix))]).encode()
+        return top, top + b"0"
+
+    def _key(self, name: str) -> bytes:
+        if not name_parts(name):
+            raise ValueError("a name must not be empty")
+        return self._range(name)[0]
+
+    def _is_local(self, held: _KeyEntry) -> bool:
+        return held.holder.owner is not None and held.holder.owner.is_local(self._me)
+
+    def _why_dead(self, held: _KeyEntry) -> str | None:
+        """Why its owner is dead, as far as this machine can tell; what is left of others ends with the lease."""
+        owner = held.holder.owner
+        return "that process has ended" if owner and self._is_local(held) and not is_alive(owner) else None
+
+
+def _parse(found: Any) -> _KeyEntry:
+    try:
+        content = orjson.loads(found.value)
+        holder = Holder(OwnerProcess(**content["owner"]), content["process"], content["since"])
+        return _KeyEntry(found.key, content["id"], content["value"], holder, found.lease, found.mod_revision)
+    except (ValueError, TypeError, KeyError) as error:
+        return _KeyEntry(found.key, "", "", Holder(None, str(error), ""), found.lease, found.mod_revision)
