@@ -68,7 +68,7 @@ class EtcdNameStore(NameStore):
         self._rpc = self._client.rpc
         self._me = this_process()
         self._own: dict[str, _OwnEntry] = {}
-        self._known: dict[str, dict[str, str]] = {}
+        self._known: dict[str, str] = {}
         self._lease = self._revision = 0
         self._lock = threading.RLock()
         self._stopped = threading.Event()
@@ -163,9 +163,10 @@ class EtcdNameStore(NameStore):
                 else:
                     entries[name] = held.value
         except EtcdUnreachable as fault:
-            return dict(self._known.get(prefix, {})), {"": str(fault)}
-        self._known[prefix] = sorted_entries(entries)
-        return dict(self._known[prefix]), dead
+            known = {name: value for name, value in self._known.items() if _is_below(prefix, name)}
+            return sorted_entries(known), {"": str(fault)}
+        self._known = {name: value for name, value in self._known.items() if not _is_below(prefix, name)} | entries
+        return sorted_entries(entries), dead
 
     def holder(self, name: str) -> Holder | None:
         held = self._read(self._key(name))
@@ -308,6 +309,10 @@ class EtcdNameStore(NameStore):
         """Why its owner is dead, as far as this machine can tell; what is left of others ends with the lease."""
         owner = held.holder.owner
         return "that process has ended" if owner and self._is_local(held) and not is_alive(owner) else None
+
+
+def _is_below(prefix: str, name: str) -> bool:
+    return not prefix or f"{name}/".startswith(f"{prefix}/")
 
 
 def _parse(found: Any) -> _KeyEntry:

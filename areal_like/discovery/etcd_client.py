@@ -67,11 +67,13 @@ class EtcdClient:
         if self._down and time.monotonic() < self._retry_at:
             raise EtcdUnreachable(self._down)
         faults: dict[str, str] = {}
-        for member in tuple(self._members):
+        ends = time.monotonic() + self._limit_s
+        for place, member in enumerate(members := tuple(self._members)):
+            limit_s = (ends - time.monotonic()) / (len(members) - place)
             try:
-                answer = self._ask(member, service, method, request)
+                answer = self._ask(member, service, method, request, limit_s)
             except self._grpc.RpcError as error:
-                faults[member] = self._fault(member, error)
+                faults[member] = self._fault(member, error, limit_s)
                 continue
             if self._members[0] != member:
                 self._members = [member, *(other for other in self._members if other != member)]
@@ -104,8 +106,7 @@ class EtcdClient:
         for channel in self._channels.values():
             channel.close()
 
-    def _ask(self, member: str, service: str, method: str, request: Any) -> Any:
-        limit_s = self._limit_s / len(self._members)
+    def _ask(self, member: str, service: str, method: str, request: Any, limit_s: float) -> Any:
         try:
             return self._first(self._invoke(member, service, method, request, limit_s))
         except self._grpc.RpcError as error:
@@ -164,7 +165,7 @@ class EtcdClient:
             return None
         return self._grpc.ssl_channel_credentials(*contents)
 
-    def _fault(self, member: str, error: Any) -> str:
+    def _fault(self, member: str, error: Any, limit_s: float) -> str:
         """Why the member did not answer. Raises what any other member would answer as well."""
         code, details, codes = error.code(), error.details() or "", self._grpc.StatusCode
         if code == codes.NOT_FOUND and "lease" in details:
@@ -181,7 +182,7 @@ class EtcdClient:
         if code == codes.DEADLINE_EXCEEDED:
             # Otherwise a connection that was cut without a word is used until the kernel gives it up.
             self._channels.pop(member, None)
-            return f"no answer within {self._limit_s / len(self._members):g} s"
+            return f"no answer within {limit_s:.2g} s"
         if code in (codes.UNAVAILABLE, codes.CANCELLED):
             return _short(details) or code.name
         raise Failure(f"{ADDRESS_KEY}: etcd at {member} refuses a call: {_short(details) or code.name}") from None

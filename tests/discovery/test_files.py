@@ -1,12 +1,9 @@
 """The file store of names: races, expiry, takeover and cleanup, with real processes."""
 
-import json
 import logging
 import os
 import signal
 import stat
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,46 +20,6 @@ from areal_like.process.wait import NamedWait
 
 PREFIX = "me/grpo/r0001"
 TTL_S = 0.3
-ROUNDS = 20
-
-WORKER = """
-import json, sys, time
-from areal_like.discovery import NameTaken, file_name_store
-names = file_name_store(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]))
-print(json.dumps("ready"), flush=True)
-for line in sys.stdin:
-    name, moment = json.loads(line)
-    while time.monotonic() < moment:
-        pass
-    try:
-        names.add(name, sys.argv[3])
-        print(json.dumps("won"), flush=True)
-    except NameTaken as taken:
-        print(json.dumps(str(taken)), flush=True)
-"""
-
-
-class Worker:
-    """Another process that adds names on request."""
-
-    def __init__(self, root, owner, ttl_s=30.0):
-        command = [sys.executable, "-c", WORKER, str(root), PREFIX, owner, str(ttl_s)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdin and self.process.stdout
-        self.tell, self.output = self.process.stdin, self.process.stdout
-
-    def add(self, name, moment=0.0):
-        self.tell.write(json.dumps([name, moment]) + "\n")
-        self.tell.flush()
-
-    def answer(self):
-        return json.loads(self.output.readline())
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
-        self.tell.close()
-        self.output.close()
 
 
 @pytest.fixture
@@ -71,18 +28,8 @@ def root(tmp_path):
 
 
 @pytest.fixture
-def workers(root):
-    started = []
-
-    def start(*owners, **options):
-        new = [Worker(root, owner, **options) for owner in owners]
-        started.extend(new)
-        assert [worker.answer() for worker in new] == ["ready"] * len(new)
-        return new
-
-    yield start
-    for worker in started:
-        worker.end()
+def kind():
+    return "nfs"
 
 
 @pytest.fixture
@@ -153,58 +100,6 @@ def state_of(root, name):
 
 def limited_wait(limit_s=5.0):
     return NamedWait("a name that a dead one holds", limit_s, "cluster.name_resolve.ttl_s")
-
-
-def test_one_of_several_processes_that_add_a_name_at_once_wins(root, names, workers):
-    racers = workers("server/0", "server/1")
-    for place in range(ROUNDS):
-        name = f"race/{place}"
-        if place % 2:
-            OtherOwnersEntry(root, name, DEAD)  # both see a dead one and want to take over
-        moment = time.monotonic() + 0.01
-        for racer in racers:
-            racer.add(name, moment)
-        answers = [racer.answer() for racer in racers]
-        assert answers.count("won") == 1, answers
-        winner = f"server/{answers.index('won')}"
-        assert names.get(name) == winner
-        assert f"({winner}) on host" in next(answer for answer in answers if answer != "won")
-    assert len(list(root.rglob("*@entry"))) == ROUNDS
-    assert len(list(root.rglob(".*"))) == ROUNDS, "one state for each entry and nothing else"
-
-
-def test_one_of_several_threads_that_add_a_name_at_once_wins(names):
-    won = []
-
-    def add(place):
-        try:
-            names.add("a", str(place))
-            won.append(str(place))
-        except NameTaken:
-            pass
-
-    threads = [threading.Thread(target=add, args=(place,)) for place in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert won == [names.get("a")]
-
-
-def test_the_name_of_a_killed_process_is_free_before_it_is_reaped(names, workers):
-    (worker,) = workers("server/0")
-    worker.add("server/0")
-    assert worker.answer() == "won"
-    with pytest.raises(NameTaken, match=rf"held by process {worker.process.pid} \(server/0\) on host .* since 2"):
-        names.add("server/0", "mine")
-    assert names.find() == {"server/0": "server/0"}
-    os.kill(worker.process.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
-    with pytest.raises(NameMissing, match="that process has ended"):
-        names.get("server/0")
-    assert names.find() == {}
-    names.add("server/0", "mine")
-    assert names.get("server/0") == "mine"
 
 
 def test_a_stopped_process_on_this_machine_keeps_its_name(names, workers, clock):

@@ -326,6 +326,18 @@ def test_one_of_several_processes_that_add_a_name_at_once_wins(opened, workers):
         assert names.get(name) == winner
         assert f"({winner}) on host" in next(answer for answer in answers if answer != "won")
     assert len(names.find("race")) == ROUNDS
+    if opened.kind == "nfs":
+        assert len(list((opened.root / "names").rglob(".*"))) == ROUNDS, "one state for each entry and nothing else"
+
+
+@OTHER_PROCESSES
+def test_a_process_whose_main_thread_is_busy_keeps_its_name(opened, workers):
+    names, (worker,) = opened(), workers("server/0", ttl_s=TTL_S)
+    worker.add("server/0")
+    assert worker.answer() == "won"
+    worker.add("server/1", time.monotonic() + 2.0)  # it computes until then, longer than etcd's shortest lease
+    entries = names.watch("server", {"server/0": "server/0"}, wait_for("the second name"))
+    assert entries.keys() == {"server/0", "server/1"}
 
 
 @OTHER_PROCESSES

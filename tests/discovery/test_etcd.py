@@ -1,0 +1,293 @@
+"""The name store in a real etcd that restarts, loses its data or its quorum, or wants to know its callers."""
+
+import dataclasses
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.discovery import NameMissing, NameTaken
+from areal_like.discovery.etcd import EtcdNameStore
+from areal_like.discovery.etcd_client import PASSWORD, ROOT, EtcdUnreachable
+from areal_like.process.errors import Failure
+from areal_like.process.wait import NamedWait
+from tests.discovery.conftest import Stores
+from tests.discovery.test_names import eventually
+from tests.support.etcd_server import etcd_servers, section_of
+
+PREFIX = "me/grpo/r0001"
+ADDRESS = "cluster.name_resolve.etcd3_addr"
+
+
+@pytest.fixture
+def kind():
+    return "etcd3"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """An etcd that a test may kill."""
+    with etcd_servers(tmp_path / "own") as (member,):
+        yield member
+
+
+@pytest.fixture
+def stores(own, tmp_path):
+    opened = Stores("etcd3", tmp_path, [own])
+    yield opened
+    opened.close()
+
+
+def store_at(members, tmp_path, **keys):
+    return EtcdNameStore(section_of(members, **keys), tmp_path, PREFIX, "launcher/0")
+
+
+def problem_of(names):
+    """The problem by which a start is refused."""
+    with names, pytest.raises(ConfigError) as refused:
+        names.check()
+    (problem,) = refused.value.problems
+    return problem
+
+
+def test_no_name_is_lost_when_etcd_is_killed_and_restarted(own, stores):
+    ours, theirs = stores("trainer/0"), stores("server/0")
+    theirs.add("server/0", "here")
+    assert ours.find() == {"server/0": "here"}
+    own.kill()
+    assert ours.find() == {"server/0": "here"}, "that etcd is gone says nothing of the server"
+    with pytest.raises(NameMissing, match="no etcd answers"):
+        ours.get("rollout/0")
+    added = threading.Thread(target=stores(ttl_s=60.0).add, args=("trainer/0", "waits for etcd"))
+    added.start()
+    ours.delete("server/0")  # the launcher says so of a process that ended; it must not fail
+    ours.clear()
+    own.again()
+    added.join()
+    eventually(lambda: theirs.find() == {"server/0": "here", "trainer/0": "waits for etcd"})
+    assert not ours.lost and not theirs.lost
+
+
+def test_names_are_entered_again_when_etcd_has_lost_its_data(own, stores):
+    ours, theirs = stores("trainer/0"), stores("server/0")
+    ours.add("trainer/0", "there")
+    theirs.add("server/0", "here")
+    own.kill()
+    shutil.rmtree(own.folder / "data")
+    own.again()
+    eventually(lambda: ours.find() == {"server/0": "here", "trainer/0": "there"})
+    assert not ours.lost and not theirs.lost
+
+
+def test_a_wait_goes_on_while_etcd_restarts(own, stores):
+    ours, theirs = stores(), stores(ttl_s=60.0)
+    own.kill()
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(ours.wait("server/0", NamedWait("it", 60, "key"))))
+    waiting.start()
+    own.again()
+    theirs.add("server/0", "here")
+    waiting.join()
+    assert found == ["here"]
+
+
+def test_a_process_stopped_for_longer_than_its_lease_enters_its_name_again(opened, workers):
+    names, (worker,) = opened(), workers("server/0", ttl_s=0.5)
+    worker.add("server/0")
+    assert worker.answer() == "won"
+    worker.send(signal.SIGSTOP)
+    eventually(lambda: names.find() == {})
+    worker.send(signal.SIGCONT)
+    eventually(lambda: names.find() == {"server/0": "server/0"})
+
+
+def test_a_process_whose_name_was_taken_over_meanwhile_does_not_take_it_back(opened, workers):
+    names, (worker,) = opened(), workers("server/0", ttl_s=0.5)
+    for name in ("a", "b"):
+        worker.add(name)
+        assert worker.answer() == "won"
+    worker.send(signal.SIGSTOP)
+    eventually(lambda: names.find() == {})
+    names.add("a", "mine")
+    worker.send(signal.SIGCONT)
+    eventually(lambda: names.find() == {"a": "mine", "b": "server/0"})
+    assert not names.lost
+    worker.add("a")
+    assert "held by process" in worker.answer()
+
+
+def test_an_entry_that_was_written_by_something_else_is_no_address(opened):
+    names = opened()
+    names.add("a", "1")
+    rpc = names._client.rpc
+    names._client.call("KV", "Put", rpc.PutRequest(key=names._key("b"), value=b"10.0.0.1:80"))
+    assert names.find() == {"a": "1"}
+    with pytest.raises(NameMissing, match="its value cannot be read"):
+        names.get("b")
+    with pytest.raises(NameTaken, match="an entry that cannot be read"):
+        names.add("b", "2")
+    names.delete("b")
+    names.add("b", "2")
+
+
+def test_a_call_refused_by_etcd_ends_with_its_reason(opened):
+    names = opened()
+    with pytest.raises(Failure, match=rf"^{ADDRESS}: etcd at .* refuses a call: "):
+        names.add("a", "x" * (2 << 20))
+
+
+# --- several members
+
+
+def test_another_member_is_asked_until_the_quorum_is_lost(tmp_path):
+    with etcd_servers(tmp_path, 3) as members:
+        # the last address has never a member
+        section = dataclasses.replace(section_of(members), etcd3_addr=f"{section_of(members).etcd3_addr}, localhost:1")
+        with EtcdNameStore(section, tmp_path, PREFIX, "launcher/0") as names:
+            eventually(lambda: not names.check())
+            names.add("launcher/0", "here")
+            members[0].kill()
+            assert names.get("launcher/0") == "here"
+            names.add("launcher/0", "moved", replace=True)
+            members[1].kill()
+            lost = f"etcd at {members[2].address} has lost its quorum: it has no leader"
+            # before it has noticed that the others are gone, it does not answer
+            eventually(lambda: lost in problem_of(EtcdNameStore(section, tmp_path, PREFIX, "")).message)
+            message = problem_of(EtcdNameStore(section, tmp_path, PREFIX, "")).message
+            assert f"there is no answer from {members[0].address} (Connection refused), " in message
+            assert message.endswith("start members until more than half of them run")
+            assert names.find() == {"launcher/0": "moved"}
+            members[1].again()
+            eventually(lambda: not names._client._down and names.find() == {"launcher/0": "moved"})
+            assert not names.lost
+
+
+# --- refused starts
+
+
+def test_an_etcd_that_does_not_run_is_named_with_the_remedy(tmp_path):
+    section = dataclasses.replace(section_of_address("127.0.0.1:1,localhost:2"))
+    problem = problem_of(EtcdNameStore(section, tmp_path, PREFIX, ""))
+    assert problem.key == ADDRESS
+    assert problem.message == (
+        "no etcd answers at 127.0.0.1:1 (Connection refused), localhost:2 (Connection refused); start it, or correct "
+        "the address"
+    )
+
+
+@pytest.mark.shows("cluster.name_resolve.etcd3_timeout_s")
+def test_an_address_that_never_answers_is_given_up_after_the_limit(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        section = section_of_address(f"127.0.0.1:{silent.getsockname()[1]}", etcd3_timeout_s=0.25)
+        assert "(no answer within 0.25 s)" in problem_of(EtcdNameStore(section, tmp_path, PREFIX, "")).message
+        with EtcdNameStore(section, tmp_path, PREFIX, "") as names, pytest.raises(EtcdUnreachable, match=ADDRESS):
+            names.holder("launcher/0")
+
+
+def section_of_address(address, **keys):
+    from areal_like.config.sections.cluster import NameResolveConfig
+
+    return NameResolveConfig(type="etcd3", etcd3_addr=address, **keys)
+
+
+# --- user and password
+
+
+@pytest.fixture
+def guarded(own, tmp_path):
+    """An etcd that requires a user; jane may use the names of runs, and john nothing."""
+    with store_at([own], tmp_path) as names:
+        client, rpc = names._client, names._client.rpc
+        client.call("Auth", "RoleAdd", rpc.AuthRoleAddRequest(name="names"))
+        grant = import_permission(rpc)(permType=2, key=f"{ROOT}/".encode(), range_end=f"{ROOT}0".encode())
+        client.call("Auth", "RoleGrantPermission", rpc.AuthRoleGrantPermissionRequest(name="names", perm=grant))
+        for user, roles in (("root", ["root"]), ("jane", ["names"]), ("john", [])):
+            client.call("Auth", "UserAdd", rpc.AuthUserAddRequest(name=user, password=f"{user}-secret"))
+            for role in roles:
+                client.call("Auth", "UserGrantRole", rpc.AuthUserGrantRoleRequest(user=user, role=role))
+        client.call("Auth", "AuthEnable", rpc.AuthEnableRequest())
+    return own
+
+
+def import_permission(rpc):
+    return rpc.AuthRoleGrantPermissionRequest.DESCRIPTOR.fields_by_name["perm"].message_type._concrete_class
+
+
+@pytest.mark.shows("cluster.name_resolve.etcd3_user", "cluster.name_resolve.etcd3_password")
+def test_names_are_used_with_user_and_password_also_after_a_restart(guarded, tmp_path, monkeypatch):
+    with store_at([guarded], tmp_path, ttl_s=0.3, etcd3_user="jane", etcd3_password="jane-secret") as ours:
+        monkeypatch.setenv(PASSWORD, "jane-secret")
+        with store_at([guarded], tmp_path, etcd3_user="jane") as theirs:
+            ours.add("server/0", "here")
+            assert theirs.wait("server/0", NamedWait("it", 60, "key")) == "here"
+            guarded.kill()
+            guarded.again()  # which forgets who had logged in
+            eventually(lambda: not theirs._client._down and theirs.find() == {"server/0": "here"})
+            assert not ours.lost
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({}, "etcd requires a user (user name is empty)"),
+        ({"etcd3_user": "jane", "etcd3_password": "hunter2"}, "etcd does not accept the user jane with this password"),
+        (
+            {"etcd3_user": "john", "etcd3_password": "john-secret"},
+            "john may not read and write keys that begin",
+        ),
+    ],
+)
+def test_a_user_whom_etcd_refuses_is_told_why(guarded, tmp_path, keys, words):
+    problem = problem_of(store_at([guarded], tmp_path, **keys))
+    assert problem.key == "cluster.name_resolve.etcd3_user"
+    assert problem.message.startswith(words) and "hunter2" not in problem.message
+
+
+# --- TLS
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """ca, server and client (.pem and .key), made by openssl."""
+    if shutil.which("openssl") is None:
+        assert os.environ.get("CI") != "true", "openssl is needed to make certificates"
+        pytest.skip("openssl is not installed, and makes the certificates of this test")
+    folder = tmp_path_factory.mktemp("certificates")
+    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3")
+    openssl(folder, *new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
+    for name in ("server", "client"):
+        (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
+        openssl(folder, *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signed = ("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+        openssl(folder, *signed, "-days", "3", "-extfile", "names", "-out", f"{name}.pem")
+    return folder
+
+
+def openssl(folder, *words):
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.shows(
+    "cluster.name_resolve.etcd3_ca_cert",
+    "cluster.name_resolve.etcd3_client_cert",
+    "cluster.name_resolve.etcd3_client_key",
+)
+def test_names_are_used_over_tls_with_certificates_of_both_sides(certificates, tmp_path):
+    flags = [f"--cert-file={certificates / 'server.pem'}", f"--key-file={certificates / 'server.key'}"]
+    flags += [f"--trusted-ca-file={certificates / 'ca.pem'}", "--client-cert-auth"]
+    own = {"etcd3_client_cert": "client.pem", "etcd3_client_key": "client.key"}
+    with etcd_servers(tmp_path, 1, *flags, scheme="https") as members:
+        with EtcdNameStore(section_of(members, etcd3_ca_cert="ca.pem", **own), certificates, PREFIX, "") as names:
+            names.check()
+            names.add("server/0", "here")
+            assert names.get("server/0") == "here"
+        for keys in ({"etcd3_ca_cert": "ca.pem"}, own):  # no certificate of ours, no reason to trust theirs
+            problem = problem_of(EtcdNameStore(section_of(members, **keys), certificates, PREFIX, ""))
+            assert problem.key == ADDRESS and "no etcd answers at https://127.0.0.1" in problem.message
+        with pytest.raises(ConfigError, match=r"etcd3_ca_cert.*no.pem cannot be read: No such file"):
+            EtcdNameStore(section_of(members, etcd3_ca_cert="no.pem"), certificates, PREFIX, "")
