@@ -163,8 +163,8 @@ class EtcdNameStore(NameStore):
                 else:
                     entries[name] = held.value
         except EtcdUnreachable as fault:
-            known = {name: value for name, value in self._known.items() if _is_below(prefix, name)}
-            return sorted_entries(known), {"": str(fault)}
+            known = self._known | {name: own.value for name, own in list(self._own.items())}
+            return sorted_entries({name: known[name] for name in known if _is_below(prefix, name)}), {"": str(fault)}
         self._known = {name: value for name, value in self._known.items() if not _is_below(prefix, name)} | entries
         return sorted_entries(entries), dead
 

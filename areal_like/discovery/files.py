@@ -10,7 +10,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -25,25 +25,28 @@ from areal_like.discovery.base import (
     name_parts,
     sorted_entries,
 )
-from areal_like.discovery.liveness import Liveness, has_moved
-from areal_like.discovery.owner import this_process
-from areal_like.discovery.slot import (
+from areal_like.discovery.file_entry import (
     CLAIM,
     MARK,
+    MAX_TRIES,
     NEW,
     STATE,
     Claim,
     EntryFiles,
     EntryState,
     HeldEntry,
+    Liveness,
     file_part,
+    has_moved,
+    remove,
+    remove_if_dead,
     user_of_new_files,
 )
+from areal_like.discovery.owner import this_process
 from areal_like.process.errors import Failure
 from areal_like.process.wait import NamedWait
 
 ROOT_KEY = "cluster.name_resolve.nfs_record_root"
-MAX_TRIES, PAUSE_S = 50, 0.02
 FOLDER_MODE = 0o700
 
 log = logging.getLogger(__name__)
@@ -280,43 +283,6 @@ class FileNameStore(NameStore):
 
 def _unusable_root(error: OSError) -> Failure:
     return Failure(f"{ROOT_KEY}: {error}; set it to a folder with free space where you can create files and links")
-
-
-def remove(slot: EntryFiles, id: str, liveness: Liveness, sign: Callable[[], Claim]) -> Claim | None:
-    """Removes the entry with that id, and never another one that took its place. Returns the claim of another process
-    that has been removing it for long, if any. `sign` makes a new claim of this process.
-
-    Two processes that both see a dead entry must not remove the living entry that the faster one puts there. So the
-    remover first adds a mark with the entry's id, and then reads the entry again. The mark of a dead remover is void by
-    the same rule, and removed in the same way.
-    """
-    mark = slot.mark(id)
-    for _ in range(MAX_TRIES):
-        try:
-            is_marked = mark.hold(sign())
-        except FileNotFoundError:
-            return None  # the entry was removed with its folder
-        if is_marked:
-            try:
-                held = slot.read()
-                if held is not None and held.claim.id == id:
-                    slot.path.unlink(missing_ok=True)
-                    slot.forget(id)
-            finally:
-                mark.path.unlink(missing_ok=True)
-            return None
-        if not remove_if_dead(mark, liveness, sign):
-            time.sleep(PAUSE_S)
-    remover = mark.read()
-    return None if remover is None else remover.claim
-
-
-def remove_if_dead(slot: EntryFiles, liveness: Liveness, sign: Callable[[], Claim]) -> bool:
-    """Whether there is no entry (any more)."""
-    held = slot.read()
-    if held is None:
-        return True
-    return liveness.why_dead(held) is not None and remove(slot, held.claim.id, liveness, sign) is None
 
 
 def make_folders(root: Path, folder: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from areal_like.config.sections.cluster import NameResolveConfig
 from areal_like.discovery.base import Holder
+from areal_like.discovery.file_entry import read_name_claim
 from areal_like.discovery.owner import OwnerProcess, is_alive, this_process
-from areal_like.discovery.slot import read_name_claim
 from areal_like.process.errors import Failure
 
 START_LIMIT_S = 20.0

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from areal_like.discovery import NameMissing, NameTaken, file_name_store
-from areal_like.discovery.files import remove
-from areal_like.discovery.liveness import HeartbeatCounters, Liveness
+from areal_like.discovery.file_entry import Claim, EntryFiles, EntryState, HeartbeatCounters, Liveness, remove
 from areal_like.discovery.owner import is_alive, started_at, this_process
-from areal_like.discovery.slot import Claim, EntryFiles, EntryState
 from areal_like.process.errors import Failure, TimedOut
 from areal_like.process.wait import NamedWait
 
@@ -242,7 +240,7 @@ def test_a_late_removal_of_a_dead_entry_keeps_the_new_entry(root, names):
 
 def test_a_dead_entry_that_is_being_removed_is_not_removed_twice(root, names, monkeypatch):
     """Were there two, the slower could remove what the quicker has put there since."""
-    monkeypatch.setattr("areal_like.discovery.files.MAX_TRIES", 3)
+    monkeypatch.setattr("areal_like.discovery.file_entry.MAX_TRIES", 3)
     dead = OtherOwnersEntry(root, "a", DEAD)
     assert dead.slot.mark(dead.id).hold(claim_of(ME))
     with pytest.raises(NameTaken, match=r"\(server/7\) .* which removes an entry of process"):

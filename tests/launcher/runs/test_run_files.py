@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from areal_like.config.load import load
+from areal_like.discovery.base import Holder
 from areal_like.discovery.owner import this_process
-from areal_like.discovery.slot import Claim
 from areal_like.process.atomic_file import replace_with_backup
 from areal_like.process.run import open_run
 from launcher.plan.auto import resolved_values
@@ -251,7 +251,7 @@ def test_the_start_of_a_run_on_another_host_is_shown_in_local_time(monkeypatch, 
     try:
         noon = datetime(2026, 3, 5, 12, 0)
         owner = this_process()._replace(host="far")
-        claim = Claim("1", "launcher/0", owner, "pid 12", claimed, 30.0)
+        claim = Holder(owner, "pid 12", claimed)
         text = running_text(Path("x/y"), claim, noon)
     finally:
         monkeypatch.undo()

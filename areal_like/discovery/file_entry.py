@@ -1,10 +1,14 @@
-"""Files of one entry: the claim, which names the owner, and the state that the owner renews.
+"""Files of one entry: the claim, which names the owner, and the state that the owner renews; whether the owner is dead,
+and the removal of a dead entry.
 
 A claim is created by a hard link, which fails if one exists, so that exactly one process succeeds. It never changes.
 The state's file name has the claim's id, so that only its owner writes it, and a late writer overwrites nothing."""
 
 import errno
 import os
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +19,12 @@ import orjson
 from xxhash import xxh3_64_hexdigest
 
 from areal_like.discovery.base import Holder, name_parts
-from areal_like.discovery.owner import OwnerProcess
+from areal_like.discovery.owner import OwnerProcess, is_alive
 
 CLAIM, STATE, NEW, MARK = "@entry", ".state-", ".new-", ".removing-"
 MAX_PART_CHARS = 120
 STALE_TRIES = 5
+MAX_TRIES, PAUSE_S = 50, 0.02
 
 
 class Claim(NamedTuple):
@@ -105,7 +110,7 @@ class EntryFiles:
         return True
 
     def mark(self, id: str) -> "EntryFiles":
-        """The remover of that claim holds this slot meanwhile: see `files.remove`."""
+        """The remover of that claim holds this slot meanwhile: see `remove`."""
         return EntryFiles(self.folder, self.folder / (MARK + id))
 
     def forget(self, id: str) -> None:
@@ -169,6 +174,97 @@ def _write(folder: Path, content: object) -> Path:
         new.unlink(missing_ok=True)
         raise
     return new
+
+
+class HeartbeatCounters:
+    """Counters of other processes' entries, and when they moved by this process's clock: clocks of two hosts are never
+    compared."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[int | None, float]] = {}
+
+    def unchanged_s(self, id: str, counter: int | None) -> float:
+        """For how long that entry's counter is known not to have moved: 0 when first seen. A counter that cannot be
+        read now is None, and changes nothing."""
+        with self._lock:
+            now = self._clock()
+            before = self._seen.get(id)
+            if before is None or counter not in (before[0], None):
+                self._seen[id] = (counter, now)
+                return 0.0
+            return now - before[1]
+
+
+class Liveness:
+    """Checks the process itself if it runs on this machine, otherwise its counter."""
+
+    def __init__(self, me: OwnerProcess, ttl_s: float) -> None:
+        self._me, self._ttl_s = me, ttl_s
+        self._counters = HeartbeatCounters()
+
+    def why_dead(self, held: HeldEntry) -> str | None:
+        """Why the owner counts as dead; None if it is alive, or that is not known yet."""
+        if self.is_local(held):
+            return None if held.claim.owner is None or is_alive(held.claim.owner) else "that process has ended"
+        counter = None if held.state is None else held.state.counter
+        unchanged_s = self._counters.unchanged_s(held.claim.id, counter)
+        return f"its counter stood still for {unchanged_s:.0f} s" if unchanged_s >= self.ttl_of(held) else None
+
+    def is_local(self, held: HeldEntry) -> bool:
+        """Whether the owner's process runs on this machine."""
+        return held.claim.owner is not None and held.claim.owner.is_local(self._me)
+
+    def ttl_of(self, held: HeldEntry) -> float:
+        """The longer one of this process's and the owner's ttl."""
+        return max(self._ttl_s, held.claim.ttl_s)
+
+
+def has_moved(before: HeldEntry | None, now: HeldEntry) -> bool:
+    """Whether the entry has changed between two reads, so that its owner is alive."""
+    if before is None:
+        return False
+    if before.claim.id != now.claim.id:
+        return True
+    return before.state is not None and now.state is not None and before.state != now.state
+
+
+def remove(slot: EntryFiles, id: str, liveness: Liveness, sign: Callable[[], Claim]) -> Claim | None:
+    """Removes the entry with that id, and never another one that took its place. Returns the claim of another process
+    that has been removing it for long, if any. `sign` makes a new claim of this process.
+
+    Two processes that both see a dead entry must not remove the living entry that the faster one puts there. So the
+    remover first adds a mark with the entry's id, and then reads the entry again. The mark of a dead remover is void by
+    the same rule, and removed in the same way.
+    """
+    mark = slot.mark(id)
+    for _ in range(MAX_TRIES):
+        try:
+            is_marked = mark.hold(sign())
+        except FileNotFoundError:
+            return None  # the entry was removed with its folder
+        if is_marked:
+            try:
+                held = slot.read()
+                if held is not None and held.claim.id == id:
+                    slot.path.unlink(missing_ok=True)
+                    slot.forget(id)
+            finally:
+                mark.path.unlink(missing_ok=True)
+            return None
+        if not remove_if_dead(mark, liveness, sign):
+            time.sleep(PAUSE_S)
+    remover = mark.read()
+    return None if remover is None else remover.claim
+
+
+def remove_if_dead(slot: EntryFiles, liveness: Liveness, sign: Callable[[], Claim]) -> bool:
+    """Whether there is no entry (any more)."""
+    held = slot.read()
+    if held is None:
+        return True
+    return liveness.why_dead(held) is not None and remove(slot, held.claim.id, liveness, sign) is None
 
 
 def user_of_new_files(folder: Path) -> int:
