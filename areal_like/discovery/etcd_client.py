@@ -174,6 +174,8 @@ class EtcdClient:
             given = f"does not accept the user {self._user} with this password" if self._user else "requires a user"
             message = f"etcd {given} ({_short(details)}); set it, and {SECTION}.etcd3_password or {PASSWORD}"
             raise ConfigError([Problem(USER_KEY, message)]) from None
+        if "authentication is not enabled" in details:
+            raise ConfigError([Problem(USER_KEY, "etcd knows no users; set it to null")]) from None
         if code == codes.PERMISSION_DENIED:
             message = f"{self._user or 'nobody'} may not read and write keys that begin with {ROOT}/"
             raise ConfigError([Problem(USER_KEY, f"{message}; grant it, or name another user")]) from None

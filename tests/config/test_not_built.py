@@ -32,7 +32,7 @@ def test_shipped_experiments_pass(experiment, gpus):
 
 SETTINGS = [
     "cluster.type=slurm",
-    "cluster.name_resolve.type=etcd3",
+    "cluster.name_resolve.type=ray",
     "rollout.mask_env_responses=false",
     "rollout.trajectory_strategy=branching",
     "environments.train=[{id: some/env}]",

@@ -10,15 +10,15 @@ import threading
 
 import pytest
 
-from areal_like.config.problems import ConfigError
+from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import NameMissing, NameTaken
 from areal_like.discovery.etcd import EtcdNameStore
-from areal_like.discovery.etcd_client import PASSWORD, ROOT, EtcdUnreachable
+from areal_like.discovery.etcd_client import PASSWORD, EtcdUnreachable
 from areal_like.process.errors import Failure
 from areal_like.process.wait import NamedWait
 from tests.discovery.conftest import Stores
 from tests.discovery.test_names import eventually
-from tests.support.etcd_server import etcd_servers, section_of
+from tests.support.etcd_server import etcd_servers, require_users, section_of
 
 PREFIX = "me/grpo/r0001"
 ADDRESS = "cluster.name_resolve.etcd3_addr"
@@ -199,23 +199,10 @@ def section_of_address(address, **keys):
 
 
 @pytest.fixture
-def guarded(own, tmp_path):
+def guarded(own):
     """An etcd that requires a user; jane may use the names of runs, and john nothing."""
-    with store_at([own], tmp_path) as names:
-        client, rpc = names._client, names._client.rpc
-        client.call("Auth", "RoleAdd", rpc.AuthRoleAddRequest(name="names"))
-        grant = import_permission(rpc)(permType=2, key=f"{ROOT}/".encode(), range_end=f"{ROOT}0".encode())
-        client.call("Auth", "RoleGrantPermission", rpc.AuthRoleGrantPermissionRequest(name="names", perm=grant))
-        for user, roles in (("root", ["root"]), ("jane", ["names"]), ("john", [])):
-            client.call("Auth", "UserAdd", rpc.AuthUserAddRequest(name=user, password=f"{user}-secret"))
-            for role in roles:
-                client.call("Auth", "UserGrantRole", rpc.AuthUserGrantRoleRequest(user=user, role=role))
-        client.call("Auth", "AuthEnable", rpc.AuthEnableRequest())
+    require_users(own, jane=["names"], john=[])
     return own
-
-
-def import_permission(rpc):
-    return rpc.AuthRoleGrantPermissionRequest.DESCRIPTOR.fields_by_name["perm"].message_type._concrete_class
 
 
 @pytest.mark.shows("cluster.name_resolve.etcd3_user", "cluster.name_resolve.etcd3_password")
@@ -246,6 +233,11 @@ def test_a_user_whom_etcd_refuses_is_told_why(guarded, tmp_path, keys, words):
     problem = problem_of(store_at([guarded], tmp_path, **keys))
     assert problem.key == "cluster.name_resolve.etcd3_user"
     assert problem.message.startswith(words) and "hunter2" not in problem.message
+
+
+def test_a_user_is_refused_by_an_etcd_without_users(own, tmp_path):
+    problem = problem_of(store_at([own], tmp_path, etcd3_user="jane", etcd3_password="x"))
+    assert problem == Problem("cluster.name_resolve.etcd3_user", "etcd knows no users; set it to null")
 
 
 # --- TLS

@@ -16,6 +16,7 @@ import pytest
 
 from areal_like.config.install_command import pip_command
 from areal_like.config.sections.cluster import NameResolveConfig
+from areal_like.discovery.etcd_client import ROOT, EtcdClient
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import die_with_parent
 
@@ -129,6 +130,23 @@ def section_of(members: Sequence[EtcdServer], **keys: Any) -> NameResolveConfig:
     prefix = "https://" if members[0].scheme == "https" else ""
     addresses = ",".join(prefix + member.address for member in members)
     return NameResolveConfig(**{"type": "etcd3", "etcd3_addr": addresses, **keys})
+
+
+def require_users(member: EtcdServer, **roles: Sequence[str]) -> None:
+    """Makes it require a user, by a role `names` that may use the names of runs. The password is the user's name and
+    `-secret`."""
+    client = EtcdClient(section_of([member]), Path())
+    rpc: Any = client.rpc
+    grant = rpc.AuthRoleGrantPermissionRequest(name="names")
+    grant.perm.permType, grant.perm.key, grant.perm.range_end = 2, f"{ROOT}/".encode(), f"{ROOT}0".encode()
+    client.call("Auth", "RoleAdd", rpc.AuthRoleAddRequest(name="names"))
+    client.call("Auth", "RoleGrantPermission", grant)
+    for user, given in {"root": ["root"], **roles}.items():
+        client.call("Auth", "UserAdd", rpc.AuthUserAddRequest(name=user, password=f"{user}-secret"))
+        for role in given:
+            client.call("Auth", "UserGrantRole", rpc.AuthUserGrantRoleRequest(user=user, role=role))
+    client.call("Auth", "AuthEnable", rpc.AuthEnableRequest())
+    client.close()
 
 
 def main(folder: str, address: str = "localhost:2379") -> None:

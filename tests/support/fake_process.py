@@ -1,7 +1,8 @@
 """A fake process of a run: registers, makes steps and checkpoints, and fails as FAKE_PROCESS demands.
 
 `python -m tests.support.fake_process ROLE`, with the environment that the launcher gives. FAKE_PROCESS holds, as JSON,
-the number of steps, seconds per step, whether checkpoints are `resumable`, and faults:
+the number of steps, seconds per step, whether checkpoints are `resumable`, keys of `etcd` if that holds the names, and
+faults:
 {"trainer/0 1.1": {"step": 3, "do": "kill"}} kills the first incarnation of the first attempt's trainer after three
 steps.
 """
@@ -31,11 +32,15 @@ def main() -> int:
         _do(fault.get("do", ""), me)
     signal.signal(signal.SIGTERM, lambda *_: STOP.touch() if me.role in ("rollout", "trainer") else sys.exit(0))
     if me.role in ("server", "rollout"):
-        from areal_like.discovery import announce, file_name_store
+        from areal_like.config.sections.cluster import NameResolveConfig
+        from areal_like.discovery import announce, etcd_name_store, file_name_store
 
-        root, prefix = os.environ["FAKE_PROCESS_NAMES"], "/".join(DIRECTORY.parts[-2:])
-        user = os.environ["FAKE_PROCESS_USER"]
-        names = file_name_store(root, f"{user}/{prefix}", me.name, 30.0)
+        root = os.environ["FAKE_PROCESS_NAMES"]
+        prefix = "/".join([os.environ["FAKE_PROCESS_USER"], *DIRECTORY.parts[-2:]])
+        if "etcd" in BEHAVIOUR:
+            names = etcd_name_store(NameResolveConfig(**BEHAVIOUR["etcd"]), Path(), prefix, me.name)
+        else:
+            names = file_name_store(root, prefix, me.name, 30.0)
         announce(names, me, "127.0.0.1:1")
     if me.role == "trainer":
         return _train(me, fault)

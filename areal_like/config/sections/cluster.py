@@ -17,7 +17,7 @@ class NameResolveConfig:
 
     etcd3_addr: str = key(
         "localhost:2379",
-        pattern=r"\s*(https?://)?[^\s,/@]+:\d+\s*(,\s*(https?://)?[^\s,/@]+:\d+\s*)*",
+        pattern=r"\s*(https?://)?[^\s,;/@]+:\d+\s*(,\s*(https?://)?[^\s,;/@]+:\d+\s*)*",
         pattern_hint="host:port, and further members after commas",
     )
     """Addresses of the members of the etcd cluster, as host:port, separated by commas. A call that one member does not
