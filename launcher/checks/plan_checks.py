@@ -6,7 +6,16 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.checks.config_checks import START_CHECKS
 from areal_like.config.checks.registry import Check
 from areal_like.config.problems import Problem, Stage
-from launcher.checks import attached_servers, engines, missing, name_store, oversubscription, resuming, unread_keys, warnings
+from launcher.checks import (
+    attached_servers,
+    engines,
+    missing,
+    name_store,
+    oversubscription,
+    resuming,
+    unread_keys,
+    warnings,
+)
 from launcher.checks.changed_values import changed_value_warnings, earlier_configuration_warnings
 from launcher.checks.epochs import data_end_warnings
 from launcher.checks.fake_data import fake_data_problems

@@ -19,7 +19,7 @@ SECRET = "hunter2-of-jane"
 def needs(*words, packages=frozenset({"pyetcd"}), host=None):
     """What keeps a run over etcd from starting, by key."""
     host = (host or machine_with())._replace(packages=machine_with().packages | packages)
-    return {each.key: each.reason for each in plan_of("grpo", ETCD, *words, host=host).needs if SECTION in each.key}
+    return {each.key: each.message for each in plan_of("grpo", ETCD, *words, host=host).needs if SECTION in each.key}
 
 
 def test_a_run_over_etcd_needs_its_client_and_is_told_the_command():
