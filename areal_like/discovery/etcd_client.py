@@ -23,6 +23,7 @@ RETRY_S = 0.5
 """For so long after a call that no member answered, no further one is made."""
 
 NO_LEADER = ("no leader", "request timed out", "leader changed", "not capable")
+LATE = ("context deadline exceeded", "context canceled")
 OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
 UNKNOWN_USER = ("authentication failed", "user name is empty", "user name not found")
 
@@ -181,7 +182,7 @@ class EtcdClient:
             raise ConfigError([Problem(USER_KEY, f"{message}; grant it, or name another user")]) from None
         if any(words in details for words in NO_LEADER):
             return ""
-        if code == codes.DEADLINE_EXCEEDED:
+        if code == codes.DEADLINE_EXCEEDED or any(words in details for words in LATE):
             # Otherwise a connection that was cut without a word is used until the kernel gives it up.
             self._channels.pop(member, None)
             return f"no answer within {limit_s:.2g} s"
