@@ -87,14 +87,14 @@ class Stores:
 
     def __init__(self, kind, root, members):
         self.kind, self.root, self.opened, self.memory, self.workers = kind, root, [], MemoryEntries(), []
-        self.section = section_of(members, ttl_s=TTL_S) if members else None
+        self.members = members
         self.run = f"{root.name}-{time.monotonic_ns()}"
 
     def __call__(self, owner="trainer/0", prefix=PREFIX, ttl_s=TTL_S):
         if self.kind == "nfs":
             names = file_name_store(self.root / "names", prefix, owner, ttl_s)
         elif self.kind == "etcd3":
-            section = dataclasses.replace(self.section, ttl_s=ttl_s)
+            section = section_of(self.members, ttl_s=ttl_s)
             names = etcd_name_store(section, self.root, f"{self.run}/{prefix}".rstrip("/"), owner)
         else:
             names = memory_name_store(prefix, owner, self.memory)
@@ -111,7 +111,7 @@ class Stores:
 
     def start(self, *owners, ttl_s=30.0):
         """Other processes that wait for names to add."""
-        section = self.section and dataclasses.asdict(dataclasses.replace(self.section, ttl_s=ttl_s))
+        section = self.members and dataclasses.asdict(section_of(self.members, ttl_s=ttl_s))
         prefix = f"{self.run}/{PREFIX}" if section else PREFIX
         new = [Worker([prefix, owner, str(self.root / "names"), ttl_s, section]) for owner in owners]
         self.workers += new

@@ -149,7 +149,7 @@ def test_another_member_is_asked_until_the_quorum_is_lost(tmp_path):
         # the last address has never a member
         section = dataclasses.replace(section_of(members), etcd3_addr=f"{section_of(members).etcd3_addr}, localhost:1")
         with EtcdNameStore(section, tmp_path, PREFIX, "launcher/0") as names:
-            eventually(lambda: not names.check())
+            eventually(lambda: not names.find() and not names._client._down)
             names.add("launcher/0", "here")
             members[0].kill()
             assert names.get("launcher/0") == "here"

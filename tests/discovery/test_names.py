@@ -400,7 +400,7 @@ def test_any_sequence_of_changes_has_the_effect_of_a_table(kind, tmp_path_factor
     @given(STEPS)
     def check(steps):
         stores = Stores(kind, tmp_path_factory.mktemp("any"), members)
-        table = {}
+        table: dict[str, tuple[int, str]] = {}
         opened = [stores("server/0", ttl_s=30.0), stores("server/1", ttl_s=30.0)]
         try:
             for number, (what, who, name) in enumerate(steps):
