@@ -1,19 +1,37 @@
 """Reinforcement learning of language models, driven by Hydra and YAML."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from areal_like.api import RunFailed, RunRefused, RunResult, run
+    from areal_like.config.sections.engines.base import EngineKeys
+    from areal_like.serving.engines.registry import register_engine
+    from areal_like.serving.engines.spec import EngineSpec
 
-__all__ = ["RunFailed", "RunRefused", "RunResult", "__version__", "run"]
+__all__ = [
+    "EngineKeys",
+    "EngineSpec",
+    "RunFailed",
+    "RunRefused",
+    "RunResult",
+    "__version__",
+    "register_engine",
+    "run",
+]
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    **dict.fromkeys(("RunFailed", "RunRefused", "RunResult", "run"), "areal_like.api"),
+    "EngineKeys": "areal_like.config.sections.engines.base",
+    "EngineSpec": "areal_like.serving.engines.spec",
+    "register_engine": "areal_like.serving.engines.registry",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Imports the API on first use: the command line and the processes of a run do not need it."""
-    if name not in __all__:
+    """Imports the public names on first use: the command line and the processes of a run do not need most of them."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from areal_like import api
-
-    return getattr(api, name)
+    return getattr(import_module(_HOMES[name]), name)

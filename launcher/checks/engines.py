@@ -74,10 +74,11 @@ def update_mode_problems(config: "BaseExperimentConfig", allocation: Allocation 
     """The first weight update would report this only after the first step."""
     if not generates(config) or not has_trainer(allocation) or config.rollout.update_mode != "keep":
         return []
-    started = external_engine(config, allocation)
-    attached = config.rollout.server_type if config.rollout.server_addresses else None
-    for spec in (started, engine_spec(attached) if attached in engine_names() else None):
-        if spec is not None and spec.cannot_keep:
+    started = allocation.rollout if allocation is not None and starts_servers(config) else None
+    name = started.backend if started else config.rollout.server_type
+    if name in engine_names():
+        spec = engine_spec(name)
+        if spec.cannot_keep:
             reason = f"keep is not supported by {spec.keys.title}, {spec.cannot_keep}"
             return [Problem("rollout.update_mode", f"{reason}; use abort, wait or auto")]
     return []

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import gpus_per_node, starts_servers, trained_models
-from areal_like.config.experiment import GRPOConfig
+from areal_like.config.allocation.models import gpus_per_node, trained_models
 from areal_like.config.problems import Problem, plural
 from areal_like.config.sections.trackers import REMOTE_TRACKERS
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
@@ -70,17 +69,6 @@ def unsupported_attention(config: "BaseExperimentConfig", allocation: Allocation
                 Problem(key, f"{attention} does not support float32; set {name}.dtype=bfloat16, or use auto")
             )
     return problems
-
-
-def embedded_without_gpu(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> list[Problem]:
-    """`embedded.device=cuda` without a GPU."""
-    rollout = allocation.rollout
-    if not isinstance(config, GRPOConfig) or rollout is None or rollout.backend != "embedded" or allocation.num_gpus:
-        return []
-    if config.embedded.device != "cuda" or not starts_servers(config):
-        return []
-    reason = f"is cuda, and there is no GPU ({host.machine.how}); set embedded.device=auto"
-    return [Problem("embedded.device", reason)]
 
 
 def missing_packages_of_runs(here: HostInfo) -> list[Problem]:

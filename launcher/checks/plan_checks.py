@@ -1,4 +1,5 @@
-"""Every check of a plan, in the order of the text. A start refuses what those of CANNOT_START and MISSING find."""
+"""Every check of a plan, in the order of the text; an engine may have more (`EngineSpec.checks`). A start refuses what
+those of CANNOT_START and MISSING find."""
 
 from collections.abc import Iterable
 
@@ -6,6 +7,7 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.checks.config_checks import START_CHECKS
 from areal_like.config.checks.registry import Check
 from areal_like.config.problems import Problem, Stage
+from areal_like.serving.engines.registry import engine_spec
 from launcher.checks import (
     attached_servers,
     engines,
@@ -104,7 +106,6 @@ PLAN_CHECKS = (
     Check("devices", Stage.MISSING, missing.missing_devices),
     Check("nodes", Stage.MISSING, missing.missing_nodes),
     Check("attention", Stage.MISSING, missing.unsupported_attention),
-    Check("a GPU for the embedded engine", Stage.MISSING, missing.embedded_without_gpu),
     Check("the engine's installation", Stage.MISSING, engines.engine_problems),
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
     Check("what a name store in etcd needs", Stage.MISSING, name_store.name_store_problems),
@@ -144,3 +145,10 @@ PLAN_CHECKS = (
     Check("epochs", Stage.WARNING, data_end_warnings),
     Check("folders that stay", Stage.WARNING, resuming.kept_folder_warnings),
 )
+
+
+def checks_of(allocation: Allocation | None) -> tuple[Check, ...]:
+    """All, and those of the engine that the servers run."""
+    if allocation is None or allocation.rollout is None:
+        return PLAN_CHECKS
+    return (*PLAN_CHECKS, *engine_spec(allocation.rollout.backend).checks)

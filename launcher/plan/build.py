@@ -13,7 +13,7 @@ from areal_like.config.redact import Redactor
 from areal_like.config.sources.library import data_folder
 from launcher.checks.engines import engine_info, external_engine
 from launcher.checks.epochs import data_steps
-from launcher.checks.plan_checks import PLAN_CHECKS
+from launcher.checks.plan_checks import checks_of
 from launcher.checks.unread_keys import unread_file_values
 from launcher.clusters.ray import plan_ray
 from launcher.clusters.slurm import plan_slurm
@@ -84,11 +84,12 @@ def build_plan(
         **{"allocation": allocation, "placement": placement, "server_start": starts[0] if starts else None},
         **{"cluster": cluster, "cluster_problems": cluster_problems, "batch": batch, "memory": memory, "ports": ports},
     }
+    checks = checks_of(allocation)
     facts = {name: fact for name, fact in known.items() if fact is not None}
-    problems = not_following(run_checks(PLAN_CHECKS, facts, Stage.CANNOT_START))
+    problems = not_following(run_checks(checks, facts, Stage.CANNOT_START))
     refused = {problem.key for problem in problems}
-    missing = [each for each in run_checks(PLAN_CHECKS, facts, Stage.MISSING) if each.key not in refused]
-    hints = run_checks(PLAN_CHECKS, facts, Stage.NO_EFFECT, Stage.WARNING)
+    missing = [each for each in run_checks(checks, facts, Stage.MISSING) if each.key not in refused]
+    hints = run_checks(checks, facts, Stage.NO_EFFECT, Stage.WARNING)
     return Plan(
         version=VERSION,
         experiment=loaded.experiment,

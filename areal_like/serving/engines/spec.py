@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from areal_like.config.checks.registry import Check
 from areal_like.config.sections.engines.base import EngineKeys
 from areal_like.serving.engines.external.command_line import ServerCommand, ServerSite
 from areal_like.serving.engines.external.flag_check import FlagParser
@@ -64,6 +65,8 @@ class EngineSpec:
     autos: AutoValues = no_values
     cannot_keep: str = ""
     """Why requests cannot stay in the engine during an update; empty if they can."""
+    checks: tuple[Check, ...] = ()
+    """Of a plan with servers of this engine; what they may ask for is in `launcher/checks/plan_checks.py`."""
     program_bytes: int = 256 * MIB
     """Memory of its processes before they load a model."""
     cores_per_worker: float = 0.5
