@@ -81,6 +81,7 @@ def test_servers_with_and_without_a_trainer(text, rollout, train):
     ("text", "backend", "world", "expert_data", "expert_tensor"),
     [
         ("fsdp:d4", "fsdp", 4, 4, 1),
+        ("fsdp.d4", "fsdp", 4, 4, 1),
         ("d4", "fsdp", 4, 4, 1),
         ("d4t2c2", "fsdp", 16, 16, 1),
         ("t2", "fsdp", 2, 2, 1),
@@ -212,7 +213,9 @@ def test_backend_keys_take_a_name_with_or_without_sizes():
         == parse_server("vllm.d2t4")
         == BackendSpec("vllm", ParallelDims(data=2, tensor=4))
     )
-    assert parse_trainer("fsdp:d4c2") == BackendSpec("fsdp", ParallelDims(data=4, context=2))
+    assert (
+        parse_trainer("fsdp:d4c2") == parse_trainer("fsdp.d4c2") == BackendSpec("fsdp", ParallelDims(data=4, context=2))
+    )
     assert parse_trainer("megatron:(attn:d4|ffn:e2)").ffn == ParallelDims(data=2, expert=2)
 
 

@@ -1,24 +1,66 @@
-"""Reads `allocation_mode` and the `.backend` keys. A recursive descent, one function per rule:
+"""Reads `allocation_mode` and the `.backend` keys by one table, GRAMMAR. Syntax only; `compatibility` checks what the
+sizes mean.
 
     mode    := "auto" | "heuristic" | "" | "manual" | trainer
              | server [("+" | "|") trainer] | server "+" ("eval" | "cpu")
-    server  := name (":" | ".") dims       the name of an engine    letters d t p
-    trainer := [(fsdp|megatron) (":" | ".")] (dims | hybrid)        letters d t p c e
-
-A `.backend` key is "", "auto", a name, or a name with sizes. This file checks
-syntax only; `compatibility` checks what the sizes mean.
+    server  := name (":" | ".") sizes       the name of an engine
+    trainer := [(fsdp|megatron) (":" | ".")] (sizes | hybrid)
+    hybrid  := ["("] "attn:" sizes "|" "ffn:" sizes [")"]
+    backend := "auto" | "" | a name | a name with sizes
 """
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from areal_like.config.allocation.base import DIMENSIONS, TRAINERS, AllocationMode, BackendSpec, ParallelDims
 from areal_like.config.engines import default_engine, engine_names, example_engine
 
 MAX_DIGITS = 6
 MAX_QUOTE_LENGTH = 70
+
+
+@dataclass(frozen=True)
+class Place:
+    """What may stand at one place of a text."""
+
+    servers: bool = False
+    trainers: bool = False
+    sizes_alone: bool = False
+    """Sizes without a name, for a trainer."""
+    name_alone: bool = False
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Spelling -> meaning."""
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        return (engine_names() if self.servers else ()) + (TRAINERS if self.trainers else ())
+
+    def __str__(self) -> str:
+        trainers = [*TRAINERS, "sizes only"] if self.sizes_alone else TRAINERS
+        roles = [f"servers ({', '.join(engine_names())})"] if self.servers else []
+        roles += [f"a trainer ({', '.join(trainers)})"] if self.trainers else []
+        return "expected " + " or ".join([*roles, *dict.fromkeys(self.words.values())])
+
+
+AUTO = {"": "auto", "auto": "auto"}
+KEYWORDS = {**AUTO, "heuristic": "auto", "manual": "manual"}
+CLIENTS = {"eval": "eval", "cpu": "cpu"}
+GRAMMAR = {
+    "mode": Place(servers=True, trainers=True, sizes_alone=True, words=KEYWORDS),
+    "mode+": Place(trainers=True, sizes_alone=True, words=CLIENTS),
+    "mode|": Place(trainers=True, sizes_alone=True),
+    "server": Place(servers=True, name_alone=True, words=AUTO),
+    "trainer": Place(trainers=True, name_alone=True, words=AUTO),
+}
+"""`mode+` and `mode|` are behind servers and that separator."""
+LETTERS = {"a server": "dtp", "a trainer": "dtpce", "the attn part": "dtpc", "the ffn part": "dtpe"}
+REPLACEMENTS = {
+    **dict.fromkeys(("archon", "deepspeed", "torchtitan"), "fsdp"),
+    **dict.fromkeys(("hf", "transformers"), default_engine().name),
+}
 
 
 class AllocationSyntaxError(ValueError):
@@ -31,7 +73,50 @@ class AllocationSyntaxError(ValueError):
         super().__init__(f"{quote!r} cannot be read ({where}): {message}")
 
 
-class Scanner:
+def parse_mode(text: str) -> AllocationMode:
+    """Parses `allocation_mode`."""
+    reader = _Reader(text)
+    first = reader.part(GRAMMAR["mode"])
+    if isinstance(first, str):
+        return AllocationMode(keyword="manual" if first == "manual" else "auto")
+    separator = reader.peek()
+    if first.backend not in engine_names():
+        if separator in ("+", "|"):
+            example = f"{example_engine()}:d4+fsdp:d4"
+            reader.fail(f"'{first}' is a trainer, so nothing can follow it. Servers come first: {example}")
+        reader.end()
+        return AllocationMode(train=first)
+    if f"mode{separator}" not in GRAMMAR or not separator:
+        reader.end("'+' and a trainer, ")
+        return AllocationMode(rollout=first)
+    reader.at += 1
+    second = reader.part(GRAMMAR[f"mode{separator}"])
+    reader.end()
+    if isinstance(second, str):
+        return AllocationMode(rollout=first, client="eval" if second == "eval" else "cpu")
+    return AllocationMode(rollout=first, train=second, colocated=separator == "|")
+
+
+def parse_server(text: str) -> BackendSpec:
+    """Parses `rollout.backend`."""
+    return _backend(text, GRAMMAR["server"])
+
+
+def parse_trainer(text: str) -> BackendSpec:
+    """Parses `actor.backend` and the like."""
+    return _backend(text, GRAMMAR["trainer"])
+
+
+def _backend(text: str, place: Place) -> BackendSpec:
+    reader = _Reader(text)
+    part = reader.part(place)
+    if reader.peek() in ("+", "|"):
+        reader.fail("only one engine is allowed here; set servers and trainer together in allocation_mode")
+    reader.end()
+    return BackendSpec() if isinstance(part, str) else part
+
+
+class _Reader:
     """Reads a text from left to right."""
 
     def __init__(self, text: str) -> None:
@@ -43,42 +128,99 @@ class Scanner:
             self.at += 1
         return self.text[self.at : self.at + 1]
 
-    def take(self, character: str) -> bool:
-        matches = self.peek() == character
-        self.at += matches
-        return matches
-
-    def match(self, pattern: str) -> str:
+    def take(self, pattern: str) -> str:
         self.peek()
         match = re.compile(pattern).match(self.text, self.at)
         self.at = match.end() if match else self.at
         return match.group() if match else ""
 
-    def word(self) -> str:
-        return self.match(r"[A-Za-z][A-Za-z0-9_-]*")
-
     def fail(self, message: str, at: int | None = None) -> NoReturn:
         self.peek()
         raise AllocationSyntaxError(self.text, (self.at if at is None else at) + 1, message)
 
-    def sizes(self, letters: str, owner: str) -> ParallelDims:
-        """Reads dims; `owner` names what takes these letters, for the error message."""
+    def end(self, other: str = "") -> None:
+        left = self.peek()
+        if left and left in "+|":
+            self.fail(
+                "there is one part for servers and one for trainers; set ref and critic in ref.backend and "
+                "critic.backend"
+            )
+        if left:
+            self.fail(f"expected a further size, {other}or the end, found {left!r}")
+
+    def part(self, place: Place) -> BackendSpec | str:
+        """An engine, sizes, or a word of the place."""
+        self.peek()
+        start = self.at
+        if place.sizes_alone and self._at_hybrid():
+            return self._hybrid(None)
+        word = self.take(r"[A-Za-z][A-Za-z0-9_-]*")
+        separator = self.peek()
+        if word in place.words and (not separator or (word and word in CLIENTS)):
+            return place.words[word]
+        if separator == "[":
+            example = f"write {word or 'fsdp'}:d4; ref and critic have a backend key each"
+            self.fail(f"named parts are not supported: {example}")
+        if not word:
+            self.fail(str(place))
+        has_name = separator in (":", ".") and separator != ""
+        if not has_name and re.match(r"[A-Za-z][-0-9]|[dtpce0-9]+$", word):
+            if not place.sizes_alone:
+                example = f"{place.engines[0]}:{word}"
+                self.fail(f"sizes need an engine here: {example}. {str(place).capitalize()}", at=start)
+            self.at = start
+            return BackendSpec(dims=self._sizes("a trainer"))
+        if word not in place.engines:
+            self.fail(_unknown(word, place), at=start)
+        if place.name_alone and not separator:
+            return BackendSpec(word)
+        if not has_name:
+            self.fail(f"'{word}' needs sizes here, such as {word}:d4")
+        self.at += 1
+        if word in engine_names():
+            return BackendSpec(word, self._sizes("a server"))
+        return self._hybrid(word) if self._at_hybrid() else BackendSpec(word, self._sizes("a trainer"))
+
+    def _at_hybrid(self) -> bool:
+        return self.peek() == "(" or bool(re.compile(r"attn\s*:").match(self.text, self.at))
+
+    def _hybrid(self, backend: str | None) -> BackendSpec:
+        opened = self.take(r"\(")
+        attention = self._labelled("attn")
+        if not self.take(r"\|"):
+            self.fail("expected a further size, or '|' and the ffn part: attn:d4t2|ffn:d2t2e2")
+        start = self.at
+        experts = self._labelled("ffn")
+        if "d" not in self.text[start : self.at]:
+            rest = experts.pipeline * experts.tensor * experts.expert
+            experts = replace(experts, data=max(1, attention.world_size // rest))
+        if opened and not self.take(r"\)"):
+            self.fail("expected a further size, or ')'")
+        return BackendSpec(backend, attention, experts)
+
+    def _labelled(self, label: str) -> ParallelDims:
+        if not self.take(rf"{label}\s*:"):
+            self.fail(f"expected '{label}:' (a hybrid reads attn:d4t2|ffn:d2t2e2)")
+        return self._sizes(f"the {label} part")
+
+    def _sizes(self, owner: str) -> ParallelDims:
+        """`owner` has these letters in LETTERS."""
         sizes: dict[str, int] = {}
+        takes = f"{owner} takes " + ", ".join(f"{letter} {DIMENSIONS[letter]}" for letter in LETTERS[owner])
         while (letter := self.peek()).isalpha():
-            if letter not in letters:
-                self.fail(_unknown_letter(letter, letters, owner))
+            if letter not in LETTERS[owner]:
+                self.fail(_unknown_letter(letter, owner, takes))
             if letter in sizes:
                 self.fail(f"'{letter}' is given twice; give each dimension once")
             self.at += 1
             sizes[letter] = self._number(letter)
         if not sizes:
-            self.fail(f"expected sizes, such as d4 ({_letters(letters, owner)})")
+            self.fail(f"expected sizes, such as d4 ({takes})")
         return ParallelDims(**{DIMENSIONS[letter]: size for letter, size in sizes.items()})
 
     def _number(self, letter: str) -> int:
         self.peek()
-        start = self.at
-        digits = self.match(r"[0-9]+")
+        start, digits = self.at, self.take(r"[0-9]+")
         if not digits:
             self.fail(f"expected a number after '{letter}', such as {letter}2")
         if len(digits) > MAX_DIGITS:
@@ -89,177 +231,17 @@ class Scanner:
             self.fail(f"write {letter}{int(digits)}, without the leading 0", at=start)
         return int(digits)
 
-    def at_hybrid(self) -> bool:
-        return self.peek() == "(" or bool(re.compile(r"attn\s*:").match(self.text, self.at))
 
-    def hybrid(self, backend: str | None) -> BackendSpec:
-        opened = self.take("(")
-        self._label("attn")
-        attention = self.sizes("dtpc", "the attn part")
-        if not self.take("|"):
-            self.fail("expected a further size, or '|' and the ffn part: attn:d4t2|ffn:d2t2e2")
-        self._label("ffn")
-        start = self.at
-        experts = self.sizes("dtpe", "the ffn part")
-        if "d" not in self.text[start : self.at]:
-            rest = experts.pipeline * experts.tensor * experts.expert
-            experts = replace(experts, data=max(1, attention.world_size // rest))
-        if opened and not self.take(")"):
-            self.fail("expected a further size, or ')'")
-        return BackendSpec(backend, attention, experts)
-
-    def _label(self, label: str) -> None:
-        if not self.match(rf"{label}\s*:"):
-            self.fail(f"expected '{label}:' (a hybrid reads attn:d4t2|ffn:d2t2e2)")
-
-
-def _letters(letters: str, owner: str) -> str:
-    return f"{owner} takes " + ", ".join(f"{letter} {DIMENSIONS[letter]}" for letter in letters)
-
-
-def _unknown_letter(letter: str, letters: str, owner: str) -> str:
-    allowed = _letters(letters, owner)
-    if letter.lower() in letters:
-        return f"write '{letter.lower()}' in lower case ({allowed})"
+def _unknown_letter(letter: str, owner: str, takes: str) -> str:
+    if letter.lower() in LETTERS[owner]:
+        return f"write '{letter.lower()}' in lower case ({takes})"
     if letter in DIMENSIONS:
-        return f"'{letter}' ({DIMENSIONS[letter]}) is not for {owner}: {allowed}"
+        return f"'{letter}' ({DIMENSIONS[letter]}) is not for {owner}: {takes}"
     old = " ('m', model, is t now)" if letter == "m" else ""
-    return f"there is no dimension '{letter}'{old}: {allowed}"
+    return f"there is no dimension '{letter}'{old}: {takes}"
 
 
-KEYWORDS: dict[str, Literal["auto", "manual"]] = {"": "auto", "auto": "auto", "heuristic": "auto", "manual": "manual"}
-CLIENTS: dict[str, Literal["eval", "cpu"]] = {"eval": "eval", "cpu": "cpu"}
-REPLACEMENTS = {
-    "archon": "fsdp",
-    "deepspeed": "fsdp",
-    "torchtitan": "fsdp",
-    "hf": default_engine().name,
-    "transformers": default_engine().name,
-}
-
-
-@dataclass(frozen=True)
-class _AllowedTerms:
-    """What is allowed at one position: engines, words, sizes without a name."""
-
-    servers: bool
-    trainers: tuple[str, ...]
-    words: tuple[str, ...]
-    sizes_alone: bool
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        return (engine_names() if self.servers else ()) + self.trainers
-
-    def __str__(self) -> str:
-        servers = engine_names() if self.servers else ()
-        trainers = [*self.trainers] + ["sizes only"] * self.sizes_alone
-        roles = [f"servers ({', '.join(servers)})"] if servers else []
-        roles += [f"a trainer ({', '.join(trainers)})"] if trainers else []
-        return "expected " + " or ".join([*roles, *self.words])
-
-
-FIRST = _AllowedTerms(True, TRAINERS, ("auto", "manual"), sizes_alone=True)
-AFTER_PLUS = _AllowedTerms(False, TRAINERS, tuple(CLIENTS), sizes_alone=True)
-AFTER_BAR = _AllowedTerms(False, TRAINERS, (), sizes_alone=True)
-SERVER_KEY = _AllowedTerms(True, (), ("auto",), sizes_alone=False)
-TRAINER_KEY = _AllowedTerms(False, TRAINERS, ("auto",), sizes_alone=False)
-
-
-def parse_mode(text: str) -> AllocationMode:
-    """Parses `allocation_mode`."""
-    if text.strip() in KEYWORDS:
-        return AllocationMode(keyword=KEYWORDS[text.strip()])
-    reader = Scanner(text)
-    first = _term(reader, FIRST)
-    if first.backend not in engine_names():
-        if reader.peek() in ("+", "|"):
-            example = f"{example_engine()}:d4+fsdp:d4"
-            reader.fail(f"'{first}' is a trainer, so nothing can follow it. Servers come first: {example}")
-        _end(reader)
-        return AllocationMode(train=first)
-    if reader.take("|"):
-        train = _term(reader, AFTER_BAR)
-        _end(reader)
-        return AllocationMode(rollout=first, train=train, colocated=True)
-    if not reader.take("+"):
-        _end(reader, "'+' and a trainer, ")
-        return AllocationMode(rollout=first)
-    start = reader.at
-    if client := CLIENTS.get(reader.word()):
-        _end(reader)
-        return AllocationMode(rollout=first, client=client)
-    reader.at = start
-    train = _term(reader, AFTER_PLUS)
-    _end(reader)
-    return AllocationMode(rollout=first, train=train)
-
-
-def parse_server(text: str) -> BackendSpec:
-    """Parses `rollout.backend`: `name[:dims]`, or nothing ("auto")."""
-    return _backend(text, SERVER_KEY)
-
-
-def parse_trainer(text: str) -> BackendSpec:
-    """Parses `actor.backend` and the like: `name[:dims]`, or nothing ("auto")."""
-    return _backend(text, TRAINER_KEY)
-
-
-def _backend(text: str, place: _AllowedTerms) -> BackendSpec:
-    if text.strip() in ("", "auto"):
-        return BackendSpec()
-    reader = Scanner(text)
-    if (word := reader.word()) in place.engines and not reader.peek():
-        return BackendSpec(word)
-    reader.at = 0
-    part = _term(reader, place)
-    if reader.peek() in ("+", "|"):
-        reader.fail("only one engine is allowed here; set servers and trainer together in allocation_mode")
-    _end(reader)
-    return part
-
-
-def _term(reader: Scanner, place: _AllowedTerms) -> BackendSpec:
-    reader.peek()
-    start = reader.at
-    if place.sizes_alone and reader.at_hybrid():
-        return reader.hybrid(None)
-    word = reader.word()
-    separator = reader.peek()
-    if separator == "[":
-        reader.fail(f"named parts are not supported: write {word or 'fsdp'}:d4; ref and critic have a backend key each")
-    if not word:
-        reader.fail(str(place))
-    if separator not in (":", ".") and _starts_sizes(word):
-        if not place.sizes_alone:
-            reader.fail(f"sizes need an engine here: {place.engines[0]}:{word}. {str(place).capitalize()}", at=start)
-        reader.at = start
-        return BackendSpec(dims=reader.sizes("dtpce", "a trainer"))
-    if word not in place.engines:
-        reader.fail(_unknown(word, place), at=start)
-    if separator not in (":", "."):
-        reader.fail(f"'{word}' needs sizes here, such as {word}:d4")
-    reader.at += 1
-    if word in engine_names():
-        return BackendSpec(word, reader.sizes("dtp", "a server"))
-    return reader.hybrid(word) if reader.at_hybrid() else BackendSpec(word, reader.sizes("dtpce", "a trainer"))
-
-
-def _starts_sizes(word: str) -> bool:
-    return bool(re.match(r"[A-Za-z][-0-9]|[dtpce0-9]+$", word))
-
-
-def _end(reader: Scanner, other: str = "") -> None:
-    left = reader.peek()
-    if left and left in "+|":
-        reader.fail(
-            "there is one part for servers and one for trainers; set ref and critic in ref.backend and critic.backend"
-        )
-    if left:
-        reader.fail(f"expected a further size, {other}or the end, found {left!r}")
-
-
-def _unknown(word: str, place: _AllowedTerms) -> str:
+def _unknown(word: str, place: Place) -> str:
     if word in engine_names():
         return f"'{word}' serves and does not train; {place}"
     if word in TRAINERS:
@@ -271,8 +253,5 @@ def _unknown(word: str, place: _AllowedTerms) -> str:
     stand_in = REPLACEMENTS.get(word.lower())
     if stand_in in place.engines:
         return f"'{word}' is not an engine of this framework, use {stand_in}; {place}"
-    near = get_close_matches(word.lower(), [*place.engines, *place.words], n=1)
+    near = get_close_matches(word.lower(), [*place.engines, *dict.fromkeys(place.words.values())], n=1)
     return f"'{word}' is not known{f', did you mean {near[0]}?' if near else ';'} {place}"
-
-
-__all__ = ["AllocationSyntaxError", "parse_mode", "parse_server", "parse_trainer"]
