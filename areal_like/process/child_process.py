@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
-from areal_like.process.process_tree import KILL_TIMEOUT_S, PAUSE_S, kill_orphans, reap_orphans, tree_usage
+from areal_like.process.process_tree import KILL_TIMEOUT_S, PAUSE_S, kill_orphans, reap_orphans
 from areal_like.process.spawn import spawn
 
 TAIL_BYTES = 16384
@@ -16,7 +16,7 @@ _running: set[int] = set()
 
 
 class ProcessUsage(NamedTuple):
-    """`memory_bytes` of all its processes; once it has ended, the most that one of them held at a time."""
+    """Of a process that has ended, and of those for which it waited. `memory_bytes`: the most that one of them held."""
 
     cpu_s: float
     memory_bytes: int
@@ -38,7 +38,7 @@ class ChildProcess:
         """`how`: of `spawn`."""
         self._marks = marks
         self._popen = spawn(command, env, **how)
-        self._ended = ProcessUsage(0.0, 0)
+        self._usage = ProcessUsage(0.0, 0)
         _running.add(self.pid)
 
     @property
@@ -66,7 +66,7 @@ class ChildProcess:
                 return self._popen.returncode
             if pid:
                 self._popen.returncode = os.waitstatus_to_exitcode(status)
-                self._ended = ProcessUsage(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+                self._usage = ProcessUsage(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
                 _running.discard(pid)
         return self._popen.returncode
 
@@ -81,11 +81,10 @@ class ChildProcess:
         if self.exit_code() is None:
             os.kill(self.pid, number)
 
+    @property
     def usage(self) -> ProcessUsage:
-        """With all its descendants."""
-        if self.exit_code() is None:
-            return ProcessUsage(*tree_usage(self.pid))
-        return self._ended
+        """Once it has ended."""
+        return self._usage
 
     def kill(self) -> None:
         """Kills it with everything that it has started. A process that hangs in the kernel is left behind after

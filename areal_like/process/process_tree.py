@@ -83,9 +83,17 @@ def has_handler(pid: int, sign: int) -> bool:
 
 def descendants_of(pid: int) -> list[ProcessInfo]:
     """All descendants of a process, parents first."""
+    return _below(pid, _children(all_processes()))
+
+
+def _children(processes: Mapping[int, ProcessInfo]) -> dict[int, list[ProcessInfo]]:
     children: dict[int, list[ProcessInfo]] = {}
-    for process in all_processes().values():
+    for process in processes.values():
         children.setdefault(process.parent, []).append(process)
+    return children
+
+
+def _below(pid: int, children: Mapping[int, list[ProcessInfo]]) -> list[ProcessInfo]:
     descendants, pending = [], [pid]
     while pending:
         of_one = children.get(pending.pop(), [])
@@ -94,18 +102,22 @@ def descendants_of(pid: int) -> list[ProcessInfo]:
     return descendants
 
 
-def tree_usage(pid: int) -> tuple[float, int]:
-    """CPU seconds, and bytes of memory, of a process and its descendants."""
-    cpu_s, num_bytes = 0.0, 0
-    for each in (pid, *(process.pid for process in descendants_of(pid))):
-        try:
-            text = Path(f"/proc/{each}/stat").read_text(encoding="utf-8", errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        values = text.rpartition(")")[2].split()
-        cpu_s += (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
-        num_bytes += int(values[21]) * os.sysconf("SC_PAGE_SIZE")
-    return cpu_s, num_bytes
+def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
+    """CPU time of processes with all their descendants that run, by the same names."""
+    children = _children(all_processes())
+    used = {}
+    for name, pid in pids.items():
+        used[name] = sum(map(_cpu_seconds, (pid, *(process.pid for process in _below(pid, children)))))
+    return used
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    ticks = text.rpartition(")")[2].split()[11:15]  # its own, and those of children that it has waited for
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def kill(pids: Iterable[int], sign: int = signal.SIGKILL) -> None:

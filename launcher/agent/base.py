@@ -65,7 +65,8 @@ class NodeAgent(Protocol):
     def last_lines(self, name: str, count: int) -> list[str]:
         """The end of its log."""
 
-    def usage(self, name: str) -> ProcessUsage: ...
+    def cpu_seconds(self) -> dict[str, float]:
+        """What each running process has used until now, with all that it started."""
 
     def dump_stacks(self) -> None:
         """Makes every Python process of ours write its stack traces to logs/<role>-<index>.stacks."""

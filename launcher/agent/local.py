@@ -10,10 +10,10 @@ from pathlib import Path
 
 import areal_like
 from areal_like.config.redact import SECRET
-from areal_like.process.child_process import ProcessUsage, reap_leftovers
+from areal_like.process.child_process import reap_leftovers
 from areal_like.process.identity import RUN_ID, TOKEN, Identity
 from areal_like.process.port_lease import PortLease, lease_port
-from areal_like.process.process_tree import has_handler
+from areal_like.process.process_tree import cpu_seconds, has_handler
 from areal_like.process.run import Run
 from areal_like.process.shared_segments import remove_recorded
 from launcher.agent.base import ProcessExit
@@ -73,8 +73,8 @@ class LocalAgent:
     def last_lines(self, name: str, count: int) -> list[str]:
         return self._alive[name].last_lines(count) if name in self._alive else []
 
-    def usage(self, name: str) -> ProcessUsage:
-        return self._alive[name].process.usage() if name in self._alive else ProcessUsage(0.0, 0)
+    def cpu_seconds(self) -> dict[str, float]:
+        return cpu_seconds({name: child.process.pid for name, child in self._alive.items()})
 
     def dump_stacks(self) -> None:
         for child in self._alive.values():

@@ -56,7 +56,7 @@ class ManagedProcess:
             log=self._log,
             note=note,
             last_lines=tuple(self.last_lines(TAIL_LINES)),
-            usage=self.process.usage(),
+            usage=self.process.usage,
         )
 
     def last_lines(self, count: int) -> list[str]:

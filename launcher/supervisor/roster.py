@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from areal_like.process.child_process import ProcessUsage
 from areal_like.process.identity import Identity
 from launcher.agent.base import NodeAgent, ProcessExit
 from launcher.plan.plan import Process
@@ -25,9 +24,6 @@ class RunningProcess:
 
     def last_lines(self, count: int) -> list[str]:
         return self.agent.last_lines(self.identity.name, count)
-
-    def usage(self) -> ProcessUsage:
-        return self.agent.usage(self.identity.name)
 
 
 class Roster:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from areal_like.process.identity import Identity
@@ -12,6 +12,10 @@ FIRST_STEP_S = 60.0
 """Before the first step models are loaded and kernels compiled."""
 STALL_FACTOR = 3.0
 """A run stalls when no step comes for this many times the duration of the last one."""
+MEASURED_S = 5.0
+"""At the end of a stall, how much CPU time each process uses in so long."""
+BUSY_SHARE = 0.05
+"""Of a core."""
 SLACK_S = 3.0
 """Steps are seen with this delay, and times in logs are rounded to seconds."""
 TAIL_LINES = 200
@@ -47,6 +51,8 @@ class StallDetector:
         self._limit_s, self._is_first = FIRST_STEP_S, True
         self._since = clock()
         self._reported = False
+        self._measured: tuple[float, Mapping[str, float]] | None = None
+        """When, and the CPU seconds of each process until then."""
 
     def restarted(self) -> None:
         """Processes were restarted: the next step is a first one again."""
@@ -59,12 +65,18 @@ class StallDetector:
         self._reset()
 
     def _reset(self) -> None:
-        self._since, self._reported = self._clock(), False
+        self._since, self._reported, self._measured = self._clock(), False, None
 
-    def report_lines(self, processes: Iterable[LoggedProcess]) -> list[str]:
-        """The report, once per stall; otherwise empty."""
+    def report_lines(
+        self, processes: Sequence[LoggedProcess], cpu_seconds: Callable[[], Mapping[str, float]]
+    ) -> list[str]:
+        """The report, once per stall; otherwise empty. `cpu_seconds`: what each process has used."""
         still_s = self._clock() - self._since
-        if self._reported or still_s < self._limit_s:
+        if self._reported or still_s < self._limit_s - MEASURED_S:
+            return []
+        if self._measured is None:
+            self._measured = self._clock(), cpu_seconds()
+        if still_s < self._limit_s:
             return []
         self._reported = True
         now = self._wall_clock()
@@ -77,7 +89,17 @@ class StallDetector:
             reasons = [
                 f"the newest log line, {now - line.time:.0f} s ago, by {line.name}: {line.text}" for line in lines[-1:]
             ]
-        return [f"no step for {still_s:.0f} s", *(f"  {text}" for text in reasons or ["the logs give no reason"])]
+        reasons = reasons or ["the logs give no reason"]
+        return [f"no step for {still_s:.0f} s", *(f"  {text}" for text in [*reasons, *self._busy_line(cpu_seconds)])]
+
+    def _busy_line(self, cpu_seconds: Callable[[], Mapping[str, float]]) -> Iterator[str]:
+        assert self._measured is not None
+        at, before = self._measured
+        if (passed_s := self._clock() - at) <= 0:
+            return
+        shares = {name: (now - before[name]) / passed_s for name, now in cpu_seconds().items() if name in before}
+        busy = [f"{name} ({share:.0%} of a core)" for name, share in shares.items() if share >= BUSY_SHARE]
+        yield f"in the last {passed_s:.0f} s {', '.join(busy) or 'no process'} used the CPU"
 
 
 def log_lines(process: LoggedProcess) -> Iterator[LogLine]:

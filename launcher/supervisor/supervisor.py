@@ -318,7 +318,9 @@ class Supervisor:
         if self._not_ready():
             self._stall_detector.restarted()
         elif self._stopping is None and not self._ended:
-            for line in self._stall_detector.report_lines(self.roster.running.values()):
+            for line in self._stall_detector.report_lines(
+                list(self.roster.running.values()), self.roster.agent.cpu_seconds
+            ):
                 self._say(line)
 
     def _steps_file_bytes(self) -> int:

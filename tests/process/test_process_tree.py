@@ -124,3 +124,24 @@ assert alive.wait() == -9
 """
     done = run_python(code)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_cpu_time_is_that_of_a_process_with_its_descendants():
+    code = f"""
+import subprocess, sys, time
+from areal_like.process.process_tree import cpu_seconds, descendants_of, kill
+busy = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+children = {{name: subprocess.Popen([sys.executable, "-c", text]) for name, text in (("a", busy), ("b", {SLEEP!r}))}}
+pids = {{name: child.pid for name, child in children.items()}}
+until = time.monotonic() + 60
+while (used := cpu_seconds(pids))["a"] < 0.3 and time.monotonic() < until:
+    time.sleep(0.02)
+kill(below.pid for below in descendants_of(pids["a"]))
+for child in children.values():
+    child.kill()
+    child.wait()
+assert used["a"] >= 0.3 > used["b"], used
+assert cpu_seconds(pids) == {{"a": 0.0, "b": 0.0}}
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -68,7 +68,7 @@ class EngineProcess:
             return f"ended with exit code {code}: {find_error(list(self.lines))}"
         how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
         if -code in EXTERNAL_SIGNALS:
-            used = self._keeper.usage().text
+            used = self._keeper.usage.text
             return f"{how}, by another process or because the machine has run out of memory; it had used {used}"
         return f"{how}; its last output: {find_error(list(self.lines)[-TAIL_LINES:])}"
 

@@ -1,0 +1,98 @@
+"""Only data pass between supervisor and agent, so an agent may run in another process, or on another machine."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from areal_like.discovery import file_name_store
+from areal_like.process.process_tree import process_info
+from areal_like.process.run import StartPoint
+from launcher.plan.plan import Process
+from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
+from launcher.supervisor.restart_policy import RestartPolicy
+from launcher.supervisor.roster import Roster
+from launcher.supervisor.supervisor import Supervisor
+from tests.ring.server import make_run
+from tests.support.commands import REPOSITORY
+
+AGENT = """
+import pickle, sys
+from pathlib import Path
+from areal_like.process.process_tree import become_subreaper
+from areal_like.process.run import open_run
+from launcher.agent.local import LocalAgent
+
+become_subreaper()
+agent = LocalAgent(open_run(Path(sys.argv[1])), "secret", write_logs=True)
+while True:
+    try:
+        name, given = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        break
+    pickle.dump(getattr(agent, name)(*given), sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+"""
+
+
+class AgentElsewhere:
+    """Passes each call as bytes to an agent in another process."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            assert self._process.stdin is not None and self._process.stdout is not None
+            plain = tuple(list(each) if isinstance(each, Iterator) else each for each in given)
+            self._process.stdin.write(pickle.dumps((name, plain)))
+            self._process.stdin.flush()
+            return pickle.load(self._process.stdout)
+
+        return call
+
+
+@contextmanager
+def agent_elsewhere(directory: Path) -> Iterator[Any]:
+    command = [sys.executable, "-c", AGENT, str(directory)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield AgentElsewhere(process)
+
+
+def planned(directory: Path, role: str, script: str) -> Process:
+    log = str(directory / "logs" / f"{role}-0.log")
+    env = {"AREAL_LIKE_RUN_DIR": str(directory)}
+    return Process(role, 0, 0, (), (), 1, ("sh", "-c", script), env, log)
+
+
+def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for name in ("logs", "metrics", "checkpoints"):
+        (run.directory / name).mkdir()
+    replaced, left = run.directory / "replaced", run.directory / "left"
+    until_replaced = f"until [ -e {replaced} ]; do sleep 0.02; done"
+    dies = f"if [ $AREAL_LIKE_INCARNATION = 2 ]; then touch {replaced}; exec sleep 600; fi"
+    dies += f"; setsid sleep 600 & echo $! > {left}; echo about to die; kill -9 $$"
+    plan = [
+        planned(run.directory, "server", dies),
+        planned(run.directory, "rollout", until_replaced),
+        planned(run.directory, "trainer", f"{until_replaced}; echo done with $AREAL_LIKE_TOKEN"),
+    ]
+    said: list[str] = []
+    with (
+        agent_elsewhere(run.directory) as agent,
+        closing(file_name_store(tmp_path / "names", "user/run", "here", 30.0)) as names,
+    ):
+        supervisor = Supervisor(
+            *(run, Roster(plan, agent), names, WaitLimits(60.0, "a key", 60.0, "a key"), RestartPolicy("auto", 1)),
+            *(StartPoint(1, 0, None), said.append, Lifecycle()),
+        )
+        assert supervisor.watch() == RunEnding("done", 0)
+    (line,) = [line for line in said if "replaced" in line]
+    assert line.startswith("server/0 failed (killed by signal 9 (SIGKILL)) after"), said
+    assert (run.directory / "logs" / "server-0.log").read_text() == "about to die\n"
+    assert (run.directory / "logs" / "trainer-0.log").read_text() == "done with secret\n"
+    assert process_info(int(left.read_text())) is None
