@@ -69,10 +69,10 @@ def test_the_results_page_shows_every_algorithm_with_its_current_settings() -> N
     assert all(float(line.split("|")[-2]) >= curves.LEAST_RISE for line in lines)
 
 
-def test_every_algorithm_that_is_shipped_by_name_is_run() -> None:
-    """Those that only add something to another are not."""
-    shipped = {file.stem for file in (PAGE.parents[1] / "conf" / "algorithm").glob("*.yaml")}
-    assert shipped - set(CASES) == {"prime_rl", "tis"}
+def test_a_title_is_the_name_in_the_comment_of_the_algorithms_file() -> None:
+    titles = {name: case.title for name, case in CASES.items()}
+    assert titles.items() >= {"dr_grpo": "Dr. GRPO", "reinforce": "REINFORCE++", "dapo": "DAPO"}.items()
+    assert all(title.replace(" ", "").replace(".", "").replace("+", "").isalpha() for title in titles.values())
 
 
 @pytest.mark.slow

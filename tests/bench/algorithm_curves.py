@@ -40,15 +40,23 @@ class Case(NamedTuple):
         return " ".join(("python -m launcher --config", *self.words))
 
 
-CASES = {
-    "grpo": Case("GRPO", ("grpo.yaml", "algorithm=grpo")),
-    "dr_grpo": Case("Dr. GRPO", ("grpo.yaml", "algorithm=dr_grpo")),
-    "dapo": Case("DAPO", ("grpo.yaml", "algorithm=dapo", "rollout.refill=false")),
-    "gspo": Case("GSPO", ("grpo.yaml", "algorithm=gspo")),
-    "rloo": Case("RLOO", ("grpo.yaml", "algorithm=rloo")),
-    "reinforce": Case("REINFORCE++", ("grpo.yaml", "algorithm=reinforce")),
-    "ppo": Case("PPO", ("ppo.yaml",)),
-}
+NOT_RUN = ("prime_rl", "tis")
+"""Algorithms without a curve: `tis` only adds something to another one."""
+WORDS = {"dapo": ("grpo.yaml", "algorithm=dapo", "rollout.refill=false"), "ppo": ("ppo.yaml",)}
+"""Of those that need other words than the rest."""
+
+
+def shipped() -> dict[str, Case]:
+    """All others, by the comments of their files, which begin with the name and a colon."""
+    cases = {}
+    for path in sorted((ROOT / "conf" / "algorithm").glob("*.yaml")):
+        if path.stem not in NOT_RUN:
+            title = path.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ").partition(":")[0]
+            cases[path.stem] = Case(title, WORDS.get(path.stem, ("grpo.yaml", f"algorithm={path.stem}")))
+    return cases
+
+
+CASES = shipped()
 
 
 def run(name: str, folder: Path, overrides: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from areal_like.config.built_in import LOSSES
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 
@@ -129,7 +130,7 @@ def test_valid_user_code_is_accepted_with_its_arguments(tmp_path: Path, override
         (["task.name=code.py:Task"], "takes (self, completion) and is called as reward(prompt, completion); write"),
         (["reward.name=code.py:Judge"], "takes (self, completion) and is called as __call__(prompt, completion); wr"),
         (["reward.name=code.py:half"], "takes (completion, *, answer) and is called as half(prompt, completion); wr"),
-        (["actor.loss=gspo"], "is not built in. There are: ppo, importance_sampling;"),
+        (["actor.loss=gspo"], f"is not built in. There are: {', '.join(LOSSES)};"),
         (["actor.loss=pkg.mod.los"], "has no los; did you mean loss?"),
         (["actor.loss=code.py"], "is not a valid name"),
         (

@@ -1,6 +1,7 @@
 """All built-in losses on the same random tokens, for common properties."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -101,6 +102,25 @@ def compute(name: str, tokens: Tokens, cu_seqlens: Tensor, weights: Tensor | Non
         return losses.value(tokens["values"], old, returns, mask, eps_clip=clip, weights=weights)
     loss, options = POLICY[name]
     return policy_loss(loss, inputs_of(tokens, cu_seqlens, weights), **options)
+
+
+def compare_per_token(
+    name: str, slow: Callable[..., tuple[float, float]], *more: str, **options: Any
+) -> dict[str, float]:
+    """That a policy loss equals a slow version, which gives a token's loss and its slope from log-probability, old
+    log-probability, advantage, and `more` of its values. Returns the sums of the loss's statistics."""
+    sizes = [8, 9, 7, 12, 30]
+    tokens = draw_tokens(sizes, torch.float64)
+    logprobs = tokens["logprobs"].clone().requires_grad_()
+    actual = policy_loss(name, inputs_of({**tokens, "logprobs": logprobs}, cumulative(sizes)), **options)
+    (gradient,) = torch.autograd.grad(actual.total, logprobs)
+    values = zip(*(tokens[each].tolist() for each in ("logprobs", "old", "advantages", *more)), strict=True)
+    expected = [
+        slow(*each) if counts else (0.0, 0.0) for each, counts in zip(values, tokens["mask"].tolist(), strict=True)
+    ]
+    torch.testing.assert_close(actual.total.item(), sum(loss for loss, _ in expected))
+    torch.testing.assert_close(gradient, torch.tensor([slope for _, slope in expected], dtype=torch.float64))
+    return {key: value.item() for key, value in actual.statistics.sums.items()}
 
 
 def draw_tokens(sizes: list[int], dtype: torch.dtype = torch.float32) -> Tokens:
