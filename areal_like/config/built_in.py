@@ -6,6 +6,7 @@ The plan checks their arguments in the source, without importing anything.
 LOSSES = {
     "ppo": "areal_like.algorithms.losses.policy:ppo",
     "importance_sampling": "areal_like.algorithms.losses.policy:importance_sampling",
+    "sapo": "areal_like.algorithms.losses.sapo:sapo",
 }
 """Policy losses: functions of `areal_like.algorithms.losses.Inputs`, by name."""
 
