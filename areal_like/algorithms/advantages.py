@@ -77,10 +77,11 @@ def group_advantages(
     leave_one_out: bool,
     neg_clipped: bool,
     std_norm: str | None,
+    mean_norm: bool,
 ) -> Tensor:
     """Rewards minus a baseline of their group, one per sequence, by `actor.advantage` in this order: baseline (weighted
     by answer length or not), leave-one-out, negatives to 0, division by the standard deviation of the group (`local`)
-    or of all (`global`)."""
+    or of all (`global`), or by the mean of the group, where that is above 0."""
     num_groups, group = renumber_groups(groups)
 
     def group_sum(x: Tensor) -> Tensor:
@@ -105,4 +106,7 @@ def group_advantages(
         advantage = advantage / (((r - r.mean()).square().sum() / max(len(r) - 1, 1)).sqrt() + STD_EPS)
     elif std_norm is not None:
         raise ValueError(f"actor.advantage.std_norm: {std_norm!r} is not one of local, global and null")
+    if mean_norm:
+        mean = group_sum(r) / group_sum(torch.ones_like(r))
+        advantage = torch.where(mean > 0, advantage / torch.where(mean > 0, mean, 1.0), 0.0)
     return advantage.float()

@@ -6,6 +6,8 @@ The plan checks their arguments in the source, without importing anything.
 LOSSES = {
     "ppo": "areal_like.algorithms.losses.policy:ppo",
     "importance_sampling": "areal_like.algorithms.losses.policy:importance_sampling",
+    "cispo": "areal_like.algorithms.losses.cispo:cispo",
+    "dppo": "areal_like.algorithms.losses.dppo:dppo",
     "sapo": "areal_like.algorithms.losses.sapo:sapo",
 }
 """Policy losses: functions of `areal_like.algorithms.losses.Inputs`, by name."""

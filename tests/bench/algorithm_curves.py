@@ -3,8 +3,9 @@ each rises enough.
 
     python tests/bench/algorithm_curves.py [NAME ...] [--output build/bench/algorithms.json] [--docs docs/results.md]
 
-Runs take some minutes each, one at a time. NAME (grpo, ppo, ...) selects some; the output keeps earlier results of the
-others. `--docs` writes the table into a page, between its two marks. Exit code 1 if a score did not rise enough.
+Runs take some minutes each, one at a time. NAME (grpo, ppo, ...) selects some; the output and the page keep earlier
+results of the others. `--docs` writes the table into a page, between its two marks. Exit code 1 if a score did not rise
+enough.
 """
 
 import argparse
@@ -87,8 +88,9 @@ def at(curve: list[list[float]], share: float) -> float:
     return [score for step, score in curve if step <= until][-1]
 
 
-def table(runs: dict[str, dict[str, Any]]) -> str:
-    """Markdown."""
+def table(runs: dict[str, dict[str, Any]], old: str = "") -> str:
+    """Markdown. Algorithms that were not run keep their rows of the old table."""
+    old_rows = {line.split("`")[1]: line for line in old.splitlines() if line.count("`") == 2}
     shares = [f"{share:.0%}" for share in POINTS]
     lines = ["| | command | steps | start | " + " | ".join(shares) + " | rise |"]
     lines.append("| --- | --- | ---: | ---: |" + " ---: |" * (len(POINTS) + 1))
@@ -99,16 +101,18 @@ def table(runs: dict[str, dict[str, Any]]) -> str:
             steps, rise = int(row["curve"][-1][0]), f"{row['rise']:+.2f}"
             cells = (CASES[name].title, f"`{row['command']}`", str(steps), f"{row['start']:.2f}", scores, rise)
             lines.append(f"| {' | '.join(cells)} |")
+        elif CASES[name].command in old_rows:
+            lines.append(old_rows[CASES[name].command])
     return "\n".join(lines)
 
 
 def page(text: str, runs: dict[str, dict[str, Any]]) -> str:
     """The page with the table of these runs between its marks."""
     before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    old, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"--docs: the page has no {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{table(runs)}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{table(runs, old)}\n\n{END}{after}"
 
 
 def main() -> int:

@@ -50,6 +50,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "behav_imp_weight_level": "geometric",
         },
     ),
+    "narrow cispo": ("cispo", {"eps_low": 0.3, "eps_high": 0.2}),
+    "narrow dppo": ("dppo", {"dppo_mask_low": 0.02, "dppo_mask_high": 0.05, "kl_tau": 0.5}),
     "entropy bonus": ("ppo", {"entropy_coef": 0.05}),
     **{
         f"kl in the loss {estimator}": ("ppo", {"kl_ctl": 0.3, "kl_estimator": estimator})
@@ -58,7 +60,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name -> the loss and keys of `actor`."""
 POLICY: dict[str, tuple[str, dict[str, Any]]] = {**{name: (name, {}) for name in LOSSES}, **VARIANTS}
-STOPPED_GRADIENT = ("cispo",)
+STOPPED_GRADIENT = ("cispo", "narrow cispo")
 """Losses whose gradient is not that of their value."""
 OTHERS = ("cross_entropy", "value", "value without a clip")
 EVERY = (*POLICY, *OTHERS)

@@ -114,6 +114,7 @@ GROUP_ADVANTAGES: dict[str, tuple[str, list[float]]] = {
     "length_weighted_mean": ("true", [5 / 6, -1 / 6, 2 / 3, -4 / 3]),
     "leave_one_out": ("true", [1, -1, 2, -2]),
     "neg_clipped": ("true", [0.5, 0, 1, 0]),
+    "mean_norm": ("true", [1, -1, 1 / 3, -1 / 3]),
 }
 
 

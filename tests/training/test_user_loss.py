@@ -1,5 +1,6 @@
 """User losses: inputs by name, checks before the first step, and the same treatment as built-in losses."""
 
+import importlib
 import inspect
 import re
 from functools import cache
@@ -267,6 +268,28 @@ def test_the_documented_loss_weighs_tokens_by_a_limited_detached_ratio() -> None
 
 def test_the_inputs_of_a_loss_match_the_checks_of_the_plan() -> None:
     assert set(LOSS_INPUTS) == {*Inputs._fields, "kl_ctl"}
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if not set(LOSS_KEYS) & set(loss_parameters(name))])
+def test_the_file_of_a_built_in_loss_works_as_a_users_own(tmp_path, name) -> None:
+    module = importlib.import_module(LOSSES[name].partition(":")[0])
+    (tmp_path / "copied.py").write_text(Path(str(module.__file__)).read_text())
+    inputs = example(False, torch.device("cpu"))
+    built_in = actor_loss(config_of(name), SearchFolders(tmp_path, tmp_path), False, torch.device("cpu"))
+    assert own(tmp_path, f"copied.py:{name}")(inputs).total.item() == built_in(inputs).total.item()
+
+
+def test_tokens_without_advantage_are_skipped_if_the_loss_has_no_gradient_there() -> None:
+    for loss, arguments, expected in (
+        ("ppo", {}, False),
+        ("sapo", {}, False),
+        ("cispo", {}, False),
+        ("dppo", {}, True),
+        ("dppo", {"kl_tau": 0.0}, False),
+    ):
+        config = config_of(loss, loss_args=arguments)
+        actual = actor_loss(config, SearchFolders(Path(), Path()), False, torch.device("cpu"))
+        assert actual.needs_all == expected, (loss, arguments)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -150,6 +150,9 @@ def _groups(config: GRPOConfig) -> Iterator[Problem]:
     centres = actor.reward_norm is not None and actor.reward_norm.mean_level is not None
     if centres and any(dataclasses.asdict(actor.advantage).values()):
         yield Problem("actor.advantage", "subtracts a group baseline, and so does actor.reward_norm; use one of them")
+    if actor.advantage.mean_norm and actor.advantage.std_norm:
+        message = "divides by the mean of the group, and actor.advantage.std_norm by a deviation; use one of them"
+        yield Problem("actor.advantage.mean_norm", message, also=("actor.advantage.std_norm",))
 
 
 def _broken_rules(root: Any, prefix: str, rules: tuple[KeyRule, ...]) -> Iterator[Problem]:

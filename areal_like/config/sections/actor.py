@@ -66,6 +66,10 @@ class AdvantageConfig:
     neg_clipped: bool = key(False)
     """Set negative advantages to 0, before any scaling: only answers better than the baseline are learnt from."""
 
+    mean_norm: bool = key(False)
+    """Divide by the mean reward of the group, so that rare successes count more (MaxRL); for rewards of 0 and 1. An
+    advantage is 0 where the mean is not above 0. Not together with `std_norm`."""
+
 
 @config
 class PPOActorConfig(TrainEngineConfig):
