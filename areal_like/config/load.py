@@ -197,12 +197,12 @@ class Composition:
         self.foreign += overrides.foreign
         files = CompositionFiles(self.library, self.file, self.experiment, overrides.groups)
         self.problems += files.problems
-        raw, merged = self._compose(files, overrides)
-        values, problems = resolve_and_check(self.schema, raw, merged, self.problems, self.path.resolve().parent)
+        raw, provenance = self._compose(files, overrides)
+        values, problems = resolve_and_check(self.schema, raw, provenance, self.problems, self.path.resolve().parent)
         self.problems += problems
-        self._allocate(values, merged)
+        self._allocate(values, provenance)
         if self.problems:
-            shown = make_redactor(self.schema, values, merged)
+            shown = make_redactor(self.schema, values, provenance)
             raise ConfigError(
                 replace(p, message=shown.text(p.message), where=shown.text(p.where))
                 for p in fold_consequences(self.problems)
@@ -215,7 +215,7 @@ class Composition:
             schema_name=self.schema_name,
             raw=raw,
             values=values,
-            merged=merged,
+            provenance=provenance,
             foreign=tuple(self.foreign),
         )
 
@@ -291,12 +291,12 @@ class Composition:
             if section != leaf.path or isinstance(leaf.value, dict)
         }
 
-    def _allocate(self, values: dict[str, Any], merged: Provenance) -> None:
+    def _allocate(self, values: dict[str, Any], provenance: Provenance) -> None:
         """Adds problems of the allocation; the plan reports what this machine lacks."""
         wrong = {problem.key for problem in self.problems}
         _, findings = allocate(build_config(self.schema.cls, values), self.machine or detect_machine())
         for finding in findings:
             keys = (finding.key, *finding.also)
             if wrong.isdisjoint(keys):
-                origins = [origin for key in keys if (origin := merged.origin(key)) is not None]
+                origins = [origin for key in keys if (origin := provenance.origin(key)) is not None]
                 self.problems.append(Problem(finding.key, finding.message, origins[0].where if origins else ""))

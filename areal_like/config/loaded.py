@@ -26,7 +26,7 @@ class Loaded:
     schema_name: str | None
     raw: dict[str, Any]
     values: dict[str, Any]
-    merged: Provenance
+    provenance: Provenance
     foreign: tuple[Leaf, ...] = ()
 
     @property
@@ -47,13 +47,13 @@ class Loaded:
 
     def origin(self, path: str) -> Origin:
         """Where the value at `path` was set, and the values that it overrides."""
-        origin = self.merged.origin(path)
+        origin = self.provenance.origin(path)
         default = self._default_origin(path)
         if origin is not None:
             beaten = origin.beaten if default is None else (*origin.beaten, default)
             return dataclasses.replace(origin, beaten=beaten)
         for above in reversed(ancestors(path)):
-            whole = self.merged.origin(above)
+            whole = self.provenance.origin(above)
             if whole is not None and not isinstance(whole.value, dict):
                 return Origin(whole.kind, whole.where, self.get_raw(path), whole.beaten)
         return default or Origin("default", "not set", None)
@@ -71,7 +71,7 @@ class Loaded:
     def changed(self) -> list[str]:
         """The paths whose value differs from the schema's default, in the order of the tree."""
         order = {name: index for index, name in enumerate(self.schema.names())}
-        paths = [path for path in self.merged.history if self._is_changed(path)]
+        paths = [path for path in self.provenance.history if self._is_changed(path)]
         return sorted(paths, key=lambda path: (order.get(path, order.get(path.rpartition(".")[0], len(order))), path))
 
     def _is_changed(self, path: str) -> bool:
@@ -87,13 +87,13 @@ class Loaded:
     @cached_property
     def redactor(self) -> Redactor:
         """Shows values of this configuration without its secrets."""
-        return make_redactor(self.schema, self.values, self.merged)
+        return make_redactor(self.schema, self.values, self.provenance)
 
 
-def make_redactor(schema: Schema, values: dict[str, Any], merged: Provenance) -> Redactor:
+def make_redactor(schema: Schema, values: dict[str, Any], provenance: Provenance) -> Redactor:
     """Hides the secrets among the values, among overridden values, and in the environment."""
     marked = frozenset(path for path, key in schema.keys.items() if key.constraints.secret)
-    beaten = [{path: origin.value} for path, origins in merged.history.items() for origin in origins]
+    beaten = [{path: origin.value} for path, origins in provenance.history.items() for origin in origins]
     return Redactor(marked, values, [*beaten, dict(os.environ)])
 
 

@@ -20,15 +20,15 @@ from areal_like.config.sources.yaml_file import scalar
 
 
 def resolve_and_check(
-    schema: Schema, raw: dict[str, Any], merged: Provenance, known: Sequence[Problem], folder: Path
+    schema: Schema, raw: dict[str, Any], provenance: Provenance, known: Sequence[Problem], folder: Path
 ) -> tuple[dict[str, Any], list[Problem]]:
     """The resolved values, and their problems. `raw` is not changed."""
-    return _ValueChecker(schema, raw, merged).finish(known, folder)
+    return _ValueChecker(schema, raw, provenance).finish(known, folder)
 
 
 class _ValueChecker:
-    def __init__(self, schema: Schema, raw: dict[str, Any], merged: Provenance) -> None:
-        self.schema, self.raw, self.merged = schema, raw, merged
+    def __init__(self, schema: Schema, raw: dict[str, Any], provenance: Provenance) -> None:
+        self.schema, self.raw, self.provenance = schema, raw, provenance
         self.resolver = ReferenceResolver(raw, schema.names())
         self.problems: list[Problem] = []
 
@@ -79,19 +79,19 @@ class _ValueChecker:
                 return key.default
         if key.constraints.required and resolved in (None, ""):
             message = f"{MISSING_VALUE}: {expectation(key.kind, key.constraints)}"
-            where = self._where((key.path,)) if self.merged.origin(key.path) is not None else ""
+            where = self._where((key.path,)) if self.provenance.origin(key.path) is not None else ""
             self.problems.append(Problem(key.path, message.removesuffix(", or null"), where))
         return resolved
 
     def _misfit(self, path: str, value: Any, refusal: str) -> None:
         """A referenced value that is invalid here: reported at the key that is set."""
-        if self.merged.origin(path) is not None:
+        if self.provenance.origin(path) is not None:
             self._refuse(path, f"{refusal}, from {value}")
             return
         followed = [path]
         while (references := references_in(value_at(self.raw, followed[-1]))) and references[0] not in followed:
             followed.append(references[0])
-        source = next((p for p in followed if self.merged.origin(p) is not None), path)
+        source = next((p for p in followed if self.provenance.origin(p) is not None), path)
         known_cause = next((problem for problem in self.problems if problem.key == source), None)
         if known_cause is None:
             self._refuse(source, f"{refusal} (for {path}, which follows it)")
@@ -152,7 +152,7 @@ class _ValueChecker:
                     if end in by_key
                 )
             ]
-            cause = min(ends, key=lambda end: (self.merged.origin(end) is None, end))
+            cause = min(ends, key=lambda end: (self.provenance.origin(end) is None, end))
             causes.setdefault(cause, []).append(problem)
         return [
             replace(
@@ -178,13 +178,13 @@ class _ValueChecker:
 
     def _where(self, keys: Sequence[str]) -> str:
         for key in keys:
-            origin = self.merged.origin(key)
+            origin = self.provenance.origin(key)
             if origin is not None:
                 return origin.where
         return "default"
 
     def _others(self, keys: Sequence[str]) -> str:
-        places = [(key, self.merged.origin(key)) for key in keys]
+        places = [(key, self.provenance.origin(key)) for key in keys]
         set_at = [f"{key} is set at {origin.where}" for key, origin in places if origin is not None]
         return f" ({'; '.join(set_at)})" if set_at else ""
 

@@ -75,4 +75,4 @@ def _of_other_engines(loaded: "Loaded", allocation: Allocation | None) -> list[s
         return []
     running = {allocation.rollout.backend, "embedded"} if has_reward_model(config) else {allocation.rollout.backend}
     others = tuple(f"{name}." for name in engine_names() if name not in running)
-    return [key for key in loaded.merged.history if key.startswith(others)]
+    return [key for key in loaded.provenance.history if key.startswith(others)]

@@ -33,7 +33,7 @@ def explain(loaded: Loaded, key: str, bold: Callable[[str], str] = str) -> str:
             if name.startswith(prefix) and "[]" not in name and loaded.get(name, MISSING) is not MISSING
         ]
         return "\n".join(_one_line(loaded, name) for name in below)
-    entries = [name for name in loaded.merged.history if name.startswith(f"{path}.")]
+    entries = [name for name in loaded.provenance.history if name.startswith(f"{path}.")]
     return "\n".join([*_lines(loaded, path, bold), *(f"  {_entry(loaded, name)}" for name in entries)])
 
 

@@ -37,8 +37,8 @@ def settings_over_base(loaded: "Loaded", redactor: Redactor, machine: "Machine")
     """Keys set by the command line, and by the body of the file where they differ from its defaults list; in the order
     of the configuration."""
     settings, alone = [], _without_command_line(loaded, machine)
-    replaced = [path for path in alone.merged.history if path not in loaded.merged.history] if alone else []
-    for path in (*loaded.merged.history, *replaced):
+    replaced = [path for path in alone.provenance.history if path not in loaded.provenance.history] if alone else []
+    for path in (*loaded.provenance.history, *replaced):
         origin = loaded.origin(path)
         typed = origin.kind in (OVERRIDE, CHOSEN) or path in replaced
         value = loaded.get(path, MISSING)
@@ -49,7 +49,7 @@ def settings_over_base(loaded: "Loaded", redactor: Redactor, machine: "Machine")
         if typed and alone is not None:
             base = alone.get(path)
         elif value is None and base is None and path in loaded.schema.sections:
-            base = {} if any(key.startswith(f"{path}.") for key in loaded.merged.history) else None
+            base = {} if any(key.startswith(f"{path}.") for key in loaded.provenance.history) else None
         if origin.kind == OVERRIDE or base != value:
             where = redactor.text(origin.where)
             settings.append(BaseSetting(path, redactor.value(path, value), where, typed, redactor.value(path, base)))
@@ -60,7 +60,7 @@ def _without_command_line(loaded: "Loaded", machine: "Machine") -> "Loaded | Non
     """The file alone, where the command line chooses groups: these replace the file's, whose values are not among the
     origins. None if no group is chosen, the file alone is incomplete, or it is a pipe."""
     if not loaded.file.is_file() or not any(
-        origin.kind == CHOSEN for origins in loaded.merged.history.values() for origin in origins
+        origin.kind == CHOSEN for origins in loaded.provenance.history.values() for origin in origins
     ):
         return None
     from areal_like.config.load import load
@@ -74,7 +74,7 @@ def _without_command_line(loaded: "Loaded", machine: "Machine") -> "Loaded | Non
 def replaced_file_values(loaded: "Loaded", redactor: Redactor) -> tuple[ReplacedFileValue, ...]:
     """Every value in the body of the user's file that a group chosen on the command line replaced by another."""
     replaced = []
-    for path in loaded.merged.history:
+    for path in loaded.provenance.history:
         origin = loaded.origin(path)
         pair = _beaten_by_group([origin, *origin.beaten])
         if pair is not None:
@@ -117,6 +117,6 @@ def _strongest(loaded: "Loaded", key: str) -> "Origin":
     origin = loaded.origin(key)
     if origin.kind != "default":
         return origin
-    below = [loaded.origin(path) for path in loaded.merged.history if path.startswith(f"{key}.")]
+    below = [loaded.origin(path) for path in loaded.provenance.history if path.startswith(f"{key}.")]
     weakest_first = get_args(LayerKind)
     return max(reversed(below), key=lambda each: weakest_first.index(each.kind), default=origin)

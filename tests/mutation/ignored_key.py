@@ -49,9 +49,9 @@ _compose = Composition._compose
 def _compose_and_reset(self, root, overrides):
     from areal_like.config.loaded import reset_ignored
 
-    raw, merged = _compose(self, root, overrides)
+    raw, provenance = _compose(self, root, overrides)
     reset_ignored(self.schema, raw, resolved=False)
-    return raw, merged
+    return raw, provenance
 
 
 Composition._compose = _compose_and_reset

@@ -10,7 +10,7 @@ from areal_like.config.schema import Schema
 def replayed(loaded: Loaded) -> dict[str, Any]:
     """The tree with unresolved references, as `loaded.raw` must be."""
     tree = loaded.schema.defaults()
-    for layer in loaded.merged.layers:
+    for layer in loaded.provenance.layers:
         if layer.deletes is not None:
             above, _, name = layer.deletes.rpartition(".")
             del value_at(tree, above)[name]
