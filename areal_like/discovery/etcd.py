@@ -33,6 +33,8 @@ from areal_like.discovery.owner import OwnerProcess, is_alive, this_process
 from areal_like.process.errors import Failure
 from areal_like.process.wait import NamedWait
 
+HISTORY_S = 0.5
+"""etcd sends earlier changes of a key at once."""
 ROUNDED_S = 2.0
 """etcd states what is left of a lease in whole seconds, and ends leases twice in a second."""
 
@@ -46,6 +48,8 @@ class _LeasedEntry(NamedTuple):
     id: str
     value: str
     since: str
+    revision: int = 0
+    """That of its last change."""
 
 
 class _KeyEntry(NamedTuple):
@@ -99,12 +103,11 @@ class EtcdNameStore(NameStore):
             if own is not None and held is not None and held.id == own.id:
                 if not replace:
                     raise NameTaken(self.full(name), f"this very process, {held.holder}")
-                new = own._replace(value=value)
-                if self._put(new, held.revision):
+                if (new := self._put(own._replace(value=value), held.revision)) is not None:
                     self._own[name] = new
                     return
         new = _LeasedEntry(key, uuid4().hex, value, time.strftime(SINCE_FORMAT))
-        self._obtain(name, new, waiting)
+        new = self._obtain(name, new, waiting)
         with self._lock:
             self.lost.pop(name, None)
             self._own[name] = new
@@ -112,20 +115,20 @@ class EtcdNameStore(NameStore):
                 self._renewing = threading.Thread(target=self._renew_all, name="names", daemon=True)
                 self._renewing.start()
 
-    def _obtain(self, name: str, own: _LeasedEntry, waiting: NamedWait | None) -> None:
+    def _obtain(self, name: str, own: _LeasedEntry, waiting: NamedWait | None) -> _LeasedEntry:
         """Takes the name, also from a dead owner."""
         watched: _KeyEntry | None = None
         left_s, ends = math.inf, 0.0
-        while not self._put(own, 0):
+        while (new := self._put(own, 0)) is None:
             held = self._read(own.key)
             if held is None:
                 continue
             if held.id == own.id:
-                return  # only the answer was lost
+                return own._replace(revision=held.revision)  # only the answer was lost
             if (why_dead := self._why_dead(held)) is not None:
-                if self._put(own, held.revision):
+                if (new := self._put(own, held.revision)) is not None:
                     log.info("took over the name %s from %s: %s", self.full(name), held.holder, why_dead)
-                    return
+                    return new
                 continue
             if waiting is None or self._is_local(held):
                 raise NameTaken(self.full(name), str(held.holder))
@@ -139,6 +142,7 @@ class EtcdNameStore(NameStore):
             left_s = min(left_s, lease.TTL)
             waiting.check()
             self._pause(name, 0.0)
+        return new
 
     def get(self, name: str) -> str:
         self._key(name)
@@ -230,11 +234,19 @@ class EtcdNameStore(NameStore):
             log.warning("etcd has no lease of %s any more; entering its names again", self._owner)
             self._lease = 0
             for name, own in list(self._own.items()):
-                if not self._put(own, 0):
+                new = None if self._was_taken(own) else self._put(own, 0)
+                if new is None:
                     self._check_held(name, own)
+                else:
+                    self._own[name] = new
         else:
             for name, own in list(self._own.items()):
                 self._check_held(name, own)
+
+    def _was_taken(self, own: _LeasedEntry) -> bool:
+        """Whether another process entered the name since, even if it has left it again."""
+        changes = self._client.changes(own.key, b"", own.revision + 1, HISTORY_S)
+        return any(change.type == change.PUT for change in changes)
 
     def _check_held(self, name: str, own: _LeasedEntry) -> None:
         held = self._read(own.key)
@@ -246,8 +258,8 @@ class EtcdNameStore(NameStore):
 
     # --- keys
 
-    def _put(self, own: _LeasedEntry, revision: int) -> bool:
-        """Writes an entry if its key was last changed in this revision, 0: if there is none."""
+    def _put(self, own: _LeasedEntry, revision: int) -> _LeasedEntry | None:
+        """Writes an entry if its key was last changed in this revision, 0: if there is none. None if it was not."""
         content = {"id": own.id, "value": own.value, "process": self._owner, "since": own.since}
         value = orjson.dumps({**content, "owner": self._me._asdict()})
         for _ in range(2):
@@ -257,22 +269,24 @@ class EtcdNameStore(NameStore):
                     self._lease = self._client.call("Lease", "LeaseGrant", granted).ID
             put = self._rpc.PutRequest(key=own.key, value=value, lease=self._lease)
             try:
-                return self._swap(own.key, revision, self._rpc.RequestOp(request_put=put))
+                new = self._swap(own.key, revision, self._rpc.RequestOp(request_put=put))
+                return own._replace(revision=new) if new else None
             except LeaseLost:
                 self._lease = 0
-        return False
+        return None
 
     def _remove(self, held: _KeyEntry) -> None:
         """Removes this entry, and never another one that took its place."""
         deleted = self._rpc.DeleteRangeRequest(key=held.key)
         self._swap(held.key, held.revision, self._rpc.RequestOp(request_delete_range=deleted))
 
-    def _swap(self, key: bytes, revision: int, operation: Any) -> bool:
+    def _swap(self, key: bytes, revision: int, operation: Any) -> int:
+        """The revision of the change, 0 if there was none."""
         compare = self._rpc.Compare(
             result=self._rpc.Compare.EQUAL, target=self._rpc.Compare.MOD, key=key, mod_revision=revision
         )
         answer = self._client.call("KV", "Txn", self._rpc.TxnRequest(compare=[compare], success=[operation]))
-        return bool(answer.succeeded)
+        return int(answer.header.revision) if answer.succeeded else 0
 
     def _read(self, key: bytes) -> _KeyEntry | None:
         found = self._client.call("KV", "Range", self._rpc.RangeRequest(key=key)).kvs
@@ -289,7 +303,7 @@ class EtcdNameStore(NameStore):
 
     def _pause(self, prefix: str, pause_s: float) -> float:
         """Ends as soon as an entry changes."""
-        self._client.wait_for_change(*self._range(prefix), self._revision + 1, LONGEST_PAUSE_S)
+        self._client.changes(*self._range(prefix), self._revision + 1, LONGEST_PAUSE_S)
         return pause_s
 
     def _range(self, prefix: str) -> tuple[bytes, bytes]:

@@ -88,20 +88,21 @@ class EtcdClient:
         self._down, self._retry_at = fault.why, time.monotonic() + RETRY_S
         raise fault
 
-    def wait_for_change(self, key: bytes, end: bytes, revision: int, limit_s: float) -> None:
-        """Returns when a key from `key` up to `end` changes in this revision or a later one, at the latest after
-        `limit_s`."""
+    def changes(self, key: bytes, end: bytes, revision: int, limit_s: float) -> list[Any]:
+        """The changes of keys from `key` up to `end` in this revision and later ones. Waits for the first one, and
+        returns none after `limit_s`."""
         ends = time.monotonic() + limit_s
         watched = self.rpc.WatchCreateRequest(key=key, range_end=end, start_revision=revision)
         try:
             answers: Iterator[Any] = self._invoke(
                 self._members[0], "Watch", "Watch", iter([self.rpc.WatchRequest(create_request=watched)]), limit_s
             )
-            if any(answer.events for answer in answers):
-                return
+            if events := next((list(answer.events) for answer in answers if answer.events), []):
+                return events
         except self._grpc.RpcError as error:
             log.debug("%s", error.details())  # that the time is over, or a fault that the next read reports
         time.sleep(max(0.0, ends - time.monotonic()))
+        return []
 
     def close(self) -> None:
         for channel in self._channels.values():

@@ -2,14 +2,17 @@
 
 import dataclasses
 import os
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 
 import pytest
 
+from areal_like.config.load import load
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import NameMissing, NameTaken
 from areal_like.discovery.etcd import EtcdNameStore
@@ -18,7 +21,8 @@ from areal_like.process.errors import Failure
 from areal_like.process.wait import NamedWait
 from tests.discovery.conftest import Stores
 from tests.discovery.test_names import eventually
-from tests.support.etcd_server import etcd_servers, require_users, section_of
+from tests.support.commands import REPOSITORY
+from tests.support.etcd_server import etcd_servers, require_etcd, require_users, section_of
 
 PREFIX = "me/grpo/r0001"
 ADDRESS = "cluster.name_resolve.etcd3_addr"
@@ -108,17 +112,21 @@ def test_a_process_stopped_for_longer_than_its_lease_enters_its_name_again(opene
 
 def test_a_process_whose_name_was_taken_over_meanwhile_does_not_take_it_back(opened, workers):
     names, (worker,) = opened(), workers("server/0", ttl_s=0.5)
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         worker.add(name)
         assert worker.answer() == "won"
     worker.send(signal.SIGSTOP)
     eventually(lambda: names.find() == {})
-    names.add("a", "mine")
+    for name in ("a", "c"):
+        names.add(name, "mine")
+    names.delete("c")  # what this process did under the name is over, and the other one must not go on there
     worker.send(signal.SIGCONT)
     eventually(lambda: names.find() == {"a": "mine", "b": "server/0"})
     assert not names.lost
     worker.add("a")
     assert "held by process" in worker.answer()
+    worker.add("d")
+    assert worker.answer() == "won" and "c" not in names.find()
 
 
 def test_an_entry_that_was_written_by_something_else_is_no_address(opened):
@@ -283,3 +291,23 @@ def test_names_are_used_over_tls_with_certificates_of_both_sides(certificates, t
             assert problem.key == ADDRESS and "no etcd answers at https://127.0.0.1" in problem.message
         with pytest.raises(ConfigError, match=r"etcd3_ca_cert.*no.pem cannot be read: No such file"):
             EtcdNameStore(section_of(members, etcd3_ca_cert="no.pem"), certificates, PREFIX, "")
+
+
+def test_make_etcd_prints_the_command_of_a_run_that_uses_it(tmp_path):
+    require_etcd()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-m", "tests.support.etcd_server", str(tmp_path / "data"), address]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        words = shlex.split(running.stdout.readline())
+        config = load("grpo.yaml", words[words.index("grpo.yaml") + 1 :]).config
+        with EtcdNameStore(config.cluster.name_resolve, tmp_path, PREFIX, "launcher/0") as names:
+            names._ttl_s = 60.0  # it is still starting
+            names.add("launcher/0", "here")
+            assert names.get("launcher/0") == "here"
+        running.send_signal(signal.SIGINT)
+        assert "Traceback" not in running.communicate()[1]

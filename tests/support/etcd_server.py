@@ -2,7 +2,6 @@
 `make etcd` calls, runs one in the foreground with its data in DIR."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -48,7 +48,7 @@ class EtcdServer:
     def __init__(self, folder: Path, *flags: str, scheme: str = "http") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.flags, self.scheme = folder, flags, scheme
-        self.leases: list[PortLease] = [lease_port(), lease_port()]
+        self.leases: list[PortLease] = [lease_port(), lease_port(), lease_port()]
         self.name, self.peers = folder.name, ""
         self.process: subprocess.Popen[bytes] | None = None
         self._log: IO[Any] = (folder / "log").open("ab")
@@ -61,6 +61,10 @@ class EtcdServer:
     def peer_url(self) -> str:
         return f"http://127.0.0.1:{self.leases[1].port}"
 
+    @property
+    def health_url(self) -> str:
+        return f"http://127.0.0.1:{self.leases[2].port}"
+
     def start(self) -> None:
         client = f"{self.scheme}://{self.address}"
         self.process = subprocess.Popen(
@@ -69,6 +73,7 @@ class EtcdServer:
                 *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
                 *(f"--listen-peer-urls={self.peer_url}", f"--initial-advertise-peer-urls={self.peer_url}"),
                 f"--initial-cluster={self.peers or f'{self.name}={self.peer_url}'}",
+                f"--listen-metrics-urls={self.health_url}",
                 *FAST,
                 *self.flags,
             ],
@@ -78,12 +83,14 @@ class EtcdServer:
             preexec_fn=die_with_parent,
         )
 
-    def until_listening(self) -> None:
+    def until_healthy(self) -> None:
+        """Until it answers. One that is killed before that has no whole data."""
         ends = time.monotonic() + LIMIT_S
         while True:
             assert self.process is not None and self.process.poll() is None, (self.folder / "log").read_text()
             try:
-                socket.create_connection(("127.0.0.1", self.leases[0].port), 10).close()
+                with urlopen(f"{self.health_url}/health", timeout=0.5) as answer:
+                    assert b"true" in answer.read()
                 return
             except OSError:
                 assert time.monotonic() < ends, (self.folder / "log").read_text()
@@ -99,7 +106,7 @@ class EtcdServer:
     def again(self) -> None:
         """Starts it with the data that it had."""
         self.start()
-        self.until_listening()
+        self.until_healthy()
 
     def close(self) -> None:
         self.kill()
@@ -118,7 +125,7 @@ def etcd_servers(folder: Path, count: int = 1, *flags: str, scheme: str = "http"
             member.peers = ",".join(f"{each.name}={each.peer_url}" for each in members)
             member.start()
         for member in members:
-            member.until_listening()
+            member.until_healthy()
         yield members
     finally:
         for member in members:
@@ -155,8 +162,8 @@ def main(folder: str, address: str = "localhost:2379") -> None:
     print(f"etcd at {address}, with its data in {folder}; Ctrl-C ends it. A run that uses it:")
     print(f"  python -m launcher --config grpo.yaml {key}.type=etcd3 {key}.etcd3_addr={address}", flush=True)
     urls = [f"--{kind}-client-urls=http://{address}" for kind in ("listen", "advertise")]
-    peer = [f"--{kind}=unix://etcd-peer:0" for kind in ("listen-peer-urls",)]
-    os.execv(program(), [program(), f"--data-dir={folder}", "--log-level=warn", *urls, *peer])
+    peers = "--listen-peer-urls=http://127.0.0.1:0"  # there are none
+    os.execv(program(), [program(), f"--data-dir={folder}", "--log-level=warn", *urls, peers])
 
 
 if __name__ == "__main__":
