@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,8 @@ class Running:
 
     def kill(self, name: str) -> None:
         for pid in self.pids(name):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended with another one
+                os.kill(pid, signal.SIGKILL)
 
     def launcher(self) -> int:
         """The only child of the guardian, which is the command's own process."""
