@@ -23,6 +23,7 @@ from launcher.plan.plan import PORT, Process
 TERMINATE_TIMEOUT_S = 3.0
 STACKS_S = 0.5
 """What a process may take to write its stack traces."""
+REAP_INTERVAL_S = 1.0
 MASTER_PORT = "MASTER_PORT"
 
 
@@ -34,6 +35,7 @@ class LocalAgent:
         self._alive: dict[str, ManagedProcess] = {}
         self._variables = _import_path()
         self._leases: dict[str, PortLease] = {}
+        self._reaped_at = 0.0
 
     def start(self, process: Process, identity: Identity) -> str:
         filled = self._filled(process, identity)
@@ -47,7 +49,9 @@ class LocalAgent:
         exits = [exited for child in list(self._alive.values()) if (exited := child.exited()) is not None]
         for exited in exits:
             self._forget(self._alive[exited.name])
-        reap_leftovers()
+        if time.monotonic() - self._reaped_at > REAP_INTERVAL_S:
+            self._reaped_at = time.monotonic()
+            reap_leftovers()
         return sorted(exits, key=lambda exited: (exited.code >= 0, exited.time))
 
     def signal(self, names: Iterable[str], number: int) -> None:
