@@ -23,7 +23,7 @@ MAX_QUOTE_LENGTH = 70
 
 
 @dataclass(frozen=True)
-class Place:
+class AllowedTerms:
     """What may stand at one place of a text."""
 
     servers: bool = False
@@ -49,11 +49,11 @@ AUTO = {"": "auto", "auto": "auto"}
 KEYWORDS = {**AUTO, "heuristic": "auto", "manual": "manual"}
 CLIENTS = {"eval": "eval", "cpu": "cpu"}
 GRAMMAR = {
-    "mode": Place(servers=True, trainers=True, sizes_alone=True, words=KEYWORDS),
-    "mode+": Place(trainers=True, sizes_alone=True, words=CLIENTS),
-    "mode|": Place(trainers=True, sizes_alone=True),
-    "server": Place(servers=True, name_alone=True, words=AUTO),
-    "trainer": Place(trainers=True, name_alone=True, words=AUTO),
+    "mode": AllowedTerms(servers=True, trainers=True, sizes_alone=True, words=KEYWORDS),
+    "mode+": AllowedTerms(trainers=True, sizes_alone=True, words=CLIENTS),
+    "mode|": AllowedTerms(trainers=True, sizes_alone=True),
+    "server": AllowedTerms(servers=True, name_alone=True, words=AUTO),
+    "trainer": AllowedTerms(trainers=True, name_alone=True, words=AUTO),
 }
 """`mode+` and `mode|` are behind servers and that separator."""
 LETTERS = {"a server": "dtp", "a trainer": "dtpce", "the attn part": "dtpc", "the ffn part": "dtpe"}
@@ -75,7 +75,7 @@ class AllocationSyntaxError(ValueError):
 
 def parse_mode(text: str) -> AllocationMode:
     """Parses `allocation_mode`."""
-    reader = _Reader(text)
+    reader = AllocationReader(text)
     first = reader.part(GRAMMAR["mode"])
     if isinstance(first, str):
         return AllocationMode(keyword="manual" if first == "manual" else "auto")
@@ -107,8 +107,8 @@ def parse_trainer(text: str) -> BackendSpec:
     return _backend(text, GRAMMAR["trainer"])
 
 
-def _backend(text: str, place: Place) -> BackendSpec:
-    reader = _Reader(text)
+def _backend(text: str, place: AllowedTerms) -> BackendSpec:
+    reader = AllocationReader(text)
     part = reader.part(place)
     if reader.peek() in ("+", "|"):
         reader.fail("only one engine is allowed here; set servers and trainer together in allocation_mode")
@@ -116,7 +116,7 @@ def _backend(text: str, place: Place) -> BackendSpec:
     return BackendSpec() if isinstance(part, str) else part
 
 
-class _Reader:
+class AllocationReader:
     """Reads a text from left to right."""
 
     def __init__(self, text: str) -> None:
@@ -148,7 +148,7 @@ class _Reader:
         if left:
             self.fail(f"expected a further size, {other}or the end, found {left!r}")
 
-    def part(self, place: Place) -> BackendSpec | str:
+    def part(self, place: AllowedTerms) -> BackendSpec | str:
         """An engine, sizes, or a word of the place."""
         self.peek()
         start = self.at
@@ -241,7 +241,7 @@ def _unknown_letter(letter: str, owner: str, takes: str) -> str:
     return f"there is no dimension '{letter}'{old}: {takes}"
 
 
-def _unknown(word: str, place: Place) -> str:
+def _unknown(word: str, place: AllowedTerms) -> str:
     if word in engine_names():
         return f"'{word}' serves and does not train; {place}"
     if word in TRAINERS:
