@@ -1,10 +1,10 @@
 """The four kinds of experiment: GRPO, PPO, supervised fine-tuning and reward models."""
 
-from areal_like.config.fields import config, key, optional_section, section
+from areal_like.config.fields import config, key, no_effect, not_built, optional_section, refused, section
 from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.checkpoints import RecoverConfig, SaverConfig
 from areal_like.config.sections.cluster import ClusterSpecConfig, LauncherConfig, SchedulerConfig
-from areal_like.config.sections.data import DatasetConfig, RewardConfig, TaskConfig, WorkflowConfig
+from areal_like.config.sections.data import ONLY_SUPERVISED, DatasetConfig, RewardConfig, TaskConfig, WorkflowConfig
 from areal_like.config.sections.engines.all_sections import EngineSections, PolicyEngineSections
 from areal_like.config.sections.environments import CurriculumConfig, EnvironmentsConfig
 from areal_like.config.sections.evaluation import EvaluatorConfig
@@ -31,22 +31,26 @@ class ValidDatasetConfig(DatasetConfig):
     as_chat: bool = key("${train_dataset.as_chat}")
     """Treat a prompt that is a text as a user message. Follows `train_dataset.as_chat`."""
 
-    loss_on: str = key("${train_dataset.loss_on}", choices=("answers", "all"))
+    loss_on: str = key("${train_dataset.loss_on}", choices=("answers", "all"), rules=(ONLY_SUPERVISED,))
     """Tokens in the loss. Follows `train_dataset.loss_on`."""
 
-    batch_size: int = key("${train_dataset.batch_size}", ge=1)
+    batch_size: int = key(
+        "${train_dataset.batch_size}",
+        ge=1,
+        rules=(no_effect("servers limit how many rows are evaluated at once", kinds=("grpo",)),),
+    )
     """Rows evaluated at a time, over all ranks, in supervised training; the result does not depend on it. Follows
-    `train_dataset.batch_size`. No effect on `rl`, where servers limit what runs at once."""
+    `train_dataset.batch_size`."""
 
-    shuffle: bool = key(True)
-    """Accepted, no effect: every evaluation uses the same rows with equal weight."""
+    shuffle: bool = key(True, rules=(no_effect("every evaluation uses the same rows with equal weight"),))
+    """Accepted, as `train_dataset` has it."""
 
     drop_last: bool = key(True)
     """Accepted, no effect: rows that do not fill a batch are evaluated, too."""
 
-    pin_memory: bool = key(False)
-    """Copy batches of evaluations to a CUDA device from pinned memory, in supervised training. No effect without one,
-    or on `rl`, where servers generate the answers."""
+    pin_memory: bool = key(False, rules=(no_effect("servers generate the answers of an evaluation", kinds=("grpo",)),))
+    """Copy batches of evaluations to a CUDA device from pinned memory, in supervised training. No effect without
+    one."""
 
 
 @config
@@ -129,7 +133,14 @@ class BaseExperimentConfig:
     """Benchmark: run five steps (the first is warm-up) without evaluation, checkpoints and tracking services, then
     print a table of throughput."""
 
-    enable_token_export: bool = key(False)
+    enable_token_export: bool = key(
+        False,
+        rules=(
+            refused(
+                "answers are scored as a whole, and no token is predicted; set it to false", kinds=("reward_model",)
+            ),
+        ),
+    )
     """Write every trained sequence as a line of JSON to `token_exports/` of the run: tokens, mask, advantages, and
     log-probabilities of sampler and trainer."""
 
@@ -188,7 +199,7 @@ class GRPOConfig(PolicyEngineSections, BaseExperimentConfig):
     environments: EnvironmentsConfig = section(EnvironmentsConfig)
     """Environments to train on instead of a task."""
 
-    curriculum: CurriculumConfig = section(CurriculumConfig)
+    curriculum: CurriculumConfig = section(CurriculumConfig, not_built("a curriculum", "leave it out"))
     """Which prompts are drawn next, and which groups enter a batch, by their measured difficulty."""
 
 

@@ -6,12 +6,51 @@ Schema and checks are derived from it.
 
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, dataclass_transform
+from typing import Any, Literal, NamedTuple, TypeAlias, dataclass_transform
+
+from areal_like.config.problems import Stage
 
 Auto: TypeAlias = Literal["auto"]
 """In a union with a type (`int | Auto`): the value may be derived from the machine."""
 
 METADATA_KEY = "areal_like"
+
+
+NOT_YET = "is not built yet"
+
+
+class KeyRule(NamedTuple):
+    """Values of a key that a start refuses (CANNOT_START), or that a run does not read (NO_EFFECT): those that differ
+    from the default. Of a section: of every key below it."""
+
+    stage: Stage
+    reason: str
+    """`{}` stands for the value."""
+    allowed: tuple[Any, ...] = ()
+    """Values that it does not apply to, besides the default and null."""
+    unless: str = ""
+    """Another key on which it depends: in the same section, or dotted from the root."""
+    unless_is: tuple[Any, ...] = ()
+    """The values of that key for which it does not apply; empty: any but false, 0, empty and null."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of experiment that it applies to; empty: all."""
+
+
+def refused(reason: str, *, allowed: tuple[Any, ...] = (), kinds: tuple[str, ...] = ()) -> KeyRule:
+    """A start refuses values other than the default and the allowed ones."""
+    return KeyRule(Stage.CANNOT_START, reason, allowed, kinds=kinds)
+
+
+def not_built(what: str, remedy: str, *, allowed: tuple[Any, ...] = ()) -> KeyRule:
+    """A start refuses such values until they are built."""
+    return refused(f"{what} {NOT_YET}; {remedy}", allowed=allowed)
+
+
+def no_effect(
+    reason: str = "", *, unless: str = "", unless_is: tuple[Any, ...] = (), kinds: tuple[str, ...] = ()
+) -> KeyRule:
+    """The plan reports such values. With `unless` it gives that key and its value; `reason` says what follows."""
+    return KeyRule(Stage.NO_EFFECT, reason, (), unless, unless_is, kinds)
 
 
 @dataclass(frozen=True)
@@ -27,6 +66,7 @@ class Constraints:
     pattern_hint: str = ""
     secret: bool = False
     required: bool = False
+    rules: tuple[KeyRule, ...] = ()
 
 
 def key(
@@ -41,30 +81,33 @@ def key(
     pattern_hint: str = "",
     secret: bool = False,
     required: bool = False,
+    rules: tuple[KeyRule, ...] = (),
 ) -> Any:
     """A configuration key. Each instance gets a copy of a list or map.
 
     A default of the form "${a.b}" is an interpolation from the root of the experiment. `required`: the
     value must be set by a file, a group or the command line; the default is then None. For a list, `choices`, ranges
-    and `pattern` apply to each item.
+    and `pattern` apply to each item. `rules` are made by `refused`, `not_built` and `no_effect`: the plan, the start,
+    the help, the JSON Schema and the pages follow from them.
     """
-    constraints = Constraints(choices, ge, gt, le, lt, pattern, pattern_hint, secret, required)
+    constraints = Constraints(choices, ge, gt, le, lt, pattern, pattern_hint, secret, required, rules)
     metadata = {METADATA_KEY: constraints}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: deepcopy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def section(cls: type, /, **overrides: Any) -> Any:
+def section(cls: type, /, *rules: KeyRule, **overrides: Any) -> Any:
     """A nested section that is always present. `overrides` replace defaults of `cls`; a key of a section below is
     written with a double underscore (`optimizer__lr=1e-4`); `optimizer={}` expands an optional section that is None in
-    `cls`, `optimizer=None` sets it to None."""
-    return field(default_factory=cls, metadata={METADATA_KEY: Constraints(), "overrides": overrides})
+    `cls`, `optimizer=None` sets it to None. `rules` are those of `key`."""
+    return field(default_factory=cls, metadata={METADATA_KEY: Constraints(rules=rules), "overrides": overrides})
 
 
-def optional_section(cls: type, /) -> Any:
-    """A nested section that is absent (null) until a file, a group or an override sets something below it."""
-    return field(default=None, metadata={METADATA_KEY: Constraints(), "section": cls})
+def optional_section(cls: type, /, *rules: KeyRule) -> Any:
+    """A nested section that is absent (null) until a file, a group or an override sets something below it. `rules`
+    apply where it is not null."""
+    return field(default=None, metadata={METADATA_KEY: Constraints(rules=rules), "section": cls})
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(key, section, optional_section, field))

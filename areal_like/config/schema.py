@@ -7,11 +7,11 @@ import typing
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from areal_like.config.dotted_path import nested, value_at
-from areal_like.config.fields import METADATA_KEY, Constraints
+from areal_like.config.fields import METADATA_KEY, Constraints, KeyRule
 
 NO_CONSTRAINTS = Constraints()
 SCALARS = {bool: "bool", int: "int", float: "float", str: "str"}
@@ -68,6 +68,7 @@ class Section:
     owner: type | None
     name: str
     default_null: bool = False
+    constraints: Constraints = NO_CONSTRAINTS
 
 
 class SchemaError(TypeError):
@@ -96,7 +97,8 @@ class Schema:
             default = defaults.get(name)
             if kind.name == "section":
                 assert kind.cls is not None
-                self.sections[path] = Section(path, kind.cls, kind.optional, cls, name, default is None)
+                null = default is None
+                self.sections[path] = Section(path, kind.cls, kind.optional, cls, name, null, constraints)
                 self._walk(path + ".", kind.cls, _own_defaults(kind.cls) if default is None else default)
                 continue
             self.keys[path] = Key(path, kind, default, constraints, cls, name)
@@ -160,6 +162,12 @@ class Schema:
             section = self.sections.get(above)
             if section is not None and section.default_null:
                 yield above
+
+    @cached_property
+    def rules(self) -> tuple[tuple["Key | Section", KeyRule], ...]:
+        """The rules that keys and sections declare, in the order of the tree."""
+        entries: tuple[Key | Section, ...] = (*self.keys.values(), *self.sections.values())
+        return tuple((entry, rule) for entry in entries for rule in entry.constraints.rules)
 
     def names(self) -> list[str]:
         return [*self.keys, *(path for path in self.sections if path)]

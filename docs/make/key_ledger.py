@@ -6,8 +6,11 @@ The state follows from the markers of the tests (`key_markers`), the refused key
 from functools import cache
 from typing import Any, NamedTuple
 
-from areal_like.config.checks.refused import refusal
 from areal_like.config.dialects.prime_rl.keys import PATHS
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.fields import NOT_YET
+from areal_like.config.problems import Stage
+from areal_like.config.schema import Schema
 from docs.make.key_homes import DIALECT, PRIME_EXPERIMENTS, VERBS, Home, areal_homes, seed_class, seed_keys
 from docs.make.key_markers import shown
 from docs.make.key_tables import GPU_SEEN, NOTES, PENDING, SAME_AS
@@ -80,9 +83,20 @@ def _tests(path: str) -> tuple[str, ...]:
     return shown().effect.get(path) or shown().no_effect.get(path, ())
 
 
+@cache
+def refused() -> dict[str, str]:
+    """Key -> why a start refuses every value but its default, whatever will be built."""
+    return {
+        entry.path: rule.reason
+        for cls in EXPERIMENTS.values()
+        for entry, rule in Schema.of(cls).rules
+        if rule.stage is Stage.CANNOT_START and not rule.kinds and NOT_YET not in rule.reason
+    }
+
+
 def _state(source: str, paths: list[str]) -> tuple[str, str]:
     """The state of a key with these homes, and the reason for it where it needs one."""
-    if reason := refusal(paths[0]):
+    if reason := refused().get(paths[0]):
         return REFUSED, reason
     if not all(_tests(path) for path in paths):
         return UNSHOWN, ""

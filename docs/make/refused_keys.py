@@ -1,11 +1,14 @@
 """The tables of refused keys in docs/differences.md and of keys that are not built in docs/status.md, made from the
-checks. The rest of both pages is written by hand."""
+rules that keys declare. The rest of both pages is written by hand."""
 
 from collections.abc import Iterable, Iterator
 
-from areal_like.config.checks import not_built
-from areal_like.config.checks.not_built import NOT_YET, KeyRule
-from areal_like.config.checks.refused import all_refused
+from areal_like.config.checks.key_rules import MODELS
+from areal_like.config.describe.rules import kinds_text
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.fields import NOT_YET, KeyRule
+from areal_like.config.problems import Stage
+from areal_like.config.schema import Schema
 
 BEGIN, END = "<!-- refused keys, written by `make docs` -->", "<!-- end of refused keys -->"
 NOT_BUILT_BEGIN, NOT_BUILT_END = "<!-- keys not built, written by `make docs` -->", "<!-- end of keys not built -->"
@@ -30,13 +33,17 @@ def _with_table(page: str, begin: str, end: str, rows: Iterable[tuple[str, str]]
 
 
 def _rows() -> Iterator[tuple[str, str]]:
-    yield from (_row(rule) for rule in not_built.RUN_RULES)
-    yield from ((f"`{key}`", f"{what} {NOT_YET}; leave it out") for key, what in not_built.NOT_BUILT_SECTIONS.items())
-    yield from (_row(rule, " of each model that is trained") for rule in not_built.MODEL_RULES)
-    yield from (_row(rule, " in supervised training") for rule in not_built.SUPERVISED_RULES)
-    yield from (_row(rule, " of a reward model") for rule in not_built.REWARD_MODEL_RULES)
-    yield from ((f"`{key}`", reason) for key, reason in all_refused().items())
+    """Every rule of a key once, in the order of the tree."""
+    seen: dict[tuple[str, str], None] = {}
+    for cls in EXPERIMENTS.values():
+        for entry, rule in Schema.of(cls).rules:
+            if rule.stage is Stage.CANNOT_START:
+                seen[_place(entry.path, rule), rule.reason.replace("{}", "another value")] = None
+    yield from seen
 
 
-def _row(rule: KeyRule, where: str = "") -> tuple[str, str]:
-    return f"`{rule.key}`{where}", rule.message.replace("{}", "another value")
+def _place(path: str, rule: KeyRule) -> str:
+    top, _, below = path.partition(".")
+    if top in MODELS:
+        return f"`{below}` of each model that is trained"
+    return f"`{path}` {kinds_text(rule)}" if rule.kinds else f"`{path}`"

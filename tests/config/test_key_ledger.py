@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from areal_like.config.checks import not_built
 from areal_like.config.checks import sampling as mismatches
-from areal_like.config.checks.refused import all_refused
+from areal_like.config.checks.key_rules import MODELS
 from areal_like.config.describe.key_counts import summary_text
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.problems import Stage
 from areal_like.config.schema import Key, Schema, Section
 from docs.make import key_ledger as ledger
 from docs.make import pages, refused_keys
@@ -81,9 +81,9 @@ def test_no_key_is_shown_with_and_without_effect() -> None:
 
 def test_refused_keys_are_rows_and_shown_by_no_test() -> None:
     assert {home.path for row in ledger.rows() if row.state == ledger.REFUSED for home in row.homes} == set(
-        all_refused()
+        ledger.refused()
     )
-    assert not set(all_refused()) & {*shown().effect, *shown().no_effect}
+    assert not set(ledger.refused()) & {*shown().effect, *shown().no_effect}
 
 
 def test_a_key_listed_as_same_as_another_names_an_existing_key() -> None:
@@ -99,7 +99,7 @@ def test_a_state_follows_from_the_markers() -> None:
     assert state("areal PPOActor eps_clip") == ("live", "")
     assert state("areal Saver experiment_name") == ("same as", "`experiment_name`")
     assert state("areal vLLM swap_space") == ("no effect", "")
-    assert state("areal Scheduler endpoint") == ("refused", all_refused()["scheduler.endpoint"])
+    assert state("areal Scheduler endpoint") == ("refused", ledger.refused()["scheduler.endpoint"])
     assert state("areal PPOActor optimizer") == ("section", "")
     assert state("prime_rl train optim.lr") == ("ours", "")
     assert state("prime_rl train model.tp")[0] == "pending"
@@ -255,8 +255,9 @@ def test_the_page_lists_every_key_that_a_start_may_be_refused_for() -> None:
     listed = set(
         re.findall(r"^\| `([\w.]+)`", page.partition(refused_keys.BEGIN)[2].partition(refused_keys.END)[0], re.M)
     )
-    rules = (*not_built.RUN_RULES, *not_built.MODEL_RULES, *not_built.SUPERVISED_RULES, *not_built.REWARD_MODEL_RULES)
-    assert listed == {*(rule.key for rule in rules), *not_built.NOT_BUILT_SECTIONS, *all_refused()}
+    rules = [pair for cls in EXPERIMENTS.values() for pair in Schema.of(cls).rules]
+    declared = [entry.path for entry, rule in rules if rule.stage is Stage.CANNOT_START]
+    assert listed == {path.partition(".")[2] if path.partition(".")[0] in MODELS else path for path in declared}
     sampling = {"gconfig.greedy", "top_k", *mismatches.NEUTRAL} - {"greedy"}
     (bullet,) = [
         text for text in page.split("\n- ") if text.startswith("**Sampling that the trainer cannot reproduce**")

@@ -2,17 +2,12 @@
 
 import pytest
 
-from areal_like.config.checks.config_checks import refuse_config
-from areal_like.config.checks.not_built import (
-    MODEL_RULES,
-    NOT_BUILT_SECTIONS,
-    NOT_YET,
-    RUN_RULES,
-    SUPERVISED_RULES,
-    not_built_problems,
-)
+from areal_like.config.checks.config_checks import START_CHECKS, refuse_config
+from areal_like.config.checks.key_rules import MODELS
+from areal_like.config.checks.registry import run_checks
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.problems import ConfigError
+from areal_like.config.fields import NOT_YET
+from areal_like.config.problems import ConfigError, Stage
 from areal_like.config.schema import Schema
 from launcher.commands.run import refuse as refuse_start
 from tests.support.planning import loaded, plan_of
@@ -20,7 +15,8 @@ from tests.support.planning import loaded, plan_of
 
 def refused(experiment, *overrides):
     """Key -> why, by the configuration alone, as a trainer that was started by hand sees it."""
-    return {problem.key: problem.message for problem in not_built_problems(loaded(experiment, *overrides).config)}
+    facts = {"config": loaded(experiment, *overrides).config}
+    return {problem.key: problem.message for problem in run_checks(START_CHECKS, facts, Stage.CANNOT_START)}
 
 
 @pytest.mark.parametrize("experiment", ["grpo", "ppo", "sft", "reward_model"])
@@ -76,19 +72,16 @@ def test_a_key_of_supervised_training_that_is_not_built_is_refused(setting):
     assert setting.startswith(key)
 
 
-def test_every_rule_has_a_test():
+def test_every_rule_for_values_that_are_not_built_has_a_test():
     tried = [setting.partition("=")[0] for setting in SETTINGS]
-    rules = [*RUN_RULES, *SUPERVISED_RULES]
-    rules += [rule._replace(key=f"actor.{rule.key}") for rule in MODEL_RULES]
-    keys = [rule.key for rule in rules if rule not in SUPERVISED_RULES]
-    assert not [key for key in keys if not any(name.startswith(key) for name in tried)]
-
-
-def test_the_keys_of_the_rules_exist():
-    trees = [Schema.of(EXPERIMENTS[kind]) for kind in ("ppo", "sft")]
-    names = [name for tree in trees for name in (*tree.keys, *tree.sections)]
-    rules = [rule.key for rule in (*RUN_RULES, *SUPERVISED_RULES)] + [f"actor.{rule.key}" for rule in MODEL_RULES]
-    assert not {*rules, *NOT_BUILT_SECTIONS} - set(names)
+    declared = [entry.path for entry, rule in Schema.of(EXPERIMENTS["ppo"]).rules if NOT_YET in rule.reason]
+    other_models = tuple(f"{name}." for name in MODELS if name != "actor")
+    assert "actor.model_impl" in declared
+    assert not [
+        path
+        for path in declared
+        if not path.startswith(other_models) and not any(name.startswith(path) for name in tried)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,11 +108,11 @@ def test_values_that_are_supported_or_neutral_are_accepted(setting):
     assert refused("grpo", setting) == {}
 
 
-def test_a_default_is_never_refused():
-    for kind in ("grpo", "sft"):
-        tree = Schema.of(EXPERIMENTS[kind])
-        texts = [f"{path}={tree.keys[path].default}" for path in NOT_BUILT_SECTIONS if path in tree.keys]
-        assert refused(kind, *texts, "curriculum.seed=1" if kind == "grpo" else "seed=1") == {}
+@pytest.mark.parametrize("kind", ["grpo", "sft"])
+def test_a_default_is_never_refused(kind):
+    keys = [(path, key) for path, key in Schema.of(EXPERIMENTS[kind]).keys.items() if key.constraints.rules]
+    texts = [f"{path}={str(key.default).lower()}" for path, key in keys if isinstance(key.default, bool | int)]
+    assert refused(kind, *texts, "curriculum.seed=1" if kind == "grpo" else "seed=1") == {}
 
 
 def test_a_model_that_is_split_other_than_by_data_is_refused():

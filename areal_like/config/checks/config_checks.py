@@ -2,10 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from areal_like.config.checks import agreement, training
+from areal_like.config.checks import agreement, key_rules, training
 from areal_like.config.checks.no_effect import no_effect_problems
-from areal_like.config.checks.not_built import not_built_problems
-from areal_like.config.checks.refused import refused_keys
 from areal_like.config.checks.registry import Check, run_checks
 from areal_like.config.checks.user_code import user_code_problems
 from areal_like.config.dialects import areal
@@ -44,12 +42,19 @@ START_CHECKS = (
     Check("rows of the right type", Stage.CANNOT_START, training.row_types),
     Check("sampling that the trainer can reproduce", Stage.CANNOT_START, training.mismatched_sampling),
     Check("groups of several answers", Stage.CANNOT_START, training.groups_of_one),
-    Check("values that are not built", Stage.CANNOT_START, not_built_problems),
-    Check("keys that nothing here can honour", Stage.CANNOT_START, refused_keys),
+    Check("servers that load weights", Stage.CANNOT_START, training.openai_services),
+    Check("trainers divided by data", Stage.CANNOT_START, training.split_models),
+    Check("servers with all layers", Stage.CANNOT_START, training.served_first_layers),
+    Check("groups of one prompt", Stage.CANNOT_START, training.group_sizes),
+    Check("one group baseline", Stage.CANNOT_START, training.group_baselines),
+    Check("values that their keys refuse", Stage.CANNOT_START, key_rules.refused_values),
 )
 """Run where a run is planned, started, and in a trainer, whichever machine it is."""
 
-NO_EFFECT_CHECKS = (Check("values without effect", Stage.NO_EFFECT, no_effect_problems),)
+NO_EFFECT_CHECKS = (
+    Check("values that their keys report", Stage.NO_EFFECT, key_rules.unread_values),
+    Check("values that depend on others", Stage.NO_EFFECT, no_effect_problems),
+)
 
 
 def refuse_config(config: "BaseExperimentConfig") -> None:

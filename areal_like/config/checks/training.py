@@ -1,12 +1,16 @@
 """Valid configurations whose training would be wrong or without effect, on any machine."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation.base import Allocation
-from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.allocation.base import Allocation, ParallelStrategy
+from areal_like.config.allocation.grammar import parse_trainer
+from areal_like.config.allocation.models import generates, starts_servers, trained_models
 from areal_like.config.checks import sampling
+from areal_like.config.engines import gpu_engines
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
+from areal_like.config.fields import NOT_YET
 from areal_like.config.problems import Problem
 
 if TYPE_CHECKING:
@@ -52,3 +56,67 @@ def groups_of_one(config: "BaseExperimentConfig", allocation: Allocation | None 
     if config.actor.dynamic_sampling:
         reason = "drops groups whose rewards are all equal, and with gconfig.n_samples=1 that is every group; "
         yield Problem("actor.dynamic_sampling", reason + "use at least 2 samples, or set it to false")
+
+
+def openai_services(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    if isinstance(config, GRPOConfig) and config.rollout.server_addresses and config.rollout.server_type == "openai":
+        message = (
+            "an openai service cannot load new weights, and would answer with other weights than those in training"
+        )
+        titles = " or ".join(keys.title for keys in gpu_engines())
+        hint = f"use servers of this framework (python -m launcher --config FILE serve), {titles}"
+        yield Problem("rollout.server_type", f"{message}; {hint}")
+
+
+def split_models(config: "BaseExperimentConfig", allocation: Allocation | None = None) -> Iterator[Problem]:
+    """Trainers that divide a model. Without an allocation the backend keys are used."""
+    seen = set()
+    for name, engine in trained_models(config):
+        parallel = getattr(allocation, "actor" if name == "model" else name, None)
+        if parallel is None and engine.backend not in ("", "auto"):
+            parallel = ParallelStrategy.of(parse_trainer(engine.backend))
+        if allocation is not None and parallel is not None and parallel.backend != "fsdp":
+            continue  # the allocation reports other backends
+        if parallel is not None and parallel.world_size != parallel.data and str(parallel) not in seen:
+            seen.add(str(parallel))
+            message = f"{parallel} needs more than data parallelism, which {NOT_YET}"
+            yield Problem(f"{name}.backend", f"{message}; use fsdp:d{parallel.world_size}")
+
+
+def served_first_layers(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    if starts_servers(config) and generates(config):
+        debug = config.actor.debug
+        if debug is not None and debug.num_layers:
+            hint = "use sft.yaml with model.debug.num_layers to make such a model, and then that as actor.path"
+            yield Problem("actor.debug.num_layers", f"serving only the first layers of a model {NOT_YET}; {hint}")
+
+
+def group_sizes(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    """A group is a prompt with its answers."""
+    if not generates(config):
+        return
+    actor, n_samples = config.actor, config.gconfig.n_samples
+    sizes = {"actor.group_size": actor.group_size}
+    for name in ("reward_norm", "adv_norm"):
+        norm = getattr(actor, name)
+        if norm is not None:
+            sizes[f"actor.{name}.group_size"] = norm.group_size
+    for key, size in sizes.items():
+        if size != n_samples:
+            message = (
+                f"is {size}, but a group is a prompt with all its answers (gconfig.n_samples={n_samples}), however many"
+            )
+            yield Problem(key, f"{message} a workflow of your own makes of it; leave it out")
+
+
+def group_baselines(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    """Only one can be used, and only one divisor."""
+    if not generates(config):
+        return
+    actor = config.actor
+    centres = actor.reward_norm is not None and actor.reward_norm.mean_level is not None
+    if centres and any(dataclasses.asdict(actor.advantage).values()):
+        yield Problem("actor.advantage", "subtracts a group baseline, and so does actor.reward_norm; use one of them")
+    if actor.advantage.mean_norm and actor.advantage.std_norm:
+        message = "divides by the mean of the group, and actor.advantage.std_norm by a deviation; use one of them"
+        yield Problem("actor.advantage.mean_norm", message, also=("actor.advantage.std_norm",))

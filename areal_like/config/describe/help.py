@@ -11,6 +11,7 @@ from typing import Any
 from areal_like.config.built_in import LOSSES
 from areal_like.config.checks.built_in_losses import described_losses
 from areal_like.config.checks.values import expectation
+from areal_like.config.describe.rules import rule_text
 from areal_like.config.describe.yaml_text import scalar_text
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
@@ -60,10 +61,12 @@ def help_of(cls: type) -> dict[str, str]:
 
 
 def meaning(entry: Key | Section) -> str:
+    """The help of a key or section, and what its rules say."""
     text = help_of(entry.owner).get(entry.name, "") if entry.owner is not None else ""
-    return text.replace(LOSS_NAMES, ", ".join(f"`{name}`" for name in LOSSES)).replace(
+    text = text.replace(LOSS_NAMES, ", ".join(f"`{name}`" for name in LOSSES)).replace(
         LOSS_ARGUMENTS, described_losses() if LOSS_ARGUMENTS in text else ""
     )
+    return " ".join([text, *(rule_text(rule, entry) for rule in entry.constraints.rules)])
 
 
 def type_text(key: Key) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key, optional_section, section
+from areal_like.config.fields import config, key, no_effect, optional_section, section
 from areal_like.config.sections.train_engine import TrainEngineConfig
 
 
@@ -36,7 +36,7 @@ class RatioConfig:
     level: str = key("token", choices=("token", "sequence"))
     """One ratio per token, or one per sequence that all its tokens share (GSPO, together with `length_norm`)."""
 
-    length_norm: bool = key(False)
+    length_norm: bool = key(False, rules=(no_effect(unless="level", unless_is=("sequence",)),))
     """With level `sequence`: take the geometric mean over the tokens instead of their product."""
 
     mask_high: float | None = key(None, gt=0)
@@ -69,6 +69,9 @@ class AdvantageConfig:
     mean_norm: bool = key(False)
     """Divide by the mean reward of the group, so that rare successes count more (MaxRL); for rewards of 0 and 1. An
     advantage is 0 where the mean is not above 0. Not together with `std_norm`."""
+
+
+NO_PENALTY = no_effect("so there is no penalty", unless="kl_ctl")
 
 
 @config
@@ -109,11 +112,11 @@ class PPOActorConfig(TrainEngineConfig):
     overlong_reward_penalty: bool = key(False)
     """Lower the reward of answers whose length approaches `max_new_tokens`; see the two keys below."""
 
-    overlong_tokens: int | None = key(None, ge=1)
+    overlong_tokens: int | None = key(None, ge=1, rules=(no_effect(unless="overlong_reward_penalty"),))
     """Number of tokens before `max_new_tokens` over which the penalty grows from 0 to its full size. Null: a fifth of
     `max_new_tokens`."""
 
-    overlong_penalty_factor: float | None = key(None, ge=0)
+    overlong_penalty_factor: float | None = key(None, ge=0, rules=(no_effect(unless="overlong_reward_penalty"),))
     """Penalty at the full length. Null: 1."""
 
     mask_no_eos_with_zero: bool = key(False)
@@ -133,10 +136,10 @@ class PPOActorConfig(TrainEngineConfig):
     """Weight of the KL penalty against the reference model; `kl_in` selects where it is applied. 0: no penalty, and no
     reference model is loaded."""
 
-    kl_estimator: str = key("k1", choices=("k1", "k2", "k3"))
+    kl_estimator: str = key("k1", choices=("k1", "k2", "k3"), rules=(NO_PENALTY,))
     """How the KL divergence is estimated per token: log-ratio, half its square, or the low-variance positive one."""
 
-    kl_in: str = key("reward", choices=("reward", "loss"))
+    kl_in: str = key("reward", choices=("reward", "loss"), rules=(NO_PENALTY,))
     """`reward`: subtract the KL penalty from the reward of each token, so that it enters the advantages. `loss`: add it
     to the loss, with a gradient (GRPO as published: with `kl_estimator` k3)."""
 
@@ -159,19 +162,24 @@ class PPOActorConfig(TrainEngineConfig):
     """What happens to a token whose weight is beyond `behav_imp_weight_cap` or `behav_imp_weight_floor`: `mask`
     excludes it (AReaL), `truncate` sets the weight to the limit (truncated importance sampling)."""
 
-    behav_imp_weight_level: str = key("token", choices=("token", "sequence", "geometric"))
+    behav_imp_weight_level: str = key(
+        "token", choices=("token", "sequence", "geometric"), rules=(no_effect(unless="use_decoupled_loss"),)
+    )
     """One weight per token, or one for all tokens of an answer: the product of theirs, or its geometric mean."""
 
     dynamic_sampling: bool = key(False)
     """Drop groups whose rewards are all equal, as they give no gradient. `rollout.refill` selects whether others
     replace them."""
 
-    log_agent_stats: bool = key(False)
+    log_agent_stats: bool = key(False, rules=(no_effect(unless="log_agent_stats_keys"),))
     """Log statistics of numbers that a workflow puts into the `metrics` of its trajectories, such as turns or tool
     calls: mean, minimum and maximum over each step's batch. `log_agent_stats_keys` names them."""
 
     log_agent_stats_keys: list[str] = key(
-        [], pattern=r"[^/*]+(/[^/*]+)*", pattern_hint="a name without *, with single slashes only inside"
+        [],
+        pattern=r"[^/*]+(/[^/*]+)*",
+        pattern_hint="a name without *, with single slashes only inside",
+        rules=(no_effect(unless="log_agent_stats"),),
     )
     """Names in a trajectory's `metrics`: NAME is logged as `rollout/agent/NAME/mean`, `/min` and `/max`, over the
     trajectories that have it. A name that no trajectory of the batch has is not logged; the first time there is a

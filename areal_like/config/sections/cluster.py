@@ -2,14 +2,18 @@
 
 from typing import Any
 
-from areal_like.config.fields import Auto, config, key, section
+from areal_like.config.fields import Auto, config, key, no_effect, not_built, refused, section
 
 
 @config
 class NameResolveConfig:
     """The name store, in which each process of a run registers its address."""
 
-    type: str = key("nfs", choices=("nfs", "etcd3", "ray", "memory"))
+    type: str = key(
+        "nfs",
+        choices=("nfs", "etcd3", "ray", "memory"),
+        rules=(not_built("{}", "use nfs or etcd3", allowed=("etcd3", "memory")),),
+    )
     """`nfs` uses plain files, `etcd3` and `ray` use those services, `memory` works within one process, for tests."""
 
     nfs_record_root: str = key("${cluster.fileroot}/.names")
@@ -59,8 +63,8 @@ class ClusterSpecConfig:
     name_resolve: NameResolveConfig = section(NameResolveConfig)
     """How processes find each other."""
 
-    cluster_name: str = key("local")
-    """Name of the cluster, shown in the plan; it has no other effect."""
+    cluster_name: str = key("local", rules=(no_effect("it is only shown in the plan"),))
+    """Name of the cluster."""
 
     fileroot: str = key("./runs")
     """Root folder of all run directories. It must be shared by all nodes."""
@@ -76,7 +80,11 @@ class ClusterSpecConfig:
     what they need: a core for each worker of vLLM or SGLang, half a core for each embedded server or trainer rank, and
     the memory of programs, weights and optimizer."""
 
-    type: str = key("local", choices=("local", "slurm", "ray"))
+    type: str = key(
+        "local",
+        choices=("local", "slurm", "ray"),
+        rules=(not_built("starting processes by {}", "use local (this machine)"),),
+    )
     """Where processes are started: on this machine, by Slurm, or in a Ray cluster."""
 
 
@@ -159,25 +167,39 @@ class LauncherConfig:
     earlier ones. For keys and tokens: their values are never written."""
 
 
+NO_SERVICE = refused("no such service exists here; a reward is a function: reward.name, reward.args")
+
+
 @config
 class SchedulerConfig:
     """Services that AReaL can call. This framework has none: AReaL's files load, but a start with a changed key is
     refused."""
 
-    endpoint: str = key("http://localhost:8081")
+    endpoint: str = key(
+        "http://localhost:8081",
+        rules=(refused("there is no scheduler service; where processes run is cluster.type and allocation_mode"),),
+    )
     """URL of a scheduler service. Here `cluster.type` and `allocation_mode` determine where processes run."""
 
-    deploy_mode: str = key("separation")
+    deploy_mode: str = key("separation", rules=(refused("servers and trainers are placed by allocation_mode"),))
     """Whether inference and training use separate GPUs. Here `allocation_mode` determines it."""
 
-    functioncall_service_domain: str = key("http://localhost:8080")
+    functioncall_service_domain: str = key("http://localhost:8080", rules=(NO_SERVICE,))
     """URL of a service that runs code for rewards. Here a reward is a function, named by `reward.name`."""
 
-    reward_functioncall_config: dict[str, Any] = key({})
+    reward_functioncall_config: dict[str, Any] = key({}, rules=(NO_SERVICE,))
     """Options of each call of that service. Here they are `reward.args`."""
 
-    reward_model_path: str = key("")
+    reward_model_path: str = key("", rules=(refused("reward.name=model serves the reward model in reward.args.path"),))
     """Model with which such a service scores answers. Here a reward function may load one."""
 
-    reward_model_service_url: str = key("http://localhost:30000/classify")
+    reward_model_service_url: str = key(
+        "http://localhost:30000/classify",
+        rules=(
+            refused(
+                "a reward function may call one: reward.name, reward.args; reward.name=model serves a model beside the "
+                "run"
+            ),
+        ),
+    )
     """URL of a service that scores answers. Here a reward function may call one."""

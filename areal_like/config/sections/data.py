@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key, optional_section
+from areal_like.config.fields import config, key, no_effect, optional_section, refused
+
+ONLY_SUPERVISED = no_effect("only supervised training on given answers uses it", kinds=("grpo", "reward_model"))
 
 
 @config
@@ -48,7 +50,7 @@ class DatasetConfig:
     """Treat a prompt that is a text as a user message, and apply the tokenizer's chat template. The template is always
     applied to prompts that are lists of messages."""
 
-    loss_on: str = key("answers", choices=("answers", "all"))
+    loss_on: str = key("answers", choices=("answers", "all"), rules=(ONLY_SUPERVISED,))
     """Tokens in the loss of supervised training: those of the assistant and the end of its turns (`answers`), or also
     those of prompts and templates (`all`)."""
 
@@ -62,9 +64,8 @@ class DatasetConfig:
     pin_memory: bool = key(False)
     """Copy the trainer's batches to a CUDA device from pinned memory. No effect without one."""
 
-    num_workers: int = key(0, ge=0)
-    """Accepted, no effect: rows are read and tokenized once, before the first step, in threads. The plan reports it if
-    it is set."""
+    num_workers: int = key(0, ge=0, rules=(no_effect("all rows are read once, before the first step"),))
+    """Accepted so that files of AReaL load. Rows are tokenized in threads."""
 
     drop_last: bool = key(True)
     """Drop the rows at the end of an epoch that do not fill a batch."""
@@ -72,7 +73,13 @@ class DatasetConfig:
     max_length: int | None = key(None, ge=1)
     """Rows with more tokens than this are dropped; for `rl` the tokens of the prompt are counted. Null: no limit."""
 
-    fake: FakeDataConfig | None = optional_section(FakeDataConfig)
+    fake: FakeDataConfig | None = optional_section(
+        FakeDataConfig,
+        refused(
+            "random tokens have no preference; set it to null (sft.yaml measures the same trainer)",
+            kinds=("reward_model",),
+        ),
+    )
     """Train on random tokens instead of rows, without servers, for the number of steps that is set. Null: off."""
 
 

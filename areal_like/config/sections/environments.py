@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key, section
+from areal_like.config.fields import config, key, not_built, section
 
 
 @config
@@ -40,10 +40,13 @@ class EnvironmentMixConfig:
 class EnvironmentsConfig:
     """Environments to train on. By default none: rows come from `task` or `train_dataset`."""
 
-    train: list[EnvironmentConfig] = key([])
+    train: list[EnvironmentConfig] = key(
+        [],
+        rules=(not_built("training on environments", "use a task (task.name) or train_dataset.path"),),
+    )
     """The environments, as a list of `id`, `args` and `name`."""
 
-    mix: EnvironmentMixConfig = section(EnvironmentMixConfig)
+    mix: EnvironmentMixConfig = section(EnvironmentMixConfig, not_built("training on environments", "leave it out"))
     """How several environments are mixed."""
 
 

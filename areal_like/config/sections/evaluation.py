@@ -1,6 +1,6 @@
 """Section `evaluator`: when and on which rows the model is evaluated; benchmarks."""
 
-from areal_like.config.fields import config, key, optional_section, section
+from areal_like.config.fields import config, key, no_effect, not_built, optional_section, refused, section
 from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.environments import EnvironmentConfig
 from areal_like.config.sections.generation import MAX_SAMPLES
@@ -117,7 +117,17 @@ class EvaluatorConfig(FrequencyConfig):
     num_examples: int = key(-1, ge=-1)
     """Number of rows of `valid_dataset` per evaluation; -1 is all."""
 
-    n_samples: int = key(1, ge=1, le=MAX_SAMPLES)
+    n_samples: int = key(
+        1,
+        ge=1,
+        le=MAX_SAMPLES,
+        rules=(
+            refused(
+                "supervised training evaluates a loss and samples no answers; set it to 1",
+                kinds=("sft", "reward_model"),
+            ),
+        ),
+    )
     """Answers per row; metrics are means over them."""
 
     pin: bool = key(False)
@@ -125,9 +135,14 @@ class EvaluatorConfig(FrequencyConfig):
     `rollout.max_head_offpolicyness` allows. The first and the last evaluation are always pinned. False: the others use
     the current weights, and their versions are shown."""
 
-    max_failed_share: float = key(0.1, ge=0, le=1)
+    max_failed_share: float = key(
+        0.1,
+        ge=0,
+        le=1,
+        rules=(no_effect("supervised training evaluates a loss, which every row has", kinds=("sft", "reward_model")),),
+    )
     """Maximum fraction of rows that fail or are rejected by the workflow; above it an evaluation has no score. Such
     rows are not part of the mean, and are shown beside it."""
 
-    benchmarks: BenchmarksConfig = section(BenchmarksConfig)
+    benchmarks: BenchmarksConfig = section(BenchmarksConfig, not_built("evaluation on environments", "leave it out"))
     """Evaluation on environments, with a separate interval."""

@@ -1,6 +1,6 @@
 """Section `rollout`: servers, concurrency, staleness, timeouts."""
 
-from areal_like.config.fields import Auto, config, key
+from areal_like.config.fields import Auto, config, key, no_effect, not_built
 from areal_like.config.sections.engines import SHIPPED
 
 ENGINES = tuple(keys.name for keys in SHIPPED)
@@ -76,11 +76,13 @@ class InferenceEngineConfig:
     """Groups started, as a multiple (rounded up) of those that the batch still needs, to wait less for the slowest.
     Surplus groups go into the next batch if they are fresh enough."""
 
-    mask_env_responses: bool = key(True)
+    mask_env_responses: bool = key(True, rules=(not_built("training on what an environment wrote", "set it to true"),))
     """Exclude tokens that an environment or a tool wrote from the loss. False trains on them like on tokens of the
     model."""
 
-    trajectory_strategy: str = key("interleaved", choices=("interleaved", "branching"))
+    trajectory_strategy: str = key(
+        "interleaved", choices=("interleaved", "branching"), rules=(not_built("{}", "use interleaved"),)
+    )
     """`interleaved` joins all turns into one sequence as long as each prompt continues the text before it, and starts
     another where it does not. `branching` makes one sequence per turn."""
 
@@ -88,7 +90,11 @@ class InferenceEngineConfig:
     """Running servers to use, as host:port or http://host:port/v1; they get this run's weights. `python -m launcher
     --config FILE serve` starts such servers. Empty: the run starts its own."""
 
-    server_type: str = key("auto", choices=("auto", *ENGINES, "openai"))
+    server_type: str = key(
+        "auto",
+        choices=("auto", *ENGINES, "openai"),
+        rules=(no_effect("so the run starts its own servers", unless="server_addresses"),),
+    )
     """Type of the servers at `server_addresses`; `auto` detects it. `embedded` is every server started by this
     framework, with any engine. `openai` is any compatible service: it cannot load new weights, so that a run cannot
     train with it."""

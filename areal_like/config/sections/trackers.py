@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key, section
+from areal_like.config.fields import config, key, not_built, section
 
 
 @config
@@ -156,13 +156,17 @@ class LogConfig:
     level: str = key("info", choices=("debug", "info", "warning", "error"))
     """Minimum level of logged messages."""
 
-    environment_level: str = key("warning", choices=("debug", "info", "warning", "error"))
+    environment_level: str = key(
+        "warning",
+        choices=("debug", "info", "warning", "error"),
+        rules=(not_built("training on environments", "leave it out"),),
+    )
     """Minimum level of messages of environments and the libraries they use."""
 
     file: bool = key(True)
     """Write each process's log to the folder `logs` of the run directory. False: logs are only shown."""
 
-    data: bool = key(False)
+    data: bool = key(False, rules=(not_built("logging the text of samples", "set it to false"),))
     """Log the text of some training samples. Anybody who can read the log can read them."""
 
 

@@ -1,6 +1,6 @@
 """Keys of each trained or frozen model: source, precision, sharding, micro-batches, memory, LoRA."""
 
-from areal_like.config.fields import config, key, optional_section, section
+from areal_like.config.fields import config, key, no_effect, not_built, optional_section, section
 from areal_like.config.sections.optimizer import OptimizerConfig
 
 
@@ -85,6 +85,9 @@ class ModelDebugConfig:
     """Number of layers to keep, from the first. Null: all."""
 
 
+ONLY_LORA = no_effect(unless="use_lora")
+
+
 @config
 class TrainEngineConfig:
     """A model of the trainer."""
@@ -146,13 +149,13 @@ class TrainEngineConfig:
     use_lora: bool = key(False)
     """Train low-rank adapters; the weights of the model stay frozen."""
 
-    lora_rank: int = key(32, ge=1)
+    lora_rank: int = key(32, ge=1, rules=(ONLY_LORA,))
     """Rank of the adapters."""
 
-    lora_alpha: float = key(16.0, ge=0)
+    lora_alpha: float = key(16.0, ge=0, rules=(ONLY_LORA,))
     """Scale of the adapters: their output is multiplied by lora_alpha / lora_rank."""
 
-    target_modules: list[str] = key([])
+    target_modules: list[str] = key([], rules=(ONLY_LORA,))
     """Linear layers that get an adapter, by the last parts of their names (`q_proj`, `mlp.up_proj`) or by regular
     expressions that match a whole name. Empty, or `all-linear`: all except the output head."""
 
@@ -162,7 +165,7 @@ class TrainEngineConfig:
     trust_remote_code: bool = key(False)
     """Run Python code from the checkpoint. Only for checkpoints whose authors you trust."""
 
-    model_impl: str = key("hf", choices=("hf", "liger_kernel", "custom"))
+    model_impl: str = key("hf", choices=("hf", "liger_kernel", "custom"), rules=(not_built("{}", "use hf"),))
     """Implementation of the model: transformers, transformers with Liger's fused kernels, or the implementation of this
     framework where it has one for this kind of model."""
 
@@ -185,10 +188,10 @@ class TrainEngineConfig:
     debug: ModelDebugConfig | None = optional_section(ModelDebugConfig)
     """Make the model smaller for debugging. Null: the whole model."""
 
-    lora_dropout: float = key(0.0, ge=0, le=1)
+    lora_dropout: float = key(0.0, ge=0, le=1, rules=(ONLY_LORA,))
     """Dropout on the input of the adapters."""
 
-    lora_modules_to_save: list[str] = key([])
+    lora_modules_to_save: list[str] = key([], rules=(ONLY_LORA,))
     """Modules that are trained in full beside the adapters and saved with them, by the last parts of their names. The
     head of a value model always is one."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from areal_like.config.checks.not_built import NOT_YET
+from areal_like.config.fields import NOT_YET
 from launcher.plan.build import build_plan
 from tests.support.planning import BIG_MODEL, load_text, machine_with, plan_of
 
@@ -36,12 +36,10 @@ def test_a_key_without_meaning_here_is_refused_with_its_replacement():
     assert "cluster.type" in obstacle.message
 
 
-def test_a_refused_key_at_its_default_is_not_reported(monkeypatch):
-    assert plan_of("grpo", "seed=7", "gconfig.n_samples=2").cannot_start == ()
-    monkeypatch.setattr("areal_like.config.checks.refused.refusal", lambda path: "never")
-    named = {obstacle.key for obstacle in plan_of("grpo").cannot_start}
-    assert "seed" not in named
-    assert "gconfig.n_samples" in named
+def test_a_refused_key_at_its_default_is_not_reported():
+    assert plan_of("grpo", "scheduler.deploy_mode=separation", "sglang.torchao_config=''").cannot_start == ()
+    (changed,) = plan_of("grpo", "scheduler.deploy_mode=separation", "sglang.torchao_config=int8wo").cannot_start
+    assert changed.key == "sglang.torchao_config" and changed.where == "override sglang.torchao_config=int8wo"
 
 
 def test_an_unsupported_value_of_a_dialect_is_reported():
@@ -84,7 +82,10 @@ def test_several_nodes_without_a_cluster_are_refused_by_the_key_that_asks(gpus):
 
 
 def test_cluster_name_is_reported_to_have_no_effect():
-    assert "has no effect on the run" in warned(plan_of("grpo", "cluster.cluster_name=big"), "cluster.cluster_name")[0]
+    assert (
+        "has no effect: it is only shown in the plan"
+        in warned(plan_of("grpo", "cluster.cluster_name=big"), "cluster.cluster_name")[0]
+    )
     assert not warned(plan_of("grpo"), "cluster.cluster_name")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from areal_like.config.checks.config_checks import refuse_config
-from areal_like.config.checks.not_built import NOT_YET
+from areal_like.config.fields import NOT_YET
 from areal_like.config.problems import ConfigError
 from launcher.plan.render import render
 from tests.launcher.checks.test_configuration import against, needs, warned

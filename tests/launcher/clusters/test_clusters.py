@@ -5,7 +5,9 @@ import subprocess
 
 import pytest
 
-from areal_like.config.checks.not_built import NOT_YET
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.fields import NOT_YET
+from areal_like.config.schema import Schema
 from tests.support.planning import BIG_MODEL, of_role, plan_of
 
 SLURM = ("cluster=slurm", "cluster.n_nodes=2", "cluster.n_gpus_per_node=4", "launcher.slurm.container_type=none")
@@ -100,7 +102,8 @@ def test_a_refused_cluster_reports_no_missing_programs():
 
 
 def test_a_missing_image_cannot_start(monkeypatch):
-    monkeypatch.setattr("areal_like.config.checks.not_built.RUN_RULES", ())
+    for kind in ("grpo", "sft"):  # as if Slurm were built
+        monkeypatch.setattr(Schema.of(EXPERIMENTS[kind]), "rules", ())
     overrides = (*TWO_NODES, "launcher.slurm.container_type=apptainer")
     for obstacle in plan_of("grpo", *overrides).cannot_start:
         assert obstacle.message.endswith("name an image, or set launcher.slurm.container_type=none")

@@ -32,8 +32,6 @@ class EngineKeys:
     """Place among the engines that `auto` looks for on a machine with several GPUs; None: never chosen."""
     segments: tuple[str, ...] = ()
     """Patterns of names in /dev/shm that its processes leave behind when they are killed."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Keys whose every value is refused at a start -> reason."""
     newer: Mapping[str, str] = field(default_factory=dict)
     """Keys of newer versions of AReaL -> what to do."""
     prime_rl: Mapping[str, str] = field(default_factory=dict)

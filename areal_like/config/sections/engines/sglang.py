@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.config.fields import Auto, config, key
+from areal_like.config.fields import Auto, config, key, refused
 from areal_like.config.sections.engines.base import EngineKeys
 
 KEYS = EngineKeys(
@@ -16,10 +16,6 @@ KEYS = EngineKeys(
     images_key="sglang.enable_multimodal",
     gpu_rank=1,
     segments=(r"sglang_(loads|host_pool)_[^\s/]+", r"sgl_shm_[^\s/]+", r"multi_tokenizer_args_\d+"),
-    refused={
-        "sglang.torchao_config": "SGLang no longer quantizes with torchao; leave it out, or give another kind by "
-        "sglang.extra_args"
-    },
     synonyms={
         "sglang.gpu_memory_utilization": "sglang.mem_fraction_static",
         "sglang.max_model_len": "sglang.context_length",
@@ -88,9 +84,13 @@ class SGLangConfig:
     """Batch sizes of captured CUDA graphs. Removed from SGLang: set cuda_graph_bs_decode and cuda_graph_bs_prefill in
     `extra_args`."""
 
-    torchao_config: str = key("")
-    """Quantization by torchao, such as `int8wo`. Removed from SGLang, and refused at a start; the trainer could not
-    reproduce it."""
+    torchao_config: str = key(
+        "",
+        rules=(
+            refused("SGLang no longer quantizes with torchao; leave it out, or give another kind by sglang.extra_args"),
+        ),
+    )
+    """Quantization by torchao, such as `int8wo`. The trainer could not reproduce it."""
 
     enable_nan_detection: bool = key(False)
     """Detect NaN in the logits, warn once, and replace it by a very small number. Removed from SGLang as a flag: its

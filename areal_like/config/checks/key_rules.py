@@ -1,0 +1,101 @@
+"""The rules that keys declare themselves: values that a start refuses, and values that a run does not read."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from areal_like.config.allocation.models import trained_models
+from areal_like.config.dotted_path import value_of
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.fields import KeyRule
+from areal_like.config.interpolation import WHOLE
+from areal_like.config.problems import Problem, Stage
+from areal_like.config.schema import Key, Schema, Section
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+MODELS = ("actor", "ref", "critic", "model")
+
+
+def refused_values(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    return _broken(config, Stage.CANNOT_START)
+
+
+def unread_values(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    return _broken(config, Stage.NO_EFFECT)
+
+
+def _broken(config: "BaseExperimentConfig", stage: Stage) -> Iterator[Problem]:
+    """Not of models that are not loaded. A value that follows another key is reported there alone."""
+    schema = Schema.of(type(config))
+    unused = {*MODELS} - {name for name, _ in trained_models(config)}
+    for entry, rule in schema.rules:
+        if rule.stage is not stage or entry.path.partition(".")[0] in unused or not _applies(rule, entry, config):
+            continue
+        for path in _changed(schema, entry, config):
+            value = value_of(config, path)
+            if value is not None and value not in rule.allowed:
+                yield Problem(path, _message(rule, entry, config, value))
+
+
+def _applies(rule: KeyRule, entry: Key | Section, config: "BaseExperimentConfig") -> bool:
+    if rule.kinds and not any(isinstance(config, EXPERIMENTS[kind]) for kind in rule.kinds):
+        return False
+    if not rule.unless:
+        return True
+    other = value_of(config, other_key(rule, entry.path))
+    return other not in rule.unless_is if rule.unless_is else not other
+
+
+def other_key(rule: KeyRule, path: str) -> str:
+    """The dotted key that the rule of a key at `path` depends on."""
+    above = path.rpartition(".")[0]
+    return rule.unless if "." in rule.unless or not above else f"{above}.{rule.unless}"
+
+
+def _message(rule: KeyRule, entry: Key | Section, config: "BaseExperimentConfig", value: Any) -> str:
+    if rule.stage is Stage.CANNOT_START:
+        return rule.reason.replace("{}", str(value))
+    if not rule.unless:
+        return f"has no effect: {rule.reason}"
+    other = other_key(rule, entry.path)
+    why = f", {rule.reason}" if rule.reason else ""
+    return f"has no effect: {other} is {_shown(value_of(config, other))}{why}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "null"
+    if value in ("", [], {}):
+        return "empty"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def changed_keys(config: "BaseExperimentConfig", path: str) -> Iterator[str]:
+    """The keys at or below a path whose value differs from the (resolved) default."""
+    schema = Schema.of(type(config))
+    entry = schema.keys.get(path) or schema.sections.get(path)
+    return _changed(schema, entry, config) if entry is not None else iter(())
+
+
+def _changed(schema: Schema, entry: Key | Section, config: "BaseExperimentConfig") -> Iterator[str]:
+    if isinstance(entry, Key):
+        if _differs(entry, config):
+            yield entry.path
+    elif entry.default_null:
+        if value_of(config, entry.path) is not None:
+            yield entry.path
+    else:
+        below = (key for path, key in schema.keys.items() if path.startswith(f"{entry.path}.") and "[]" not in path)
+        yield from (key.path for key in below if _differs(key, config))
+
+
+def _differs(key: Key, config: "BaseExperimentConfig") -> bool:
+    """Not below a section that is null."""
+    above = key.path.rpartition(".")[0]
+    if above and value_of(config, above) is None:
+        return False
+    reference = WHOLE.fullmatch(key.default) if isinstance(key.default, str) else None
+    return bool(value_of(config, key.path) != (value_of(config, reference[1]) if reference else key.default))
