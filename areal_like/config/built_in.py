@@ -3,14 +3,29 @@
 The plan checks their arguments in the source, without importing anything.
 """
 
-LOSSES = {
-    "ppo": "areal_like.algorithms.losses.policy:ppo",
-    "importance_sampling": "areal_like.algorithms.losses.policy:importance_sampling",
-    "cispo": "areal_like.algorithms.losses.cispo:cispo",
-    "dppo": "areal_like.algorithms.losses.dppo:dppo",
-    "sapo": "areal_like.algorithms.losses.sapo:sapo",
+BUILT_IN = {
+    "task": {
+        "addition": "areal_like.data.tasks.addition:Addition",
+        "counting": "areal_like.data.tasks.counting:Counting",
+        "reversing": "areal_like.data.tasks.reversing:Reversing",
+        "sorting": "areal_like.data.tasks.sorting:Sorting",
+    },
+    "workflow": {"single_turn": "areal_like.rollout.episodes.workflows.single_turn:SingleTurn"},
+    "reward": {
+        "addition": "areal_like.data.tasks.addition:addition_reward",
+        "model": "areal_like.rollout.episodes.rewards.model:ModelReward",
+    },
+    "actor.loss": {
+        "ppo": "areal_like.algorithms.losses.policy:ppo",
+        "importance_sampling": "areal_like.algorithms.losses.policy:importance_sampling",
+        "cispo": "areal_like.algorithms.losses.cispo:cispo",
+        "dppo": "areal_like.algorithms.losses.dppo:dppo",
+        "sapo": "areal_like.algorithms.losses.sapo:sapo",
+    },
 }
-"""Policy losses: functions of `areal_like.algorithms.losses.Inputs`, by name."""
+"""Tasks, workflows and rewards by `task.name` and so on, and policy losses by `actor.loss`."""
+
+TASKS, LOSSES = BUILT_IN["task"], BUILT_IN["actor.loss"]
 
 LOSS_KEYS = (
     *("eps_clip", "eps_clip_higher", "c_clip", "ratio"),

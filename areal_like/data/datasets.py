@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.built_in import TASKS
 from areal_like.data.checked_rows import CheckedRows, check_rows
 from areal_like.data.data_record import open_section
 from areal_like.data.dataset_files import too_few_message
 from areal_like.data.dataset_source import DatasetSource, RawRows
-from areal_like.data.tasks import BUILT_IN, TEST, TRAIN, Task, make_task
+from areal_like.data.tasks import TEST, TRAIN, Task, make_task
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error, describe_error
 
@@ -36,7 +37,7 @@ def task_name(config: Any) -> str | None:
     """`task.name`, or a built-in task named as the path of the training data."""
     path: str = config.train_dataset.path
     name: str | None = config.task.name
-    return path if name is None and path in BUILT_IN else name
+    return path if name is None and path in TASKS else name
 
 
 def load_datasets(
@@ -56,7 +57,7 @@ def load_datasets(
             source = f"the {TASK_SPLIT[split]} split of task {name}"
             raw = RawRows(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}")
         else:
-            raw = DatasetSource(section, split, dataset, record).find(places, BUILT_IN)
+            raw = DatasetSource(section, split, dataset, record).find(places, TASKS)
         rows = check_rows(section, dataset, raw, tokenizer, with_tokens)
         with open_section(record, section) as entry:
             entry |= {"source": rows.source, "rows": len(rows), "digest": rows.digest}

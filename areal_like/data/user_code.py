@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from areal_like.config.built_in import BUILT_IN
 from areal_like.config.checks.user_code import is_built_in, split_name
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.suggest import nearest
@@ -27,9 +28,9 @@ __all__ = [
     "describe_error",
     "is_built_in",
     "load_built_in",
+    "load_named",
     "load_object",
     "make_object",
-    "pick_built_in",
 ]
 
 
@@ -47,18 +48,19 @@ def config_error(key: str, message: str, cause: BaseException | None = None) -> 
     return error
 
 
-def pick_built_in(key: str, name: str, built_in: dict[str, Any]) -> Any:
-    """A built-in object by name."""
+def load_named(kind: str, key: str, name: str, places: SearchFolders) -> Any:
+    """Imports a task, workflow, reward or loss, built in or the user's."""
+    return load_built_in(kind, key, name) if is_built_in(name) else load_object(key, name, places)
+
+
+def load_built_in(kind: str, key: str, name: str) -> Any:
+    """Imports what a built-in name stands for."""
+    built_in = BUILT_IN[kind]
     if name not in built_in:
         guess = nearest(name, list(built_in))
         hint = f"; did you mean {guess[0]}?" if guess else "."
         raise config_error(key, f"{name!r} is not built in{hint} There are: {', '.join(built_in)}")
-    return built_in[name]
-
-
-def load_built_in(key: str, name: str, built_in: dict[str, str]) -> Any:
-    """Imports what a built-in name stands for."""
-    module, thing = split_name(pick_built_in(key, name, built_in))
+    module, thing = split_name(built_in[name])
     return getattr(importlib.import_module(module), thing)
 
 

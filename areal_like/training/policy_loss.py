@@ -12,7 +12,7 @@ from areal_like.algorithms.losses.base import InvalidLoss, PolicyLoss, as_loss
 from areal_like.algorithms.losses.by_name import accepts, by_name
 from areal_like.algorithms.losses.entropy_and_kl import with_entropy_and_kl
 from areal_like.algorithms.statistics import TOKENS
-from areal_like.config.built_in import LOSS_KEYS, LOSSES
+from areal_like.config.built_in import LOSS_KEYS
 from areal_like.config.checks.user_code import LOSS_INPUTS
 from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.data.user_code import SearchFolders, config_error, is_built_in, load_built_in, load_object
@@ -56,7 +56,7 @@ class BuiltInLoss(ActorLoss):
     `actor.loss_args`."""
 
     def __init__(self, config: PPOActorConfig, has_reference: bool, device: torch.device) -> None:
-        function = load_built_in("actor.loss", config.loss, LOSSES)
+        function = load_built_in("actor.loss", "actor.loss", config.loss)
         arguments = {key: getattr(config, key) for key in LOSS_KEYS if accepts(function, key)} | config.loss_args
         self.needs_proximal = accepts(function, "proximal_logprobs") and config.use_decoupled_loss
         if accepts(function, "proximal_logprobs") and not config.use_decoupled_loss:

@@ -4,7 +4,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from areal_like.config.checks.user_code import BUILT_IN
+from areal_like.config.built_in import TASKS
 from areal_like.config.problems import Problem, plural
 from launcher.plan.changes import is_set_by_user
 from launcher.plan.host import HostInfo
@@ -79,7 +79,7 @@ def _rows(loaded: "Loaded", host: HostInfo) -> tuple[int, bool, int | None] | No
     if environments is not None and environments.train:
         return None
     name = config.task.name or path
-    if name in BUILT_IN["task"] and path in ("", name):
+    if name in TASKS and path in ("", name):
         if config.task.args not in ({}, {"digits": 2}):
             return None
         needed = (config.total_train_steps or 0) * config.train_dataset.batch_size / config.total_train_epochs
@@ -94,7 +94,7 @@ def _rows(loaded: "Loaded", host: HostInfo) -> tuple[int, bool, int | None] | No
 
 
 def _rows_of_task(name: str) -> int:
-    from areal_like.data.tasks import BUILT_IN as TASKS
     from areal_like.data.tasks import TRAIN
+    from areal_like.data.user_code import load_built_in
 
-    return len(TASKS[name]().rows(TRAIN))
+    return len(load_built_in("task", "task.name", name)().rows(TRAIN))

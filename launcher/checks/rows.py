@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from areal_like.config.checks.user_code import BUILT_IN
+from areal_like.config.built_in import TASKS
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.data.dataset_files import (
     SAVED_DATASET,
@@ -53,7 +53,7 @@ def task_row_problems(
 ) -> list[Problem]:
     """For the training rows of a built-in task."""
     usual = min(MIN_TASK_ROWS, int(args.get("num_rows", MIN_TASK_ROWS)) // 2)
-    if name not in BUILT_IN["task"] or not data.drop_last or data.batch_size <= usual:
+    if name not in TASKS or not data.drop_last or data.batch_size <= usual:
         return []
     from areal_like.data.tasks import TRAIN, make_task
     from areal_like.data.user_code import SearchFolders

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from areal_like.config.checks.user_code import BUILT_IN
+from areal_like.config.built_in import TASKS
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
 from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_cached_message
@@ -127,7 +127,7 @@ def _task(config: Any) -> str | None:
     """The task; a built-in one may also be named as the dataset's path."""
     path: str = config.train_dataset.path
     name: str | None = config.task.name
-    return path if name is None and path in BUILT_IN["task"] else name
+    return path if name is None and path in TASKS else name
 
 
 def _found(path: str, loaded: "Loaded", host: HostInfo) -> Path | None:

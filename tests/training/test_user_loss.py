@@ -13,7 +13,7 @@ import torch
 
 from areal_like.algorithms.losses import Inputs
 from areal_like.config.built_in import LOSS_KEYS, LOSSES
-from areal_like.config.checks.built_in_losses import loss_parameters
+from areal_like.config.checks.built_in_code import loss_parameters
 from areal_like.config.checks.user_code import LOSS_INPUTS
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.actor import PPOActorConfig
@@ -295,7 +295,7 @@ def test_tokens_without_advantage_are_skipped_if_the_loss_has_no_gradient_there(
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_built_in_loss_takes_inputs_keys_and_arguments_with_defaults(name) -> None:
     """As they are read in the source."""
-    signature = inspect.signature(load_built_in("actor.loss", name, LOSSES)).parameters
+    signature = inspect.signature(load_built_in("actor.loss", "actor.loss", name)).parameters
     parameters = loss_parameters(name)
     assert list(parameters) == list(signature)
     for each, parameter in parameters.items():

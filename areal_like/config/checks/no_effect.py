@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, trained_models
-from areal_like.config.checks.built_in_losses import loss_parameters
+from areal_like.config.checks.built_in_code import loss_parameters
 from areal_like.config.checks.key_rules import changed_keys
 from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig

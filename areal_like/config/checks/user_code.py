@@ -15,21 +15,12 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.built_in import LOSSES
-from areal_like.config.checks.built_in_losses import built_in_loss_problems
+from areal_like.config.built_in import BUILT_IN
+from areal_like.config.checks.built_in_code import built_in_arguments, built_in_loss_problems
 from areal_like.config.checks.user_methods import method_problems
 from areal_like.config.problems import Problem
+from areal_like.config.sources.library import data_folder
 from areal_like.config.suggest import nearest
-
-BUILT_IN: dict[str, dict[str, frozenset[str]]] = {
-    "task": {
-        "addition": frozenset({"digits"}),
-        **dict.fromkeys(("counting", "reversing", "sorting"), frozenset({"min_length", "max_length", "num_rows"})),
-    },
-    "workflow": {"single_turn": frozenset()},
-    "reward": {"addition": frozenset(), "model": frozenset({"path"})},
-}
-"""Built-in names, and the arguments of each."""
 
 LOSS_INPUTS = (
     *("logprobs", "old_logprobs", "proximal_logprobs", "reference_logprobs", "advantages", "entropy"),
@@ -73,10 +64,11 @@ def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[Problem
 def _named(
     kind: str, key: str, name: str, arguments: dict[str, Any], folder: Path, rewards: bool = False
 ) -> Iterator[Problem]:
-    known = list(LOSSES if kind == "actor.loss" else BUILT_IN[kind])
+    known = list(BUILT_IN[kind])
     if is_built_in(name):
         if name not in known:
-            guess = nearest(name, known)
+            is_algorithm = (data_folder("conf") / "algorithm" / f"{name}.yaml").is_file()
+            guess = nearest(name, known) if not (kind == "actor.loss" and is_algorithm) else []
             hint = f"; did you mean {guess[0]}?" if guess else ""
             whole = "; whole algorithms are chosen by algorithm=NAME" if kind == "actor.loss" else ""
             yield Problem(
@@ -88,7 +80,7 @@ def _named(
         if kind == "actor.loss":
             yield from built_in_loss_problems(name, arguments)
         else:
-            yield from _arguments(kind, key, name, arguments, Signature(BUILT_IN[kind][name], open=False))
+            yield from _arguments(kind, key, name, arguments, Signature(built_in_arguments(kind, name), open=False))
         return
     place, thing = split_name(name)
     if not thing.isidentifier() or not place:

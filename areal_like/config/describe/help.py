@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.built_in import LOSSES
-from areal_like.config.checks.built_in_losses import described_losses
+from areal_like.config.checks.built_in_code import described_losses
 from areal_like.config.checks.values import expectation
 from areal_like.config.describe.rules import rule_text
 from areal_like.config.describe.yaml_text import scalar_text

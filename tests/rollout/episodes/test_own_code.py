@@ -1,20 +1,20 @@
 """The code of docs/own-task.md does what the page describes, in a worker."""
 
 import asyncio
+import inspect
 import re
 
 import pytest
 
-from areal_like.config.checks.user_code import BUILT_IN
+from areal_like.config.built_in import BUILT_IN
+from areal_like.config.checks.built_in_code import built_in_arguments
 from areal_like.config.load import load
-from areal_like.data import tasks
 from areal_like.data.datasets import load_datasets
 from areal_like.data.tokenizer import TextTokenizer
-from areal_like.data.user_code import SearchFolders
+from areal_like.data.user_code import SearchFolders, load_built_in
 from areal_like.models import model_folder
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
-from areal_like.rollout.episodes import rewards, workflows
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
 from areal_like.rollout.episodes.rewards import RewardSpec, find_reward
@@ -100,13 +100,10 @@ def test_the_tiny_model_has_the_characters_that_the_page_lists():
     TextTokenizer(model_folder("builtin:tiny-addition")).encode(named[1] + "abcdefghijklmnopqrstuvwxyz0123456789")
 
 
-def test_built_in_names_and_arguments_of_the_checks_are_the_real_ones():
-    """The configuration knows the built-in names and their arguments without importing them."""
-    import inspect
-
-    for section, built_in in (("task", tasks.BUILT_IN), ("workflow", workflows.BUILT_IN)):
-        signatures = {name: frozenset(inspect.signature(kind).parameters) for name, kind in built_in.items()}
-        assert BUILT_IN[section] == signatures
-    row = {"prompt", "answer"}
-    signatures = {name: frozenset(inspect.signature(each).parameters) for name, each in rewards.BUILT_IN.items()}
-    assert BUILT_IN["reward"] == {name: takes - row - {"completion"} for name, takes in signatures.items()}
+@pytest.mark.parametrize("kind", ["task", "workflow", "reward"])
+def test_arguments_of_built_in_code_are_read_in_its_source(kind):
+    """The plan knows them without importing the code. A reward gets the row as well."""
+    for name in BUILT_IN[kind]:
+        takes = set(inspect.signature(load_built_in(kind, f"{kind}.name", name)).parameters)
+        assert built_in_arguments(kind, name) == takes - {"prompt", "completion", "answer"}, name
+    assert built_in_arguments("task", "sorting") == {"min_length", "max_length", "num_rows"}

@@ -3,16 +3,11 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.config.sections.data import REWARD_MODEL
 from areal_like.data.tasks import make_task
-from areal_like.data.tasks.addition import addition_reward
-from areal_like.data.user_code import SearchFolders, config_error, is_built_in, load_object, make_object, pick_built_in
+from areal_like.data.user_code import SearchFolders, config_error, load_named, make_object
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError, RewardFunction
-from areal_like.rollout.episodes.rewards.model import ModelReward
 
-__all__ = ["BUILT_IN", "Reward", "RewardError", "RewardFunction", "RewardSpec", "find_reward"]
-
-BUILT_IN: dict[str, Any] = {"addition": addition_reward, REWARD_MODEL: ModelReward}
+__all__ = ["Reward", "RewardError", "RewardFunction", "RewardSpec", "find_reward"]
 
 
 class RewardSpec(NamedTuple):
@@ -37,9 +32,7 @@ def find_reward(spec: RewardSpec) -> tuple[RewardFunction, dict[str, Any]] | Non
         task = None if spec.task is None else make_task(spec.task, spec.task_args, places)
         reward = getattr(task, "reward", None)
         return None if reward is None else (reward, args)
-    reward = (
-        pick_built_in("reward.name", name, BUILT_IN) if is_built_in(name) else load_object("reward.name", name, places)
-    )
+    reward = load_named("reward", "reward.name", name, places)
     if isinstance(reward, type):
         reward, args = make_object("reward.name", "reward.args", name, reward, args), {}
     if not callable(reward):

@@ -1,4 +1,4 @@
-"""Parameters of built-in losses, read in their source: torch is not loaded to check or to describe them."""
+"""Parameters of what is built in, read in the source: nothing is imported to check or to describe them."""
 
 import ast
 import math
@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.config.built_in import LOSS_KEYS, LOSSES
+from areal_like.config.built_in import BUILT_IN, LOSS_KEYS, LOSSES
 from areal_like.config.problems import Problem
 from areal_like.config.suggest import nearest
 
@@ -16,25 +16,58 @@ ROOT = Path(__file__).parents[3]
 
 
 class Parameter(NamedTuple):
-    """`type` is the name in its annotation, `default` its source; "" for an input or a key, which have none."""
+    """`type` is its annotation, `default` the source of its default; "" if it has none."""
 
     type: str
     default: str
 
 
 @cache
-def loss_parameters(name: str) -> dict[str, Parameter]:
-    """Of a built-in loss, by name."""
-    module, _, thing = LOSSES[name].partition(":")
-    source = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-    function = next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == thing)
+def parameters_of(target: str) -> dict[str, Parameter]:
+    """Of a function or class of the product, `package.module:thing`, by name. A class may inherit them."""
+    module, _, thing = target.partition(":")
+    tree = ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+    definition = next(
+        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == thing
+    )
+    if isinstance(definition, ast.FunctionDef):
+        return _of_function(definition)
+    made = [node for node in definition.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    if made:
+        return _of_function(made[0])
+    origins = {
+        alias.name: f"{node.module}:{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    bases = [ast.unparse(base) for base in definition.bases]
+    return next((parameters_of(origins[base]) for base in bases if base in origins), {})
+
+
+def _of_function(function: ast.FunctionDef) -> dict[str, Parameter]:
+    """Those with an annotation, which `self` has not."""
     named = function.args
-    defaults = [None] * len(named.args) + named.kw_defaults
+    first = [None] * (len(named.args) - len(named.defaults))
+    defaults = (*first, *named.defaults, *named.kw_defaults)
     return {
         each.arg: Parameter(ast.unparse(each.annotation), ast.unparse(default) if default is not None else "")
         for each, default in zip((*named.args, *named.kwonlyargs), defaults, strict=True)
         if each.annotation is not None
     }
+
+
+def built_in_arguments(kind: str, name: str) -> frozenset[str]:
+    """Names of the arguments that can be configured. A reward function gets columns of the row as well, without a
+    default."""
+    target = BUILT_IN[kind][name]
+    takes, is_function = parameters_of(target), target.partition(":")[2].islower()
+    return frozenset(each for each, parameter in takes.items() if parameter.default or not is_function)
+
+
+def loss_parameters(name: str) -> dict[str, Parameter]:
+    """Of a built-in loss, by name."""
+    return parameters_of(LOSSES[name])
 
 
 def loss_arguments(name: str) -> dict[str, Parameter]:
