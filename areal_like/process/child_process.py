@@ -1,15 +1,18 @@
-"""A process that this one has started: its end, its use of the machine, and what it leaves behind."""
+"""A process that this one starts, a role, an engine or a reward: its end, its use of the machine, what it leaves."""
 
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from areal_like.process.process_tree import KILL_TIMEOUT_S, PAUSE_S, kill_orphans, reap_orphans
-from areal_like.process.spawn import spawn
+from areal_like.process.process_tree import KILL_TIMEOUT_S, PAUSE_S, die_with_parent, kill_orphans, reap_orphans
 
 TAIL_BYTES = 16384
+
+Stream = int | IO[Any] | None
 
 _running: set[int] = set()
 """Process ids of all that are not reaped."""
@@ -29,16 +32,38 @@ class ProcessUsage(NamedTuple):
 
 
 class ChildProcess:
-    """Where this process is a subreaper, `kill` also ends what the child has started, in other sessions too. `marks`:
-    variables in the child's environment by which that is recognized."""
+    """In a new session. Where this process is a subreaper, `kill` also ends what the child has started, in other
+    sessions too. `marks`: variables in the child's environment by which that is recognized."""
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], *, marks: Mapping[str, str] | None = None, **how: Any
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        marks: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: Stream = subprocess.DEVNULL,
+        stdout: Stream = None,
+        stderr: Stream = None,
+        pass_fds: Sequence[int] = (),
+        dies_with_parent: bool = False,
+        cores: Collection[int] = (),
     ) -> None:
-        """`how`: of `spawn`."""
-        self._marks = marks
-        self._popen = spawn(command, env, **how)
-        self._usage = ProcessUsage(0.0, 0)
+        """`dies_with_parent`: it gets SIGKILL when the calling thread ends. Such a child can be limited to `cores`, as
+        far as this process may use them; empty: no limit."""
+        assert dies_with_parent or not cores
+        self._marks, self._usage = marks, ProcessUsage(0.0, 0)
+        self._popen: subprocess.Popen[bytes] = subprocess.Popen(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+            preexec_fn=_child_setup(os.getpid(), cores) if dies_with_parent else None,
+        )
         _running.add(self.pid)
 
     @property
@@ -92,12 +117,22 @@ class ChildProcess:
         if self.exit_code() is None:
             os.killpg(self.pid, signal.SIGKILL)
             self.wait(KILL_TIMEOUT_S)
-        self.kill_leftovers()
-
-    def kill_leftovers(self) -> None:
-        """After its end: kills the processes that it has started."""
         if self._marks is not None:
             kill_orphans(self.pid, self._marks, _running)
+
+
+def _child_setup(parent: int, cores: Collection[int]) -> Callable[[], None]:
+    """Runs between fork and exec, where other threads may hold locks: system calls only, looked up before."""
+    allowed = set(cores) & os.sched_getaffinity(0)
+
+    def setup() -> None:
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        if allowed:
+            os.sched_setaffinity(0, allowed)
+
+    return setup
 
 
 def reap_leftovers() -> None:
