@@ -171,7 +171,7 @@ def test_another_member_is_asked_until_the_quorum_is_lost(tmp_path):
             assert message.endswith("start members until more than half of them run")
             assert names.find() == {"launcher/0": "moved"}
             members[1].again()
-            eventually(lambda: not names._client._down and names.find() == {"launcher/0": "moved"})
+            eventually(lambda: names.find() == {"launcher/0": "moved"} and not names._client._down)
             assert not names.lost
 
 
@@ -222,7 +222,7 @@ def test_names_are_used_with_user_and_password_also_after_a_restart(guarded, tmp
             assert theirs.wait("server/0", NamedWait("it", 60, "key")) == "here"
             guarded.kill()
             guarded.again()  # which forgets who had logged in
-            eventually(lambda: not theirs._client._down and theirs.find() == {"server/0": "here"})
+            eventually(lambda: theirs.find() == {"server/0": "here"} and not theirs._client._down)
             assert not ours.lost
 
 

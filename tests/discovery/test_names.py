@@ -330,7 +330,7 @@ def test_one_of_several_processes_that_add_a_name_at_once_wins(opened, workers):
         assert len(list((opened.root / "names").rglob(".*"))) == ROUNDS, "one state for each entry and nothing else"
 
 
-@OTHER_PROCESSES
+@pytest.mark.parametrize("kind", ["etcd3"], indirect=True)
 def test_a_process_whose_main_thread_is_busy_keeps_its_name(opened, workers):
     names, (worker,) = opened(), workers("server/0", ttl_s=TTL_S)
     worker.add("server/0")

@@ -25,6 +25,7 @@ PLACES = {
     "a flag of an engine": ("vllm.extra_args.api_key", f"{SECRET}-5-"),
     "an entry for a tracker": ("stats_logger.wandb.config.access_token", f"{SECRET}-6-"),
     "an account in an address": ("stats_logger.wandb.wandb_base_url", f"https://me:{SECRET}-7-@host"),
+    "the password of a user of etcd": ("cluster.name_resolve.etcd3_password", f"{SECRET}-8-"),
 }
 """Where a secret may stand: the key, and its value there."""
 IN_MAPS = ("launcher.env", "vllm.extra_args", "stats_logger.wandb.config")

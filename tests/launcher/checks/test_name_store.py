@@ -87,24 +87,14 @@ def fake_run(root, member, *words, **behaviour):
     return start_fake_run(root, *words, etcd=keys, **behaviour)
 
 
-def test_the_password_reaches_the_processes_and_nothing_that_is_written(guarded, tmp_path):
-    run = fake_run(tmp_path, guarded, steps=3, step_s=1.0)
+def test_a_run_over_etcd_is_found_by_others_and_its_password_by_its_processes_alone(guarded, tmp_path, monkeypatch):
+    monkeypatch.setenv(PASSWORD, "jane-secret")
+    run = fake_run(tmp_path, guarded, "trial_name=mine", steps=1000)
     run.until("metrics/trainer-0.jsonl")
     pids = run.pids()
     for name in ("server/0", "rollout/0", "trainer/0"):
         assert f"{PASSWORD}=jane-secret" in Path(f"/proc/{pids[name]}/environ").read_text().split("\0")
         assert "jane-secret" not in Path(f"/proc/{pids[name]}/cmdline").read_text()
-    ended = run.wait()
-    assert ended.code == 0, ended.err
-    assert "jane-secret" not in ended.out + ended.err
-    for path in ended.directory.rglob("*"):
-        assert not path.is_file() or b"jane-secret" not in path.read_bytes(), path
-
-
-def test_a_running_run_is_found_in_etcd_by_another_start(guarded, tmp_path, monkeypatch):
-    monkeypatch.setenv(PASSWORD, "jane-secret")
-    run = fake_run(tmp_path, guarded, "trial_name=mine", steps=1000)
-    run.until("metrics.jsonl")
     for flags in ([], ["--dry-run"]):
         words = ("--config", "grpo.yaml", "tracker=none", "trial_name=mine", *flags)
         done = process(*words, f"cluster.fileroot={tmp_path}/runs", *words_for(guarded))
@@ -113,5 +103,8 @@ def test_a_running_run_is_found_in_etcd_by_another_start(guarded, tmp_path, monk
     run.kill("launcher")
     assert run.wait().code == 1
     # at once, long before its lease ends
-    again = fake_run(tmp_path, guarded, "trial_name=mine", steps=2)
-    assert again.wait().code == 0
+    ended = fake_run(tmp_path, guarded, "trial_name=mine", steps=2).wait()
+    assert ended.code == 0, ended.err
+    assert "jane-secret" not in ended.out + ended.err
+    for path in ended.directory.rglob("*"):
+        assert not path.is_file() or b"jane-secret" not in path.read_bytes(), path
