@@ -50,6 +50,7 @@ class _LeasedEntry(NamedTuple):
     since: str
     revision: int = 0
     """That of its last change."""
+    lease: int = 0
 
 
 class _KeyEntry(NamedTuple):
@@ -159,7 +160,7 @@ class EtcdNameStore(NameStore):
         entries, dead = {}, {}
         try:
             for held in self._below(prefix):
-                name = held.key.decode()[len(f"{ROOT}/{self.full('x')}") - 1 :]
+                name = held.key.decode(errors="replace")[len(f"{ROOT}/{self.full('x')}") - 1 :]
                 if (why_dead := self._why_dead(held)) is not None:
                     dead[name] = f"it was held by {held.holder}: {why_dead}"
                 elif not held.id:
@@ -224,24 +225,26 @@ class EtcdNameStore(NameStore):
                     self._renew()
             except EtcdUnreachable:
                 pause_s = min(pause_s, RETRY_S)  # the client has logged it
-            except Failure as fault:
+            except (Failure, ConfigError) as fault:
                 log.warning("the entries of %s could not be renewed: %s", self._owner, fault)
 
     def _renew(self) -> None:
-        """Renews the lease, then checks that the entries still exist; enters them again where the lease is gone."""
-        request = iter([self._rpc.LeaseKeepAliveRequest(ID=self._lease)])
-        if not self._client.call("Lease", "LeaseKeepAlive", request).TTL:
+        """Renews the lease, then checks that the entries still exist; enters those again whose lease is gone."""
+        if self._lease and not self._is_renewed():
             log.warning("etcd has no lease of %s any more; entering its names again", self._owner)
             self._lease = 0
-            for name, own in list(self._own.items()):
-                new = None if self._was_taken(own) else self._put(own, 0)
-                if new is None:
-                    self._check_held(name, own)
-                else:
-                    self._own[name] = new
-        else:
-            for name, own in list(self._own.items()):
+        for name, own in list(self._own.items()):
+            if own.lease != self._lease and not self._was_taken(own) and (new := self._put(own, 0)) is not None:
+                self._own[name] = new
+            else:
                 self._check_held(name, own)
+
+    def _is_renewed(self) -> bool:
+        request = self._rpc.LeaseKeepAliveRequest(ID=self._lease)
+        try:
+            return bool(self._client.call("Lease", "LeaseKeepAlive", request).TTL)
+        except LeaseLost:
+            return False
 
     def _was_taken(self, own: _LeasedEntry) -> bool:
         """Whether another process entered the name since, even if it has left it again."""
@@ -251,6 +254,7 @@ class EtcdNameStore(NameStore):
     def _check_held(self, name: str, own: _LeasedEntry) -> None:
         held = self._read(own.key)
         if held is not None and held.id == own.id:
+            self._own[name] = own._replace(revision=held.revision, lease=held.lease)
             return
         self.lost[name] = f"it is held by {held.holder}" if held else "its entry was removed"
         log.error("the entry %s is lost: %s", self.full(name), self.lost[name])
@@ -267,12 +271,14 @@ class EtcdNameStore(NameStore):
                 if not self._lease:
                     granted = self._rpc.LeaseGrantRequest(TTL=math.ceil(self._ttl_s))
                     self._lease = self._client.call("Lease", "LeaseGrant", granted).ID
-            put = self._rpc.PutRequest(key=own.key, value=value, lease=self._lease)
+                lease = self._lease
+            put = self._rpc.PutRequest(key=own.key, value=value, lease=lease)
             try:
                 new = self._swap(own.key, revision, self._rpc.RequestOp(request_put=put))
-                return own._replace(revision=new) if new else None
+                return own._replace(revision=new, lease=lease) if new else None
             except LeaseLost:
-                self._lease = 0
+                with self._lock:
+                    self._lease = 0 if self._lease == lease else self._lease
         return None
 
     def _remove(self, held: _KeyEntry) -> None:

@@ -22,6 +22,7 @@ ROOT = "areal-like"
 RETRY_S = 0.5
 """For so long after a call that no member answered, no further one is made."""
 
+STREAMS = ("LeaseKeepAlive", "Watch")
 NO_LEADER = ("no leader", "request timed out", "leader changed", "not capable")
 LATE = ("context deadline exceeded", "context canceled")
 OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
@@ -93,10 +94,9 @@ class EtcdClient:
         returns none after `limit_s`."""
         ends = time.monotonic() + limit_s
         watched = self.rpc.WatchCreateRequest(key=key, range_end=end, start_revision=revision)
+        request = self.rpc.WatchRequest(create_request=watched)
         try:
-            answers: Iterator[Any] = self._invoke(
-                self._members[0], "Watch", "Watch", iter([self.rpc.WatchRequest(create_request=watched)]), limit_s
-            )
+            answers: Iterator[Any] = self._invoke(self._members[0], "Watch", "Watch", request, limit_s)
             if events := next((list(answer.events) for answer in answers if answer.events), []):
                 return events
         except self._grpc.RpcError as error:
@@ -134,7 +134,8 @@ class EtcdClient:
                 self._token = stub.Authenticate(login, timeout=limit_s, metadata=metadata).token
             metadata.append(("token", self._token))
         stub = getattr(self.rpc, f"{service}Stub")(self._channel(member))
-        return getattr(stub, method)(request, timeout=limit_s, metadata=metadata)
+        sent = iter([request]) if method in STREAMS else request
+        return getattr(stub, method)(sent, timeout=limit_s, metadata=metadata)
 
     def _channel(self, member: str) -> Any:
         if member not in self._channels:
@@ -179,8 +180,11 @@ class EtcdClient:
         if "authentication is not enabled" in details:
             raise ConfigError([Problem(USER_KEY, "etcd knows no users; set it to null")]) from None
         if code == codes.PERMISSION_DENIED:
-            message = f"{self._user or 'nobody'} may not read and write keys that begin with {ROOT}/"
-            raise ConfigError([Problem(USER_KEY, f"{message}; grant it, or name another user")]) from None
+            message = (
+                f"{self._user or 'nobody'} may not read and write the keys of this run, which begin with {ROOT}/ and"
+            )
+            remedy = "the user who starts it; grant it that prefix, or name another user"
+            raise ConfigError([Problem(USER_KEY, f"{message} {remedy}")]) from None
         if any(words in details for words in NO_LEADER):
             return ""
         if code == codes.DEADLINE_EXCEEDED or any(words in details for words in LATE):

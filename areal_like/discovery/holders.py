@@ -36,14 +36,17 @@ def read_holder(values: dict[str, Any], cwd: Path, prefix: str, name: str) -> Ho
 def _ask_etcd(section: NameResolveConfig, cwd: Path, prefix: str, name: str) -> Holder | None:
     """In a process of its own: this one may fork a launcher, and gRPC cannot be used on both sides of a fork."""
     request = {"section": dataclasses.asdict(section), "cwd": str(cwd), "prefix": prefix, "name": name}
-    asked = subprocess.run(
-        [sys.executable, "-m", "areal_like.discovery.holders"],
-        input=json.dumps(request).encode(),
-        capture_output=True,
-        timeout=START_LIMIT_S + section.etcd3_timeout_s,
-        check=False,
-    )
-    found = json.loads(asked.stdout) if asked.returncode == 0 else None
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-m", "areal_like.discovery.holders"],
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            timeout=START_LIMIT_S + section.etcd3_timeout_s,
+            check=True,
+        )
+    except subprocess.SubprocessError:
+        return None  # a start is told why
+    found = json.loads(asked.stdout)
     return found and Holder(OwnerProcess(**found["owner"]), found["process"], found["since"])
 
 

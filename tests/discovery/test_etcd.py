@@ -155,7 +155,8 @@ def test_a_call_refused_by_etcd_ends_with_its_reason(opened):
 def test_another_member_is_asked_until_the_quorum_is_lost(tmp_path):
     with etcd_servers(tmp_path, 3) as members:
         # the last address has never a member
-        section = dataclasses.replace(section_of(members), etcd3_addr=f"{section_of(members).etcd3_addr}, localhost:1")
+        section = section_of(members, ttl_s=1.0)
+        section = dataclasses.replace(section, etcd3_addr=f"{section.etcd3_addr}, localhost:1")
         with EtcdNameStore(section, tmp_path, PREFIX, "launcher/0") as names:
             eventually(lambda: not names.find() and not names._client._down)
             names.add("launcher/0", "here")
@@ -173,6 +174,37 @@ def test_another_member_is_asked_until_the_quorum_is_lost(tmp_path):
             members[1].again()
             eventually(lambda: names.find() == {"launcher/0": "moved"} and not names._client._down)
             assert not names.lost
+
+
+def test_a_lease_is_renewed_by_another_member_when_the_first_is_gone(etcd, tmp_path):
+    section = dataclasses.replace(section_of(etcd), etcd3_addr=f"localhost:1,{etcd[0].address}")
+    with EtcdNameStore(section, tmp_path, f"{PREFIX}-{tmp_path.name}", "server/0") as names:
+        names.add("server/0", "here")
+        names._client._members.reverse()
+        assert names._client._members[0] == "localhost:1" and names._is_renewed()
+
+
+def test_names_are_entered_again_when_etcd_goes_away_meanwhile(opened, monkeypatch):
+    names, other = opened(ttl_s=60.0), opened()
+    for name in ("a", "b"):
+        names.add(name, name)
+    revoked = names._client.rpc.LeaseRevokeRequest(ID=names._lease)
+    names._client.call("Lease", "LeaseRevoke", revoked)
+    assert other.find() == {}
+    put, tries = names._put, []
+
+    def fails_once(own, revision):
+        tries.append(own)
+        if len(tries) == 2:
+            raise EtcdUnreachable("gone")
+        return put(own, revision)
+
+    monkeypatch.setattr(names, "_put", fails_once)
+    with pytest.raises(EtcdUnreachable):
+        names._renew()
+    assert other.find() == {"a": "a"}
+    names._renew()
+    assert other.find() == {"a": "a", "b": "b"} and not names.lost
 
 
 # --- refused starts
@@ -233,7 +265,7 @@ def test_names_are_used_with_user_and_password_also_after_a_restart(guarded, tmp
         ({"etcd3_user": "jane", "etcd3_password": "hunter2"}, "etcd does not accept the user jane with this password"),
         (
             {"etcd3_user": "john", "etcd3_password": "john-secret"},
-            "john may not read and write keys that begin",
+            "john may not read and write the keys of this run",
         ),
     ],
 )

@@ -28,7 +28,8 @@ class NameResolveConfig:
     answer goes to the next."""
 
     etcd3_user: str | None = key(None)
-    """User of an etcd that requires one. It must be able to read and write keys that begin with `areal-like/`."""
+    """User of an etcd that requires one. It must be able to read and write keys that begin with `areal-like/NAME/`,
+    NAME being the user who starts the run."""
 
     etcd3_password: str | None = key(None, secret=True)
     """Password of that user. Better left null, with ETCDCTL_PASSWORD in the environment or in `launcher.env_file`."""
