@@ -5,7 +5,8 @@ import logging
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
 
 from aiohttp import web
 
@@ -38,14 +39,20 @@ log = logging.getLogger(__name__)
 
 
 class ServerProcess:
-    """`attach` is the address of a running engine; without it `command` starts one."""
+    """`attach` is the address of a running engine. Without it the engine is opened here, by `command` if it is another
+    program."""
 
     def __init__(self, run: Run, me: Identity, attach: str | None, kind: str | None, command: Sequence[str]) -> None:
         self._run, self._me, self._attach, self._kind, self._command = run, me, attach, kind, command
         self._guard = CallGuard(token(), me.attempt)
+        self._spec: EngineSpec | None = None
+        self._prepared: Any = None
 
     def run(self) -> None:
         """Until SIGTERM; raises the Failure that ends it otherwise."""
+        if self._attach is None:
+            self._spec = engine_spec(self._kind) if self._kind else engine_of(self._run)
+            self._prepared = self._spec.prepare(self._run)
         run_async(self._until_sigterm())
 
     async def _until_sigterm(self) -> None:
@@ -64,9 +71,9 @@ class ServerProcess:
     async def _serve(self) -> None:
         async with AsyncExitStack() as stack:
             if self._attach is None:
-                spec = engine_spec(self._kind) if self._kind else engine_of(self._run)
-                launch = launched(self._run, spec.keys.title, self._command, self._connect(spec))
-                failure = await self._serve_engine(stack, await stack.enter_async_context(launch), spec)
+                assert self._spec is not None, "it is known before the event loop starts"
+                engine = await stack.enter_async_context(self._opened(self._spec))
+                failure = await self._serve_engine(stack, engine, self._spec)
             else:
                 failure = await self._serve_attached(stack, parse_address(self._attach))
         raise failure
@@ -105,6 +112,13 @@ class ServerProcess:
         )
         await self._register(stack, server.application())
         return await server.until_ended()
+
+    def _opened(self, spec: EngineSpec) -> AbstractAsyncContextManager[InferenceEngine]:
+        if spec.open is not None:
+            return spec.open(self._run, self._me, self._prepared)
+        if not self._command:
+            raise Failure(f"rollout.backend: {spec.name} is another program, and its command is missing after --")
+        return launched(self._run, spec.keys.title, self._command, self._connect(spec))
 
     def _connect(self, spec: EngineSpec) -> Connect:
         if spec.connect is None:

@@ -160,7 +160,7 @@ class WeightUpdater:
         if self._result.get("version") == version == self._served.reported_version:
             return self._result  # only the response was lost
         if staged is None or staged.update.version != version:
-            raise NotStaged(f"version {version} of the weights was not staged here, or is not any more")
+            raise NotStaged(f"version {version} of the weights was not staged here, or is no longer")
         if not (is_wanted() and staged.is_wanted()):
             await self._drop_staged()
             raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")

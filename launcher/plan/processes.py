@@ -131,7 +131,7 @@ def _servers(context: ProcessContext, starts: list[ServerCommand]) -> Iterator[P
     """An engine runs in the process of its server, or the server starts it and serves in front of it."""
     for index, (placement, start) in enumerate(zip(context.placement.servers, starts, strict=True)):
         engine = [ENGINE_SEPARATOR, *start.command] if start.command else []
-        yield context.process(SERVER, index, placement, [*_server(context, index, start), *engine], start.env)
+        yield context.process(SERVER, index, placement, [*_server(context, index), *engine], start.env)
 
 
 def _attached(context: ProcessContext) -> Iterator[Process]:
@@ -144,9 +144,8 @@ def _attached(context: ProcessContext) -> Iterator[Process]:
         yield context.process(SERVER, index, placement, command, {rollout.api_key_var: SECRET})
 
 
-def _server(context: ProcessContext, index: int, start: ServerCommand | None = None) -> list[str]:
-    module = "external" if start is None or start.command else "embedded"
-    words = [context.host.python, "-m", f"areal_like.serving.engines.{module}"]
+def _server(context: ProcessContext, index: int) -> list[str]:
+    words = [context.host.python, "-m", "areal_like.serving"]
     return [*words, "--run-dir", context.run_dir, "--index", str(index)]
 
 

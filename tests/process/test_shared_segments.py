@@ -114,7 +114,7 @@ import json, os, signal, subprocess, sys, time
 from pathlib import Path
 from launcher.supervisor.guardian import run_guarded
 directory, memory, victim = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-command = [sys.executable, "-m", "areal_like.serving.engines.external", "--run-dir", str(directory), "--index", "0"]
+command = [sys.executable, "-m", "areal_like.serving", "--run-dir", str(directory), "--index", "0"]
 
 def launch():
     with (directory / "output").open("wb") as output:

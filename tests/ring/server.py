@@ -62,7 +62,7 @@ def serving(directory: Path) -> Iterator[Server]:
     """A server of a run that holds the model of the package, and nothing the run gave it yet."""
     run = make_run(directory)
     ours = {PROCESS: "server/0", TOKEN: SECRET, ATTEMPT: "1", INCARNATION: "1", RUN_DIR: str(directory)}
-    command = [sys.executable, "-m", "areal_like.serving.engines.embedded", "--run-dir", str(directory), "--index", "0"]
+    command = [sys.executable, "-m", "areal_like.serving", "--run-dir", str(directory), "--index", "0"]
     with (directory / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment(directory, **ours), stdout=log, stderr=log)
     try:

@@ -183,7 +183,7 @@ def another(server: Server, index: int) -> Iterator[tuple[Server, subprocess.Pop
     words = [
         sys.executable,
         "-m",
-        "areal_like.serving.engines.embedded",
+        "areal_like.serving",
         "--run-dir",
         str(directory),
         "--index",

@@ -123,9 +123,7 @@ def is_server_of(path: Path, guardian: int, root: Path) -> bool:
         words = (path / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False  # it has ended
-    return b"areal_like.serving.engines.embedded" in words and any(
-        word.startswith(str(root).encode()) for word in words
-    )
+    return b"areal_like.serving" in words and any(word.startswith(str(root).encode()) for word in words)
 
 
 def test_servers_without_a_key_answer_and_refuse_control_routes(tmp_path):

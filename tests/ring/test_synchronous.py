@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from areal_like.process.http import application
-from areal_like.process.identity import CallGuard
 from areal_like.rollout.audit import audit
 from areal_like.rollout.controller.routes import Routes
 from areal_like.serving.control_protocol import OPEN_PATHS
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.engines.embedded.server import EmbeddedServer
 from tests.ring.start import SHORT, Ended, Running, run, running, warnings_in
+from tests.support.embedded_servers import embedded_server
 from tests.support.hostile_requests import routes_of, send_all
 from tests.support.tiny_models import tiny_qwen3
 
@@ -70,7 +69,7 @@ def hostile_requests_at(process: Running) -> Iterator[set[int]]:
     over = threading.Event()
 
     async def throw() -> None:
-        server = EmbeddedServer(LLMEngine(tiny_qwen3()), CallGuard("x"), "r", "m", 1)
+        _, server = embedded_server(LLMEngine(tiny_qwen3()))
         controller = application(None)
         controller.add_routes(Routes(cast("Controller", None)).table())
         apps = {"server/0": server.application(), "rollout/0": controller}

@@ -13,7 +13,7 @@ from areal_like.process.identity import CallGuard
 from areal_like.process.request_checks import BodyLimits
 from areal_like.rollout.controller.routes import Routes
 from areal_like.serving import server as attendant_server
-from areal_like.serving.engines.embedded import server as embedded_server
+from areal_like.serving import server as server_module
 from tests.support import embedded_servers, external_server
 from tests.support.controller_world import World, make_run
 from tests.support.hostile_requests import COUNT, FULL, NONE, bad, routes_of, send_all, send_slowly
@@ -42,7 +42,7 @@ async def send_endless_requests(
 def test_the_embedded_server_answers_and_generates_the_same(
     tmp_path: Path, is_open: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_server, "BodyLimits", SHORT_LIMITS)
+    monkeypatch.setattr(server_module, "BodyLimits", SHORT_LIMITS)
 
     async def main() -> None:
         async with embedded_servers.running(is_open=is_open) as client:
@@ -58,7 +58,7 @@ def test_the_embedded_server_answers_and_generates_the_same(
                     assert 200 not in counts, path
             await send_endless_requests(client.address, routes, monkeypatch, is_open)
             assert await client.generate(embedded_servers.group("g")) == before
-            assert not client.server.async_engine.broken.done() and client.engine.counts.recomputed == 0
+            assert not client.embedded.async_engine.broken.done() and client.engine.counts.recomputed == 0
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
@@ -82,7 +82,7 @@ def test_the_external_server_answers_and_generates_the_same(
             assert not bad(await send_all(client.address, routes, 2, COUNT))
             await send_endless_requests(client.address, routes, monkeypatch, is_open=True)
             assert await client.generate(external_server.group("g")) == before
-            assert not behind.server.async_engine.broken.done()
+            assert not behind.embedded.async_engine.broken.done()
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())

@@ -16,7 +16,8 @@ from areal_like.process.http import HttpClient, serve
 from areal_like.process.identity import CallGuard, Identity
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.engines.embedded.core.tokenizer import LazyTokenizer
-from areal_like.serving.engines.embedded.server import EmbeddedServer
+from areal_like.serving.engines.embedded.engine import EmbeddedEngine
+from areal_like.serving.server import InferenceServer, ServerSettings
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.probe import Probe
 from tests.support.tiny_models import tiny_qwen3
@@ -37,11 +38,12 @@ class Client:
         address: str,
         caller: HttpClient,
         session: aiohttp.ClientSession,
-        server: EmbeddedServer,
+        server: InferenceServer,
+        embedded: EmbeddedEngine,
         engine: LLMEngine,
     ) -> None:
         self.address, self.caller, self.session = address, caller, session
-        self.server, self.engine = server, engine
+        self.server, self.embedded, self.engine = server, embedded, engine
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
         return await self.caller.json(method, self.address, path, body)
@@ -64,15 +66,23 @@ class Client:
 async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator[Client]:
     """`is_open`: started as by `serve`."""
     engine = LLMEngine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
-    server = EmbeddedServer(engine, CallGuard(SECRET, 1), RUN_ID, "builtin:tiny", seed=1, is_open=is_open)
+    embedded, server = embedded_server(engine, is_open)
     served = await serve(server.application(), "127.0.0.1")
-    server.async_engine.thread.start()
+    embedded.async_engine.thread.start()
     try:
         async with HttpClient(CONTROLLER, SECRET) as caller, aiohttp.ClientSession() as session:
-            yield Client(served.address, caller, session, server, engine)
+            yield Client(served.address, caller, session, server, embedded, engine)
     finally:
         await served.close()
-        server.async_engine.thread.stop()
+        await server.close()
+        embedded.async_engine.thread.stop()
+
+
+def embedded_server(engine: LLMEngine, is_open: bool = True) -> tuple[EmbeddedEngine, InferenceServer]:
+    """Their thread does not run yet."""
+    embedded = EmbeddedEngine(engine, "builtin:tiny", seed=1)
+    settings = ServerSettings(RUN_ID, RUN_ID, "builtin:tiny", NOWHERE, 3600.0, is_open)
+    return embedded, InferenceServer(embedded, settings, CallGuard(SECRET, 1))
 
 
 def over_http(test: Callable[[Client], Awaitable[None]], folder: Path = NOWHERE) -> None:
@@ -103,7 +113,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def turns(client: Client, count: int = 5) -> None:
     """Waits until the engine's thread has run this many iterations."""
     for _ in range(count):
-        await asyncio.wrap_future(client.server.async_engine.thread.call(lambda: None))
+        await asyncio.wrap_future(client.embedded.async_engine.thread.call(lambda: None))
 
 
 def slow(engine: LLMEngine, step_s: float = 0.02) -> None:

@@ -54,7 +54,7 @@ class ExternalServerProcess:
         command = [
             sys.executable,
             "-m",
-            "areal_like.serving.engines.external",
+            "areal_like.serving",
             "--run-dir",
             str(directory),
             "--index",

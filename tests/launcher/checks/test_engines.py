@@ -110,7 +110,7 @@ def test_a_model_is_served_as_a_folder_with_the_context_that_it_has(tmp_path):
         plan = plan_of("grpo", f"rollout={engine}", *words)
         assert (plan.cannot_start, plan.needs) == ((), ())
         command = of_role(plan, "server")[0].command
-        assert command[1:3] == ("-m", "areal_like.serving.engines.external")
+        assert command[1:3] == ("-m", "areal_like.serving")
         expected = 64 + (RESERVED_TOKENS if engine == "sglang" else 0)
         assert command[command.index(flag) + 1] == str(expected)
         assert any(word.endswith("/tiny_addition") and Path(word, "config.json").is_file() for word in command)

@@ -32,7 +32,7 @@ def test_each_role_is_started_by_its_module():
     run_dir = "/f/grpo-addition/t1"
     commands = {process.role: process.command for process in plan.processes}
     assert commands["server"] == (
-        *("/env/bin/python", "-m", "areal_like.serving.engines.embedded"),
+        *("/env/bin/python", "-m", "areal_like.serving"),
         *("--run-dir", run_dir, "--index", "0"),
     )
     assert commands["rollout"] == ("/env/bin/python", "-m", "areal_like.rollout.controller", "--run-dir", run_dir)
@@ -160,7 +160,7 @@ def test_any_machine_gets_a_place_for_every_process(cores, servers, ranks, gpus,
 def test_each_attached_server_has_a_process_without_a_device():
     plan = plan_of("grpo", "rollout.server_addresses=['10.0.0.1:8000','http://h:80']", gpus=4)
     servers = of_role(plan, "server")
-    assert [server.command[1:3] for server in servers] == [("-m", "areal_like.serving.engines.external")] * 2
+    assert [server.command[1:3] for server in servers] == [("-m", "areal_like.serving")] * 2
     assert [server.command[-4:] for server in servers] == [
         ("--index", "0", "--attach", "10.0.0.1:8000"),
         ("--index", "1", "--attach", "http://h:80"),

@@ -66,7 +66,7 @@ def test_a_setting_shows_its_source_value_and_old_value():
 
 def test_commands_can_be_copied():
     text, run_dir = section(lines_of(width=400), "processes"), "/nowhere/runs/grpo-addition/r0001"
-    assert f"/env/bin/python -m areal_like.serving.engines.embedded --run-dir {run_dir} --index 0" in text
+    assert f"/env/bin/python -m areal_like.serving --run-dir {run_dir} --index 0" in text
     assert "AREAL_LIKE_TOKEN='<secret>'" in text
 
 

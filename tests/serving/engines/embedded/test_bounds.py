@@ -115,7 +115,7 @@ def test_sampling_that_leaves_no_distribution_is_no_fault_of_the_weights() -> No
 
 def test_clients_have_a_share_during_a_run_and_everything_otherwise(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
-        openai_serving = client.server.openai
+        openai_serving = client.embedded.openai
         assert openai_serving.turns.limit == client.engine.max_running == 64
 
         def many(n: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Pauses of a server, priorities and deadlines of groups."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from areal_like.process.errors import HttpError
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, Sampling, parse_group
+from areal_like.serving.requests import BadRequest, GroupRequest, Sampling, parse_group
 from tests.serving.engines.embedded.test_engine import expected_logprobs
 from tests.support.embedded_servers import Client, group, over_http, published, slow, turns, until
 from tests.support.tiny_models import VOCAB, tiny_qwen3
@@ -120,26 +119,22 @@ def test_smaller_priorities_go_first_and_equal_ones_in_order() -> None:
     assert order == ["first", "a", "b", "c", "d"]
 
 
-def finished_by(engine: LLMEngine, num_groups: int, seconds: float) -> list[FinishedGroup]:
-    done: list[FinishedGroup] = []
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and len(done) < num_groups:
-        engine.expire()
-        done += engine.step()
-    return done
+LONGEST = {"min_new_tokens": 59, "max_new_tokens": 59}
 
 
-def test_a_group_ends_at_its_deadline_and_the_error_names_it() -> None:
-    engine = LLMEngine(tiny_qwen3(max_position_embeddings=4096), max_running_requests=2)
-    for name, seconds in (("running", 0.2), ("waiting", 0.2), ("unlimited", None)):
-        engine.submit(GroupRequest(name, (5, 9), 2, 0, Sampling(min_new_tokens=4000), deadline_s=seconds))
-    done = finished_by(engine, num_groups=2, seconds=60)
-    assert {one.id: one.error for one in done} == dict.fromkeys(
-        ("running", "waiting"), "deadline: not done within 0.2 s (deadline_s)"
-    )
-    assert engine.counts.expired == 2
-    engine.step()
-    assert engine.num_running == 2, "the group without a deadline has started"
+def test_a_group_ends_at_its_deadline_and_the_error_names_it(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        unlimited = asyncio.ensure_future(await begin(client, tmp_path, group("unlimited", n=62, **LONGEST)))
+        late = [{**group(name, n=2, **LONGEST), "deadline_s": 0.2} for name in ("running", "waiting")]
+        lines = await client.generate(*late)
+        assert {name: line["error"] for name, line in lines.items()} == dict.fromkeys(
+            ("running", "waiting"), "deadline: not done within 0.2 s (deadline_s)"
+        )
+        assert (await client.call("GET", "/control/statistics"))["expired"] == 2
+        await until(lambda: client.engine.num_running == 62 and not client.engine.num_waiting)
+        assert len((await unlimited)["unlimited"]["samples"]) == 62
+
+    over_http(test)
 
 
 def test_deadlines_pass_while_a_server_is_paused(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_group_of_the_run_waits_for_at_most_one_chunk_of_a_clients_prompt(
 
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
-        thread, engine = client.server.async_engine.thread, client.engine
+        thread, engine = client.embedded.async_engine.thread, client.engine
         parts = [0]
         posted: list[int] = []
         started: list[int] = []
@@ -170,7 +170,7 @@ def test_a_group_of_the_run_waits_for_at_most_one_chunk_of_a_clients_prompt(
 
 def test_scoring_a_prompt_waits_for_its_turn_and_for_the_end_of_a_pause() -> None:
     async def test(client: Client) -> None:
-        openai_serving = client.server.openai
+        openai_serving = client.embedded.openai
         openai_serving.turns._capacity = 1
 
         async def scored(seed: int) -> int:

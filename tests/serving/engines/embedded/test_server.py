@@ -12,7 +12,7 @@ from areal_like import __version__
 from areal_like.process.errors import HttpError
 from areal_like.process.identity import Identity, call_headers
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.requests import GroupRequest, Sampling
+from areal_like.serving.requests import FinishedGroup, GroupRequest, Sampling
 from tests.support.embedded_servers import (
     CONTROLLER,
     RUN_ID,
@@ -155,7 +155,7 @@ def test_a_failed_engine_is_reported_at_once(tmp_path: Path) -> None:
         client.engine.runner.model.register_forward_pre_hook(fail)
         generating = asyncio.ensure_future(client.generate(group("g")))
         with pytest.raises(MemoryError):
-            await client.server.async_engine.broken
+            await client.embedded.async_engine.broken
         generating.cancel()
 
     over_http(test)
@@ -165,14 +165,14 @@ def test_an_idle_server_computes_nothing(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3()))
         await client.generate(group("g"))
-        expire, steps, iterations = client.engine.expire, client.engine.counts.steps, 0
+        take_finished, steps, iterations = client.engine.take_finished, client.engine.counts.steps, 0
 
-        def counted() -> None:
+        def counted() -> list[FinishedGroup]:
             nonlocal iterations
             iterations += 1
-            expire()
+            return take_finished()
 
-        client.engine.expire = counted  # type: ignore[method-assign]
+        client.engine.take_finished = counted  # type: ignore[method-assign]
         await turns(client, 100)
         assert client.engine.counts.steps == steps
         assert iterations <= 101, "its thread sleeps while there is no work"

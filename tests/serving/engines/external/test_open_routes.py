@@ -64,7 +64,7 @@ async def nothing_is_commanded(address: str) -> None:
 def test_no_spelling_of_a_control_path_is_forwarded_without_the_token() -> None:
     async def test(address: str, behind: embedded_servers.Client) -> None:
         await nothing_is_commanded(address)
-        assert not behind.server.async_engine.thread.is_paused
+        assert not behind.embedded.async_engine.thread.is_paused
 
     before(test)
 
@@ -72,7 +72,7 @@ def test_no_spelling_of_a_control_path_is_forwarded_without_the_token() -> None:
 def test_the_embedded_server_needs_the_token_for_every_spelling_of_a_control_path() -> None:
     async def test(client: embedded_servers.Client) -> None:
         await nothing_is_commanded(client.address)
-        assert not client.server.async_engine.thread.is_paused
+        assert not client.embedded.async_engine.thread.is_paused
 
     embedded_servers.over_http(test)
 

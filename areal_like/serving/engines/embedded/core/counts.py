@@ -12,5 +12,4 @@ class EngineCounts:
     steps: int = 0
     interrupted: int = 0
     recomputed: int = 0
-    expired: int = 0
     busy_s: float = 0.0

@@ -5,7 +5,6 @@ then decodes one token for every running sequence. When the cache is full the ne
 later; this does not change the sampling noise. Long prompts are computed in chunks, one per step.
 """
 
-import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict
@@ -71,8 +70,6 @@ class LLMEngine:
         self._finished: list[FinishedGroup] = []
         self._nonfinite: set[int] = set()
         self._unusable: dict[int, str] = {}
-        self.next_deadline = math.inf
-        """When `expire` has something to do, by the monotonic clock."""
         self.starts_groups = True
         """While false, running groups continue and no other starts."""
         self._num_groups = 0
@@ -83,9 +80,6 @@ class LLMEngine:
         queued = QueuedGroup(self._num_groups, group, limit, self._stop_tokens(group))
         if group.sampling.stop:
             self.tokenizer.get()  # a missing tokenizer is reported now
-        if group.deadline_s is not None:
-            queued.deadline = time.monotonic() + group.deadline_s
-            self.next_deadline = min(self.next_deadline, queued.deadline)
         if group.adapter:
             queued.adapter = self.adapters.get(group.adapter)
         self.waiting.add(queued)
@@ -149,19 +143,6 @@ class LLMEngine:
         aborted = self._scheduler.remove(matches)
         self._finished += [FinishedGroup(queued.number, queued.group.id, [], reason) for queued in aborted]
         return len(aborted)
-
-    def expire(self) -> None:
-        """Ends groups whose deadline has passed."""
-        now = time.monotonic()
-        if now < self.next_deadline:
-            return
-        groups = set(self._scheduler.unfinished())
-        late = {queued for queued in groups if queued.deadline <= now}
-        for seconds in {queued.group.deadline_s for queued in late}:
-            expired = {queued for queued in late if queued.group.deadline_s == seconds}
-            reason = f"deadline: not done within {seconds:g} s (deadline_s)"
-            self.counts.expired += self.abort(reason, expired.__contains__)
-        self.next_deadline = min((queued.deadline for queued in groups - late), default=math.inf)
 
     def preempt_all(self) -> None:
         """Frees the slots of all running sequences; each resumes later from its tokens."""

@@ -1,7 +1,6 @@
 """Queue of groups that wait for a start: by priority, and synchronous steps as a whole."""
 
 import bisect
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class QueuedGroup:
     """A group and its progress in the engine. `limit`: most tokens of one answer; `stop_tokens`: tokens that end one;
-    `num_started`: samples that have started; `turn`: its place in the order of starts; `adapter`: set when it starts;
-    `deadline`: by the monotonic clock."""
+    `num_started`: samples that have started; `turn`: its place in the order of starts; `adapter`: set at its start."""
 
     number: int
     group: GroupRequest
@@ -26,7 +24,6 @@ class QueuedGroup:
     num_started: int = 0
     turn: int = 0
     adapter: "ServedAdapter | None" = None
-    deadline: float = math.inf
     samples: dict[int, GeneratedSample] = field(default_factory=dict)
 
     @property

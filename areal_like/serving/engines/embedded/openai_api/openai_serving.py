@@ -1,28 +1,29 @@
 """Access of clients other than the run: tokenizer, generation and log-probabilities of prompts."""
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
 from areal_like.process.errors import HttpError
+from areal_like.serving.client_connection import is_disconnected, while_connected
 from areal_like.serving.client_queue import ClientQueue
-from areal_like.serving.engines.embedded.engine_thread import AsyncLLMEngine, is_disconnected
+from areal_like.serving.engines.base import ClientAccess
+from areal_like.serving.engines.embedded.async_engine import AsyncLLMEngine
 from areal_like.serving.engines.embedded.openai_api.logprobs import TokenLogprob
 from areal_like.serving.engines.embedded.openai_api.parse_request import check_text_length
 from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, shorten
 
 
 class OpenAIServing:
-    """Shared by all routes. `model` is its name for clients; `seed` is for requests without one."""
+    """Shared by all routes. `seed` is for requests without one."""
 
-    def __init__(self, async_engine: AsyncLLMEngine, model: str, seed: int) -> None:
-        self.async_engine, self.model, self.seed = async_engine, model, seed
-        self.engine = async_engine.thread.engine
+    def __init__(self, async_engine: AsyncLLMEngine, access: ClientAccess, seed: int) -> None:
+        self.async_engine, self.model, self.seed = async_engine, access.model, seed
+        self.engine = async_engine.engine
         self.tokenizer = self.engine.tokenizer
-        self.turns = ClientQueue(self.engine.max_running, lambda: async_engine.is_used_by_run)
+        self.turns = ClientQueue(self.engine.max_running, lambda: access.is_used_by_run)
         self._scoring = ClientQueue(1, lambda: False)
         """Prompts are scored one at a time, so that scoring takes at most one turn from generation."""
 
@@ -62,8 +63,8 @@ class OpenAIServing:
 
     async def _generate_one(self, request: web.Request, group: GroupRequest) -> FinishedGroup:
         turn = self.turns.take(group.n, lambda: is_disconnected(request))
-        async with turn, contextlib.aclosing(self.async_engine.generate(request, [group])) as parts:
-            (done,) = [finished async for part in parts for finished in part]
+        async with turn:
+            done = await while_connected(request, self.async_engine.generate(group))
         if done.error is not None and done.number < 0:
             raise BadRequest(done.error)
         if done.error is not None:
@@ -83,9 +84,8 @@ class OpenAIServing:
 
         try:
             async with self._scoring.take(1, is_closed), self.turns.take(1, is_closed):
-                logprobs, top_logprobs = await self.async_engine.run_in_background(
-                    request, lambda: self.engine.prompt_logprobs(group, num_top)
-                )
+                scoring = self.async_engine.run_in_background(lambda: self.engine.prompt_logprobs(group, num_top))
+                logprobs, top_logprobs = await while_connected(request, scoring)
         except ConnectionError as fault:
             raise HttpError(503, str(fault)) from fault
         first: TokenLogprob = (group.prompt[0], None, {})

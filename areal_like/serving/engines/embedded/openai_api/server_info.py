@@ -7,6 +7,7 @@ from aiohttp import web
 
 from areal_like import __version__
 from areal_like.process.http import json_response
+from areal_like.serving.engines.base import ClientAccess
 from areal_like.serving.engines.embedded.openai_api.openai_serving import OpenAIServing
 
 GAUGES = {
@@ -30,8 +31,8 @@ COUNTERS = {
 
 
 class ServerInfoRoutes:
-    def __init__(self, serving: OpenAIServing) -> None:
-        self._serving = serving
+    def __init__(self, serving: OpenAIServing, access: ClientAccess) -> None:
+        self._serving, self._access = serving, access
         self._began = int(time.time())
 
     async def models(self, request: web.Request) -> web.Response:
@@ -56,8 +57,7 @@ class ServerInfoRoutes:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """In Prometheus' text format."""
-        statistics = await self._serving.async_engine.call(self._serving.engine.statistics)
-        statistics["is_paused"] = int(self._serving.async_engine.thread.is_paused)
+        statistics = {**await self._access.statistics(), "is_paused": int(self._access.is_paused)}
         lines = [line for name, source in GAUGES.items() for line in _lines(name, "gauge", source, statistics)]
         for name, source in COUNTERS.items():
             lines += _lines(f"{name}_total", "counter", source, statistics)

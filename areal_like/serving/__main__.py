@@ -1,7 +1,7 @@
-"""A server process in front of an external engine:
+"""A server process:
 
-`python -m areal_like.serving.engines.external --run-dir DIR --index I -- ENGINE COMMAND...`, or, for a running engine,
-`--attach HOST:PORT [--kind NAME]` in place of the command.
+`python -m areal_like.serving --run-dir DIR --index I`; for an engine that is another program, with
+`-- ENGINE COMMAND...`, or, if it runs already, with `--attach HOST:PORT [--kind NAME]`.
 """
 
 import argparse
@@ -20,7 +20,7 @@ def run_server(arguments: Sequence[str]) -> int:
     parser.add_argument("--attach", help="address of a running engine")
     parser.add_argument("--kind", help="its kind; detected if not given")
     options, others = parser.parse_known_args(own)
-    if bool(options.attach) == bool(command):
+    if options.attach and command:
         parser.error("give either --attach, or -- and the command of an engine")
 
     def main(run: Run, me: Identity) -> None:
