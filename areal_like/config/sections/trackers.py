@@ -1,6 +1,6 @@
 """Sections `stats_logger`, `log` and `profiler`: trackers, logs, traces."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from areal_like.config.fields import config, key, not_built, section
 
@@ -109,9 +109,20 @@ class TensorBoardConfig:
     """Tables of samples, and histograms."""
 
 
-TRACKERS: dict[str, type] = {"tensorboard": TensorBoardConfig, "wandb": WandBConfig, "swanlab": SwanlabConfig}
-"""Section name, which is also the name of the package -> section."""
-REMOTE_TRACKERS = tuple(name for name, cls in TRACKERS.items() if hasattr(cls, "mode"))
+class TrackerKind(NamedTuple):
+    """The class of its section, and the one that writes, as `package.module:Class`."""
+
+    section: type
+    writer: str
+
+
+TRACKERS = {
+    "tensorboard": TrackerKind(TensorBoardConfig, "areal_like.observe.trackers.tensorboard:TensorBoard"),
+    "wandb": TrackerKind(WandBConfig, "areal_like.observe.trackers.wandb:WandB"),
+    "swanlab": TrackerKind(SwanlabConfig, "areal_like.observe.trackers.swanlab:SwanLab"),
+}
+"""By the name of the section, which is also that of the package."""
+REMOTE_TRACKERS = tuple(name for name, kind in TRACKERS.items() if hasattr(kind.section, "mode"))
 """Trackers that can send data to a server; `mode` selects whether they do."""
 
 

@@ -1,5 +1,6 @@
 """Trackers (TensorBoard, W&B, SwanLab), selected by `stats_logger`."""
 
+import importlib
 from typing import TYPE_CHECKING
 
 from areal_like.config.sections.trackers import TRACKERS
@@ -11,16 +12,8 @@ if TYPE_CHECKING:
 
 def open_tracker(name: str, run: "Run") -> "Tracker":
     """Opens a tracker by name."""
-    if name == "tensorboard":
-        from areal_like.observe.trackers.tensorboard import TensorBoard
-
-        return TensorBoard(run)
-    if name == "wandb":
-        from areal_like.observe.trackers.wandb import WandB
-
-        return WandB(run)
-    if name == "swanlab":
-        from areal_like.observe.trackers.swanlab import SwanLab
-
-        return SwanLab(run)
-    raise ValueError(f"{name}: no such tracker; there are {', '.join(TRACKERS)}")
+    if name not in TRACKERS:
+        raise ValueError(f"{name}: no such tracker; there are {', '.join(TRACKERS)}")
+    module, _, writer = TRACKERS[name].writer.partition(":")
+    tracker: Tracker = getattr(importlib.import_module(module), writer)(run)
+    return tracker
