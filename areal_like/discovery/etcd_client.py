@@ -62,6 +62,7 @@ class EtcdClient:
         self._down = ""
         """Why no member answered the last call."""
         self._retry_at = 0.0
+        self._has_answered = False
 
     def call(self, service: str, method: str, request: Any) -> Any:
         """Asks the members in turn, beginning with the one that answered last. Raises EtcdUnreachable, LeaseLost, or
@@ -82,9 +83,10 @@ class EtcdClient:
             if self._down:
                 log.info("etcd at %s answers again", member)
                 self._down = ""
+            self._has_answered = True
             return answer
         fault = EtcdUnreachable(_unreachable_text(faults))
-        if not self._down:
+        if self._has_answered and not self._down:
             log.warning("%s", fault)
         self._down, self._retry_at = fault.why, time.monotonic() + RETRY_S
         raise fault
@@ -171,6 +173,8 @@ class EtcdClient:
     def _fault(self, member: str, error: Any, limit_s: float) -> str:
         """Why the member did not answer. Raises what any other member would answer as well."""
         code, details, codes = error.code(), error.details() or "", self._grpc.StatusCode
+        if "http2 header with status" in details:
+            return f"HTTP status {_short(details)}, so it is no etcd"
         if code == codes.NOT_FOUND and "lease" in details:
             raise LeaseLost(details) from None
         if any(words in details for words in UNKNOWN_USER):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -227,6 +228,17 @@ def test_an_address_that_never_answers_is_given_up_after_the_limit(tmp_path):
         assert "(no answer within 0.25 s)" in problem_of(EtcdNameStore(section, tmp_path, PREFIX, "")).message
         with EtcdNameStore(section, tmp_path, PREFIX, "") as names, pytest.raises(EtcdUnreachable, match=ADDRESS):
             names.holder("launcher/0")
+
+
+def test_a_server_that_is_no_etcd_is_named(tmp_path):
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        serving = threading.Thread(target=other.serve_forever, args=(0.01,))
+        serving.start()
+        section = section_of_address(f"127.0.0.1:{other.server_port}", etcd3_timeout_s=20.0)
+        problem = problem_of(EtcdNameStore(section, tmp_path, PREFIX, ""))
+        other.shutdown()
+        serving.join()
+    assert problem.message.startswith(f"no etcd answers at 127.0.0.1:{other.server_port} (")
 
 
 def section_of_address(address, **keys):
