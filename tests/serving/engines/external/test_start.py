@@ -62,7 +62,7 @@ def test_an_engine_that_dies_at_its_start_is_reported_at_once_with_its_error(tmp
     with external_server(write_run(tmp_path, "rollout.setup_timeout=300"), *program(textwrap.dedent(source))) as one:
         assert one.code() == 1
         assert one.note["message"] == (
-            "the vllm engine ended with exit code 3: ValueError: the file /models/x is damaged"
+            "the vLLM engine ended with exit code 3: ValueError: the file /models/x is damaged"
         )
         assert "INFO loading the weights" in one.printed and "goodbye" in one.printed
 
@@ -72,7 +72,7 @@ def test_a_killed_engine_is_reported_by_the_signal_and_not_by_its_last_output(tm
     with external_server(write_run(tmp_path), *program(source)) as one:
         assert one.code() == 1
         assert one.note["message"].startswith(
-            "the vllm engine was killed by signal 9 (SIGKILL), by another process or "
+            "the vLLM engine was killed by signal 9 (SIGKILL), by another process or "
         )
 
 
@@ -90,7 +90,7 @@ def test_a_silent_engine_is_ended_after_the_named_limit_with_all_its_processes(t
         assert one.code() == 1
         assert one.note["kind"] == "timeout"
         message = one.note["message"]
-        assert message.startswith("rollout.setup_timeout: waited 2 s for vllm to generate its first token")
+        assert message.startswith("rollout.setup_timeout: waited 2 s for vLLM to generate its first token")
         assert message.endswith("Its last output: still loading")
         assert ends_within(int(one.printed.split("pid ")[1].split()[0]), 1)
 
@@ -113,7 +113,7 @@ def test_another_port_is_tried_a_few_times_if_one_is_taken(tmp_path: Path) -> No
         ports = {line for line in one.printed.splitlines() if line.startswith("port")}
         assert len(ports) == 4 and "is started again on another port (start 2 of 4)" in one.printed
         message = one.note["message"]
-        assert message == "vllm: each of 4 free ports was taken by another process before the engine used it"
+        assert message == "vLLM: each of 4 free ports was taken by another process before the engine used it"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_an_engine_ends_with_all_its_processes_whichever_ends_first(tmp_path: Pa
         if how == "engine killed":
             os.kill(pids[0], signal.SIGKILL)
             assert one.code(60) == 1
-            assert one.note["message"].startswith("the vllm engine was killed by signal 9 (SIGKILL), by another ")
+            assert one.note["message"].startswith("the vLLM engine was killed by signal 9 (SIGKILL), by another ")
         elif how == "server ended":
             one.process.terminate()
             assert one.code(60) == 0
