@@ -7,7 +7,6 @@ from areal_like.serving.engines.external.command_line import ServerCommand, Serv
 from areal_like.serving.engines.external.flag_check import FlagParser
 from areal_like.serving.engines.vllm.auto_values import resolved_value
 from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
-from areal_like.serving.engines.vllm.requests import unsupported_temperature
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
@@ -18,6 +17,8 @@ MODULE = "vllm.entrypoints.openai.api_server"
 MIDDLEWARE = "areal_like.serving.token_guard.RequireToken"
 WORKER_EXTENSION = "areal_like.serving.engines.vllm.plugin.worker.WorkerExtension"
 ADAPTERS_AT_ONCE = 2
+MIN_TEMPERATURE = 0.01
+"""vLLM silently raises a lower temperature to this."""
 GIB, CACHE_SHARE = 2**30, 8
 """On a CPU vLLM needs a cache size: this fraction of the machine's memory, of which it uses only what it fills."""
 MAX_CACHE_GIB, DEFAULT_CACHE_GIB = 32, 4
@@ -60,6 +61,13 @@ FLAG_KEYS = {
     "max-lora-rank": "actor.lora_rank",
 }
 FLAG_PARSER = FlagParser(DISTRIBUTION, PARSER_SCRIPT, FLAG_KEYS)
+
+
+def unsupported_temperature(temperature: float, is_greedy: bool) -> str | None:
+    """Why vLLM would not sample with it; None if it does."""
+    if is_greedy or not 0 < temperature < MIN_TEMPERATURE:
+        return None
+    return f"{temperature:g} is below vLLM's minimum; use at least {MIN_TEMPERATURE} (0 takes the likeliest token)"
 
 
 def vllm_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal_like.serving.engines.base import EngineInfo, GenerateOutput, GenerateRequest
+from areal_like.serving.engines.vllm.command import unsupported_temperature
 from areal_like.serving.partial_sample import BadOutput
 from areal_like.serving.requests import max_answer_tokens, parse_sampling
 
-MIN_TEMPERATURE = 0.01
-"""vLLM silently raises a lower temperature to this."""
 NO_VERSION = -1
 NOT_A_NUMBER = -9999.0
 """vLLM's log-probability of an impossible token, or instead of a NaN; no sampled token is so unlikely."""
@@ -19,13 +18,6 @@ def is_greedy(request: GenerateRequest) -> bool:
     """Its samples are all equal, and vLLM would compute each: one is requested."""
     sampling = request.sampling
     return bool(sampling.get("greedy")) or sampling.get("temperature") == 0
-
-
-def unsupported_temperature(temperature: float, is_greedy: bool) -> str | None:
-    """Why vLLM would not sample with it; None if it does."""
-    if is_greedy or not 0 < temperature < MIN_TEMPERATURE:
-        return None
-    return f"{temperature:g} is below vLLM's minimum; use at least {MIN_TEMPERATURE} (0 takes the likeliest token)"
 
 
 def request_body(request: GenerateRequest, info: EngineInfo) -> dict[str, Any]:
