@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.allocation import Machine, detect_machine
-from areal_like.config.allocation.models import allocate
+from areal_like.config.checks.config_checks import ALLOCATION_CHECKS
+from areal_like.config.checks.registry import run_checks
 from areal_like.config.checks.values import is_interpolation
 from areal_like.config.dependent_keys import DEPENDENT_KEYS, dependents_of
 from areal_like.config.dialects.areal import infer_experiment, legacy_file_message, other_version_hint, subclass_keys
@@ -21,7 +22,7 @@ from areal_like.config.dotted_path import nested
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import Loaded, build_config, experiment_of, make_redactor
 from areal_like.config.names import ALIASES
-from areal_like.config.problems import ConfigError, Problem, fold_consequences
+from areal_like.config.problems import ConfigError, Problem, Stage, fold_consequences
 from areal_like.config.resolve import resolve_and_check
 from areal_like.config.schema import Schema, accepts_map
 from areal_like.config.sources.layers import Layer, LayerKind, Provenance
@@ -294,9 +295,9 @@ class Composition:
     def _allocate(self, values: dict[str, Any], provenance: Provenance) -> None:
         """Adds problems of the allocation; the plan reports what this machine lacks."""
         wrong = {problem.key for problem in self.problems}
-        _, findings = allocate(build_config(self.schema.cls, values), self.machine or detect_machine())
-        for finding in findings:
-            keys = (finding.key, *finding.also)
+        facts = {"config": build_config(self.schema.cls, values), "machine": self.machine or detect_machine()}
+        for problem in run_checks(ALLOCATION_CHECKS, facts, Stage.INVALID):
+            keys = (problem.key, *problem.also)
             if wrong.isdisjoint(keys):
                 origins = [origin for key in keys if (origin := provenance.origin(key)) is not None]
-                self.problems.append(Problem(finding.key, finding.message, origins[0].where if origins else ""))
+                self.problems.append(replace(problem, where=origins[0].where if origins else ""))

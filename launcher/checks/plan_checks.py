@@ -37,6 +37,7 @@ FACTS = {
     "config": "its values",
     "values": "its values as a mapping",
     "get": "its values by dotted key, before the configuration is accepted",
+    "machine": "the machine where it is loaded",
     "cls": "the class of the experiment",
     "own_class": "whether it is a user's",
     "folder": "the folder of the file",

@@ -2,15 +2,22 @@
 
 from typing import TYPE_CHECKING
 
+from areal_like.config.allocation.machine import Machine
+from areal_like.config.allocation.models import allocate
 from areal_like.config.checks import agreement, key_rules, training
 from areal_like.config.checks.no_effect import no_effect_problems
 from areal_like.config.checks.registry import Check, run_checks
 from areal_like.config.checks.user_code import user_code_problems
 from areal_like.config.dialects import areal
-from areal_like.config.problems import ConfigError, Stage
+from areal_like.config.problems import ConfigError, Problem, Stage
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
+
+
+def impossible_allocation(config: "BaseExperimentConfig", machine: Machine) -> list[Problem]:
+    return allocate(config, machine)[1]
+
 
 VALUE_CHECKS = (
     Check("keys that repeat another have its value", Stage.INVALID, agreement.copies),
@@ -35,6 +42,9 @@ VALUE_CHECKS = (
     Check("tasks, workflows, rewards and losses by name", Stage.INVALID, user_code_problems),
 )
 """Run where a configuration is loaded; they read the resolved values."""
+
+ALLOCATION_CHECKS = (Check("devices for the engines", Stage.INVALID, impossible_allocation),)
+"""Run where a configuration is loaded, after its values are known to be valid one by one."""
 
 START_CHECKS = (
     *areal.CHECKS,
