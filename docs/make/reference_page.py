@@ -7,13 +7,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.checks.config_checks import ALLOCATION_CHECKS, NO_EFFECT_CHECKS, VALUE_CHECKS
 from areal_like.config.describe.help import default_text, meaning, type_text
 from areal_like.config.describe.yaml_text import scalar_text
+from areal_like.config.engines import engine_names
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.names import ALIASES
+from areal_like.config.problems import Stage
 from areal_like.config.schema import Key, Schema, Section
 from areal_like.config.sources.library import data_folder
 from areal_like.config.sources.yaml_file import YamlFile, read_yaml
+from areal_like.serving.engines.registry import engine_spec
+from launcher.checks.plan_checks import PLAN_CHECKS
 
 _INTRO = """\
 # Reference
@@ -27,6 +32,13 @@ that is null gets its defaults as soon as one of its keys is set. A key whose ty
 value is then chosen for this machine.
 """
 
+_CHECKS_INTRO = """\
+All problems are reported at once, each with its key, where it was set, and what to do. An *invalid* configuration is
+not loaded. A plan (`--dry-run`) shows what *cannot start* on any machine and what is *missing* on this one; a start is
+refused for both. Values with *no effect* and *warnings* are shown, and the run starts. A trainer that was started by
+hand refuses what cannot start by its configuration alone."""
+LOAD_CHECKS = (*VALUE_CHECKS, *ALLOCATION_CHECKS)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -39,7 +51,8 @@ class Place:
 
 def render() -> str:
     """The whole page."""
-    lines = [*_INTRO.splitlines(), *_contents(), *_short_names(), *_experiments(), *_groups(), "", "## Keys"]
+    lines = [*_INTRO.splitlines(), *_contents(), *_short_names(), *_experiments(), *_groups(), *_checks()]
+    lines += ["", "## Keys"]
     for cls in _classes():
         lines += _class_lines(cls)
     return "\n".join(lines) + "\n"
@@ -172,6 +185,20 @@ def _comment(path: Path) -> str:
             break
         words.append(text)
     return " ".join(words)
+
+
+# The checks
+
+
+def _checks() -> Iterator[str]:
+    """The registry: what is checked, by stage."""
+    yield from ("", "## Checks", "", *_CHECKS_INTRO.splitlines(), "", "| stage | what is checked |", "|---|---|")
+    engines = [check for name in engine_names() for check in engine_spec(name).checks]
+    for stage in Stage:
+        names = [check.name for check in (*LOAD_CHECKS, *PLAN_CHECKS, *engines) if check.stage is stage]
+        if stage is Stage.NO_EFFECT:
+            names += [check.name for check in NO_EFFECT_CHECKS]
+        yield _row(f"**{stage}**", "; ".join(names))
 
 
 # The keys of one class
