@@ -117,7 +117,6 @@ def _dispatch(arguments: Arguments) -> int:
 
 
 def _run_one(arguments: Arguments) -> int:
-    from areal_like.config.dependent_keys import DEPENDENT_KEYS
     from areal_like.config.load import load
     from launcher.runs.dependent_overrides import recorded_references
 
@@ -129,8 +128,7 @@ def _run_one(arguments: Arguments) -> int:
         target = TargetMachine(arguments.for_machine, arguments.model_config)
         overrides = [*target.overrides, *overrides]
     known = target.machine if target is not None else None
-    dependent_keys = {**DEPENDENT_KEYS, **recorded_references(arguments.config)}
-    loaded = load(arguments.config, overrides, arguments.schema_class, known, dependent_keys)
+    loaded = load(arguments.config, overrides, arguments.schema_class, known, recorded_references(arguments.config))
     if arguments.schema is True:
         from launcher.commands.schema import print_schema
 

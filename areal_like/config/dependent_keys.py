@@ -3,16 +3,18 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from areal_like.config.checks.agreement import GROUP_SIZES, MUST_AGREE
+from areal_like.config.checks.agreement import GROUP_SIZES
+from areal_like.config.checks.key_rules import copied_keys
 from areal_like.config.engines import engines
+from areal_like.config.schema import Schema
 
-DEPENDENT_KEYS: Mapping[str, str] = {
-    **dict(MUST_AGREE),
-    **dict.fromkeys(GROUP_SIZES, "gconfig.n_samples"),
-    **{keys.model_key: "actor.path" for keys in engines()},
-}
-"""Dependent key -> the key that it repeats, in any file; the configuration of a run has more."""
 ABSENT: Any = object()
+
+
+def dependent_keys(schema: Schema) -> dict[str, str]:
+    """Dependent key -> the key that it repeats, in any file; the configuration of a run has more."""
+    sizes = dict.fromkeys(GROUP_SIZES, "gconfig.n_samples")
+    return {**dict(copied_keys(schema)), **sizes, **{keys.model_key: "actor.path" for keys in engines()}}
 
 
 def dependents_of(

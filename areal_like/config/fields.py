@@ -20,8 +20,8 @@ NOT_YET = "is not built yet"
 
 
 class KeyRule(NamedTuple):
-    """Values of a key that a start refuses (CANNOT_START), or that a run does not read (NO_EFFECT): those that differ
-    from the default. Of a section: of every key below it."""
+    """Values of a key that are invalid (INVALID), that a start refuses (CANNOT_START), or that a run does not read
+    (NO_EFFECT): those that differ from the default. Of a section: of every key below it."""
 
     stage: Stage
     reason: str
@@ -34,6 +34,12 @@ class KeyRule(NamedTuple):
     """The values of that key for which it does not apply; empty: any but false, 0, empty and null."""
     kinds: tuple[str, ...] = ()
     """Kinds of experiment that it applies to; empty: all."""
+
+
+def must_follow() -> KeyRule:
+    """For a key whose default is another key: no other value is valid. Where that key is overridden, it follows even if
+    the file sets it."""
+    return KeyRule(Stage.INVALID, "")
 
 
 def refused(reason: str, *, allowed: tuple[Any, ...] = (), kinds: tuple[str, ...] = ()) -> KeyRule:
@@ -87,7 +93,7 @@ def key(
 
     A default of the form "${a.b}" is an interpolation from the root of the experiment. `required`: the
     value must be set by a file, a group or the command line; the default is then None. For a list, `choices`, ranges
-    and `pattern` apply to each item. `rules` are made by `refused`, `not_built` and `no_effect`: the plan, the start,
+    and `pattern` apply to each item. `rules` are made by the functions above: the plan, the start,
     the help, the JSON Schema and the pages follow from them.
     """
     constraints = Constraints(choices, ge, gt, le, lt, pattern, pattern_hint, secret, required, rules)

@@ -9,13 +9,14 @@ defaults of the schema; the layers themselves only tell where each value comes f
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from areal_like.config.allocation import Machine, detect_machine
 from areal_like.config.checks.config_checks import ALLOCATION_CHECKS
 from areal_like.config.checks.registry import run_checks
 from areal_like.config.checks.values import is_interpolation
-from areal_like.config.dependent_keys import DEPENDENT_KEYS, dependents_of
+from areal_like.config.dependent_keys import dependent_keys, dependents_of
 from areal_like.config.dialects.areal import infer_experiment, legacy_file_message, other_version_hint, subclass_keys
 from areal_like.config.dialects.other_frameworks import other_framework_message
 from areal_like.config.dotted_path import nested
@@ -34,6 +35,7 @@ from areal_like.config.sources.user_schema import load_schema
 from areal_like.config.sources.yaml_file import YamlFile, YamlNode
 
 UNKNOWN = "no such key"
+NO_KEYS: Mapping[str, str] = MappingProxyType({})
 TRAINED = {"actor": "model", "model": "actor"}
 """The section of the trained model -> its name in the other kinds of experiment."""
 EXPERIMENT_TITLES = {"sft": "an SFT", "grpo": "a GRPO", "ppo": "a PPO"}
@@ -160,10 +162,10 @@ def load(
     overrides: Sequence[str] = (),
     schema: str | None = None,
     machine: Machine | None = None,
-    dependents: Mapping[str, str] = DEPENDENT_KEYS,
+    dependents: Mapping[str, str] = NO_KEYS,
 ) -> Loaded:
     """Composes and checks one experiment; raises ConfigError with every problem. `known` replaces the detected machine.
-    `dependents` are the keys of the file that follow keys which the overrides set."""
+    `dependents` are further keys of the file that follow keys which the overrides set."""
     return Composition(config, overrides, schema, machine, dependents).load()
 
 
@@ -176,9 +178,9 @@ class Composition:
         overrides: Sequence[str],
         schema: str | None,
         machine: Machine | None = None,
-        dependents: Mapping[str, str] = DEPENDENT_KEYS,
+        dependents: Mapping[str, str] = NO_KEYS,
     ) -> None:
-        self.machine, self.dependents = machine, dependents
+        self.machine = machine
         self.path = find_config(config)
         self.library = Library(self.path)
         self.words, self.problems = parse_overrides(overrides)
@@ -187,6 +189,7 @@ class Composition:
         self.file = self._read_file()
         cls = load_schema(schema) if schema else EXPERIMENTS[experiment_kind(self.words, self.file, self.library)]
         self.experiment, self.schema = experiment_of(cls), Schema.of(cls)
+        self.dependents = {**dependent_keys(self.schema), **dependents}
         self.hints = UnknownKeyHints(
             self.experiment, self.schema, self.file.body(), schema is not None, self.library.options_of
         )

@@ -40,6 +40,7 @@ class _ValueChecker:
             "values": values,
             "get": lambda path: value_at(values, path),
             "folder": folder,
+            "schema": self.schema,
             "own_class": self.schema.cls not in EXPERIMENTS.values(),
         }
         for problem in run_checks(VALUE_CHECKS, facts, Stage.INVALID):

@@ -2,7 +2,9 @@
 
 from types import MappingProxyType
 
-from areal_like.config.dependent_keys import DEPENDENT_KEYS
+from areal_like.config.dependent_keys import dependent_keys
+from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.schema import Schema
 
 _ENGINES = ("PPOActor Configuration", "PPOCritic Configuration", "TrainEngine Configuration")
 _SGLANG_ON_GPU = (
@@ -82,7 +84,8 @@ NOTES = MappingProxyType(
 )
 """(source, group, key) -> a note for the reader of the page."""
 
-SAME_AS = MappingProxyType({**DEPENDENT_KEYS, "ref.backend": "actor.backend", "critic.backend": "actor.backend"})
+_COPIES = {copy: fact for cls in EXPERIMENTS.values() for copy, fact in dependent_keys(Schema.of(cls)).items()}
+SAME_AS = MappingProxyType({**_COPIES, "ref.backend": "actor.backend", "critic.backend": "actor.backend"})
 """Dotted path -> the key that it must equal; a start refuses another value."""
 
 _NOT_SPLIT = "splitting a model is not built"

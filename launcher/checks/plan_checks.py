@@ -39,6 +39,7 @@ FACTS = {
     "get": "its values by dotted key, before the configuration is accepted",
     "machine": "the machine where it is loaded",
     "cls": "the class of the experiment",
+    "schema": "its keys",
     "own_class": "whether it is a user's",
     "folder": "the folder of the file",
     "foreign": "sections of the file that nothing here reads",

@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 from areal_like.api import run_command
-from areal_like.config.dependent_keys import DEPENDENT_KEYS
 from areal_like.config.load import Composition, load
 from areal_like.config.loaded import Loaded
 from areal_like.config.names import ALIASES
@@ -53,7 +52,7 @@ class _SweepPlanner:
     def __init__(self, arguments: Arguments) -> None:
         assert arguments.config is not None
         self.config, self.schema_class = arguments.config, arguments.schema_class
-        self.dependents = {**DEPENDENT_KEYS, **recorded_references(arguments.config)}
+        self.dependents = recorded_references(arguments.config)
         self.elsewhere = TargetMachine(arguments.for_machine, arguments.model_config)
         words = [*self.elsewhere.overrides, *arguments.overrides]
         self.overrides = [word for word in words if not is_hydra_override(word)]

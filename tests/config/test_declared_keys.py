@@ -15,7 +15,7 @@ from tests.support.planning import ROOT, machine_with
 
 OWN_CLASS = '''
 from areal_like.config.experiment import SFTConfig
-from areal_like.config.fields import config, key, no_effect, not_built, section
+from areal_like.config.fields import config, key, must_follow, no_effect, not_built, section
 
 
 @config
@@ -27,6 +27,9 @@ class Paint:
 
     shade: float = key(0.5, gt=0, rules=(no_effect(unless="colour", unless_is=("green",)),))
     """How dark it is."""
+
+    ceiling: float = key("${paint.shade}", rules=(must_follow(),))
+    """How dark it is above."""
 
 
 @config
@@ -68,10 +71,23 @@ def test_a_value_without_effect_is_a_warning_that_names_the_other_key(painted):
         assert not [each for each in plan(painted(*words)).warnings if each.startswith("paint.")]
 
 
+def test_a_key_that_must_follow_another_takes_no_other_value(painted, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"is 0\.1, but paint\.shade is 0\.5; they must agree: leave paint\.ceiling out"
+    ):
+        painted("paint.ceiling=0.1")
+    file = tmp_path / "painted.yaml"
+    file.write_text("defaults: [sft, _self_]\npaint: {shade: 0.2, ceiling: 0.2}\n", encoding="utf-8")
+    followed = load(file, ["paint.shade=0.3"], "own_paint:PaintedConfig").config.paint
+    assert (followed.shade, followed.ceiling) == (0.3, 0.3)
+
+
 def test_a_declared_key_is_in_help_schema_and_reference_page(painted, monkeypatch):
     schema = Schema.of(painted().cls)
     colour = "Colour of the walls. A start refuses `blue`: it is not built yet; use red."
     shade = "How dark it is. No effect unless `colour` is `green`."
+    ceiling = "How dark it is above. Another value than that of `paint.shade` is refused."
+    assert f"    {ceiling}" in help_text("paint.ceiling", [schema], width=200)
     assert f"    {colour}" in help_text("paint.colour", [schema], width=200)
     assert f"    {shade}" in help_text("paint", [schema], width=200)
     paint = json_schema([schema])["properties"]["paint"]["anyOf"][0]["properties"]

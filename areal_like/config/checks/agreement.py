@@ -14,15 +14,6 @@ from areal_like.config.suggest import nearest
 
 ValueGetter = Callable[[str], Any]
 
-NAMED_SECTIONS = ("actor", "ref", "critic", "model", "rollout", "saver", "evaluator", "recover", "stats_logger")
-
-MUST_AGREE: tuple[tuple[str, str], ...] = (
-    *((f"{section}.{name}", name) for section in NAMED_SECTIONS for name in ("experiment_name", "trial_name")),
-    ("actor.temperature", "gconfig.temperature"),
-    ("ref.temperature", "gconfig.temperature"),
-    ("critic.mask_no_eos_with_zero", "actor.mask_no_eos_with_zero"),
-    ("rollout.consumer_batch_size", "train_dataset.batch_size"),
-)
 GROUP_SIZES = ("actor.group_size", "actor.reward_norm.group_size", "actor.adv_norm.group_size")
 ROW_FIELDS: dict[str, tuple[str, ...]] = {
     "sft": ("prompt", "answer", "messages", "tools"),
@@ -31,15 +22,6 @@ ROW_FIELDS: dict[str, tuple[str, ...]] = {
 """Columns of a row, by the type of its dataset. Those of `rl` depend on the reward."""
 SAMPLING_SECTIONS = ("gconfig", "evaluator.benchmarks.gconfig")
 """Sections with sampling keys."""
-
-
-def copies(get: ValueGetter) -> Iterator[Problem]:
-    for copy, fact in MUST_AGREE:
-        there, truth = get(copy), get(fact)
-        if there is not None and truth is not None and there != truth:
-            yield Problem(
-                copy, f"is {there!r}, but {fact} is {truth!r}; they must agree: leave {copy} out", also=(fact,)
-            )
 
 
 def group_sizes(get: ValueGetter, own_class: bool) -> Iterator[Problem]:

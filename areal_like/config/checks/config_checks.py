@@ -20,7 +20,7 @@ def impossible_allocation(config: "BaseExperimentConfig", machine: Machine) -> l
 
 
 VALUE_CHECKS = (
-    Check("keys that repeat another have its value", Stage.INVALID, agreement.copies),
+    Check("keys that repeat another have its value", Stage.INVALID, key_rules.differing_copies),
     Check("group sizes are gconfig.n_samples", Stage.INVALID, agreement.group_sizes),
     Check("servers serve the trained model", Stage.INVALID, agreement.served_models),
     Check("lengths of answers", Stage.INVALID, agreement.lengths),

@@ -1,6 +1,7 @@
-"""The rules that keys declare themselves: values that a start refuses, and values that a run does not read."""
+"""The rules that keys declare themselves: copies of other keys, values that a start refuses, values that a run does not
+read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation.models import trained_models
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 MODELS = ("actor", "ref", "critic", "model")
+
+
+def copied_keys(schema: Schema) -> Iterator[tuple[str, str]]:
+    """Each key that must follow another, and that key."""
+    for entry, rule in schema.rules:
+        if rule.stage is Stage.INVALID and isinstance(entry, Key) and (fact := followed_key(entry)):
+            yield entry.path, fact
+
+
+def differing_copies(get: Callable[[str], Any], schema: Schema) -> Iterator[Problem]:
+    for copy, fact in copied_keys(schema):
+        there, truth = get(copy), get(fact)
+        if there is not None and truth is not None and there != truth:
+            message = f"is {there!r}, but {fact} is {truth!r}; they must agree: leave {copy} out"
+            yield Problem(copy, message, also=(fact,))
 
 
 def refused_values(config: "BaseExperimentConfig") -> Iterator[Problem]:
@@ -97,5 +113,11 @@ def _differs(key: Key, config: "BaseExperimentConfig") -> bool:
     above = key.path.rpartition(".")[0]
     if above and value_of(config, above) is None:
         return False
+    fact = followed_key(key)
+    return bool(value_of(config, key.path) != (value_of(config, fact) if fact else key.default))
+
+
+def followed_key(key: Key) -> str:
+    """The key that the default of this one names; empty if it names none."""
     reference = WHOLE.fullmatch(key.default) if isinstance(key.default, str) else None
-    return bool(value_of(config, key.path) != (value_of(config, reference[1]) if reference else key.default))
+    return reference[1] if reference else ""

@@ -1,5 +1,6 @@
 """What the rules of a key say, as a sentence for help and documents."""
 
+from areal_like.config.checks.key_rules import followed_key
 from areal_like.config.fields import KeyRule
 from areal_like.config.problems import Stage
 from areal_like.config.schema import Key, Section, declarations
@@ -14,6 +15,9 @@ KINDS = {
 
 def rule_text(rule: KeyRule, entry: Key | Section) -> str:
     """One sentence for help and documents."""
+    if rule.stage is Stage.INVALID:
+        fact = followed_key(entry) if isinstance(entry, Key) else ""
+        return f"Another value than that of `{fact}` is refused." if fact else "Another value is refused."
     where = f" {kinds_text(rule)}" if rule.kinds else ""
     if rule.stage is Stage.CANNOT_START:
         return f"A start{where} refuses {_refused_values(rule, entry)}: {rule.reason.replace('{}', 'it')}."

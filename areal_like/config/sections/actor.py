@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key, no_effect, optional_section, section
+from areal_like.config.fields import config, key, must_follow, no_effect, optional_section, section
 from areal_like.config.sections.train_engine import TrainEngineConfig
 
 
@@ -93,9 +93,9 @@ class PPOActorConfig(TrainEngineConfig):
     c_clip: float | None = key(None, gt=1)
     """Dual clip: with a negative advantage the loss of a token is at most this times its size. Null: off."""
 
-    temperature: float = key("${gconfig.temperature}", gt=0)
-    """Temperature by which logits are divided before log-probabilities are computed. Follows the sampling temperature;
-    another value is refused."""
+    temperature: float = key("${gconfig.temperature}", gt=0, rules=(must_follow(),))
+    """Temperature by which logits are divided before log-probabilities are computed. Follows the sampling
+    temperature."""
 
     reward_norm: NormConfig | None = optional_section(NormConfig)
     """Normalization of rewards, after scaling and clipping. Null: none; GRPO uses mean and deviation of the group."""
@@ -229,5 +229,5 @@ class PPOCriticConfig(TrainEngineConfig):
     eps_clip: float = key(0.5, gt=0)
     """Clipping range of a new value around the old one."""
 
-    mask_no_eos_with_zero: bool = key(False)
+    mask_no_eos_with_zero: bool = key(False, rules=(must_follow(),))
     """Give no reward to truncated answers. Follows the actor's key of the same name."""

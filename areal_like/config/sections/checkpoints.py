@@ -1,17 +1,17 @@
 """Sections `saver` and `recover`: which checkpoints are kept, what is written to resume, and when."""
 
-from areal_like.config.fields import config, key, not_built
+from areal_like.config.fields import config, key, must_follow, not_built
 
 
 @config
 class FrequencyConfig:
     """How often something is done. The intervals are independent: whichever is due first applies."""
 
-    experiment_name: str = key("${experiment_name}")
-    """Experiment that this belongs to. Follows the experiment's own name; another value is refused."""
+    experiment_name: str = key("${experiment_name}", rules=(must_follow(),))
+    """Experiment that this belongs to. Follows the experiment's own name."""
 
-    trial_name: str = key("${trial_name}")
-    """Trial that this belongs to. Follows the experiment's own trial; another value is refused."""
+    trial_name: str = key("${trial_name}", rules=(must_follow(),))
+    """Trial that this belongs to. Follows the experiment's own trial."""
 
     fileroot: str = key("${cluster.fileroot}")
     """Root folder of the files of this section. Follows `cluster.fileroot`."""

@@ -1,6 +1,6 @@
 """Section `rollout`: servers, concurrency, staleness, timeouts."""
 
-from areal_like.config.fields import Auto, config, key, no_effect, not_built
+from areal_like.config.fields import Auto, config, key, must_follow, no_effect, not_built
 from areal_like.config.sections.engines import SHIPPED
 
 ENGINES = tuple(keys.name for keys in SHIPPED)
@@ -10,11 +10,11 @@ ENGINES = tuple(keys.name for keys in SHIPPED)
 class InferenceEngineConfig:
     """Rollouts: which servers generate, how many groups are in flight, and how stale they may get."""
 
-    experiment_name: str | None = key("${experiment_name}")
-    """Experiment under whose name servers are looked up. Follows the experiment's own; another value is refused."""
+    experiment_name: str | None = key("${experiment_name}", rules=(must_follow(),))
+    """Experiment under whose name servers are looked up. Follows the experiment's own."""
 
-    trial_name: str | None = key("${trial_name}")
-    """Trial under whose name servers are looked up. Follows the experiment's own; another value is refused."""
+    trial_name: str | None = key("${trial_name}", rules=(must_follow(),))
+    """Trial under whose name servers are looked up. Follows the experiment's own."""
 
     max_concurrent_rollouts: int | None = key(None, ge=1)
     """Maximum number of groups in flight; a group is a prompt with all its samples. Null: `consumer_batch_size`."""
@@ -22,8 +22,8 @@ class InferenceEngineConfig:
     queue_size: int | None = key(None, ge=1)
     """Maximum number of groups that wait for a start or for the trainer. Null: 16 times `max_concurrent_rollouts`."""
 
-    consumer_batch_size: int = key("${train_dataset.batch_size}", ge=1)
-    """Number of groups per training step. Follows `train_dataset.batch_size`; another value is refused."""
+    consumer_batch_size: int = key("${train_dataset.batch_size}", ge=1, rules=(must_follow(),))
+    """Number of groups per training step. Follows `train_dataset.batch_size`."""
 
     max_head_offpolicyness: int = key(0, ge=0)
     """Maximum staleness: number of weight versions that the oldest token of a group may lag behind the weights in

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from areal_like.config.fields import config, key, not_built, section
+from areal_like.config.fields import config, key, must_follow, not_built, section
 
 
 @config
@@ -130,11 +130,11 @@ REMOTE_TRACKERS = tuple(name for name, kind in TRACKERS.items() if hasattr(kind.
 class StatsLoggerConfig:
     """Trackers that metrics are sent to. `metrics.jsonl` in the run directory always has them."""
 
-    experiment_name: str = key("${experiment_name}")
-    """Experiment of the metrics. Follows the experiment's own name; another value is refused."""
+    experiment_name: str = key("${experiment_name}", rules=(must_follow(),))
+    """Experiment of the metrics. Follows the experiment's own name."""
 
-    trial_name: str = key("${trial_name}")
-    """Trial of the metrics. Follows the experiment's own trial; another value is refused."""
+    trial_name: str = key("${trial_name}", rules=(must_follow(),))
+    """Trial of the metrics. Follows the experiment's own trial."""
 
     fileroot: str = key("${cluster.fileroot}")
     """Root folder of the files of trackers. Follows `cluster.fileroot`; with another one they are in

@@ -1,6 +1,6 @@
 """Keys of each trained or frozen model: source, precision, sharding, micro-batches, memory, LoRA."""
 
-from areal_like.config.fields import config, key, no_effect, not_built, optional_section, section
+from areal_like.config.fields import config, key, must_follow, no_effect, not_built, optional_section, section
 from areal_like.config.sections.optimizer import OptimizerConfig
 
 
@@ -92,11 +92,11 @@ ONLY_LORA = no_effect(unless="use_lora")
 class TrainEngineConfig:
     """A model of the trainer."""
 
-    experiment_name: str = key("${experiment_name}")
-    """Experiment that this belongs to. Follows the experiment's own name; another value is refused."""
+    experiment_name: str = key("${experiment_name}", rules=(must_follow(),))
+    """Experiment that this belongs to. Follows the experiment's own name."""
 
-    trial_name: str = key("${trial_name}")
-    """Trial that this belongs to. Follows the experiment's own trial; another value is refused."""
+    trial_name: str = key("${trial_name}", rules=(must_follow(),))
+    """Trial that this belongs to. Follows the experiment's own trial."""
 
     path: str = key("")
     """The model: a folder with a Hugging Face checkpoint, its name on the Hub, or `builtin:` and a name."""

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from areal_like.config.dependent_keys import DEPENDENT_KEYS
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 from launcher.runs.dependent_overrides import dependent_overrides, recorded_references, whole_references
@@ -56,11 +55,11 @@ def test_the_file_of_a_run_starts_a_similar_run_with_overrides(tmp_path, place):
     file = run / "config.yaml"
     file.write_text(config_text(first, plan_of("grpo", "trial_name=first")), "utf-8")
     words = ["trial_name=auto", "experiment_name=mine", "gconfig.n_samples=2", "fileroot=/elsewhere"]
-    again = load(file, words, dependents={**DEPENDENT_KEYS, **recorded_references(file)})
+    again = load(file, words, dependents=recorded_references(file))
     assert again.config.actor.trial_name == again.config.saver.trial_name == "auto"
     assert again.config.rollout.experiment_name == "mine" and again.config.actor.group_size == 2
     assert again.config.saver.fileroot == ("/elsewhere" if place == "run" else "./runs")
-    assert load(file, dependents={**DEPENDENT_KEYS, **recorded_references(file)}).config.actor.trial_name == "first"
+    assert load(file, dependents=recorded_references(file)).config.actor.trial_name == "first"
 
 
 def test_a_copied_key_with_another_value_is_a_contradiction():
