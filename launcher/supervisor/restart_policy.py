@@ -50,7 +50,7 @@ class RestartPolicy:
             if kind in self._damaged:
                 return RestartDecision("fail", "a server was already replaced because of damage to this version")
             self._damaged.add(kind)
-        if code >= 0 and first and not ready:
+        elif code >= 0 and first and not ready:
             again = "exit again" if code == 0 else "fail again"
             why = f"a restart would {again}, so it is not restarted"
             return RestartDecision("fail", why if code else f"{why}; {_cause(name)}")

@@ -75,6 +75,6 @@ def test_a_version_that_two_servers_find_damaged_ends_the_run():
     policy = RestartPolicy("auto", 3)
 
     def kind(name, version):
-        return policy.decide(name, 1, True, False, DamagedWeights(version, "tensor x").kind).kind
+        return policy.decide(name, 1, False, True, DamagedWeights(version, "tensor x").kind).kind
 
     assert [kind("server/0", 3), kind("server/0", 4), kind("server/1", 3)] == ["replace", "replace", "fail"]
