@@ -11,7 +11,7 @@ import xxhash
 
 from areal_like.process.errors import TimedOut
 from areal_like.process.wait import NamedWait
-from areal_like.serving.engines.base import EngineGone, InferenceEngine
+from areal_like.serving.engines.base import REQUEST_TIMEOUT, EngineGone, InferenceEngine
 from areal_like.serving.pauser import Pauser
 from areal_like.serving.served_weights import ServedWeights
 from areal_like.weights.adapter import LoadedAdapter, check_adapter, read_adapter
@@ -21,7 +21,6 @@ from areal_like.weights.verify import checkpoint_tensors
 MAX_LOADED = 2
 """Engines are started with room for two: the newest adapter and the one before it."""
 PAUSE_S = 0.05
-LIMIT_KEY = "rollout.request_timeout"
 SHARE_OF_LIMIT = 0.9
 """Ends before the controller's own timeout, so that the controller gets the reason."""
 
@@ -87,7 +86,7 @@ class Adapters:
     async def _make_room(self, name: str, version: int, is_wanted: Callable[[], bool]) -> None:
         """Waits until the last group on an older adapter has ended; paused groups end only after they are resumed."""
         what = f"groups on older adapters to end before version {version} is loaded"
-        waiting = NamedWait(what, self._limit_s, LIMIT_KEY)
+        waiting = NamedWait(what, self._limit_s, REQUEST_TIMEOUT)
         await self.unload_unused()
         while self._served.num_adapters >= MAX_LOADED or self._served.has(name):
             if not is_wanted():

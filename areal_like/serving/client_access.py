@@ -18,13 +18,14 @@ class ServerAccess(ClientAccess):
     def __init__(
         self,
         model: str,
+        request_timeout_s: float,
         guard: CallGuard,
         queue: RequestQueue,
         pauser: Pauser,
         served: ServedWeights,
         statistics: Callable[[], Awaitable[dict[str, Any]]],
     ) -> None:
-        self.model = model
+        self.model, self.request_timeout_s = model, request_timeout_s
         self._guard, self._queue, self._pauser, self._served = guard, queue, pauser, served
         self._statistics = statistics
         self._numbers = itertools.count(1 << 40)

@@ -23,6 +23,7 @@ from areal_like.process.request_checks import BodyLimits
 from areal_like.process.wait import NamedWait
 from areal_like.serving.client_connection import while_connected
 from areal_like.serving.control_protocol import CLIENT_PATHS, HEALTH, MAX_CALL_BYTES, OPEN_PATHS, QUERY_PATHS
+from areal_like.serving.engines.base import REQUEST_TIMEOUT
 
 CONTROL_POST = ("update_weights", "stage_weights", "commit_weights", "pause", "resume", "abort")
 CONTROL_GET = ("fingerprint", "statistics")
@@ -38,11 +39,19 @@ class ForwardingServer:
     own could be below that of the previous run. `secret` is the key of the other server, which proves its identity."""
 
     def __init__(
-        self, address: str, secret: str, proofs: ProofVerifier, guard: CallGuard, run_id: str, key_variable: str
+        self,
+        address: str,
+        secret: str,
+        proofs: ProofVerifier,
+        guard: CallGuard,
+        run_id: str,
+        key_variable: str,
+        request_timeout_s: float,
     ) -> None:
         self._address, self._proofs = address, proofs
         self._secret, self._run_id, self._key_variable = secret, run_id, key_variable
         self._session: aiohttp.ClientSession | None = None
+        self._limit_s = request_timeout_s
         self._attempt: int | None = None
         self._lock = asyncio.Lock()
         guard.on_new_attempt = self._on_new_attempt
@@ -139,7 +148,10 @@ class ForwardingServer:
                 }
             call = self._open().request(method, f"http://{self._address}{path}", data=body, headers=headers)
             source = await while_connected(request, call)
-        except (aiohttp.ClientError, TimeoutError) as fault:
+        except TimeoutError as late:
+            limit = f"{self._limit_s:g} s ({REQUEST_TIMEOUT})"
+            raise HttpError(503, f"{self._address} did not answer within {limit}") from late
+        except aiohttp.ClientError as fault:
             raise HttpError(503, f"{self._address} does not answer: {fault or type(fault).__name__}") from fault
         async with source:
             response = web.StreamResponse(status=source.status)
@@ -148,7 +160,7 @@ class ForwardingServer:
             try:
                 while part := await while_connected(request, source.content.readany()):
                     await response.write(part)
-            except aiohttp.ClientError:
+            except (aiohttp.ClientError, TimeoutError):
                 if request.transport is not None:
                     request.transport.abort()  # a regular end would look like the end of the answer
             except ConnectionError:
@@ -163,7 +175,9 @@ class ForwardingServer:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = ProofConnector(self._proofs)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=aiohttp.ClientTimeout(total=self._limit_s)
+            )
         return self._session
 
     def _on_new_attempt(self, attempt: int) -> None:

@@ -94,7 +94,9 @@ class ServerProcess:
             return await self._serve_engine(stack, await stack.enter_async_context(attaching), spec)
         if proofs is None:
             raise Failure(f"rollout.server_addresses: {UNPROVEN_SERVER.format(address=address)}")
-        server = ForwardingServer(address, secret, proofs, self._guard, self._run.run_id, rollout.api_key_var)
+        server = ForwardingServer(
+            address, secret, proofs, self._guard, self._run.run_id, rollout.api_key_var, rollout.request_timeout
+        )
         stack.push_async_callback(server.close)
         await server.ready(self._me, waiting)
         await self._register(stack, server.application())

@@ -15,7 +15,7 @@ from areal_like.serving.client_connection import DISCONNECT_CHECK_S, is_disconne
 from areal_like.serving.client_filter import ModelLimits, count_sequences, filter_body, filter_generation
 from areal_like.serving.client_queue import ClientQueue
 from areal_like.serving.control_protocol import GENERATE_PATHS, QUERY_PATHS, TOKENIZE_PATHS
-from areal_like.serving.engines.base import MAX_IN_FLIGHT, ClientAccess, EngineInfo
+from areal_like.serving.engines.base import MAX_IN_FLIGHT, REQUEST_TIMEOUT, ClientAccess, EngineInfo
 
 FORWARDED_HEADER = "Accept"
 """The only header forwarded from a client: others could control the engine, or name another client's request."""
@@ -46,7 +46,7 @@ class StreamRelay:
                 )
             if reading.done():
                 reading.result()
-        except (aiohttp.ClientError, BufferError):
+        except (aiohttp.ClientError, BufferError, TimeoutError):
             self._cut_off()
         except BaseException:
             self._writing.cancel()
@@ -151,7 +151,8 @@ class PublicProxy:
         """None if all requests were aborted since `num_aborts` was read."""
         if self._session is None:
             connector = ProofConnector(self._proofs)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+            timeout = aiohttp.ClientTimeout(total=self._access.request_timeout_s)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         headers = {FORWARDED_HEADER: request.headers[FORWARDED_HEADER]} if FORWARDED_HEADER in request.headers else {}
         if body:
             headers["Content-Type"] = "application/json"
@@ -164,6 +165,9 @@ class PublicProxy:
                 if kind.startswith(STREAMED):
                     return await _relay(request, response, kind)
                 content = await while_connected(request, response.read())
+        except TimeoutError as late:
+            limit = f"{self._access.request_timeout_s:g} s ({REQUEST_TIMEOUT})"
+            raise HttpError(503, f"the engine did not answer within {limit}") from late
         except aiohttp.ClientError as fault:
             raise HttpError(503, f"the engine does not answer: {fault or type(fault).__name__}") from fault
         if num_aborts is not None and num_aborts != self._access.num_aborts:

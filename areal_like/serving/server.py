@@ -82,7 +82,8 @@ class InferenceServer:
     def application(self) -> web.Application:
         limits = BodyLimits(of_run=MAX_CALL_BYTES, of_others=max_client_bytes(self.engine.info.context_length))
         app = application(self._guard, *access_paths(self._settings.is_open), limits)
-        access = ServerAccess(self._settings.model, self._guard, self.queue, self.pauser, self.served, self._statistics)
+        model, limit_s = self._settings.model, self._settings.request_timeout_s
+        access = ServerAccess(model, limit_s, self._guard, self.queue, self.pauser, self.served, self._statistics)
         app.add_routes([*control_routes(self, self), *self.engine.client_routes(access)])
         return app
 

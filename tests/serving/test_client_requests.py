@@ -61,10 +61,13 @@ class VerboseEngine:
 
     def __init__(self) -> None:
         self.parts = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.bodies: list[Any] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.json())
+        await self.answers.wait()
         if not self.parts:
             return web.json_response({"choices": []})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -239,5 +242,18 @@ def test_the_run_goes_before_public_clients_that_came_first(tmp_path: Path) -> N
         await client.call("POST", "/control/resume")
         await asyncio.gather(ours, *strangers)
         assert client.engine.requests and ends[0] == "run", ends
+
+    with_proxied_engine(tmp_path, test)
+
+
+def test_a_clients_request_that_the_engine_does_not_answer_ends_at_a_named_limit(tmp_path: Path) -> None:
+    async def test(client: Client, engine: VerboseEngine) -> None:
+        engine.answers.clear()
+        client.engine.proxy._access.request_timeout_s = 0.1
+        url = f"http://{client.address}/v1/completions"
+        async with client.session.post(url, json={"prompt": "a", "max_tokens": 1}) as response:
+            error = (await response.json())["error"]["message"]
+        assert (response.status, error) == (503, "the engine did not answer within 0.1 s (rollout.request_timeout)")
+        engine.answers.set()
 
     with_proxied_engine(tmp_path, test)

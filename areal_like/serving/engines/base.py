@@ -18,6 +18,8 @@ from areal_like.weights.verify import Expected
 if TYPE_CHECKING:
     from aiohttp import web
 
+REQUEST_TIMEOUT = "rollout.request_timeout"
+"""The key that limits requests, and all that loads weights."""
 MAX_IN_FLIGHT = 1024
 """Concurrent requests to an engine without a queue of its own; further requests wait in ours."""
 
@@ -122,9 +124,11 @@ class Usage(NamedTuple):
 
 
 class ClientAccess(Protocol):
-    """What the routes for clients outside of the run use of the server. `model` is its name for them."""
+    """What the routes for clients outside of the run use of the server. `model` is its name for them;
+    `request_timeout_s` limits their requests."""
 
     model: str
+    request_timeout_s: float
 
     @property
     def is_used_by_run(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from areal_like.process.errors import Failure
 from areal_like.serving.engines.base import (
+    REQUEST_TIMEOUT,
     ClientAccess,
     EngineGone,
     GenerateOutput,
@@ -22,7 +23,6 @@ from areal_like.serving.engines.base import (
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.probe import Probe
 
-REQUEST_KEY = "rollout.request_timeout"
 CALL_TIMEOUT_S = 60.0
 """For calls that neither generate nor load anything."""
 
@@ -34,9 +34,6 @@ class CallLimit(NamedTuple):
     name: str
 
 
-QUICK = CallLimit(CALL_TIMEOUT_S, "CALL_TIMEOUT_S")
-
-
 class CallTimedOut(EngineGone):
     pass
 
@@ -45,12 +42,15 @@ class LimitedEngine(InferenceEngine):
     """The engine with limits: `request_timeout_s` for what generates, loads or waits for requests, CALL_TIMEOUT_S for
     the others."""
 
-    def __init__(self, engine: InferenceEngine, request_timeout_s: float = math.inf) -> None:
+    def __init__(
+        self, engine: InferenceEngine, request_timeout_s: float = math.inf, call_timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
         self.engine, self.info = engine, engine.info
         self.native_pauses, self.max_in_flight = engine.native_pauses, engine.max_in_flight
         self.commits_while_generating, self.picks_adapter = engine.commits_while_generating, engine.picks_adapter
         self.hashes_files = engine.hashes_files
-        self._long = CallLimit(request_timeout_s, REQUEST_KEY)
+        self._long = CallLimit(request_timeout_s, REQUEST_TIMEOUT)
+        self._quick = CallLimit(call_timeout_s, "CALL_TIMEOUT_S")
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
         try:
@@ -112,7 +112,8 @@ class LimitedEngine(InferenceEngine):
     async def close(self) -> None:
         await self.engine.close()
 
-    async def _within(self, what: str, call: Coroutine[Any, Any, T], limit: CallLimit = QUICK) -> T:
+    async def _within(self, what: str, call: Coroutine[Any, Any, T], limit: CallLimit | None = None) -> T:
+        limit = limit or self._quick
         scope = asyncio.timeout(limit.seconds if math.isfinite(limit.seconds) else None)
         try:
             async with scope:

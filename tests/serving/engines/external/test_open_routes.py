@@ -33,6 +33,7 @@ async def passing(address: str) -> AsyncIterator[str]:
         CallGuard(OURS, 1),
         "run-2",
         "THEIR_KEY",
+        3600.0,
     )
     await through.ready(Identity("server", 0), NamedWait("the server", 10.0, "rollout.setup_timeout"))
     served = await serve(through.application(), "127.0.0.1")
