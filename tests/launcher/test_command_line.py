@@ -311,7 +311,7 @@ class TestProcess:
     @pytest.mark.parametrize(
         "words",
         [
-            ("--config", "ppo", "--dry-run"),
+            ("--config", "ppo", "--dry-run", "cluster.name_resolve.type=etcd3"),
             ("--config", "grpo", "--multirun", "actor.lr=1,2", "--dry-run=json"),
             ("--config", "grpo", "actor=qwen3_0_6b", "rollout=vllm", "cluster=slurm"),
             ("--config", "grpo", "nonsense=1"),
@@ -319,7 +319,7 @@ class TestProcess:
         ids=["plan", "sweep", "start", "error"],
     )
     def test_no_answer_imports_torch_or_transformers(self, words: tuple[str, ...]) -> None:
-        assert not self.imported(*words) & {"torch", "transformers", "numpy", "sglang", "vllm", "ray", "wandb"}
+        assert not self.imported(*words) & {"torch", "transformers", "numpy", "sglang", "vllm", "ray", "wandb", "grpc"}
 
     @pytest.mark.parametrize("words", [("--help",), ("--help=actor",), ("keys",), ("--schema",), ("--confg",)])
     def test_help_imports_neither_hydra_nor_omegaconf(self, words: tuple[str, ...]) -> None:
