@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.serving.engines.base import NotStaged, Verification, WeightUpdate
+from areal_like.serving.engines.base import IncompatibleEngine, NotStaged, Verification, WeightUpdate
 from areal_like.serving.engines.external.http_calls import EngineClient, RefusedCall
-from areal_like.serving.engines.sglang.checksums import FusedTensor, compare, digest_on_cpu, fused_tensors
+from areal_like.serving.engines.sglang.checksums import PREFIX, FusedTensor, compare, fused_tensors
+from areal_like.serving.engines.sglang.command import MODULE
 from areal_like.serving.engines.sglang.receiver import WeightReceiver
 from areal_like.weights.bucket_files import Bytes, read_bucket_file
 from areal_like.weights.buckets import TensorInfo, file_header, file_order
@@ -74,7 +75,10 @@ class WeightLoader:
         if self._live is None:
             return Verification(uncovered=[info.name for info in infos])
         response = await self._calls.post("/weights_checker", {"action": "checksum"})
-        return compare(self._live, [rank["checksums"] for rank in response["ranks"]], infos)
+        ranks = [rank["checksums"] for rank in response["ranks"]]
+        if not all(checksum.startswith(PREFIX) for rank in ranks for checksum in rank.values()):
+            raise IncompatibleEngine(f"SGLang reports its own checksums; start it as `python -m {MODULE}`")
+        return compare(self._live, ranks, infos)
 
 
 def _check_files(folder: Path, index: Index) -> None:
@@ -93,4 +97,4 @@ def _expected(folder: Path, index: Index) -> dict[str, FusedTensor]:
         for info in ordered:
             contents[info.name] = content[at : at + info.nbytes]
             at += info.nbytes
-    return fused_tensors(index.tensors, contents, digest_on_cpu)
+    return fused_tensors(index.tensors, contents)

@@ -1,7 +1,6 @@
 """SGLang's command line, token guard and requests, without SGLang."""
 
 import asyncio
-import hashlib
 import json
 from copy import deepcopy
 from dataclasses import fields
@@ -15,7 +14,7 @@ from areal_like.config.sections.engines.sglang import SGLangConfig
 from areal_like.process.identity import PORT, RUN_HEADER, TOKEN
 from areal_like.serving.engines.base import EngineInfo, GenerateRequest
 from areal_like.serving.engines.external.command_line import ServerCommand, ServerSite
-from areal_like.serving.engines.sglang.checksums import compare, digest_on_cpu, fused_tensors
+from areal_like.serving.engines.sglang.checksums import checksum, compare, fused_tensors
 from areal_like.serving.engines.sglang.command import RESERVED_TOKENS, UNGUARDED_FLAGS, sglang_command
 from areal_like.serving.engines.sglang.requests import Capabilities, parse_output, request_body
 from areal_like.serving.token_guard import RequireToken
@@ -245,20 +244,20 @@ def served(contents: dict[str, Any], rows: int = 60) -> dict[str, str]:
         "model.layers.0.self_attn.qkv_proj.weight": fused,
         "model.norm.weight": contents["model.norm.weight"].tobytes(),
     }
-    return {name: hashlib.sha256(content).digest()[:8].hex() for name, content in held_there.items()}
+    return {name: checksum([np.frombuffer(content, np.uint8)]) for name, content in held_there.items()}
 
 
 @pytest.mark.parametrize("rows", [60, 64])
 def test_fused_and_padded_tensors_are_verified(rows):
     contents = _contents(INFOS)
-    results = compare(fused_tensors(INFOS, contents, digest_on_cpu), [served(contents, rows)], INFOS)
+    results = compare(fused_tensors(INFOS, contents), [served(contents, rows)], INFOS)
     assert results.hashes == {info.name: info.hash for info in INFOS}
     assert not results.wrong and not results.uncovered
 
 
 def test_a_tensor_that_differs_is_named():
     contents = _contents(INFOS)
-    expected = fused_tensors(INFOS, contents, digest_on_cpu)
+    expected = fused_tensors(INFOS, contents)
     contents["model.layers.0.self_attn.k_proj.weight"][3] ^= 1
     results = compare(expected, [served(contents)], INFOS)
     assert set(results.wrong) == {f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"}
@@ -269,7 +268,7 @@ def test_tensors_split_over_ranks_are_uncovered_and_never_wrong():
     contents = _contents(INFOS)
     whole = served(contents)
     parts = [{**whole, "model.layers.0.self_attn.qkv_proj.weight": rank} for rank in ("a", "b")]
-    results = compare(fused_tensors(INFOS, contents, digest_on_cpu), parts, INFOS)
+    results = compare(fused_tensors(INFOS, contents), parts, INFOS)
     assert not results.wrong
     assert results.uncovered == [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
 

@@ -1,12 +1,15 @@
-"""Runs SGLang's launcher with our token guard.
+"""Runs SGLang's launcher with our token guard and our checksums of weights. SGLang's child processes import this module
+too.
 
 `python -m areal_like.serving.engines.sglang.plugin.launch`, and SGLang's flags. SGLang's own API key is a flag, which
 all users of the machine can read."""
 
 import runpy
+from collections.abc import Callable
 from typing import Any
 
 FREEZE_FUNCTION = "sglang.srt.entrypoints.http_server._freeze_gc_after_server_warmup"
+CHECKSUM_FUNCTION = "sglang.srt.utils.weight_checker._hash_tensor"
 
 
 def main() -> None:
@@ -24,5 +27,25 @@ def _do_nothing(*_: Any) -> None:
     """SGLang would call its route /freeze_gc here, without the token; the engine's client calls it."""
 
 
-if __name__ == "__main__":  # SGLang's child processes import this module too
+def _register_checksum() -> None:
+    """SGLang applies it when the child process starts its scheduler."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(CHECKSUM_FUNCTION, _checksum, HookType.AROUND)
+
+
+def _checksum(of_sglang: Callable[[Any], str], tensor: Any) -> str:
+    """SGLang's own on a GPU."""
+    if tensor.device.type != "cpu":
+        return of_sglang(tensor)
+    import torch
+
+    from areal_like.serving.engines.sglang.checksums import checksum
+
+    return checksum([tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()])
+
+
+if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":
+    _register_checksum()

@@ -20,7 +20,7 @@ class ServedTensor(NamedTuple):
     signs_lost: bool = False
 
 
-class _ModuleTensor(NamedTuple):
+class ModuleTensor(NamedTuple):
     """The place of a checkpoint tensor in the model: a parameter, or part number `part` of a fused parameter."""
 
     module: nn.Module
@@ -31,8 +31,8 @@ class _ModuleTensor(NamedTuple):
 def plain_tensors(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, ServedTensor]]:
     """The named tensors that are readable in this process's memory."""
     for name, shape in shapes.items():
-        place = _find_tensor(model, name)
-        if place is None or _is_packed(place, shape):
+        place = find_tensor(model, name)
+        if place is None or is_packed(place.module, place.parameter, shape):
             continue
         tensor = _rows(place, getattr(place.module, place.parameter).detach())
         if tensor is not None and (tensor := _unpadded(tensor, shape)) is not None:
@@ -47,11 +47,11 @@ def packed_tensors(
     as these kernels share their memory."""
     places = []
     for name, shape in shapes.items():
-        place = _find_tensor(model, name)
-        if place is not None and _is_packed(place, shape):
+        place = find_tensor(model, name)
+        if place is not None and is_packed(place.module, place.parameter, shape):
             places.append((name, place, shape))
         elif place is not None:
-            places += [(name, _ModuleTensor(head, "weight", None), shape) for head in _tied(model, place.module)]
+            places += [(name, ModuleTensor(head, "weight", None), shape) for head in tied_heads(model, place.module)]
     left, module, whole = MAX_PRODUCTS, None, torch.empty(0)
     first = turn % max(1, len(places))
     for name, place, shape in places[first:] + places[:first]:
@@ -69,23 +69,30 @@ def repack_tied(model: nn.Module) -> None:
     """vLLM 0.32 does not reload a head that is tied to the embeddings, as no weights have its name; on a CPU the head
     would keep its packed copy of the old weights."""
     for module in model.modules():
-        for head in _tied(model, module):
+        for head in tied_heads(model, module):
             head.quant_method.process_weights_after_loading(head)
 
 
-def _is_packed(place: _ModuleTensor, shape: tuple[int, ...]) -> bool:
-    module = place.module
-    return hasattr(module, "cpu_linear") and place.parameter == "weight" and len(shape) == 2 and not _embeds(module)
+def is_packed(module: nn.Module, parameter: str, shape: Sequence[int]) -> bool:
+    """Whether the model computes with a packed copy of the parameter."""
+    return hasattr(module, "cpu_linear") and parameter == "weight" and len(shape) == 2 and not _embeds(module)
+
+
+def is_vocabulary(module: nn.Module) -> bool:
+    """Whether it is an embedding or an output head, which vLLM pads with rows of zeros."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    return isinstance(module, VocabParallelEmbedding)
 
 
 def _embeds(module: nn.Module) -> bool:
     """Whether it is an embedding and no output head."""
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-    return isinstance(module, VocabParallelEmbedding) and not isinstance(module, ParallelLMHead)
+    return is_vocabulary(module) and not isinstance(module, ParallelLMHead)
 
 
-def _tied(model: nn.Module, module: nn.Module) -> list[Any]:
+def tied_heads(model: nn.Module, module: nn.Module) -> list[Any]:
     """Heads that are tied to these embeddings and packed for a CPU."""
     if not _embeds(module):
         return []
@@ -93,17 +100,17 @@ def _tied(model: nn.Module, module: nn.Module) -> list[Any]:
     return [other for other in modules if getattr(other, "weight", None) is module.weight]
 
 
-def _find_tensor(model: nn.Module, name: str) -> _ModuleTensor | None:
+def find_tensor(model: nn.Module, name: str) -> ModuleTensor | None:
     path, _, parameter = name.rpartition(".")
     parent, _, leaf = path.rpartition(".")
     fusions: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", {})
     for fused, parts in fusions.items():
         if leaf in parts and len(parts) > 1 and (module := _module(model, f"{parent}.{fused}")) is not None:
-            return _ModuleTensor(module, parameter, parts.index(leaf)) if hasattr(module, parameter) else None
+            return ModuleTensor(module, parameter, parts.index(leaf)) if hasattr(module, parameter) else None
     module = _module(model, path)
     if module is None or not isinstance(getattr(module, parameter, None), Tensor):
         return None
-    return _ModuleTensor(module, parameter, None)
+    return ModuleTensor(module, parameter, None)
 
 
 def _module(model: nn.Module, path: str) -> nn.Module | None:
@@ -115,7 +122,7 @@ def _module(model: nn.Module, path: str) -> nn.Module | None:
     return base
 
 
-def _rows(place: _ModuleTensor, whole: Tensor) -> Tensor | None:
+def _rows(place: ModuleTensor, whole: Tensor) -> Tensor | None:
     if place.part is None:
         return whole
     sizes = getattr(place.module, "output_partition_sizes", None)
@@ -133,7 +140,7 @@ def _unpadded(tensor: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     return None
 
 
-def _unpacked(place: _ModuleTensor, columns: int) -> Tensor:
+def _unpacked(place: ModuleTensor, columns: int) -> Tensor:
     """The layer's outputs for unit vectors are its columns, exactly: all other products are 0."""
     module: Any = place.module
     dtype = getattr(module, place.parameter).dtype

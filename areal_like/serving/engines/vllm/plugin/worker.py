@@ -5,12 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import torch
 from torch import Tensor, nn
 
+from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, pack_weights
 from areal_like.serving.engines.vllm.plugin.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.disk import load_version
@@ -48,14 +49,24 @@ class BackgroundJob:
             self.result = {FAILED: f"{type(error).__name__}: {error}"}
 
 
+class StagedWeights(NamedTuple):
+    """`packed`: in the form in which the model computes with them, None if vLLM itself must load the tensors."""
+
+    version: int
+    tensors: dict[str, Tensor]
+    packed: PackedWeights | None
+
+
 class WorkerState:
-    """What a worker holds beside the live weights: staged ones, and the newest until they are read back."""
+    """What a worker holds beside the live weights: staged ones, and until they are read back the newest tensors and the
+    kernels that were replaced."""
 
     def __init__(self) -> None:
         self.staging: BackgroundJob | None = None
         self.comparison: WeightComparison | None = None
-        self.staged: tuple[int, dict[str, Tensor]] | None = None
+        self.staged: StagedWeights | None = None
         self.newest: dict[str, Tensor] = {}
+        self.replaced: PackedWeights | None = None
         self.signed_zeros: dict[str, str] = {}
         """Served tensors with a -0, which cannot be read back exactly, and their hashes."""
         self.turn = 0
@@ -91,6 +102,7 @@ class WeightComparison:
     def _compare_all(self, tensors: Iterator[tuple[str, ServedTensor]]) -> dict[str, Any]:
         for name, served in tensors:
             self._compare(name, served)
+        self._state.replaced = None
         return {}
 
     def _compare(self, name: str, served: ServedTensor) -> None:
@@ -116,11 +128,13 @@ class WorkerExtension:
         state, update, job = self._areal, orjson.loads(message), BackgroundJob()
         state.staged, state.staging = None, job
         rank: int = self.rank  # type: ignore[attr-defined]
+        model: nn.Module = self.model_runner.get_model()  # type: ignore[attr-defined]
 
         def stage() -> dict[str, Any]:
             version, tensors = _tensors(update, rank)
+            staged = StagedWeights(version, tensors, pack_weights(model, tensors))
             if state.staging is job:  # else it was discarded
-                state.staged = version, tensors
+                state.staged = staged
             return {"staged": version}
 
         job.start(stage)
@@ -133,12 +147,19 @@ class WorkerExtension:
     def areal_commit(self, version: str) -> dict[str, Any]:
         """Makes the staged weights live."""
         state = self._areal
-        if state.staged is None or state.staged[0] != int(version):
+        staged = state.staged
+        if staged is None or staged.version != int(version):
             return {REFUSED: f"version {version} of the weights is not staged"}
         runner: Any = self.model_runner  # type: ignore[attr-defined]
-        runner.reload_weights(weights_iterator=iter(state.staged[1].items()))
-        repack_tied(runner.get_model())
-        state.newest, state.staged = state.staged[1], None
+        if staged.packed is None:
+            runner.reload_weights(weights_iterator=iter(staged.tensors.items()))
+            repack_tied(runner.get_model())
+        else:
+            staged.packed.exchange()
+            runner.reset_lora_state()
+            runner.reset_encoder_cache()
+            runner.reset_mm_cache()
+        state.newest, state.replaced, state.staged = staged.tensors, staged.packed, None
         state.signed_zeros.clear()
         return {}
 
