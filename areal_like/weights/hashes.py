@@ -8,10 +8,11 @@ import xxhash
 from areal_like.weights.errors import BadWeights, count_by_layer, with_layer
 
 
-def hash_of(dtype: str, shape: tuple[int, ...], content: Any) -> str:
-    """xxh3 over type, shape and content (any contiguous buffer), as 16 hex digits."""
+def hash_of(dtype: str, shape: tuple[int, ...], *contents: Any) -> str:
+    """xxh3 over type, shape and content (contiguous buffers, one after another), as 16 hex digits."""
     digest = xxhash.xxh3_64(f"{dtype}{list(shape)}".encode())
-    digest.update(content)
+    for content in contents:
+        digest.update(content)
     return digest.hexdigest()
 
 

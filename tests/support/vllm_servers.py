@@ -91,7 +91,10 @@ class Server:
         run_with_engine(self, _until_ready)
 
     def log(self) -> str:
-        return (self.root / "log").read_text(errors="replace")[-4000:]
+        return self.whole_log()[-4000:]
+
+    def whole_log(self) -> str:
+        return (self.root / "log").read_text(errors="replace")
 
     @property
     def is_alive(self) -> bool:

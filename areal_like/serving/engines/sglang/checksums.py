@@ -1,15 +1,15 @@
-"""Compares SGLang's /weights_checker with the published tensors: SGLang has its own names, and our hash (the module that
-starts it replaces SGLang's, SHA-256, which takes several times longer)."""
+"""Compares SGLang's /weights_checker with the published tensors. SGLang has its own names, and the hash in here: the
+module that starts it replaces SGLang's own, SHA-256, which takes several times longer."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from areal_like.serving.engines.base import Verification
 from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.hashes import hash_of
 
 Bytes = NDArray[np.uint8]
 
@@ -21,40 +21,41 @@ FUSED = (
 PADDED = ("embed_tokens.weight", "lm_head.weight")
 VOCABULARY_MULTIPLE = 64
 """A vocabulary is padded with rows of zeros to a multiple of this."""
-
-
 PREFIX = "xxh3-"
 """Begins each checksum, as SGLang's own look alike."""
 
 
-def checksum(parts: Iterable[Bytes]) -> str:
-    """Of a tensor in main memory, given as consecutive parts."""
-    digest = xxhash.xxh3_64()
-    for part in parts:
-        digest.update(part.data)
-    return PREFIX + digest.hexdigest()
-
-
 class FusedTensor(NamedTuple):
-    """A tensor in SGLang: the published tensors in it, and the hashes that it may have."""
+    """A tensor in SGLang: the published tensors in it, and the checksums that it may have."""
 
     parts: tuple[str, ...]
-    hashes: frozenset[str]
+    checksums: frozenset[str]
+
+
+def checksum(dtype: str, shape: Sequence[int], *contents: Any) -> str:
+    """Of a tensor in main memory, given as one or several consecutive parts."""
+    return PREFIX + hash_of(dtype, tuple(shape), *contents)
 
 
 def fused_tensors(infos: Sequence[TensorInfo], contents: Mapping[str, Bytes]) -> dict[str, FusedTensor]:
-    """Every tensor that SGLang should have after it loaded these."""
+    """Every tensor that SGLang should have after it loaded these. Those that it has as they were published have the
+    published hash, and their contents are not read."""
     by_name = {info.name: info for info in infos}
     tensors = {}
-    for name in by_name:
+    for name, info in by_name.items():
         target, parts = _fused_name(name)
         if target in tensors or any(part not in by_name for part in parts):
             continue
-        hashes = {checksum(contents[part] for part in parts)}
-        if name.endswith(PADDED) and (missing := -by_name[name].shape[0] % VOCABULARY_MULTIPLE):
-            padding = np.zeros(missing * (by_name[name].nbytes // by_name[name].shape[0]), np.uint8)
-            hashes.add(checksum((contents[name], padding)))
-        tensors[target] = FusedTensor(parts, frozenset(hashes))
+        checksums = {PREFIX + info.hash}
+        missing = -info.shape[0] % VOCABULARY_MULTIPLE if name.endswith(PADDED) else 0
+        if missing:
+            padding = np.zeros(missing * (info.nbytes // info.shape[0]), np.uint8)
+            shape = info.shape[0] + missing, *info.shape[1:]
+            checksums.add(checksum(info.dtype, shape, contents[name].data, padding.data))
+        elif len(parts) > 1:
+            shape = sum(by_name[part].shape[0] for part in parts), *info.shape[1:]
+            checksums = {checksum(info.dtype, shape, *(contents[part].data for part in parts))}
+        tensors[target] = FusedTensor(parts, frozenset(checksums))
     return tensors
 
 
@@ -76,14 +77,14 @@ def compare(
     published = {info.name: info.hash for info in infos}
     served: dict[str, set[str]] = {}
     for rank in ranks:
-        for name, checksum in rank.items():
-            served.setdefault(name.replace(".base_layer.", "."), set()).add(checksum)
-    for target, (parts, hashes) in expected.items():
+        for name, each in rank.items():
+            served.setdefault(name.replace(".base_layer.", "."), set()).add(each)
+    for target, (parts, allowed) in expected.items():
         checksums = served.get(target)
-        if checksums is not None and checksums <= hashes:
+        if checksums is not None and checksums <= allowed:
             check.hashes |= {name: published[name] for name in parts}
         elif checksums is not None and len(ranks) == 1:
-            difference = f"the served {target} (checksum {min(checksums)}) is not the published one ({min(hashes)})"
+            difference = f"the served {target} (checksum {min(checksums)}) is not the published one ({min(allowed)})"
             check.wrong |= dict.fromkeys(parts, difference)
     check.uncovered = [name for name in published if name not in check.hashes and name not in check.wrong]
     return check

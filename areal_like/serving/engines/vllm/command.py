@@ -42,6 +42,13 @@ AUTO_FLAGS = ("enforce_eager", "enable_prefix_caching")
 """Flags with a `--no-` form, resolved here if they are `auto`."""
 REMOVED_KEYS = {"swap_space": 4, "max_seq_len_to_capture": 32768}
 """Keys that vLLM no longer has, with the defaults of the schema."""
+KEEP_FREED_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(2**36),
+    "MALLOC_TRIM_THRESHOLD_": str(2**36),
+}
+"""Settings of glibc: each update packs the weights into the memory of those before the last ones. To get it from the
+kernel again would take as long as to pack them."""
 GPU_MEMORY = 0.9
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 PARSER_SCRIPT = """
@@ -112,7 +119,7 @@ def _on_cpu(vllm: "vLLMConfig", site: ServerSite, start: ServerCommand) -> None:
     """vLLM needs to know its cores and the size of its cache; compiling its first request would take 18 s."""
     start.add("block_size", -(-vllm.block_size // CPU_BLOCK) * CPU_BLOCK)
     start.command.append(boolean_flag("enable_chunked_prefill", False))
-    start.env["TORCHDYNAMO_DISABLE"] = "1"
+    start.env |= {"TORCHDYNAMO_DISABLE": "1"} | KEEP_FREED_MEMORY
     if "kv_cache_memory_bytes" not in {name.replace("-", "_") for name in vllm.extra_args}:
         start.env["VLLM_CPU_KVCACHE_SPACE"] = str(_gib_of_cache(site.memory_bytes))
     if site.cores:

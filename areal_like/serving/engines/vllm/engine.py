@@ -32,7 +32,7 @@ from areal_like.weights.probe import Probe
 GENERATE = "/inference/v1/generate"
 REQUEST_PREFIX = "generate-tokens-"
 """vLLM's prefix of request ids on that route; `/abort_requests` needs it."""
-MIN_POLL_S, MAX_POLL_S = 0.002, 0.05
+MIN_POLL_S, MAX_POLL_S = 0.002, 0.02
 GAUGES = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
 COUNTERS = {
     "prompt_tokens": "vllm:prompt_tokens_total",
@@ -128,9 +128,12 @@ class VLLMEngine(ExternalEngine):
         the pause."""
         for result in await self._workers("areal_commit", str(update.version)):
             _check(result)
-        await self.calls.post("/update_weight_version", {"new_version": str(update.version)})
+        version = {"new_version": str(update.version)}
+        _, done = await asyncio.gather(
+            self.calls.post("/update_weight_version", version),
+            self.calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true"),
+        )
         self._has_version = True
-        done = await self.calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true")
         if not done["success"]:
             raise EngineGone("vLLM did not drop its cache of the old weights")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from copy import deepcopy
 from dataclasses import fields
 from typing import Any
@@ -19,6 +20,7 @@ from areal_like.serving.engines.sglang.command import RESERVED_TOKENS, UNGUARDED
 from areal_like.serving.engines.sglang.requests import Capabilities, parse_output, request_body
 from areal_like.serving.token_guard import RequireToken
 from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.hashes import hash_of
 from tests.support.planning import BIG_MODEL, loaded, plan_of
 
 FACTS = EngineInfo("sglang", "0.5.21", "/m", 512, 60, (1,))
@@ -181,7 +183,7 @@ def test_flags_that_open_an_unguarded_port_are_refused(name):
 def test_other_spellings_of_these_flags_are_refused(name):
     start = started(extra_args={name: 2})
     assert keys(start.problems) == {f"sglang.extra_args.{name}"}
-    assert not [word for word in start.command if name.strip("-")[:6].replace("_", "-") in word]
+    assert not [word for word in start.command if word.startswith(f"--{name.strip('-')[:6].replace('_', '-')}")]
 
 
 def test_each_sample_has_its_own_seed_and_name():
@@ -220,18 +222,14 @@ def test_an_answer_aborted_before_its_start_is_empty():
     assert parse_output(response, truncated=False) == ([], [], "abort", None)
 
 
-def _info(name: str, *shape: int) -> TensorInfo:
-    return TensorInfo(name, "float32", shape, f"hash of {name}")
-
-
-def _contents(infos: list[TensorInfo]) -> dict[str, Any]:
-    return {info.name: np.full(info.nbytes, at + 1, np.uint8) for at, info in enumerate(infos)}
-
-
+SHAPES = {
+    "model.embed_tokens.weight": (60, 4),
+    **{f"model.layers.0.self_attn.{part}_proj.weight": (8, 4) for part in "qkv"},
+    "model.norm.weight": (4,),
+}
+CONTENTS = {name: np.full(4 * math.prod(shape), at, np.uint8) for at, (name, shape) in enumerate(SHAPES.items(), 1)}
 INFOS = [
-    _info("model.embed_tokens.weight", 60, 4),
-    *(_info(f"model.layers.0.self_attn.{part}_proj.weight", 8, 4) for part in "qkv"),
-    _info("model.norm.weight", 4),
+    TensorInfo(name, "float32", shape, hash_of("float32", shape, CONTENTS[name].data)) for name, shape in SHAPES.items()
 ]
 
 
@@ -240,35 +238,32 @@ def served(contents: dict[str, Any], rows: int = 60) -> dict[str, str]:
     embedding = contents["model.embed_tokens.weight"].tobytes() + bytes((rows - 60) * 16)
     fused = b"".join(contents[f"model.layers.0.self_attn.{part}_proj.weight"].tobytes() for part in "qkv")
     held_there = {
-        "model.embed_tokens.weight": embedding,
-        "model.layers.0.self_attn.qkv_proj.weight": fused,
-        "model.norm.weight": contents["model.norm.weight"].tobytes(),
+        "model.embed_tokens.weight": ((rows, 4), embedding),
+        "model.layers.0.self_attn.qkv_proj.weight": ((24, 4), fused),
+        "model.norm.weight": ((4,), contents["model.norm.weight"].tobytes()),
     }
-    return {name: checksum([np.frombuffer(content, np.uint8)]) for name, content in held_there.items()}
+    return {name: checksum("float32", shape, content) for name, (shape, content) in held_there.items()}
 
 
 @pytest.mark.parametrize("rows", [60, 64])
 def test_fused_and_padded_tensors_are_verified(rows):
-    contents = _contents(INFOS)
-    results = compare(fused_tensors(INFOS, contents), [served(contents, rows)], INFOS)
+    results = compare(fused_tensors(INFOS, CONTENTS), [served(CONTENTS, rows)], INFOS)
     assert results.hashes == {info.name: info.hash for info in INFOS}
     assert not results.wrong and not results.uncovered
 
 
 def test_a_tensor_that_differs_is_named():
-    contents = _contents(INFOS)
-    expected = fused_tensors(INFOS, contents)
-    contents["model.layers.0.self_attn.k_proj.weight"][3] ^= 1
-    results = compare(expected, [served(contents)], INFOS)
+    damaged = deepcopy(CONTENTS)
+    damaged["model.layers.0.self_attn.k_proj.weight"][3] ^= 1
+    results = compare(fused_tensors(INFOS, CONTENTS), [served(damaged)], INFOS)
     assert set(results.wrong) == {f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"}
     assert "qkv_proj" in results.wrong["model.layers.0.self_attn.k_proj.weight"]
 
 
 def test_tensors_split_over_ranks_are_uncovered_and_never_wrong():
-    contents = _contents(INFOS)
-    whole = served(contents)
+    whole = served(CONTENTS)
     parts = [{**whole, "model.layers.0.self_attn.qkv_proj.weight": rank} for rank in ("a", "b")]
-    results = compare(fused_tensors(INFOS, contents), parts, INFOS)
+    results = compare(fused_tensors(INFOS, CONTENTS), parts, INFOS)
     assert not results.wrong
     assert results.uncovered == [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"]
 

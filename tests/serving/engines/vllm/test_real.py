@@ -45,6 +45,7 @@ from tests.support.vllm_servers import (
 pytestmark = pytest.mark.xdist_group("vllm_alone")
 PROMPT = [5, 9, 13, 20, 7]
 CLOSE = 1e-4
+VLLM_LOADS = "Reloading weights inplace"
 
 
 @pytest.fixture(scope="module")
@@ -397,6 +398,23 @@ def test_new_weights_are_used_and_every_tensor_can_be_read_back(server):
             (output,) = await engine.generate(asked("u", PROMPT))
             assert apart(output, PROMPT, weights) < CLOSE
             assert output.versions == [arrival.version] * len(output.token_ids)
+
+    run_with_engine(server, test)
+
+
+def test_weights_that_cannot_be_packed_in_advance_are_loaded_by_vllm(server):
+    """vLLM reports its own load, which takes place while nothing is generated."""
+    rounded = model(3).bfloat16()
+
+    async def test(engine: VLLMEngine, server: Server) -> None:
+        await serve(engine, server, 1)
+        assert VLLM_LOADS not in server.whole_log()
+        await update(engine, published(server, rounded))
+        assert VLLM_LOADS in server.whole_log()
+        weights = rounded.float()
+        assert (torch.tensor(await engine.logprobs(PROMPT)) - logprobs_of(weights, PROMPT)).abs().max() < CLOSE
+        weights = await serve(engine, server, 2)
+        assert (torch.tensor(await engine.logprobs(PROMPT)) - logprobs_of(weights, PROMPT)).abs().max() < CLOSE
 
     run_with_engine(server, test)
 

@@ -42,7 +42,8 @@ def _checksum(of_sglang: Callable[[Any], str], tensor: Any) -> str:
 
     from areal_like.serving.engines.sglang.checksums import checksum
 
-    return checksum([tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()])
+    content = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return checksum(str(tensor.dtype).removeprefix("torch."), tensor.shape, content)
 
 
 if __name__ == "__main__":

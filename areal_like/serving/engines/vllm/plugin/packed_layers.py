@@ -47,8 +47,8 @@ class PackedWeights:
 
 
 def pack_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> PackedWeights | None:
-    """None if vLLM itself must load them: on a GPU, and for layers that are not the dense ones of a language model, that
-    are quantized, or that are split over processes."""
+    """None if vLLM itself must load them: on a GPU, and for a model with layers that are quantized, split over
+    processes, or not the dense ones of a language model."""
     if not _is_dense_on_cpu(model):
         return None
     parts: dict[tuple[nn.Module, str], dict[int | None, Tensor]] = {}

@@ -52,17 +52,23 @@ def packed_tensors(
             places.append((name, place, shape))
         elif place is not None:
             places += [(name, ModuleTensor(head, "weight", None), shape) for head in tied_heads(model, place.module)]
+    places = [place for place in places if _products(place[2]) <= MAX_PRODUCTS]
     left, module, whole = MAX_PRODUCTS, None, torch.empty(0)
     first = turn % max(1, len(places))
     for name, place, shape in places[first:] + places[:first]:
         if place.module is not module:
-            left -= math.prod(shape) * shape[1]
+            left -= _products(shape)
             if left < 0:
                 break
             module, whole = place.module, _unpacked(place, shape[1])
         tensor = _rows(place, whole)
         if tensor is not None and (tensor := _unpadded(tensor, shape)) is not None:
             yield name, ServedTensor(tensor, signs_lost=True)
+
+
+def _products(shape: tuple[int, ...]) -> int:
+    """Multiplications for reading a matrix of this shape."""
+    return math.prod(shape) * shape[1]
 
 
 def repack_tied(model: nn.Module) -> None:

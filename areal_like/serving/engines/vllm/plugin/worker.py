@@ -49,7 +49,7 @@ class BackgroundJob:
             self.result = {FAILED: f"{type(error).__name__}: {error}"}
 
 
-class StagedWeights(NamedTuple):
+class LoadedVersion(NamedTuple):
     """`packed`: in the form in which the model computes with them, None if vLLM itself must load the tensors."""
 
     version: int
@@ -64,7 +64,7 @@ class WorkerState:
     def __init__(self) -> None:
         self.staging: BackgroundJob | None = None
         self.comparison: WeightComparison | None = None
-        self.staged: StagedWeights | None = None
+        self.staged: LoadedVersion | None = None
         self.newest: dict[str, Tensor] = {}
         self.replaced: PackedWeights | None = None
         self.signed_zeros: dict[str, str] = {}
@@ -132,7 +132,7 @@ class WorkerExtension:
 
         def stage() -> dict[str, Any]:
             version, tensors = _tensors(update, rank)
-            staged = StagedWeights(version, tensors, pack_weights(model, tensors))
+            staged = LoadedVersion(version, tensors, pack_weights(model, tensors))
             if state.staging is job:  # else it was discarded
                 state.staged = staged
             return {"staged": version}
