@@ -5,7 +5,8 @@ vLLM's own reload allocates, fills, packs and copies every layer while nothing i
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -46,27 +47,47 @@ class PackedWeights:
         self._plain, self._kernels = [], old
 
 
-def pack_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> PackedWeights | None:
-    """None if vLLM itself must load them: on a GPU, and for a model with layers that are quantized, split over
-    processes, or not the dense ones of a language model."""
-    if not _is_dense_on_cpu(model):
-        return None
-    parts: dict[tuple[nn.Module, str], dict[int | None, Tensor]] = {}
-    for name, tensor in tensors.items():
-        place = find_tensor(model, name)
+class WeightPacker:
+    """Packs new weights as they come, in a thread of its own. Use it with `with`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._packs = model, _is_dense_on_cpu(model)
+        self._parts: dict[tuple[Any, str], dict[int | None, Tensor]] = {}
+        self._packed = PackedWeights()
+        self._thread = ThreadPoolExecutor(1)
+        self._jobs: list[Future[None]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        """The tensor must not change any more."""
+        place = find_tensor(self._model, name) if self._packs else None
         if place is None:
+            self._packs = False
+            return
+        module: Any = place.module
+        parts = self._parts.setdefault((module, place.parameter), {})
+        parts[place.part] = tensor
+        if None in parts or len(parts) == len(module.output_partition_sizes):
+            self._jobs.append(self._thread.submit(_pack, self._packed, self._model, module, place.parameter, parts))
+
+    def packed(self) -> PackedWeights | None:
+        """When all tensors were added. None if vLLM itself must load them: on a GPU, and for a model with layers that
+        are quantized, split over processes, or not the dense ones of a language model."""
+        if not self._packs:
             return None
-        parts.setdefault((place.module, place.parameter), {})[place.part] = tensor
-    written = [id(getattr(module, parameter)) for module, parameter in parts]
-    if sorted(written) != sorted(map(id, model.parameters())):
-        return None
-    packed = PackedWeights()
-    try:
-        for (module, parameter), each in parts.items():
-            _add(packed, model, module, parameter, _whole(module, each))
-    except _OtherShape:
-        return None
-    return packed
+        try:
+            for job in self._jobs:
+                job.result()
+        except _OtherShape:
+            return None
+        parameters = sorted(id(parameter) for parameter in self._model.parameters())
+        filled = sorted(id(getattr(module, parameter)) for module, parameter in self._parts)
+        return self._packed if filled == parameters and len(self._jobs) == len(self._parts) else None
 
 
 class _OtherShape(Exception):
@@ -99,8 +120,10 @@ def _whole(module: Any, parts: Mapping[int | None, Tensor]) -> Tensor:
     return torch.cat([parts[number] for number in range(len(sizes))])
 
 
-def _add(packed: PackedWeights, model: nn.Module, module: Any, parameter: str, new: Tensor) -> None:
-    live = getattr(module, parameter).detach()
+def _pack(
+    packed: PackedWeights, model: nn.Module, module: Any, parameter: str, parts: Mapping[int | None, Tensor]
+) -> None:
+    live, new = getattr(module, parameter).detach(), _whole(module, parts)
     if new.dtype != live.dtype:
         raise _OtherShape
     if not live.numel():  # only the kernel has it

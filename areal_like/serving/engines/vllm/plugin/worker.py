@@ -11,7 +11,7 @@ import orjson
 import torch
 from torch import Tensor, nn
 
-from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, pack_weights
+from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, WeightPacker
 from areal_like.serving.engines.vllm.plugin.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.disk import load_version
@@ -131,8 +131,9 @@ class WorkerExtension:
         model: nn.Module = self.model_runner.get_model()  # type: ignore[attr-defined]
 
         def stage() -> dict[str, Any]:
-            version, tensors = _tensors(update, rank)
-            staged = LoadedVersion(version, tensors, pack_weights(model, tensors))
+            with WeightPacker(model) as packer:
+                version, tensors = _tensors(update, rank, packer)
+                staged = LoadedVersion(version, tensors, packer.packed())
             if state.staging is job:  # else it was discarded
                 state.staged = staged
             return {"staged": version}
@@ -190,12 +191,17 @@ def _result(job: BackgroundJob | None) -> dict[str, Any]:
     return {REFUSED: "the staged weights were discarded"} if job is None else job.result
 
 
-def _tensors(update: dict[str, Any], rank: int) -> tuple[int, dict[str, Tensor]]:
-    """All tensors of a version, with verified hashes. Those in shared memory stay there."""
+def _tensors(update: dict[str, Any], rank: int, packer: WeightPacker) -> tuple[int, dict[str, Tensor]]:
+    """All tensors of a version, with verified hashes; `packer` gets them too. Those in shared memory stay there."""
     index = parse_index(update["index"], "the index that was sent")
     if update["meeting"] is not None:
-        rendezvous = Rendezvous(**update["meeting"])
-        sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index)
-        return index.version, {name: tensor.clone() for name, tensor in sent}
+        rendezvous, tensors = Rendezvous(**update["meeting"]), {}
+        for name, tensor in receive_tensors(rendezvous, rendezvous.first_rank + rank, index):
+            tensors[name] = tensor.clone()
+            packer.add(name, tensors[name])
+        return index.version, tensors
     expected = {info.name: (info.shape, getattr(torch, info.dtype)) for info in index.tensors}
-    return index.version, load_version(Path(update["folder"]), expected, index.version - 1).tensors
+    tensors = load_version(Path(update["folder"]), expected, index.version - 1).tensors
+    for name, tensor in tensors.items():
+        packer.add(name, tensor)
+    return index.version, tensors
