@@ -1,6 +1,7 @@
 """Reads and verifies published files without torch, for processes that only forward weights."""
 
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ def check_version(index: Index, newer_than: int, run_id: str | None) -> None:
 def read_bucket(folder: Path, bucket: Bucket, version: int) -> dict[str, Bytes]:
     """The tensors of a bucket in the order of its file, with verified hashes. If the file is in shared memory, they are
     that memory: copy what is changed or kept."""
+    return {info.name: content for info, content in iterate_bucket(folder, bucket, version)}
+
+
+def iterate_bucket(folder: Path, bucket: Bucket, version: int) -> Iterator[tuple[TensorInfo, Bytes]]:
+    """The same, each as soon as its hash is verified."""
     content = read_bucket_file(folder, bucket, version)
     ordered = file_order(bucket.tensors)
     header = file_header(ordered)
@@ -41,11 +47,10 @@ def read_bucket(folder: Path, bucket: Bucket, version: int) -> dict[str, Bytes]:
             f"version {version} of the weights: bucket {bucket.file} is corrupted: its header is not the one that was "
             "published"
         )
-    tensors, at = {}, len(header)
+    at = len(header)
     for info in ordered:
-        tensors[info.name] = _checked(info, content[at : at + info.nbytes], bucket.file, version)
+        yield info, _checked(info, content[at : at + info.nbytes], bucket.file, version)
         at += info.nbytes
-    return tensors
 
 
 def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, WeightPacker
 from areal_like.serving.engines.vllm.plugin.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
+from areal_like.weights.bucket_files import iterate_bucket
 from areal_like.weights.buckets import TensorInfo
-from areal_like.weights.disk import load_version
+from areal_like.weights.disk import as_tensor
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.fingerprint import tensor_hash
-from areal_like.weights.index import parse_index
+from areal_like.weights.index import Index, parse_index, read_index
 from areal_like.weights.receive import receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
 
@@ -131,12 +132,15 @@ class WorkerExtension:
         model: nn.Module = self.model_runner.get_model()  # type: ignore[attr-defined]
 
         def stage() -> dict[str, Any]:
+            index, tensors = parse_index(update["index"], "the index that was sent"), {}
             with WeightPacker(model) as packer:
-                version, tensors = _tensors(update, rank, packer)
-                staged = LoadedVersion(version, tensors, packer.packed())
+                for name, tensor in _tensors(update, index, rank):
+                    tensors[name] = tensor
+                    packer.add(name, tensor)
+                staged = LoadedVersion(index.version, tensors, packer.packed())
             if state.staging is job:  # else it was discarded
                 state.staged = staged
-            return {"staged": version}
+            return {"staged": index.version}
 
         job.start(stage)
         return {}
@@ -191,17 +195,18 @@ def _result(job: BackgroundJob | None) -> dict[str, Any]:
     return {REFUSED: "the staged weights were discarded"} if job is None else job.result
 
 
-def _tensors(update: dict[str, Any], rank: int, packer: WeightPacker) -> tuple[int, dict[str, Tensor]]:
-    """All tensors of a version, with verified hashes; `packer` gets them too. Those in shared memory stay there."""
-    index = parse_index(update["index"], "the index that was sent")
+def _tensors(update: dict[str, Any], index: Index, rank: int) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of a version, each as soon as its hash is verified. Those in shared memory stay there."""
     if update["meeting"] is not None:
-        rendezvous, tensors = Rendezvous(**update["meeting"]), {}
+        rendezvous = Rendezvous(**update["meeting"])
         for name, tensor in receive_tensors(rendezvous, rendezvous.first_rank + rank, index):
-            tensors[name] = tensor.clone()
-            packer.add(name, tensors[name])
-        return index.version, tensors
-    expected = {info.name: (info.shape, getattr(torch, info.dtype)) for info in index.tensors}
-    tensors = load_version(Path(update["folder"]), expected, index.version - 1).tensors
-    for name, tensor in tensors.items():
-        packer.add(name, tensor)
-    return index.version, tensors
+            yield name, tensor.clone()
+        return
+    folder = Path(update["folder"])
+    if read_index(folder) != index:
+        raise BadWeights(
+            f"version {index.version} of the weights: {folder} has another index than the one that was sent"
+        )
+    for bucket in index.buckets:
+        for info, content in iterate_bucket(folder, bucket, index.version):
+            yield info.name, as_tensor(info, torch.from_numpy(content))
