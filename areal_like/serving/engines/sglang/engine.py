@@ -41,6 +41,8 @@ GAUGES = {"running": "num_running_reqs", "waiting": "num_waiting_reqs", "cached_
 class SGLangEngine(ExternalEngine):
     """Its requests cannot be kept while its weights change: they are aborted, and continued from their tokens."""
 
+    hashes_files = True
+
     def __init__(
         self,
         address: str,

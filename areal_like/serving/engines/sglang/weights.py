@@ -1,19 +1,20 @@
 """Stages, loads and verifies new weights in SGLang."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.serving.engines.base import IncompatibleEngine, NotStaged, Verification, WeightUpdate
+from areal_like.serving.engines.base import NotStaged, Verification, WeightUpdate
+from areal_like.serving.engines.external.external_engine import IncompatibleEngine
 from areal_like.serving.engines.external.http_calls import EngineClient, RefusedCall
 from areal_like.serving.engines.sglang.checksums import PREFIX, FusedTensor, compare, fused_tensors
 from areal_like.serving.engines.sglang.command import MODULE
 from areal_like.serving.engines.sglang.receiver import WeightReceiver
-from areal_like.weights.bucket_files import Bytes, read_bucket_file
+from areal_like.weights.bucket_files import Bytes, read_bucket, read_bucket_file
 from areal_like.weights.buckets import TensorInfo, file_header, file_order
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.index import Index
+from areal_like.weights.index import Bucket, Index
 
 IDLE_TIMEOUT_S = 10
 """Time for SGLang to notice that all its requests have ended."""
@@ -38,11 +39,16 @@ class WeightLoader:
         """Whether SGLang's tensors are in main memory: only those checksums can be computed here."""
 
     async def stage(self, update: WeightUpdate) -> None:
-        folder = await self._receiver.receive(update) if update.rendezvous is not None else update.folder
-        assert folder is not None, "weights are in files or sent"
+        """Verifies the hashes of files; those of sent weights were verified when they were received."""
+        if update.rendezvous is not None:
+            folder, read = await self._receiver.receive(update), _read_received
+        else:
+            assert update.folder is not None, "weights are in files or sent"
+            folder, read = update.folder, read_bucket
+        contents = await asyncio.to_thread(_contents, folder, update.index, read)
         expected = None
         if self.shows_checksums:
-            expected = await asyncio.to_thread(_expected, folder, update.index)
+            expected = await asyncio.to_thread(fused_tensors, update.index.tensors, contents)
         self._staged = StagedFiles(update.version, folder, expected)
 
     async def commit(self, update: WeightUpdate) -> None:
@@ -89,12 +95,19 @@ def _check_files(folder: Path, index: Index) -> None:
             raise NotStaged(f"version {index.version} of the weights: {path} was removed or truncated after the check")
 
 
-def _expected(folder: Path, index: Index) -> dict[str, FusedTensor]:
+def _contents(folder: Path, index: Index, read: Callable[[Path, Bucket, int], dict[str, Bytes]]) -> dict[str, Bytes]:
     contents: dict[str, Bytes] = {}
     for bucket in index.buckets:
-        ordered = file_order(bucket.tensors)
-        content, at = read_bucket_file(folder, bucket, index.version), len(file_header(ordered))
-        for info in ordered:
-            contents[info.name] = content[at : at + info.nbytes]
-            at += info.nbytes
-    return fused_tensors(index.tensors, contents)
+        contents |= read(folder, bucket, index.version)
+    return contents
+
+
+def _read_received(folder: Path, bucket: Bucket, version: int) -> dict[str, Bytes]:
+    """The tensors of a bucket, without a look at their hashes."""
+    ordered = file_order(bucket.tensors)
+    content, at = read_bucket_file(folder, bucket, version), len(file_header(ordered))
+    tensors = {}
+    for info in ordered:
+        tensors[info.name] = content[at : at + info.nbytes]
+        at += info.nbytes
+    return tensors

@@ -52,6 +52,7 @@ class VLLMEngine(ExternalEngine):
         self, address: str, secret: str, config: Any, model_folder: Path, proofs: ProofVerifier | None = None
     ) -> None:
         super().__init__(KEYS, config, address, secret, proofs)
+        self.hashes_files = not config.vllm.worker_extension_cls  # ours does
         self._folder = model_folder
         self._has_version = False
         """Whether vLLM was given the version of its weights."""
