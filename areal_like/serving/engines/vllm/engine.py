@@ -144,7 +144,7 @@ class VLLMEngine(ExternalEngine):
     async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
         await self._workers("areal_read_back", json.dumps([list(info) for info in infos]))
         check = Verification()
-        for result in await self._results("areal_seen"):
+        for result in await self._results("areal_seen", MIN_POLL_S):
             check.hashes |= result["hashes"]
             check.wrong |= result["wrong"]
         check.uncovered = [info.name for info in infos if info.name not in check.hashes]
@@ -186,7 +186,7 @@ class VLLMEngine(ExternalEngine):
         results: list[dict[str, Any]] = response["results"]
         return results
 
-    async def _results(self, method: str) -> list[dict[str, Any]]:
+    async def _results(self, method: str, max_pause_s: float = MAX_POLL_S) -> list[dict[str, Any]]:
         """Polls until the work started before is done in all workers."""
         pause_s = MIN_POLL_S
         while True:
@@ -196,7 +196,7 @@ class VLLMEngine(ExternalEngine):
                     _check(result)
                 return results
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, MAX_POLL_S)
+            pause_s = min(2 * pause_s, max_pause_s)
 
 
 def _check(result: dict[str, Any]) -> None:
