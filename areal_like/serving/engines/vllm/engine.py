@@ -33,6 +33,9 @@ GENERATE = "/inference/v1/generate"
 REQUEST_PREFIX = "generate-tokens-"
 """vLLM's prefix of request ids on that route; `/abort_requests` needs it."""
 MIN_POLL_S, MAX_POLL_S = 0.002, 0.02
+SHARE_UNPOLLED = 0.8
+"""Share of the time of the last weights in which it is not polled whether new ones are staged: polls take time from
+generation."""
 GAUGES = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
 COUNTERS = {
     "prompt_tokens": "vllm:prompt_tokens_total",
@@ -54,6 +57,8 @@ class VLLMEngine(ExternalEngine):
         super().__init__(KEYS, config, address, secret, proofs)
         self.hashes_files = not config.vllm.worker_extension_cls  # ours does
         self._folder = model_folder
+        self._staging_s = 0.0
+        """Seconds in which the workers staged the last weights."""
         self._has_version = False
         """Whether vLLM was given the version of its weights."""
 
@@ -122,7 +127,9 @@ class VLLMEngine(ExternalEngine):
             "meeting": None if update.rendezvous is None else update.rendezvous._asdict(),
         }
         await self._workers("areal_stage", json.dumps(message))
-        await self._results("areal_staged")
+        await asyncio.sleep(SHARE_UNPOLLED * self._staging_s)
+        results = await self._results("areal_staged")
+        self._staging_s = max(result.get("seconds", 0.0) for result in results)
 
     async def commit(self, update: WeightUpdate, probe: Probe | None = None) -> None:
         """The key-value cache of frozen requests is of the old weights: it is dropped, and vLLM computes it again after

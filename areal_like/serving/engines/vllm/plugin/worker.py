@@ -132,6 +132,7 @@ class WorkerExtension:
         model: nn.Module = self.model_runner.get_model()  # type: ignore[attr-defined]
 
         def stage() -> dict[str, Any]:
+            began = time.monotonic()
             index, tensors = parse_index(update["index"], "the index that was sent"), {}
             with WeightPacker(model) as packer:
                 for name, tensor in _tensors(update, index, rank):
@@ -140,7 +141,7 @@ class WorkerExtension:
                 staged = LoadedVersion(index.version, tensors, packer.packed())
             if state.staging is job:  # else it was discarded
                 state.staged = staged
-            return {"staged": index.version}
+            return {"staged": index.version, "seconds": time.monotonic() - began}
 
         job.start(stage)
         return {}
