@@ -253,15 +253,14 @@ class Composition:
             self.problems += set_below_references([*layers, *overrides.values], self.schema)
             defaults = self.schema.defaults(self._opened([*layers, *overrides.values]))
             trees[SCHEMA] = self.schema.maps(defaults)
-            composed, applied = composition.compose(trees, overrides.values)
+            composed, refused = composition.compose(trees, overrides.values)
         except HydraCompositionError as error:
             self.problems.append(Problem(self.file.shown, f"cannot be composed: {error}"))
             raise ConfigError(fold_consequences(self.problems)) from None
-        for override in overrides.values:
-            if override not in applied:
-                where = f"override ~{override.deletes}"
-                self.problems.append(Problem(str(override.deletes), "no such entry to delete", where))
-        return self.schema.complete(composed, defaults), Provenance([*layers, *applied])
+        for override in refused:
+            where = f"override ~{override.deletes}"
+            self.problems.append(Problem(str(override.deletes), "no such entry to delete", where))
+        return self.schema.complete(composed, defaults), Provenance([*layers, *overrides.values])
 
     def _layer(self, files: CompositionFiles, name: str, package: str, changed_paths: set[str]) -> Layer:
         """One file: read and checked, without invalid values, and without dependent keys of what the command line

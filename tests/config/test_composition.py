@@ -149,5 +149,6 @@ def test_entries_are_added_to_the_default_of_a_map_and_deleted_from_it(tmp_path:
     loaded = load(tmp_path / "a.yaml", ["~tools.run", "+tools.write=4"], schema=f"{__name__}:WithTools")
     assert loaded.get("tools") == {"search": 1, "read": 3, "write": 4}
     assert replayed(loaded) == loaded.raw
-    with pytest.raises(ConfigError, match=r"tools.walk \[override ~tools.walk\]: no such entry to delete"):
-        load(tmp_path / "a.yaml", ["~tools.walk"], schema=f"{__name__}:WithTools")
+    for words in (["~tools.walk"], ["+tools.walk=1", "~tools.walk", "~tools.walk"]):
+        with pytest.raises(ConfigError, match=r"tools.walk \[override ~tools.walk\]: no such entry to delete"):
+            load(tmp_path / "a.yaml", words, schema=f"{__name__}:WithTools")

@@ -49,22 +49,23 @@ class HydraComposition:
     def compose(
         self, trees: dict[str, dict[str, Any]], overrides: Sequence[Layer]
     ) -> tuple[dict[str, Any], list[Layer]]:
-        """The merged tree with unresolved references, and the overrides that apply. `trees`: values by config path."""
+        """The merged tree with unresolved references, and the overrides whose entry to delete does not exist. `trees`:
+        values by config path."""
         for name, tree in trees.items():
             self.files.results[name].config = OmegaConf.create(tree)
-        loader, applied = ConfigLoaderImpl(ConfigSearchPathImpl()), []
+        loader, refused = ConfigLoaderImpl(ConfigSearchPathImpl()), []
         with _reported():
             composed = loader._compose_config_from_defaults_list(self.defaults, self.files)
             for override in overrides:
                 try:
                     loader._apply_overrides_to_config(_for_hydra(override), composed)
-                    applied.append(override)
                 except HydraException:
                     if override.deletes is None:
                         raise
+                    refused.append(override)
         plain = OmegaConf.to_container(composed, resolve=False)
         assert isinstance(plain, dict)
-        return {str(name): value for name, value in plain.items()}, applied
+        return {str(name): value for name, value in plain.items()}, refused
 
 
 class _Files(ConfigRepository):
