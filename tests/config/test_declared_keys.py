@@ -15,6 +15,8 @@ from tests.support.planning import ROOT, machine_with
 
 OWN_CLASS = '''
 from areal_like.config.experiment import SFTConfig
+from areal_like.config.sections.cluster import ClusterSpecConfig
+from areal_like.config.sections.rollout import InferenceEngineConfig
 from areal_like.config.fields import config, key, must_follow, no_effect, not_built, section
 
 
@@ -38,6 +40,12 @@ class PaintedConfig(SFTConfig):
 
     paint: Paint = section(Paint)
     """Its paint."""
+
+    judge: InferenceEngineConfig = section(InferenceEngineConfig)
+    """Another engine, which a user's code starts."""
+
+    elsewhere: ClusterSpecConfig = section(ClusterSpecConfig)
+    """Where it starts it."""
 '''
 
 
@@ -80,6 +88,11 @@ def test_a_key_that_must_follow_another_takes_no_other_value(painted, tmp_path):
     file.write_text("defaults: [sft, _self_]\npaint: {shade: 0.2, ceiling: 0.2}\n", encoding="utf-8")
     followed = load(file, ["paint.shade=0.3"], "own_paint:PaintedConfig").config.paint
     assert (followed.shade, followed.ceiling) == (0.3, 0.3)
+
+
+def test_rules_are_not_those_of_a_section_that_only_user_code_reads(painted):
+    own = plan(painted("judge.experiment_name=another", "judge.mask_env_responses=false", "elsewhere.cluster_name=x"))
+    assert own.cannot_start == () and not [each for each in own.warnings if each.startswith("elsewhere")]
 
 
 def test_a_declared_key_is_in_help_schema_and_reference_page(painted, monkeypatch):

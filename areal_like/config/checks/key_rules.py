@@ -15,12 +15,13 @@ from areal_like.config.schema import Key, Schema, Section
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
+PACKAGE = f"{__name__.partition('.')[0]}."
 MODELS = ("actor", "ref", "critic", "model")
 
 
 def copied_keys(schema: Schema) -> Iterator[tuple[str, str]]:
     """Each key that must follow another, and that key."""
-    for entry, rule in schema.rules:
+    for entry, rule in _rules(schema):
         if rule.stage is Stage.INVALID and isinstance(entry, Key) and (fact := followed_key(entry)):
             yield entry.path, fact
 
@@ -45,13 +46,23 @@ def _broken(config: "BaseExperimentConfig", stage: Stage) -> Iterator[Problem]:
     """Not of models that are not loaded. A value that follows another key is reported there alone."""
     schema = Schema.of(type(config))
     unused = {*MODELS} - {name for name, _ in trained_models(config)}
-    for entry, rule in schema.rules:
+    for entry, rule in _rules(schema):
         if rule.stage is not stage or entry.path.partition(".")[0] in unused or not _applies(rule, entry, config):
             continue
         for path in _changed(schema, entry, config):
             value = value_of(config, path)
             if value is not None and value not in rule.allowed:
                 yield Problem(path, _message(rule, entry, config, value))
+
+
+def _rules(schema: Schema) -> Iterator[tuple[Key | Section, KeyRule]]:
+    """Not of a section of this package that a user's class has once more: the user's code reads that one."""
+    ours = next(base for base in schema.cls.__mro__ if base in EXPERIMENTS.values())
+    names = {*Schema.of(ours).names()}
+    for entry, rule in schema.rules:
+        is_users = entry.owner is not None and not entry.owner.__module__.startswith(PACKAGE)
+        if is_users or entry.path in names:
+            yield entry, rule
 
 
 def _applies(rule: KeyRule, entry: Key | Section, config: "BaseExperimentConfig") -> bool:
