@@ -12,8 +12,10 @@ PARITY = 1e-4
 """Maximum difference of log-probabilities of two programs in float32."""
 LONG, LONG_OF_OURS = 160, 400
 """Length of an answer that runs long enough for a test to act on it; our engine is faster."""
-CANNOT_KEEP = ("sglang",)
+CANNOT_KEEP = ("sglang", "plain")
 """Engines that do not report the weight version of each token."""
+SLOW = WITHOUT_CLIENTS = ("plain",)
+"""Engines that are not made for load, and those without routes for clients."""
 UNSEEDED = ("sglang",)
 """Engines that ignore the seeds of requests on a CPU."""
 PENALIZES_ANSWER_ALONE = ("sglang",)

@@ -10,6 +10,8 @@ from areal_like.serving.engines.external.installations import EngineDistribution
 from areal_like.serving.engines.registry import engine_spec
 
 ENGINES = ("embedded", "vllm", "sglang")
+CONTRACT = (*ENGINES, "plain")
+"""Engines that pass the contract suite: ours, others, and one that a test registers."""
 
 
 def distribution(engine: str) -> EngineDistribution:
@@ -21,7 +23,7 @@ def distribution(engine: str) -> EngineDistribution:
 def require_engine(engine: str) -> str:
     """The Python of its environment, as the launcher finds it. Where there is none the test is skipped, and fails in
     CI."""
-    if engine == "embedded":
+    if engine in ("embedded", "plain"):
         return sys.executable
     try:
         return find_installation(distribution(engine), None, Path.cwd()).python

@@ -32,6 +32,12 @@ from tests.support.commands import REPOSITORY
 from tests.support.tiny_models import tiny_llama, tiny_qwen3
 
 ENGINES = ("embedded", "vllm", "sglang")
+OWN = f"{REPOSITORY}/tests/serving/contract"
+OWN_SCHEMAS = {
+    "plain": f"{OWN}/plain_schema.py:PlainGRPOConfig",
+    "stale": f"{OWN}/stale_schema.py:StaleGRPOConfig",
+}
+"""Engines that come with no package -> the user's class, whose module registers them."""
 SECRET = "only-in-tests"
 VOCAB, CONTEXT = 60, 512
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": CONTEXT}
@@ -46,6 +52,7 @@ WORDS = {
     "embedded": (f"embedded.context_length={CONTEXT}",),
     "vllm": (f"vllm.max_model_len={CONTEXT}",),
     "sglang": (f"sglang.context_length={CONTEXT}", "sglang.mem_fraction_static=0.2"),
+    **dict.fromkeys(OWN_SCHEMAS, ()),
 }
 """What a run of so small a model on a machine without a GPU says of its engine."""
 
@@ -94,13 +101,13 @@ class LiveServer:
         models(0).save_pretrained(self.model_folder)
         write_tokenizer(self.model_folder, VOCAB)
         response = [
-            *("trial_name=t", f"rollout={engine}", f"allocation_mode={engine}:d{count}+fsdp:d1"),
+            *("trial_name=t", "rollout.backend=auto", f"allocation_mode={engine}:d{count}+fsdp:d1"),
             *(f"actor.path={self.model_folder}", "actor.dtype=float32", f"cluster.fileroot={root}/runs"),
             *(f"cluster.name_resolve.nfs_record_root={root}/names", f"gconfig.max_tokens={CONTEXT}"),
             f"rollout.setup_timeout={FIRST_START_S:.0f}",
             *(*WORDS[engine], *words),
         ]
-        loaded = load(REPOSITORY / "experiments" / "grpo.yaml", response)
+        loaded = load(REPOSITORY / "experiments" / "grpo.yaml", response, OWN_SCHEMAS.get(engine))
         plan = build_plan(loaded)
         assert not plan.cannot_start and not plan.needs, (plan.cannot_start, plan.needs)
         directory = Path(plan.run_dir)

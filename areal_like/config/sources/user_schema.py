@@ -35,7 +35,7 @@ def load_schema(name: str) -> type:
 
 def import_schema(name: str, folder: Path) -> Any:
     """The class without the checks of `load_schema`, for processes of a run that the launcher has checked. Relative
-    files and modules are looked up in `folder`."""
+    files and modules are looked up in `folder`; a file may import those beside it."""
     module_name, _, class_name = name.rpartition(":")
     if not module_name or not class_name:
         raise _refuse(f"{name!r} names no class; write my.module:MyConfig or path/to/file.py:MyConfig")
@@ -73,6 +73,8 @@ def _import(module_name: str, folder: Path) -> Any:
                 raise _refuse(f"no file {module_name}")
             spec = importlib.util.spec_from_file_location(path.stem, path)
             assert spec is not None and spec.loader is not None
+            if str(path.parent) not in sys.path:
+                sys.path.append(str(path.parent))
             module = importlib.util.module_from_spec(spec)
             sys.modules.setdefault(path.stem, module)
             spec.loader.exec_module(module)

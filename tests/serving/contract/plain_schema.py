@@ -1,7 +1,9 @@
-"""A module for `--schema`: an engine of the user's own. Imports no torch, as the launcher and every process of a run
-import it."""
+"""An engine of one's own: its section, and what the launcher and the servers know of it. Imports no torch, as the
+launcher and every process of a run import it."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 from areal_like import EngineKeys, EngineSpec, register_engine
 from areal_like.config.checks.registry import Check
@@ -23,9 +25,6 @@ class PlainConfig:
     max_length: int | None = key(None, ge=1)
     """Maximum length of prompt and answer. Null: that of the model."""
 
-    answers_backwards: bool = key(False)
-    """Not possible."""
-
 
 @config
 class PlainGRPOConfig(GRPOConfig):
@@ -35,17 +34,39 @@ class PlainGRPOConfig(GRPOConfig):
     """Settings of the engine `plain`; used only if it runs."""
 
 
-def backwards(config: PlainGRPOConfig) -> Iterator[Problem]:
-    if config.plain.answers_backwards:
-        yield Problem("plain.answers_backwards", "no engine can do that; set it to false")
-
-
 KEYS = EngineKeys(
-    "plain", "Plain", model_key="plain.model", length_key="plain.max_length", dtype_key="plain.dtype", dims="d"
+    name="plain",
+    title="Plain",
+    model_key="plain.model",
+    length_key="plain.max_length",
+    dtype_key="plain.dtype",
+    dims="d",
 )
+
+
+def load(run: Any) -> Any:
+    from plain_engine import load_model  # type: ignore[import-not-found]
+
+    return load_model(run.config.plain, run.cwd)
+
+
+@asynccontextmanager
+async def open_engine(run: Any, me: Any, model: Any) -> AsyncIterator[Any]:
+    from plain_engine import PlainEngine
+
+    yield PlainEngine(run.config.plain, run.cwd, model)
+
+
+def no_adapters(config: GRPOConfig) -> Iterator[Problem]:
+    if config.actor.weight_update_mode == "adapter":
+        yield Problem("actor.weight_update_mode", "Plain takes no adapters; set it to disk or collective")
+
+
 SPEC = EngineSpec(
     KEYS,
+    open=open_engine,
+    prepare=load,
     cannot_keep="which continues an answer by a new request after an update",
-    checks=(Check("a direction", Stage.CANNOT_START, backwards),),
+    checks=(Check("adapters", Stage.CANNOT_START, no_adapters),),
 )
 register_engine(SPEC)

@@ -1,14 +1,21 @@
 """An engine of the user's own, registered by the module that `--schema` names."""
 
+import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from areal_like.config import engines
-from tests.support.commands import REPOSITORY, Run, command_runner
+from areal_like.rollout.audit import audit
+from tests.ring.start import SHORT, running, wait_until_gone
+from tests.support.commands import Run, command_runner
+from tests.support.engines import OWN_SCHEMAS, started
+from tests.support.server_session import ServerSession, in_session
 
-SCHEMA = f"{REPOSITORY}/tests/serving/contract/plain_schema.py:PlainGRPOConfig"
+SCHEMA = OWN_SCHEMAS["plain"]
 WORDS = ("--config", "grpo", "--schema", SCHEMA, "rollout.backend=plain", "--dry-run=json")
 
 
@@ -34,7 +41,7 @@ def test_an_engine_of_ones_own_is_planned_by_its_name(run: Run) -> None:
         (("plain.model=some/model",), "plain.model [override plain.model=some/model]: is 'some/model', but actor.path"),
         (("rollout.update_mode=keep",), "keep is not supported by Plain, which continues an answer by a new request"),
         (("plain.max_length=16", "gconfig.max_new_tokens=20"), "no room for a prompt in the server's 16 (plain.max_l"),
-        (("plain.answers_backwards=true",), "no engine can do that"),
+        (("actor.use_lora=true", "actor.weight_update_mode=adapter"), "Plain takes no adapters"),
         (("plain.max_lenght=16",), "did you mean plain.max_length?"),
     ],
     ids=lambda value: "" if isinstance(value, str) else value[-1],
@@ -46,3 +53,32 @@ def test_its_keys_are_checked_like_those_of_the_others(run: Run, words: tuple[st
 
 def test_without_its_module_an_engine_is_unknown(run: Run) -> None:
     assert "expected servers (embedded, sglang, vllm)" in run.refusal("--config", "grpo", "rollout.backend=plain")
+
+
+@pytest.mark.xdist_group("plain")
+def test_the_probe_catches_right_hashes_over_old_computation(tmp_path: Path) -> None:
+    """As a captured graph may, the engine shows the new weights and computes with a copy of the first ones."""
+
+    async def test(one: ServerSession) -> None:
+        await one.serve(0)
+        assert len(await one.tokens(n=2, max_new_tokens=4)) == 2
+        refused = await one.refusal("/control/update_weights", await asyncio.to_thread(one.server.published, 1))
+        assert "trainer and server compute different models: for the probe's token" in refused.message
+        assert "is not the published one" not in refused.message, "its hashes are right"
+
+    with started("stale", tmp_path) as server:
+        in_session(server, test)
+
+
+@pytest.mark.xdist_group("plain")
+@pytest.mark.timeout(300)
+def test_a_run_survives_the_kill_of_an_engine_of_ones_own(tmp_path: Path) -> None:
+    words = ("--schema", SCHEMA, "rollout.backend=plain", "actor.weight_update_mode=collective", *SHORT)
+    with running(tmp_path, *words, "total_train_steps=4") as going:
+        going.wait_for_step(1)
+        os.kill(min(going.pids("server/0")), signal.SIGKILL)
+        ended = going.wait(250)
+    assert ended.code == 0, ended.text
+    assert ended.summary["steps"] == 4 and "server/0" in ended.text
+    assert audit(ended.ledger(), 2) == []
+    assert wait_until_gone(ended.directory) == {}
