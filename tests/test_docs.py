@@ -32,6 +32,7 @@ from typing import Any
 import pytest
 
 from areal_like import api
+from areal_like.config import engines
 from areal_like.config.allocation import Machine
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.load import load
@@ -399,6 +400,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setattr("launcher.plan.host.detect_machine", lambda: LAPTOP)
+    monkeypatch.setattr(engines, "_registered", dict(engines._registered))
     session = Session(folder)
     monkeypatch.setattr(guardian, "run_guarded", lambda run, memory: run())
     monkeypatch.setattr(launching, "launch", session.begin)
@@ -425,6 +427,13 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 def test_the_commands_of_a_page_do_what_it_states(page: str, session: Session) -> None:
     session.work_through(page)
     assert not session.failures, "\n".join(session.failures)
+
+
+def test_the_engine_on_its_page_is_the_one_that_passes_the_contract_suite() -> None:
+    shown = {block.language: "\n".join(block.lines) for block in blocks("own-engine.md")}
+    tested = ROOT / "tests" / "serving" / "contract"
+    assert shown["python"] == "# plain_schema.py\n" + (tested / "plain_schema.py").read_text().rstrip()
+    assert shown["text"].rstrip() in (tested / "plain_engine.py").read_text()
 
 
 def real_commands() -> list[Any]:

@@ -1,6 +1,6 @@
 """The inference engines by name, as the configuration knows them: those that come with the package, and a user's."""
 
-from areal_like.config.sections.engines import SHIPPED
+from areal_like.config.sections.engines.all_sections import SHIPPED
 from areal_like.config.sections.engines.base import EngineKeys
 
 _registered = {keys.name: keys for keys in SHIPPED}

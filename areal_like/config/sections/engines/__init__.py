@@ -1,6 +1,1 @@
-"""The inference engines that come with the package: a section each, and what its keys mean. The first needs no
-installation."""
-
-from areal_like.config.sections.engines import embedded, sglang, vllm
-
-SHIPPED = (embedded.KEYS, sglang.KEYS, vllm.KEYS)
+"""The sections of the inference engines, and what their keys mean."""
