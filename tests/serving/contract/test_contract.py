@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
+import aiohttp
 import pytest
 import torch
 
 from areal_like.models.characters import CHARACTERS
 from areal_like.rollout.episodes.generation_client import GenerationError
+from areal_like.serving.control_protocol import CLIENT_PATHS, QUERY_PATHS
 from tests.support.engine_answers import PARITY, PENALIZES_ANSWER_ALONE, UNSEEDED, largest_gap
 from tests.support.engines import CONTEXT, PROBE, VOCAB, LiveServer, logits_of, model
 from tests.support.server_session import ServerSession, group, in_session
@@ -253,5 +255,19 @@ def test_health_and_statistics_report_the_server(server: LiveServer) -> None:
         request = [asyncio.ensure_future(one.tokens(n=8, seed=1, max_new_tokens=300, min_new_tokens=300))]
         assert (await one.until(lambda results: results["running"] > 0))["running"] <= 8
         assert len((await asyncio.gather(*request))[0]) == 8
+
+    in_session(server, test)
+
+
+def test_clients_may_ask_what_is_served_and_generate_nothing_during_training(server: LiveServer) -> None:
+    async def test(one: ServerSession) -> None:
+        await one.serve(1)
+        async with aiohttp.ClientSession() as session:
+            for path in QUERY_PATHS:
+                async with session.get(f"http://{one.address}{path}") as response:
+                    assert response.status == 200 and await response.read(), path
+            for path in CLIENT_PATHS:
+                async with session.post(f"http://{one.address}{path}", json={"prompt": "ab"}) as response:
+                    assert response.status == 401, path
 
     in_session(server, test)

@@ -166,6 +166,27 @@ def test_a_request_across_an_update_has_logprobs_of_both_weights(server: LiveSer
     in_session(server, test)
 
 
+def test_staged_weights_are_served_at_their_commit(server: LiveServer) -> None:
+    async def test(one: ServerSession) -> None:
+        await one.serve(1)
+        old, body = server.version, server.published(2)
+        version = body["version"]
+        assert await one.post("/control/stage_weights", body) == {"staged": version}
+        (samples,) = await one.generate(group("before"))
+        assert set(samples[0]["versions"]) == {old}
+        commit = {"version": version, "probe": body["probe"], "mode": "auto"}
+        done = await one.post("/control/commit_weights", commit)
+        server.version, server.seed = version, 2
+        assert (done["version"], done["tensors"]) == (version, len(dict(model(2).named_parameters())))
+        assert await one.post("/control/commit_weights", commit) == done, "only the response was lost"
+        refused = await one.refusal("/control/commit_weights", {"version": version + 1})
+        assert refused.status == 410 and "was not staged" in refused.message
+        (samples,) = await one.generate(group("after"))
+        assert largest_gap(PROBE[:5], samples[0], {version: 2}) <= PARITY
+
+    in_session(server, test)
+
+
 # Weights that must not be served.
 
 

@@ -4,8 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import torch
 
-from areal_like.process.errors import HttpError
+from areal_like.process.errors import DamagedWeights, HttpError
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
@@ -13,6 +14,8 @@ from areal_like.weights.fingerprint import tensor_hash
 from areal_like.weights.probe import Probe
 from tests.support.embedded_servers import PROMPT, SECRET, Client, group, over_http, published, slow, turns, until
 from tests.support.tiny_models import tiny_qwen3
+
+TENSOR = "model.layers.1.mlp.up_proj.weight"
 
 
 def test_an_update_is_verified_by_hashes_and_probe(tmp_path: Path) -> None:
@@ -167,5 +170,23 @@ def test_a_newer_attempt_ends_older_requests_and_may_bring_older_weights(tmp_pat
             )
             assert done["version"] == 5
             assert (await newer.json("GET", client.address, "/control/statistics"))["version"] == 5
+
+    over_http(test)
+
+
+def test_weights_that_are_damaged_in_this_process_end_the_server_and_name_the_tensor(tmp_path: Path) -> None:
+    async def test(client: Client) -> None:
+        await client.call("POST", "/control/update_weights", published(tmp_path, 1, tiny_qwen3(1)))
+        await client.call("POST", "/control/stage_weights", published(tmp_path, 2, tiny_qwen3(2)))
+        standby = client.engine.weights._standby
+        assert standby is not None
+        standby[TENSOR].view(torch.int32).flatten()[0] ^= 1
+        with pytest.raises(HttpError, match=f"version 2 of the weights: tensor {TENSOR}") as refusal:
+            await client.call("POST", "/control/commit_weights", {"version": 2})
+        assert refusal.value.status == 503
+        failure = await client.server.until_ended()
+        assert isinstance(failure, DamagedWeights) and TENSOR in str(failure)
+        with pytest.raises(HttpError, match="this server is broken"):
+            await client.call("POST", "/generate", {"groups": [group("g")]})
 
     over_http(test)
