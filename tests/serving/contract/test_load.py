@@ -45,6 +45,8 @@ def test_256_requests_in_flight_cross_ten_updates_and_none_is_lost(server: LiveS
 
 
 def test_a_thousand_connections_are_all_answered(server: LiveServer) -> None:
+    count = CONNECTIONS // 20 if server.engine in SLOW else CONNECTIONS
+
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         body = {"groups": [group("g", max_new_tokens=2, min_new_tokens=2)]}
@@ -57,7 +59,7 @@ def test_a_thousand_connections_are_all_answered(server: LiveServer) -> None:
                     assert "samples" in line, line
                     return len(line["samples"][0]["token_ids"])
 
-            assert await asyncio.gather(*(ask() for _ in range(CONNECTIONS))) == [2] * CONNECTIONS
+            assert await asyncio.gather(*(ask() for _ in range(count))) == [2] * count
         assert (await one.get("/health"))["status"] == "ok"
 
     in_session(server, test)
