@@ -38,7 +38,7 @@ class ParsedGroup:
         sampling = {**self.sampling, "max_new_tokens": self.limit}
         if group.sampling.min_new_tokens > self.limit:
             sampling["min_new_tokens"] = self.limit
-        return GenerateRequest(name, group.prompt, group.n, group.seed, sampling, adapter, group.priority, group.order)
+        return GenerateRequest(name, group.prompt, group.n, group.seed, sampling, adapter, group.priority, group)
 
 
 @dataclass

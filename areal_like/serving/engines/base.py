@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from areal_like.process.errors import Failure
-from areal_like.serving.requests import StepSlot
+from areal_like.serving.requests import GroupRequest
 from areal_like.weights.adapter import LoadedAdapter
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.index import Index
@@ -42,7 +42,8 @@ class PauseCancelled(ValueError):
 
 class GenerateRequest(NamedTuple):
     """`n` samples of one prompt. `sampling` has the keys of `gconfig`; its max_new_tokens counts the tokens that are
-    still missing. `adapter`: None for what the run serves. `slot`: place in a synchronous step."""
+    still missing. `adapter`: None for what the run serves. `group`: as the run sent it, in its first request, with the
+    place in a synchronous step (`order`)."""
 
     id: str
     prompt: Sequence[int]
@@ -51,7 +52,7 @@ class GenerateRequest(NamedTuple):
     sampling: Mapping[str, Any]
     adapter: str | None = None
     priority: int = 0
-    slot: StepSlot | None = None
+    group: GroupRequest | None = None
 
 
 class GenerateOutput(NamedTuple):

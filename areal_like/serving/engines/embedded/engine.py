@@ -27,7 +27,6 @@ from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.engines.embedded.openai_api.openai_serving import OpenAIServing
 from areal_like.serving.engines.embedded.openai_api.routes import openai_routes
 from areal_like.serving.engines.embedded.weights.update import WeightSwapper
-from areal_like.serving.requests import GroupRequest, parse_sampling
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.collective import gpu_ids
 from areal_like.weights.disk import with_dtype_names
@@ -63,17 +62,9 @@ class EmbeddedEngine(InferenceEngine):
         )
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
-        group = GroupRequest(
-            id=request.id,
-            prompt=tuple(request.prompt),
-            n=request.n,
-            seed=request.seed,
-            sampling=parse_sampling(request.sampling, self.info.vocab_size, self.info.context_length),
-            order=request.slot,
-            priority=request.priority,
-            adapter=request.adapter,
-        )
-        finished = await self.async_engine.generate(group)
+        """It continues interrupted answers itself, so that every request is a whole group."""
+        assert request.group is not None
+        finished = await self.async_engine.generate(request.group)
         if finished.error is not None:
             raise ValueError(finished.error)
         return [
