@@ -110,16 +110,25 @@ class TensorBoardConfig:
 
 
 class TrackerKind(NamedTuple):
-    """The class of its section, and the one that writes, as `package.module:Class`."""
+    """The class of its section, and the one that writes, as `package.module:Class`. The section has either `path`, a
+    folder, or `mode`, whether values are sent to a service."""
 
     section: type
     writer: str
+    online: tuple[str, ...] = ()
+    """Values of `mode` that need an API key."""
+    api_key: str = ""
+    """The key of its section that holds it."""
 
 
 TRACKERS = {
     "tensorboard": TrackerKind(TensorBoardConfig, "areal_like.observe.trackers.tensorboard:TensorBoard"),
-    "wandb": TrackerKind(WandBConfig, "areal_like.observe.trackers.wandb:WandB"),
-    "swanlab": TrackerKind(SwanlabConfig, "areal_like.observe.trackers.swanlab:SwanLab"),
+    "wandb": TrackerKind(
+        WandBConfig, "areal_like.observe.trackers.wandb:WandB", ("online", "shared"), api_key="wandb_api_key"
+    ),
+    "swanlab": TrackerKind(
+        SwanlabConfig, "areal_like.observe.trackers.swanlab:SwanLab", ("cloud", "online"), api_key="api_key"
+    ),
 }
 """By the name of the section, which is also that of the package."""
 REMOTE_TRACKERS = tuple(name for name, kind in TRACKERS.items() if hasattr(kind.section, "mode"))

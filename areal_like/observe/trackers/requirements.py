@@ -4,11 +4,12 @@ import netrc
 from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
-from areal_like.config.sections.trackers import TRACKERS, StatsLoggerConfig, is_enabled
+from areal_like.config.sections.trackers import REMOTE_TRACKERS, TRACKERS, StatsLoggerConfig, is_enabled
 
 WANDB_HOST = "https://api.wandb.ai"
 SWANLAB_LOGIN = ".swanlab/.netrc"
@@ -26,9 +27,9 @@ def is_installed(package: str) -> bool:
 
 def off_switch(name: str) -> tuple[str, str]:
     """The key that enables a tracker, and the value that disables it."""
-    if name == "tensorboard":
-        return "stats_logger.tensorboard.path", "null"
-    return f"stats_logger.{name}.mode", "disabled"
+    if name in REMOTE_TRACKERS:
+        return f"stats_logger.{name}.mode", "disabled"
+    return f"stats_logger.{name}.path", "null"
 
 
 def missing_requirements(
@@ -47,7 +48,7 @@ def missing_requirements(
                 f"local needs the package {DASHBOARD}, which is not installed and requires an older version of rich"
             )
             yield name, Problem(key, f"{reason}; {key}=offline writes files for swanlab sync")
-        elif name != "tensorboard" and not _has_credentials(name, config, variables):
+        elif not _has_credentials(name, config, variables):
             mode = getattr(config, name).mode
             reason = f"{mode} needs an API key; set {name.upper()}_API_KEY in the environment or in launcher.env_file"
             yield name, Problem(key, f"{reason}, or set {key}=offline")
@@ -55,19 +56,24 @@ def missing_requirements(
 
 def _has_credentials(name: str, config: StatsLoggerConfig, variables: Mapping[str, str]) -> bool:
     """Without credentials the package would prompt for a key on the terminal, inside the progress display."""
-    if name == "swanlab":
-        if config.swanlab.mode not in ("cloud", "online"):
-            return True
-        if config.swanlab.api_key or variables.get("SWANLAB_API_KEY"):
-            return True
-        root = variables.get("SWANLAB_ROOT") or variables.get("SWANLAB_SAVE_DIR")
-        files = (Path.cwd() / SWANLAB_LOGIN, Path(root) / ".netrc" if root else Path.home() / SWANLAB_LOGIN)
-        return any(file.is_file() for file in files)
-    if config.wandb.mode not in ("online", "shared"):
+    kind, section = TRACKERS[name], getattr(config, name)
+    if not kind.online or section.mode not in kind.online:
         return True
-    if config.wandb.wandb_api_key or variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
+    if getattr(section, kind.api_key) or variables.get(f"{name.upper()}_API_KEY"):
         return True
-    return _in_netrc(config.wandb.wandb_base_url or variables.get("WANDB_BASE_URL") or WANDB_HOST, variables)
+    return name in LOGINS and LOGINS[name](section, variables)
+
+
+def _logged_in_to_wandb(section: Any, variables: Mapping[str, str]) -> bool:
+    if variables.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    return _in_netrc(section.wandb_base_url or variables.get("WANDB_BASE_URL") or WANDB_HOST, variables)
+
+
+def _logged_in_to_swanlab(section: Any, variables: Mapping[str, str]) -> bool:
+    root = variables.get("SWANLAB_ROOT") or variables.get("SWANLAB_SAVE_DIR")
+    files = (Path.cwd() / SWANLAB_LOGIN, Path(root) / ".netrc" if root else Path.home() / SWANLAB_LOGIN)
+    return any(file.is_file() for file in files)
 
 
 def _in_netrc(url: str, variables: Mapping[str, str]) -> bool:
@@ -81,3 +87,7 @@ def _in_netrc(url: str, variables: Mapping[str, str]) -> bool:
         return netrc.netrc(file).authenticators(urlsplit(url).netloc) is not None
     except (OSError, netrc.NetrcParseError):
         return False  # the package cannot read it either
+
+
+LOGINS = {"wandb": _logged_in_to_wandb, "swanlab": _logged_in_to_swanlab}
+"""Whether a tracker has credentials outside of the run: for those that keep them in a file."""

@@ -4,12 +4,17 @@ import shlex
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
 
 from areal_like.config import install_command
 from areal_like.config.install_command import pip_command
-from areal_like.observe.trackers.requirements import is_installed
+from areal_like.config.sections.trackers import TRACKERS, SwanlabConfig, TensorBoardConfig, TrackerKind
+from areal_like.config.sources.library import data_folder
+from areal_like.observe.trackers.requirements import is_installed, missing_requirements, off_switch
 from launcher.cli import main
 from tests.support.planning import machine_with, plan_of
 
@@ -84,6 +89,38 @@ def test_a_hosted_tracker_needs_a_key(tmp_path, monkeypatch, mode, name, variabl
     (tmp_path / login).parent.mkdir(exist_ok=True)
     (tmp_path / login).write_text(f"{entry} password secret\n")
     assert not lacking(mode, host=here)
+
+
+def trackers(**enabled: dict[str, Any]) -> Any:
+    """A section `stats_logger`, with the values of the trackers that are enabled."""
+    classes: dict[str, Any] = {name: kind.section for name, kind in TRACKERS.items()}
+    return SimpleNamespace(**{name: cls(**enabled.get(name, {})) for name, cls in classes.items()})
+
+
+def test_a_further_tracker_of_files_needs_its_package_and_no_key(monkeypatch):
+    """Whatever the mode of the others is."""
+    monkeypatch.setitem(TRACKERS, "lines", TrackerKind(TensorBoardConfig, "package.module:Lines"))
+    config = trackers(lines={"path": "lines"}, wandb={"mode": "online"})
+    missing = dict(missing_requirements(config, {"wandb"}, {}))
+    assert missing["lines"].key == "stats_logger.lines.path"
+    assert missing["lines"].message.endswith(", stats_logger.lines.path=null disables the tracker")
+    assert set(dict(missing_requirements(config, {"wandb", "lines"}, {}))) == {"wandb"}
+
+
+def test_tracker_none_disables_each_of_them():
+    values = yaml.safe_load((data_folder("conf") / "tracker" / "none.yaml").read_text())
+    for name in TRACKERS:
+        key, off = off_switch(name)
+        assert str(values[name][key.rpartition(".")[2]]).replace("None", "null") == off
+
+
+def test_the_modes_of_a_tracker_that_need_a_key_are_declared_beside_its_section(monkeypatch):
+    kind = TrackerKind(SwanlabConfig, "package.module:Further", online=("local",), api_key="project")
+    monkeypatch.setitem(TRACKERS, "swanlab", kind)
+    packages, config = {"swanlab", "swanboard"}, trackers(swanlab={"mode": "local"})
+    assert [problem.key for _, problem in missing_requirements(config, packages, {})] == ["stats_logger.swanlab.mode"]
+    with_key = trackers(swanlab={"mode": "local", "project": "the key"})
+    assert not list(missing_requirements(with_key, packages, {}))
 
 
 def test_extras_at_their_defaults_give_no_warning():
