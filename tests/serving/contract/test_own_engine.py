@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from areal_like.config import engines
+from areal_like.rollout.audit import audit
+from tests.ring.start import SHORT, running, wait_until_gone
 from tests.support.commands import Run, command_runner
 from tests.support.engines import OWN_SCHEMAS, started
 from tests.support.server_session import ServerSession, in_session
@@ -64,3 +68,17 @@ def test_the_probe_catches_right_hashes_over_old_computation(tmp_path: Path) -> 
 
     with started("stale", tmp_path) as server:
         in_session(server, test)
+
+
+@pytest.mark.xdist_group("plain")
+@pytest.mark.timeout(300)
+def test_a_run_survives_the_kill_of_an_engine_of_ones_own(tmp_path: Path) -> None:
+    words = ("--schema", SCHEMA, "rollout.backend=plain", "actor.weight_update_mode=collective", *SHORT)
+    with running(tmp_path, *words, "total_train_steps=4") as going:
+        going.wait_for_step(1)
+        os.kill(min(going.pids("server/0")), signal.SIGKILL)
+        ended = going.wait(250)
+    assert ended.code == 0, ended.text
+    assert ended.summary["steps"] == 4 and "server/0" in ended.text
+    assert audit(ended.ledger(), 2) == []
+    assert wait_until_gone(ended.directory) == {}
