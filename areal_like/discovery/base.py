@@ -14,6 +14,10 @@ from areal_like.process.identity import Identity
 from areal_like.process.wait import NamedWait
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
+MAX_DIGITS = 18
+"""Python refuses to convert very long numbers, and a name may have any length."""
+MAX_SHOWN = 80
+"""Characters of a value that an error message shows."""
 SINCE_FORMAT = "%Y-%m-%d %H:%M:%S %z"
 
 
@@ -47,6 +51,22 @@ class Holder(NamedTuple):
         if self.owner is None:
             return f"an entry that cannot be read ({self.process})"
         return f"process {self.owner.pid} ({self.process}) on host {self.owner.host} since {self.since}"
+
+
+def check_holder(holder: Holder) -> None:
+    """Raises ValueError if no process of a run writes it so. All texts must be printable: a terminal that shows them
+    obeys other characters."""
+    owner = holder.owner
+    if owner is None or not all(type(number) is int and number >= 0 for number in (owner.pid, owner.started)):
+        raise ValueError("its process id or start is not a number")
+    texts = (owner.host, owner.boot, owner.space, holder.process, holder.since)
+    if not all(isinstance(text, str) and text.isprintable() for text in texts):
+        raise ValueError("its process is not described by printable texts")
+
+
+def printable(fault: Exception) -> str:
+    """Its text, with other characters escaped."""
+    return str(fault).encode("unicode_escape").decode()
 
 
 class NameStore(ABC):
@@ -143,7 +163,8 @@ def sorted_entries(entries: dict[str, str]) -> dict[str, str]:
 
 
 def _rank(part: str) -> tuple[int, int, str]:
-    return (0, int(part), part) if part.isdecimal() else (1, 0, part)
+    is_number = part.isdecimal() and len(part) <= MAX_DIGITS
+    return (0, int(part), part) if is_number else (1, 0, part)
 
 
 class Entry(NamedTuple):
@@ -162,6 +183,13 @@ def announce(names: NameStore, me: Identity, address: str, waiting: NamedWait | 
 
 
 def parse_entry(value: str) -> Entry:
-    """Parses a value that `announce` entered."""
-    entry = orjson.loads(value)
-    return Entry(entry["address"], entry["attempt"], entry["incarnation"], entry["pid"])
+    """Parses a value that `announce` entered. Raises Failure if it is another one."""
+    try:
+        entry = orjson.loads(value)
+        numbers = [int(entry[name]) for name in ("attempt", "incarnation", "pid")]
+        return Entry(str(entry["address"]), *numbers)
+    except (ValueError, TypeError, KeyError, OverflowError) as fault:
+        raise Failure(
+            f"cluster.name_resolve: another program has written {value[:MAX_SHOWN]!r} under a name of this run; remove "
+            "that entry, or start a trial of another name"
+        ) from fault

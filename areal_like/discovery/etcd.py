@@ -25,7 +25,9 @@ from areal_like.discovery.base import (
     NameMissing,
     NameStore,
     NameTaken,
+    check_holder,
     name_parts,
+    printable,
     sorted_entries,
 )
 from areal_like.discovery.etcd_client import ADDRESS_KEY, RETRY_S, ROOT, EtcdClient, EtcdUnreachable, LeaseLost
@@ -336,9 +338,13 @@ def _is_below(prefix: str, name: str) -> bool:
 
 
 def _parse(found: Any) -> _KeyEntry:
+    """Others may write these keys, so nothing is assumed of the value."""
     try:
         content = orjson.loads(found.value)
         holder = Holder(OwnerProcess(**content["owner"]), content["process"], content["since"])
+        check_holder(holder)
+        if not (isinstance(content["id"], str) and isinstance(content["value"], str)):
+            raise ValueError("its id or value is not a text")
         return _KeyEntry(found.key, content["id"], content["value"], holder, found.lease, found.mod_revision)
     except (ValueError, TypeError, KeyError) as error:
-        return _KeyEntry(found.key, "", "", Holder(None, str(error), ""), found.lease, found.mod_revision)
+        return _KeyEntry(found.key, "", "", Holder(None, printable(error), ""), found.lease, found.mod_revision)

@@ -9,15 +9,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import orjson
 import pytest
 
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import NameMissing, NameTaken
 from areal_like.discovery.etcd import EtcdNameStore
-from areal_like.discovery.etcd_client import PASSWORD, EtcdUnreachable
+from areal_like.discovery.etcd_client import PASSWORD, ROOT, EtcdUnreachable
+from areal_like.discovery.owner import this_process
 from areal_like.process.errors import Failure
 from areal_like.process.wait import NamedWait
 from tests.discovery.conftest import Stores
@@ -335,6 +338,38 @@ def test_names_are_used_over_tls_with_certificates_of_both_sides(certificates, t
             assert problem.key == ADDRESS and "no etcd answers at https://127.0.0.1" in problem.message
         with pytest.raises(ConfigError, match=r"etcd3_ca_cert.*no.pem cannot be read: No such file"):
             EtcdNameStore(section_of(members, etcd3_ca_cert="no.pem"), certificates, PREFIX, "")
+
+
+OURS = this_process()._asdict()
+ENTRY = {"id": "1", "value": "there", "process": "server/0", "since": "today", "owner": OURS}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"id": ["a"]},
+        {"value": 5},
+        {"process": "server/0\x1b[2J\nall is well"},
+        {"owner": {**OURS, "pid": "1\0"}},
+        {"owner": {**OURS, "pid": "1" * 5000}},
+        {"owner": {**OURS, "pid": "cpuinfo"}},
+        {"owner": {**OURS, "host": ["a"]}},
+        {"owner": {"\x1b[2J": 1}},
+    ],
+    ids=["id", "value", "escapes", "null byte", "long pid", "no pid", "host", "unknown"],
+)
+def test_an_entry_that_another_program_wrote_is_no_entry_and_no_fault(etcd, tmp_path, wrong):
+    prefix = f"{tmp_path.name}-{time.monotonic_ns()}"
+    with EtcdNameStore(section_of(etcd), tmp_path, prefix, "") as names:
+        for key, value in (("server/0", {**ENTRY, **wrong}), (f"server/{'1' * 5000}", ENTRY)):
+            put = names._rpc.PutRequest(key=f"{ROOT}/{prefix}/{key}".encode(), value=orjson.dumps(value))
+            names._client.call("KV", "Put", put)
+        assert list(names.find()) == [f"server/{'1' * 5000}"]
+        with pytest.raises(NameMissing, match="its value cannot be read"):
+            names.get("server/0")
+        assert str(names.holder("server/0")).isprintable()
+        names.clear()
+        assert names.find() == {}
 
 
 def test_make_etcd_prints_the_command_of_a_run_that_uses_it(tmp_path):

@@ -21,7 +21,7 @@ from areal_like.discovery import (
     parse_entry,
 )
 from areal_like.discovery.base import sorted_entries
-from areal_like.process.errors import TimedOut
+from areal_like.process.errors import Failure, TimedOut
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
@@ -212,6 +212,15 @@ def test_an_announced_process_is_read_unchanged(opened):
     found = parse_entry(opened().get("server/1"))
     assert found[:3] == Entry("127.0.0.1:5555", 2, 3, 0)[:3]
     assert Path(f"/proc/{found.pid}/comm").exists()
+
+
+@pytest.mark.parametrize(
+    "value", ["", "[]", "5", '{"address": "a:1"}', '{"address": "a:1", "attempt": "x"}', "\x1b[2J"]
+)
+def test_a_value_that_no_process_announced_is_a_failure_in_words(value):
+    with pytest.raises(Failure, match="another program has written") as refused:
+        parse_entry(value)
+    assert str(refused.value).isprintable()
 
 
 def configured(type, root="names", **keys):
