@@ -2,13 +2,18 @@
 
 import asyncio
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from areal_like.serving import server
 from areal_like.serving.engines.base import EngineGone, GenerateRequest, InferenceEngine
 from areal_like.serving.engines.call_limits import LimitedEngine
-from tests.support.external_server import TinyEngine
+from areal_like.serving.engines.registry import engine_of
+from areal_like.serving.main import server_settings
+from tests.ring.server import make_run
+from tests.support.external_server import TinyEngine, group, running
 
 UNLIMITED = ("gone", "close")
 """One waits for the end of the engine, the other comes after it."""
@@ -48,5 +53,23 @@ def test_a_request_that_is_too_late_is_aborted_in_the_engine() -> None:
         with pytest.raises(EngineGone, match=r"rollout\.request_timeout"):
             await LimitedEngine(engine, request_timeout_s=0.02).generate(REQUEST)
         assert engine.log == ["abort 1"]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_server_limits_the_calls_to_its_engine_by_the_key_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "EXIT_DETECTED_S", 0.01)
+    run = make_run(tmp_path / "run", "rollout.request_timeout=0.25")
+    limit_s = server_settings(run, engine_of(run)).request_timeout_s
+
+    async def main() -> None:
+        engine = TinyEngine(token_s=30)
+        async with running(tmp_path, engine, request_timeout_s=limit_s) as client:
+            client.server.served.mark_verified()
+            line = (await client.generate(group("g")))["g"]
+            assert line["error"] == "vllm did not finish a request within 0.25 s (rollout.request_timeout)"
+            assert engine.log[-1] == "abort 1"
 
     asyncio.run(asyncio.wait_for(main(), 60))

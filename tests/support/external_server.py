@@ -253,10 +253,12 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def running(root: Path, engine: TinyEngine, is_open: bool = True) -> AsyncIterator[Client]:
+async def running(
+    root: Path, engine: TinyEngine, is_open: bool = True, request_timeout_s: float = 3600.0
+) -> AsyncIterator[Client]:
     """`is_open`: started as by `serve`."""
     folder = write_tiny_model(root / "model")
-    settings = ServerSettings(RUN_ID, RUN_ID, "tiny", folder, 3600.0, is_open)
+    settings = ServerSettings(RUN_ID, RUN_ID, "tiny", folder, request_timeout_s, is_open)
     server = InferenceServer(engine, settings, CallGuard(SECRET, 1))
     served = await serve(server.application(), "127.0.0.1")
     try:
