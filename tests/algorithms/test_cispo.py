@@ -16,5 +16,13 @@ def slow(logprob: float, old: float, advantage: float, low: float, high: float) 
 def test_cispo_equals_a_slow_version(limits) -> None:
     """A ratio beyond a limit keeps its token, with the weight of the limit."""
     given = {} if limits == (1.0, 4.0) else dict(zip(("eps_low", "eps_high"), limits, strict=True))
-    sums = compare_per_token("cispo", lambda *token: slow(*token, *limits), **given)
-    assert (sums["truncated"] > 0) == (limits[1] < 1)
+    ratios: list[float] = []
+
+    def slow_of(*token: float) -> tuple[float, float]:
+        ratios.append(math.exp(token[0] - token[1]))
+        return slow(token[0], token[1], token[2], *limits)
+
+    sums = compare_per_token("cispo", slow_of, **given)
+    limited = sum(not 1 - limits[0] <= ratio <= 1 + limits[1] for ratio in ratios)
+    assert (limited > 0) == (limits[1] < 1)
+    assert (sums["truncated"], sums["tokens"]) == (limited, len(ratios))

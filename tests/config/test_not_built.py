@@ -141,6 +141,8 @@ def test_rewards_are_normalized_over_their_group_only_once():
         "actor.advantage"
     }
     assert refused("grpo", "actor.advantage.leave_one_out=true", "actor.reward_norm=null") == {}
+    assert refused("grpo", "algorithm=maxrl") == {}
+    assert refused("grpo", "algorithm=maxrl", "actor.advantage.std_norm=local").keys() == {"actor.advantage.mean_norm"}
 
 
 def test_all_unbuilt_keys_are_reported_at_once_by_the_start_and_the_trainer():

@@ -149,6 +149,11 @@ def test_valid_user_code_is_accepted_with_its_arguments(tmp_path: Path, override
         (["actor.loss=code.py:loss", "+actor.loss_args.beat=1"], "did you mean beta?"),
         (["actor.loss=code.py:loss", "+actor.loss_args.logprobs=1"], "is passed by the trainer"),
         (["actor.loss=ppo", "+actor.loss_args.beta=1"], "ppo takes no such argument"),
+        (["actor.loss=ppo", "+actor.loss_args.eps_clip=1"], "is a key by itself for ppo; set actor.eps_clip instead"),
+        (["actor.loss=sapo", "+actor.loss_args.tau_poss=1"], "did you mean tau_pos? It takes: tau_pos, tau_neg."),
+        (["actor.loss=sapo", "+actor.loss_args.tau_pos=0"], "is 0; expected a number above 0"),
+        (["actor.loss=sapo", "+actor.loss_args.tau_pos=true"], "True is not a number; expected a number above 0"),
+        (["actor.loss=dppo", "+actor.loss_args.kl_tau=-1"], "is -1; expected a number of 0 or more"),
     ],
 )
 def test_missing_user_code_or_wrong_arguments_are_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
