@@ -147,6 +147,16 @@ def test_an_entry_that_was_written_by_something_else_is_no_address(opened):
     names.add("b", "2")
 
 
+def test_a_late_removal_keeps_the_entry_that_took_its_place(opened):
+    names, other = opened(), opened()
+    other.add("a", "old")
+    seen = names._read(names._key("a"))
+    other.delete("a")
+    other.add("a", "new")
+    names._remove(seen)
+    assert names.find() == {"a": "new"} and not other.lost
+
+
 def test_a_call_refused_by_etcd_ends_with_its_reason(opened):
     names = opened()
     with pytest.raises(Failure, match=rf"^{ADDRESS}: etcd at .* refuses a call: "):
@@ -231,6 +241,14 @@ def test_an_address_that_never_answers_is_given_up_after_the_limit(tmp_path):
         assert "(no answer within 0.25 s)" in problem_of(EtcdNameStore(section, tmp_path, PREFIX, "")).message
         with EtcdNameStore(section, tmp_path, PREFIX, "") as names, pytest.raises(EtcdUnreachable, match=ADDRESS):
             names.holder("launcher/0")
+
+
+def test_all_members_together_have_the_limit_of_one_call(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
+        section = section_of_address(",".join(addresses), etcd3_timeout_s=0.5)
+        message = problem_of(EtcdNameStore(section, tmp_path, PREFIX, "")).message
+    assert f"{addresses[0]} (no answer within 0.25 s)" in message
 
 
 def test_a_server_that_is_no_etcd_is_named(tmp_path):

@@ -88,13 +88,14 @@ def fake_run(root, member, *words, **behaviour):
 
 
 def test_a_run_over_etcd_is_found_by_others_and_its_password_by_its_processes_alone(guarded, tmp_path, monkeypatch):
-    monkeypatch.setenv(PASSWORD, "jane-secret")
+    monkeypatch.delenv(PASSWORD, raising=False)
     run = fake_run(tmp_path, guarded, "trial_name=mine", steps=1000)
     run.until("metrics/trainer-0.jsonl")
     pids = run.pids()
     for name in ("server/0", "rollout/0", "trainer/0"):
         assert f"{PASSWORD}=jane-secret" in Path(f"/proc/{pids[name]}/environ").read_text().split("\0")
         assert "jane-secret" not in Path(f"/proc/{pids[name]}/cmdline").read_text()
+    monkeypatch.setenv(PASSWORD, "jane-secret")
     for flags in ([], ["--dry-run"]):
         words = ("--config", "grpo.yaml", "tracker=none", "trial_name=mine", *flags)
         done = process(*words, f"cluster.fileroot={tmp_path}/runs", *words_for(guarded))
