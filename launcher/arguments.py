@@ -126,6 +126,9 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
             arguments.command = command = word
             if command in OPERANDS and remaining:
                 arguments.operand = remaining.pop(0)
+        elif word.endswith(".py"):
+            hint = f"; --schema {word}:MyConfig names a class in it"
+            problems.append(Problem(word, f"is no configuration{hint}", "command line"))
         elif is_config_name(word):
             if arguments.config is not None:
                 message = f"is a second configuration beside {arguments.config}; keep one"

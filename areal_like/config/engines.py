@@ -15,6 +15,11 @@ def engines() -> tuple[EngineKeys, ...]:
     return tuple(_registered.values())
 
 
+def own_engines() -> tuple[EngineKeys, ...]:
+    """Those that a user has registered."""
+    return tuple(keys for keys in engines() if keys not in SHIPPED)
+
+
 def engine_names() -> tuple[str, ...]:
     return tuple(_registered)
 

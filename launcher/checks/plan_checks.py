@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from areal_like.config.allocation import Allocation
 from areal_like.config.checks.config_checks import START_CHECKS
 from areal_like.config.checks.registry import Check
-from areal_like.config.problems import Problem, Stage
+from areal_like.config.problems import ConfigError, Problem, Stage
+from areal_like.config.suggest import nearest
 from areal_like.serving.engines.registry import engine_spec
 from launcher.checks import (
     attached_servers,
@@ -153,4 +154,11 @@ def checks_of(allocation: Allocation | None) -> tuple[Check, ...]:
     """All, and those of the engine that the servers run."""
     if allocation is None or allocation.rollout is None:
         return PLAN_CHECKS
-    return (*PLAN_CHECKS, *engine_spec(allocation.rollout.backend).checks)
+    spec = engine_spec(allocation.rollout.backend)
+    for check in spec.checks:
+        if unknown := [name for name in check.parameters if name not in FACTS]:
+            guess = nearest(unknown[0], list(FACTS))
+            hint = f"did you mean {guess[0]}?" if guess else f"there are {', '.join(FACTS)}"
+            message = f"the check {check.name!r} of {spec.keys.title} asks for {unknown[0]}, which no plan has; {hint}"
+            raise ConfigError([Problem("--schema", message)])
+    return (*PLAN_CHECKS, *spec.checks)

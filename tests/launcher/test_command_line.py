@@ -116,6 +116,7 @@ class TestUnknownArguments:
 
     def test_a_second_file_and_a_missing_file_are_refused(self, run: Run) -> None:
         assert "is a second configuration beside grpo" in run.refusal("--config", "grpo", "sft.yaml")
+        assert "; --schema own.py:MyConfig names a class" in run.refusal("--config", "grpo", "--schema", "own.py")
         assert "Did you mean grpo.yaml?" in run.refusal("gropo.yaml", "seed=1")
 
     def test_a_run_in_place_of_a_file_is_refused_with_commands_for_runs(self, run: Run) -> None:

@@ -254,4 +254,5 @@ def _unknown(word: str, place: AllowedTerms) -> str:
     if stand_in in place.engines:
         return f"'{word}' is not an engine of this framework, use {stand_in}; {place}"
     near = get_close_matches(word.lower(), [*place.engines, *dict.fromkeys(place.words.values())], n=1)
-    return f"'{word}' is not known{f', did you mean {near[0]}?' if near else ';'} {place}"
+    own = "" if near or not place.engines else "; an engine of your own needs --schema, whose module registers it"
+    return f"'{word}' is not known{f', did you mean {near[0]}?' if near else ';'} {place}{own}"

@@ -3,14 +3,18 @@
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from areal_like.config.checks.values import InvalidValue, check_key
+from areal_like.config.engines import own_engines
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import build_config
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.schema import Schema
+from areal_like.config.sections.engines.base import EngineKeys
 from areal_like.config.suggest import nearest
 
 KEY = "--schema"
@@ -60,8 +64,18 @@ def _check_schema(name: str, schema: Schema) -> None:
             check_key(key, key.default)
         except InvalidValue as refusal:
             wrong.append(f"the default of {path}: {refusal}")
+    wrong += [message for keys in own_engines() if keys.name in schema.sections for message in _unknown(keys, schema)]
     if wrong:
         raise ConfigError([Problem(KEY, f"{name}: {message}") for message in wrong])
+
+
+def _unknown(keys: EngineKeys, schema: Schema) -> Iterator[str]:
+    """The keys that the description of an engine names, and its class has not."""
+    for field in fields(keys):
+        if field.name.endswith("_key") and (path := getattr(keys, field.name)) and path not in schema.keys:
+            guess = nearest(path, [known for known in schema.keys if known.startswith(f"{keys.name}.")])
+            hint = f"; did you mean {guess[0]}?" if guess else ""
+            yield f"EngineKeys of {keys.name}: {field.name} is {path!r}, which is no key of the class{hint}"
 
 
 def _import(module_name: str, folder: Path) -> Any:

@@ -12,7 +12,12 @@ _registered: dict[str, EngineSpec] = {}
 
 def register_engine(spec: EngineSpec) -> None:
     """Makes an engine known under its name: to `rollout.backend`, `allocation_mode`, the plan and the servers. To be
-    called by the module that `--schema` names, which every process of a run imports."""
+    called by the module that `--schema` names, which every process of a run imports. Raises ValueError for a spec that
+    no server can start."""
+    if spec.command is None and spec.open is None:
+        raise ValueError(f"the EngineSpec of {spec.name} has neither open nor command; give one of them")
+    if spec.command is not None and spec.connect is None:
+        raise ValueError(f"the EngineSpec of {spec.name} has a command and no connect; give both")
     register_keys(spec.keys)
     _registered[spec.name] = spec
 

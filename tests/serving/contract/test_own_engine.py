@@ -10,6 +10,7 @@ import pytest
 
 from areal_like.config import engines
 from areal_like.rollout.audit import audit
+from areal_like.serving.engines import registry
 from tests.ring.start import SHORT, running, wait_until_gone
 from tests.support.commands import Run, command_runner
 from tests.support.engines import OWN_SCHEMAS, started
@@ -22,7 +23,8 @@ WORDS = ("--config", "grpo", "--schema", SCHEMA, "rollout.backend=plain", "--dry
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Engines that it registers are forgotten afterwards."""
-    monkeypatch.setattr(engines, "_registered", dict(engines._registered))
+    for module in (engines, registry):
+        monkeypatch.setattr(module, "_registered", dict(module._registered))
     return command_runner(tmp_path, capsys, monkeypatch)
 
 
@@ -52,7 +54,28 @@ def test_its_keys_are_checked_like_those_of_the_others(run: Run, words: tuple[st
 
 
 def test_without_its_module_an_engine_is_unknown(run: Run) -> None:
-    assert "expected servers (embedded, sglang, vllm)" in run.refusal("--config", "grpo", "rollout.backend=plain")
+    refusal = run.refusal("--config", "grpo", "rollout.backend=plain")
+    assert "expected servers (embedded, sglang, vllm) or auto; an engine of your own needs --schema" in refusal
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ("open=open_engine,", "", "the EngineSpec of plain has neither open nor command; give one of them"),
+        ("open=open_engine,", "command=print,", "the EngineSpec of plain has a command and no connect; give both"),
+        ('"plain.model"', '"plain.modle"', "is 'plain.modle', which is no key of the class; did you mean plain.model?"),
+        ("no_adapters(config:", "no_adapters(conf:", "of Plain asks for conf, which no plan has; did you mean config?"),
+    ],
+)
+def test_a_mistake_in_its_description_is_refused_by_the_plan(
+    run: Run, tmp_path: Path, good: str, bad: str, message: str
+) -> None:
+    text = Path(SCHEMA.partition(":")[0]).read_text(encoding="utf-8")
+    assert good in text
+    (tmp_path / "bad_schema.py").write_text(text.replace(good, bad), encoding="utf-8")
+    words = ("--config", "grpo", "rollout.backend=plain", "--dry-run")
+    refusal = run.refusal(*words, "--schema", f"{tmp_path}/bad_schema.py:PlainGRPOConfig")
+    assert refusal.startswith("--schema: ") and message in refusal
 
 
 @pytest.mark.xdist_group("plain")
