@@ -17,6 +17,9 @@ def acts(prompt, completion, answer):
     if completion == "hang":
         subprocess.Popen(["sleep", "3599.5"])
         time.sleep(3600)
+    if completion == "stops":
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(3600)
     if completion == "busy":
         while True: pass
     if completion == "raise":
@@ -90,7 +93,7 @@ class Task:
         return scale * float(completion == answer) + self.bonus
 
 def environment(prompt, completion):
-    assert "AREAL_LIKE_TOKEN" not in os.environ
+    assert not {"AREAL_LIKE_TOKEN", "ETCDCTL_PASSWORD"} & set(os.environ)
     return 1.0
 '''
 

@@ -24,7 +24,8 @@ def reward_spec(tmp_path):
     ],
 )
 def test_a_reward_is_a_function_a_class_or_the_tasks_own(reward_spec, options, value, monkeypatch):
-    monkeypatch.setenv("AREAL_LIKE_TOKEN", "secret")
+    for secret in ("AREAL_LIKE_TOKEN", "ETCDCTL_PASSWORD"):
+        monkeypatch.setenv(secret, "secret")
 
     async def main():
         async with open_pool(reward_spec(**options)) as pool:

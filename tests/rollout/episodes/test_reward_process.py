@@ -47,7 +47,7 @@ def test_a_reward_that_raises_exits_or_crashes_fails_only_its_sample(reward_spec
     assert (counts.errors, counts.children_lost, counts.timeouts) == (5, 2, 0)
 
 
-@pytest.mark.parametrize("how", ["hang", "busy"])
+@pytest.mark.parametrize("how", ["hang", "busy", "stops"])
 def test_a_hanging_reward_is_killed_with_its_processes_and_replaced(reward_spec, how):
     async def main():
         async with open_pool(reward_spec("acts"), timeout_s=2.0) as pool:

@@ -12,12 +12,15 @@ from typing import Any, cast
 import orjson
 
 from areal_like.config.sections.data import REWARD_MODEL
+from areal_like.discovery.etcd_client import PASSWORD
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.identity import TOKEN
 from areal_like.rollout.episodes.rewards import RewardSpec
 
+SECRETS = (TOKEN, PASSWORD)
+"""Variables that rewards do not see: they may run text of the model."""
 KILL_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.005
-"""A process that hangs in the kernel for longer is left behind; its keeper, or the launcher at the end, kills it."""
+"""A process that hangs in the kernel for longer is left behind; the launcher kills it at the end."""
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -31,11 +34,11 @@ class RewardProcess(asyncio.Protocol):
         ours.sendall(orjson.dumps({"reward": spec._asdict(), "timeout_s": timeout_s}) + b"\n")
         with theirs:
             descriptor = theirs.fileno()
-            needs_token = spec.name == REWARD_MODEL  # only our own code runs in that process
+            hidden = () if spec.name == REWARD_MODEL else SECRETS  # only our own code runs in that process
             command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.reward_worker"]
             self._keeper = ChildProcess(
                 [*command, str(descriptor), str(os.getpid())],
-                {name: value for name, value in os.environ.items() if name != TOKEN or needs_token},
+                {name: value for name, value in os.environ.items() if name not in hidden},
                 stdout=2,  # what a reward prints goes to the log
                 pass_fds=(descriptor,),
             )
@@ -75,11 +78,15 @@ class RewardProcess(asyncio.Protocol):
         how = await self._wait(grace_s)
         self._on_message, self._on_end = lambda message: None, lambda: None
         self._keeper.signal(signal.SIGTERM)
+        self._keeper.signal(signal.SIGCONT)  # what a reward runs may have stopped its keeper
         if self._transport is None:
             self._socket.close()
         else:
             self._transport.abort()
-        return how or await self._wait(KILL_TIMEOUT_S) or "it cannot be killed"
+        how = how or await self._wait(KILL_TIMEOUT_S)
+        if how is None:
+            self._keeper.kill()
+        return how or self.exit_text() or "it cannot be killed"
 
     async def _wait(self, limit_s: float) -> str | None:
         until = time.monotonic() + limit_s

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import areal_like
+from areal_like.discovery.etcd_client import PASSWORD
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.errors import Failure
 from areal_like.process.keeper import kept_command
@@ -46,7 +47,7 @@ class EngineProcess:
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._keeper = ChildProcess(
             kept_command(command, TERMINATE_S),
-            {**os.environ, **variables},
+            {**{name: value for name, value in os.environ.items() if name != PASSWORD}, **variables},
             cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -80,6 +81,7 @@ class EngineProcess:
         """Sends SIGTERM, kills all its processes after `TERMINATE_S`, and removes its shared memory."""
         await asyncio.to_thread(self._segments.poll)
         self._keeper.signal(signal.SIGTERM)
+        self._keeper.signal(signal.SIGCONT)  # a stopped keeper would not pass it on
         deadline = time.monotonic() + TERMINATE_S + KEEPER_S
         while self._keeper.exit_code() is None and time.monotonic() < deadline:
             await asyncio.sleep(POLL_S)

@@ -184,18 +184,22 @@ def test_an_engine_gets_time_to_end_by_itself(tmp_path: Path) -> None:
         assert one.code(10) == 0 and "closing my files" in one.printed
 
 
-def test_an_engine_imports_this_package_and_not_its_libraries(tmp_path: Path) -> None:
+def test_an_engine_imports_this_package_alone_and_gets_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETCDCTL_PASSWORD", "secret")
     source = """
     import os, sys, areal_like
     from areal_like.process.identity import start_id
     path = os.environ["PYTHONPATH"]
     print("sees", os.listdir(path), start_id(), os.environ["AREAL_LIKE_TOKEN"] == %r)
+    print("password", "ETCDCTL_PASSWORD" in os.environ)
     raise SystemExit(1)
     """
     directory = write_run(tmp_path)
     with external_server(directory, *program(textwrap.dedent(source % SECRET))) as one:
         assert one.code() == 1
-        assert "sees ['areal_like'] run1 server/0 1.1 True" in one.printed
+        assert "sees ['areal_like'] run1 server/0 1.1 True" in one.printed and "password False" in one.printed
     assert import_folder(directory) == import_folder(directory)
 
 
