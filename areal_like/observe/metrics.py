@@ -35,7 +35,8 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "train/lr": Metric("Learning rate of the step's last update"),
         "train/clip_fraction": Metric("Share of the tokens whose ratio was clipped", "share"),
         "train/taken_out": Metric(
-            "Share of the tokens left out of the loss because their importance weight or ratio was beyond a limit",
+            "Share of the tokens left out of the loss because their importance weight, ratio or change of probability "
+            "was beyond a limit",
             "share",
         ),
         "train/truncated": Metric("Share of the tokens whose importance weight was truncated", "share"),

@@ -95,7 +95,7 @@ def _unread_by_loss(actor: PPOActorConfig, config: GRPOConfig) -> Iterator[Probl
     reads = loss_parameters(actor.loss) if is_built_in(actor.loss) else {}
     reported = {"actor.ratio.length_norm"} if actor.ratio.level == "token" else set()
     reported |= set() if actor.use_decoupled_loss else {"actor.behav_imp_weight_level"}
-    for name in ("behav_imp_weight_level", "ratio"):
+    for name in ("eps_clip", "behav_imp_weight_level", "ratio"):
         for key in changed_keys(config, f"actor.{name}") if name not in reads else ():
             if key not in reported:
                 yield Problem(key, f"has no effect: actor.loss is {actor.loss}")
