@@ -2,9 +2,11 @@
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
+from areal_like.config import engines
 from areal_like.config.describe.help import help_of, help_text, meaning
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.schema import Key, Schema, Section
@@ -72,6 +74,13 @@ def test_every_text_is_a_sentence() -> None:
 
 def test_every_text_is_short() -> None:
     assert wrong(longest=LONGEST) == {}
+
+
+def test_the_help_of_the_backend_names_every_engine_also_a_users(monkeypatch) -> None:
+    monkeypatch.setitem(engines._registered, "plain", replace(engines.default_engine(), name="plain"))
+    backend = SCHEMAS["grpo"].keys["rollout.backend"]
+    assert all(f"`{name}`" in meaning(backend) for name in engines.engine_names())
+    assert "{" not in meaning(backend)
 
 
 def test_no_text_mentions_internals() -> None:

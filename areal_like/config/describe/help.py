@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,15 @@ from areal_like.config.checks.built_in_code import described_losses
 from areal_like.config.checks.values import expectation
 from areal_like.config.describe.rules import rule_text
 from areal_like.config.describe.yaml_text import scalar_text
+from areal_like.config.engines import engine_names
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SECRET, redact
 from areal_like.config.schema import Key, Schema, Section
 from areal_like.config.suggest import did_you_mean
 
-LOSS_NAMES, LOSS_ARGUMENTS = "{losses}", "{arguments of losses}"
-"""Stand in the help of a key for the built-in losses, and for the arguments of each."""
+ENGINE_NAMES, LOSS_NAMES, LOSS_ARGUMENTS = "{engines}", "{losses}", "{arguments of losses}"
+"""Stand in the help of a key for the engines, for the built-in losses, and for the arguments of each."""
 
 
 @cache
@@ -63,10 +64,14 @@ def help_of(cls: type) -> dict[str, str]:
 def meaning(entry: Key | Section) -> str:
     """The help of a key or section, and what its rules say."""
     text = help_of(entry.owner).get(entry.name, "") if entry.owner is not None else ""
-    text = text.replace(LOSS_NAMES, ", ".join(f"`{name}`" for name in LOSSES)).replace(
-        LOSS_ARGUMENTS, described_losses() if LOSS_ARGUMENTS in text else ""
-    )
+    text = text.replace(LOSS_NAMES, _listed(LOSSES)).replace(ENGINE_NAMES, _listed(engine_names()))
+    if LOSS_ARGUMENTS in text:
+        text = text.replace(LOSS_ARGUMENTS, described_losses())
     return " ".join([text, *(rule_text(rule, entry) for rule in entry.constraints.rules)])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def type_text(key: Key) -> str:

@@ -58,8 +58,8 @@ class InferenceEngineConfig:
     and no new ones start. `auto` is the first of these that the server supports."""
 
     backend: str = key("auto")
-    """Inference engine (`embedded`, `sglang` or `vllm`), optionally with its sizes: `sglang:d4t2` is 4 replicas of 2
-    GPUs each. `auto` or empty takes what this machine can run, and the plan gives the reason."""
+    """Inference engine ({engines} or your own), optionally with its sizes: `sglang:d4t2` is 4 replicas of 2 GPUs each.
+    `auto` or empty takes what this machine can run, and the plan gives the reason."""
 
     num_episode_workers: int | Auto = key("auto", ge=1, le=1024)
     """Number of processes that run workflows and rewards. `auto` derives it from the number of cores."""
