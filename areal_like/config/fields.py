@@ -1,7 +1,7 @@
 """How a configuration key is declared: a dataclass field made by `key`, its help a string literal below it.
 
-The declaration is the only source of a key's name, type, default, choices, range and help. Help, documents, JSON
-Schema and checks are derived from it.
+The declaration is the only source of a key's name, type, default, choices, range, rules and help. Help, documents,
+JSON Schema and checks are derived from it.
 """
 
 from copy import deepcopy
@@ -14,7 +14,6 @@ Auto: TypeAlias = Literal["auto"]
 """In a union with a type (`int | Auto`): the value may be derived from the machine."""
 
 METADATA_KEY = "areal_like"
-
 
 NOT_YET = "is not built yet"
 

@@ -28,7 +28,7 @@ from areal_like.serving.engines.external.attach import (
     prove_attached,
     release_pauses,
 )
-from areal_like.serving.engines.external.start import Connect, launched
+from areal_like.serving.engines.external.start import ConnectTo, launched
 from areal_like.serving.engines.registry import engine_of, engine_spec
 from areal_like.serving.engines.spec import EngineSpec
 from areal_like.serving.forwarding import ForwardingServer
@@ -122,7 +122,7 @@ class ServerProcess:
             raise Failure(f"rollout.backend: {spec.name} is another program, and its command is missing after --")
         return launched(self._run, spec.keys.title, self._command, self._connect(spec))
 
-    def _connect(self, spec: EngineSpec) -> Connect:
+    def _connect(self, spec: EngineSpec) -> ConnectTo:
         if spec.connect is None:
             raise Failure(f"rollout.backend: {spec.name} runs inside its server and has no address")
         connect, folder = spec.connect, model_folder(self._run.config.actor.path, self._run.cwd)

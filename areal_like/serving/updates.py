@@ -5,6 +5,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.process.errors import DamagedWeights, Failure
@@ -284,7 +285,6 @@ def _compare(update: WeightUpdate, check: Verification) -> None:
         raise BadWeights(f"version {update.version} of the weights: {with_layer(first)}: {wrong[first]}{more}")
 
 
-def _folder(update: WeightUpdate) -> Any:
-    """None once it is removed: old versions are, when they are served."""
-
+def _folder(update: WeightUpdate) -> Path | None:
+    """None once it is removed, as folders of old versions are."""
     return update.folder if update.folder is not None and update.folder.is_dir() else None

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from torch._C._distributed_c10d import Store as TorchStore
 
@@ -13,15 +13,8 @@ from areal_like.weights.group_server import KeyValueStore
 PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
 
 
-class KeyValues(Protocol):
-    def set(self, key: str, value: bytes) -> None: ...
-    def get(self, key: str) -> bytes | None: ...
-    def add(self, key: str, number: int) -> int: ...
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes: ...
-
-
 class RemoteKeyValueStore:
-    """The same through a member's connection."""
+    """A KeyValueStore through a member's connection."""
 
     def __init__(self, member: GroupMember) -> None:
         self._member = member

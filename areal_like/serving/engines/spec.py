@@ -39,7 +39,7 @@ def no_values(config: "GRPOConfig", on_gpu: bool) -> Iterable[tuple[str, Any, st
     return ()
 
 
-def nothing(run: "Run") -> Any:
+def prepare_nothing(run: "Run") -> Any:
     """An engine that loads nothing before it is opened."""
 
 
@@ -51,7 +51,7 @@ class EngineSpec:
     keys: EngineKeys
     open: OpenEngine | None = None
     """For an engine inside the server's process. Gets what `prepare` returned."""
-    prepare: Callable[["Run"], Any] = nothing
+    prepare: Callable[["Run"], Any] = prepare_nothing
     """Before the event loop, so that SIGTERM ends it: loads the model."""
     command: "Callable[[GRPOConfig, ServerSite], ServerCommand] | None" = None
     """Command line and environment of an engine in processes of its own."""

@@ -1,1 +1,1 @@
-"""The server process in front of an external engine, vLLM or SGLang."""
+"""What engines that are other programs have in common: installation, command line, start, attaching."""

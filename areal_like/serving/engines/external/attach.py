@@ -18,7 +18,7 @@ from areal_like.process.wait import NamedWait
 from areal_like.serving.engines.base import EngineGone, InferenceEngine
 from areal_like.serving.engines.call_limits import LimitedEngine
 from areal_like.serving.engines.external.external_engine import ExternalEngine
-from areal_like.serving.engines.external.start import Connect, until_ready
+from areal_like.serving.engines.external.start import ConnectTo, until_ready
 from areal_like.serving.engines.registry import engine_spec
 from areal_like.serving.pauser import Pauser
 
@@ -39,7 +39,7 @@ RUN_ADAPTER = re.compile(r"v\d+(-[0-9a-f]+)?")
 
 @asynccontextmanager
 async def attached(
-    title: str, address: str, secret: str, proofs: ProofVerifier | None, waiting: NamedWait, connect: Connect
+    title: str, address: str, secret: str, proofs: ProofVerifier | None, waiting: NamedWait, connect: ConnectTo
 ) -> AsyncIterator[ExternalEngine]:
     """An engine that runs already, once it generates; it keeps running at the end."""
     engine = connect(address, secret, proofs)

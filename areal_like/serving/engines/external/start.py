@@ -23,7 +23,7 @@ POLL_S = 0.2
 ATTEMPT_TIMEOUT_S = 60.0
 """The first generation may compile that long; then it is requested again."""
 
-Connect = Callable[[str, str, ProofVerifier | None], ExternalEngine]
+ConnectTo = Callable[[str, str, ProofVerifier | None], ExternalEngine]
 """Makes the client of the engine at an address, with a secret. With proofs the engine must prove its identity."""
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class PortTaken(Exception):
 
 
 @asynccontextmanager
-async def launched(run: Run, title: str, command: Sequence[str], connect: Connect) -> AsyncIterator[ExternalEngine]:
+async def launched(run: Run, title: str, command: Sequence[str], connect: ConnectTo) -> AsyncIterator[ExternalEngine]:
     """An engine that this process starts, once it generates; all of its processes are ended at the end."""
     launch = EngineLaunch(run, title, command, connect)
     try:
@@ -48,7 +48,7 @@ async def launched(run: Run, title: str, command: Sequence[str], connect: Connec
 
 
 class EngineLaunch:
-    def __init__(self, run: Run, title: str, command: Sequence[str], connect: Connect) -> None:
+    def __init__(self, run: Run, title: str, command: Sequence[str], connect: ConnectTo) -> None:
         self._run, self._title, self._command, self._connect = run, title, list(command), connect
         self._child: EngineProcess | None = None
         self._lease: PortLease | None = None
