@@ -58,7 +58,7 @@ sglang-cpu: ## Installs SGLang for CPUs, for rollout=sglang, in the cache of the
 	@.ci/engine sglang
 
 etcd: env-dev ## Runs an etcd in the foreground, for cluster.name_resolve.type=etcd3 (ETCD=host:port, data in build/etcd)
-	@mkdir -p build/etcd
+	@mkdir -p -m 700 build/etcd
 	@$(PY) -m tests.support.etcd_server build/etcd "$(ETCD)"
 
 env-run:

@@ -202,7 +202,7 @@ class EtcdClient:
 
 def _short(details: str) -> str:
     """gRPC puts its own layers before the cause."""
-    return details.removeprefix("etcdserver: ").rpartition(": ")[2].strip()
+    return details.removeprefix("etcdserver: ").rpartition(": ")[2].strip(" []")
 
 
 def _unreachable_text(faults: dict[str, str]) -> str:

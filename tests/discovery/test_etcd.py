@@ -19,7 +19,7 @@ from areal_like.config.load import load
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import NameMissing, NameTaken
 from areal_like.discovery.etcd import EtcdNameStore
-from areal_like.discovery.etcd_client import PASSWORD, ROOT, EtcdUnreachable
+from areal_like.discovery.etcd_client import PASSWORD, ROOT, EtcdUnreachable, _short
 from areal_like.discovery.owner import this_process
 from areal_like.process.errors import Failure
 from areal_like.process.wait import NamedWait
@@ -232,6 +232,21 @@ def test_an_etcd_that_does_not_run_is_named_with_the_remedy(tmp_path):
         "no etcd answers at 127.0.0.1:1 (Connection refused), localhost:2 (Connection refused); start it, or correct "
         "the address"
     )
+
+
+@pytest.mark.parametrize(
+    ("details", "shown"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused",
+            "Connection refused",
+        ),
+        ("DNS resolution failed for x:2379: [C-ares status is not ok: Domain name not found]", "Domain name not found"),
+        ("etcdserver: no leader", "no leader"),
+    ],
+)
+def test_a_fault_of_grpc_is_shown_without_its_layers(details, shown):
+    assert _short(details) == shown
 
 
 @pytest.mark.shows("cluster.name_resolve.etcd3_timeout_s")

@@ -4,6 +4,8 @@ from typing import Any
 
 from areal_like.config.fields import Auto, config, key, no_effect, not_built, refused, section
 
+ONLY_ETCD = no_effect(unless="type", unless_is=("etcd3",))
+
 
 @config
 class NameResolveConfig:
@@ -23,29 +25,30 @@ class NameResolveConfig:
         "localhost:2379",
         pattern=r"\s*(https?://)?[^\s,;/@]+:\d+\s*(,\s*(https?://)?[^\s,;/@]+:\d+\s*)*",
         pattern_hint="host:port, and further members after commas",
+        rules=(ONLY_ETCD,),
     )
     """Addresses of the members of the etcd cluster, as host:port, separated by commas. A call that one member does not
     answer goes to the next."""
 
-    etcd3_user: str | None = key(None)
+    etcd3_user: str | None = key(None, rules=(ONLY_ETCD,))
     """User of an etcd that requires one. It must be able to read and write keys that begin with `areal-like/NAME/`,
     NAME being the user who starts the run."""
 
     etcd3_password: str | None = key(None, secret=True)
     """Password of that user. Better left null, with ETCDCTL_PASSWORD in the environment or in `launcher.env_file`."""
 
-    etcd3_ca_cert: str | None = key(None)
+    etcd3_ca_cert: str | None = key(None, rules=(ONLY_ETCD,))
     """File with the certificates (PEM) by which an etcd that uses TLS is recognised; it also turns TLS on. Null: those
     of the system, where an address begins with https://."""
 
-    etcd3_client_cert: str | None = key(None)
+    etcd3_client_cert: str | None = key(None, rules=(ONLY_ETCD,))
     """File with the certificate (PEM) that the run's processes show to an etcd which requires one. Needs TLS, and
     `etcd3_client_key`."""
 
-    etcd3_client_key: str | None = key(None)
+    etcd3_client_key: str | None = key(None, rules=(ONLY_ETCD,))
     """File with the private key (PEM) of `etcd3_client_cert`."""
 
-    etcd3_timeout_s: float = key(3.0, gt=0)
+    etcd3_timeout_s: float = key(3.0, gt=0, rules=(ONLY_ETCD,))
     """Limit of each call to etcd in seconds, all its members together. A start is refused after that; a run goes on
     with the addresses that it knows, and calls again."""
 

@@ -109,3 +109,12 @@ def test_a_run_over_etcd_is_found_by_others_and_its_password_by_its_processes_al
     assert "jane-secret" not in ended.out + ended.err
     for path in ended.directory.rglob("*"):
         assert not path.is_file() or b"jane-secret" not in path.read_bytes(), path
+
+
+def test_keys_of_etcd_without_its_type_are_reported():
+    address, user = f"{SECTION}.etcd3_addr=etcd:2379", f"{SECTION}.etcd3_user=jane"
+    reason = f"has no effect: {SECTION}.type is nfs"
+    warned = [each for each in plan_of("grpo", address, user).warnings if SECTION in each]
+    assert warned == [f"{SECTION}.etcd3_addr: {reason}", f"{SECTION}.etcd3_user: {reason}"]
+    host = machine_with()._replace(packages=machine_with().packages | {"pyetcd"})
+    assert not [each for each in plan_of("grpo", ETCD, address, host=host).warnings if SECTION in each]
