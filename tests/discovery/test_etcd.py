@@ -301,7 +301,7 @@ def test_names_are_used_with_user_and_password_also_after_a_restart(guarded, tmp
             ours.add("server/0", "here")
             assert theirs.wait("server/0", NamedWait("it", 60, "key")) == "here"
             guarded.kill()
-            guarded.again()  # which forgets who had logged in
+            guarded.again()
             eventually(lambda: theirs.find() == {"server/0": "here"} and not theirs._client._down)
             assert not ours.lost
 
@@ -321,6 +321,20 @@ def test_a_user_whom_etcd_refuses_is_told_why(guarded, tmp_path, keys, words):
     problem = problem_of(store_at([guarded], tmp_path, **keys))
     assert problem.key == "cluster.name_resolve.etcd3_user"
     assert problem.message.startswith(words) and "hunter2" not in problem.message
+
+
+def test_a_login_that_etcd_does_not_accept_any_more_is_repeated(guarded, tmp_path, monkeypatch):
+    monkeypatch.delenv(PASSWORD, raising=False)
+    jane = store_at([guarded], tmp_path, etcd3_user="jane", etcd3_password="jane-secret")
+    root = store_at([guarded], tmp_path, etcd3_user="root", etcd3_password="root-secret")
+    with jane as names, root as admin:
+        names.add("server/0", "here")
+        added = admin._client.rpc.AuthUserAddRequest(name="joan", password="joan-secret")
+        admin._client.call("Auth", "UserAdd", added)
+        assert names.get("server/0") == "here"
+        names._client._token = "forgotten.1"
+        names.add("server/0", "moved", replace=True)
+        assert names.get("server/0") == "moved"
 
 
 def test_a_user_is_refused_by_an_etcd_without_users(own, tmp_path):

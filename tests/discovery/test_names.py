@@ -21,6 +21,8 @@ from areal_like.discovery import (
     parse_entry,
 )
 from areal_like.discovery.base import sorted_entries
+from areal_like.discovery.etcd import EtcdNameStore
+from areal_like.discovery.file_entry import read_name_claim
 from areal_like.process.errors import Failure, TimedOut
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
@@ -230,11 +232,21 @@ def configured(type, root="names", **keys):
     )
 
 
+def time_to_live_of(name, store, root):
+    """As it is entered beside the name."""
+    if isinstance(store, EtcdNameStore):
+        asked = store._rpc.LeaseTimeToLiveRequest(ID=store._lease)
+        return store._client.call("Lease", "LeaseTimeToLive", asked).grantedTTL
+    claim = read_name_claim(root, store.prefix, name)
+    assert claim is not None
+    return claim.ttl_s
+
+
 @pytest.mark.shows("cluster.name_resolve.type", "cluster.name_resolve.etcd3_addr")
 def test_the_processes_of_a_run_find_each_other_by_its_configuration(kind, tmp_path, monkeypatch, request):
     monkeypatch.setenv("LOGNAME", "jane")
     address = section_of(request.getfixturevalue("etcd")).etcd3_addr if kind == "etcd3" else "localhost:1"
-    config = configured(kind, etcd3_addr=address)
+    config = configured(kind, etcd3_addr=address, ttl_s=7.0)
     run = Run(tmp_path / "run", config, "grpo", "id", tmp_path, tmp_path)
     with (
         name_store_for(config, tmp_path, "launcher/0") as launcher,
@@ -244,6 +256,7 @@ def test_the_processes_of_a_run_find_each_other_by_its_configuration(kind, tmp_p
         server.add("server/0", "here")
         assert launcher.get("server/0") == "here"
         assert launcher.prefix == f"jane/grpo/{config.trial_name}"
+        assert kind == "memory" or time_to_live_of("server/0", server, tmp_path / "names") == 7
     assert (tmp_path / "names").exists() == (kind == "nfs")
 
 
