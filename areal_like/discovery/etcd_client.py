@@ -123,8 +123,10 @@ class EtcdClient:
         """The answer, or the first one of a stream."""
         if not isinstance(answer, self._grpc.Call):
             return answer
-        first = next(answer)
+        first = next(answer, None)
         answer.cancel()
+        if first is None:
+            raise EtcdUnreachable("the connection ended without an answer")
         return first
 
     def _invoke(self, member: str, service: str, method: str, request: Any, limit_s: float) -> Any:

@@ -10,7 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
@@ -19,7 +23,7 @@ from areal_like.config.load import load
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.discovery import NameMissing, NameTaken
 from areal_like.discovery.etcd import EtcdNameStore
-from areal_like.discovery.etcd_client import PASSWORD, ROOT, EtcdUnreachable, _short
+from areal_like.discovery.etcd_client import PASSWORD, ROOT, EtcdClient, EtcdUnreachable, _short
 from areal_like.discovery.owner import this_process
 from areal_like.process.errors import Failure
 from areal_like.process.wait import NamedWait
@@ -417,6 +421,25 @@ def test_an_entry_that_another_program_wrote_is_no_entry_and_no_fault(etcd, tmp_
         assert str(names.holder("server/0")).isprintable()
         names.clear()
         assert names.find() == {}
+
+
+def test_a_stream_that_ends_without_an_answer_is_a_fault_of_etcd(tmp_path):
+    """The thread that renews a lease goes on after such faults, and after no others."""
+    require_etcd()
+    grpc = import_module("grpc")
+    silent = grpc.stream_stream_rpc_method_handler(lambda requests, context: iter(()))
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers([SimpleNamespace(service=lambda details: silent)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    member: Any = SimpleNamespace(scheme="http", address=f"127.0.0.1:{port}")
+    server.start()
+    client = EtcdClient(section_of([member], etcd3_timeout_s=30.0), tmp_path)
+    try:
+        with pytest.raises(EtcdUnreachable, match="without an answer"):
+            client.call("Lease", "LeaseKeepAlive", client.rpc.LeaseKeepAliveRequest(ID=1))
+    finally:
+        client.close()
+        server.stop(None).wait()
 
 
 def test_make_etcd_prints_the_command_of_a_run_that_uses_it(tmp_path):
