@@ -60,12 +60,13 @@ def unread_file_values(loaded: "Loaded", allocation: Allocation | None) -> tuple
 
 def _is_written_for_another(loaded: "Loaded", key: str) -> bool:
     """Whether the file sets the key for its algorithm or its evaluation, and the command line chose another algorithm
-    or no evaluation."""
+    or no evaluation. A resumed run has the algorithm that its first command line chose."""
     if loaded.origin(key).kind != BODY:
         return False
     if key.startswith(EVALUATION_SECTION):
         return loaded.config.valid_dataset is None and loaded.origin("valid_dataset").kind == OVERRIDE
-    return key.startswith(ALGORITHM_SECTION) and any(word.partition("=")[0] == ALGORITHM for word in loaded.overrides)
+    chosen = loaded.config.resume is not None or any(word.partition("=")[0] == ALGORITHM for word in loaded.overrides)
+    return key.startswith(ALGORITHM_SECTION) and chosen
 
 
 def _of_other_engines(loaded: "Loaded", allocation: Allocation | None) -> list[str]:

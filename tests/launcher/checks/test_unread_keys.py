@@ -1,7 +1,8 @@
 """Keys that a run does not read: warnings for the command line, a list for the file."""
 
+from launcher.plan.build import build_plan
 from launcher.plan.render import render
-from tests.support.planning import loaded, plan_of
+from tests.support.planning import ROOT, load_text, loaded, machine_with, plan_of
 
 
 def test_file_values_for_another_algorithm_are_listed_and_no_warning():
@@ -14,6 +15,16 @@ def test_file_values_for_another_algorithm_are_listed_and_no_warning():
     typed = plan_of("grpo", "algorithm=prime_rl", "actor.eps_clip_higher=0.3", "actor.recompute_logprob=true")
     assert len([warning for warning in typed.warnings if warning.startswith(keys)]) == 2
     assert plan_of("grpo").unread_body_values == typed.unread_body_values == ()
+
+
+def test_a_resumed_run_does_not_warn_of_the_keys_of_another_algorithm():
+    text = (ROOT / "experiments" / "grpo.yaml").read_text() + "trial_name: mine\n"
+    text = text.replace("actor:\n", "actor:\n  loss: importance_sampling\n", 1)
+    key = "actor.eps_clip_higher"
+    first, resumed = (build_plan(load_text(text, *words), host=machine_with()) for words in ((), ("resume=mine",)))
+    assert any(warning.startswith(f"{key}: has no effect") for warning in first.warnings)
+    assert not any(warning.startswith(f"{key}: has no effect") for warning in resumed.warnings)
+    assert key in [each.key for each in resumed.unread_body_values]
 
 
 def test_the_file_s_evaluation_keys_are_no_warning_where_the_command_line_turns_evaluation_off():
