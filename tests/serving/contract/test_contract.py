@@ -275,8 +275,10 @@ def test_clients_may_ask_what_is_served_and_generate_nothing_during_training(ser
         await one.serve(1)
         async with aiohttp.ClientSession() as session:
             for path in QUERY_PATHS:
+                # SGLang has no route of this name; its answer is passed on.
+                absent = server.engine == "sglang" and path == "/version"
                 async with session.get(f"http://{one.address}{path}") as response:
-                    assert response.status == 200 and await response.read(), path
+                    assert response.status == (404 if absent else 200) and await response.read(), path
             for path in CLIENT_PATHS:
                 async with session.post(f"http://{one.address}{path}", json={"prompt": "ab"}) as response:
                     assert response.status == 401, path

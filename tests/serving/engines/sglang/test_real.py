@@ -78,7 +78,16 @@ def _call(sglang: Server, path: str, method: str = "GET", token: str | None = No
 
 def test_ready_reports_the_engine(sglang: Server):
     facts = sglang.ask(lambda engine: engine.ready())
-    assert facts == EngineInfo("sglang", facts.version, str(sglang.model), 512, SHAPE["vocab_size"], (EOS_ID,))
+    assert facts == EngineInfo(
+        "sglang",
+        facts.version,
+        str(sglang.model),
+        512,
+        SHAPE["vocab_size"],
+        (EOS_ID,),
+        dtype="float32",
+        length_key="sglang.context_length",
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
