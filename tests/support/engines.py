@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import PreTrainedModel
 
+from areal_like.config import engines as config_engines
 from areal_like.config.load import load
 from areal_like.discovery import open_name_store, parse_entry
 from areal_like.discovery.base import NameMissing
@@ -21,6 +23,7 @@ from areal_like.models.characters import write_tokenizer
 from areal_like.process.identity import SERVER, Identity
 from areal_like.process.process_tree import become_subreaper
 from areal_like.process.run import Run, StartPoint, open_run
+from areal_like.serving.engines import registry
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.probe import Probe
 from launcher.agent.local import LocalAgent
@@ -89,6 +92,15 @@ def logits_of(reference: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     return results
 
 
+@contextmanager
+def own_engines_forgotten() -> Iterator[None]:
+    """What a user's module registers within is unknown to the tests after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (config_engines, registry):
+            patch.setattr(module, "_registered", dict(module._registered))
+        yield
+
+
 class LiveServer:
     """A server (or several alike) that runs. `version` and `seed` say which weights it was given last."""
 
@@ -107,14 +119,15 @@ class LiveServer:
             f"rollout.setup_timeout={FIRST_START_S:.0f}",
             *(*WORDS[engine], *words),
         ]
-        loaded = load(REPOSITORY / "experiments" / "grpo.yaml", response, OWN_SCHEMAS.get(engine))
-        plan = build_plan(loaded)
-        assert not plan.cannot_start and not plan.needs, (plan.cannot_start, plan.needs)
-        directory = Path(plan.run_dir)
-        directory.mkdir(parents=True)
-        write_description(loaded, plan, f"test{os.getpid()}{engine}{id(self):x}", REPOSITORY, root, 1)
-        write_start_point(directory, StartPoint(1, 0, None))
-        self.run: Run = open_run(directory)
+        with own_engines_forgotten():
+            loaded = load(REPOSITORY / "experiments" / "grpo.yaml", response, OWN_SCHEMAS.get(engine))
+            plan = build_plan(loaded)
+            assert not plan.cannot_start and not plan.needs, (plan.cannot_start, plan.needs)
+            directory = Path(plan.run_dir)
+            directory.mkdir(parents=True)
+            write_description(loaded, plan, f"test{os.getpid()}{engine}{id(self):x}", REPOSITORY, root, 1)
+            write_start_point(directory, StartPoint(1, 0, None))
+            self.run: Run = open_run(directory)
         self._agent = LocalAgent(self.run, SECRET, write_logs=True)
         self.roster = Roster(plan.processes, self._agent)
         self.addresses: dict[str, str] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 from areal_like.config.checks.values import InvalidValue, check_key
 from areal_like.config.engines import own_engines
-from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.experiment import EXPERIMENTS, GRPOConfig
 from areal_like.config.loaded import build_config
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.schema import Schema
@@ -54,7 +54,8 @@ def import_schema(name: str, folder: Path) -> Any:
 
 def _check_schema(name: str, schema: Schema) -> None:
     """Checks that sections stay sections, defaults are valid, and no key has a reserved name."""
-    base = next(Schema.of(cls) for cls in schema.cls.__mro__ if cls in EXPERIMENTS.values())
+    base_class = next(cls for cls in schema.cls.__mro__ if cls in EXPERIMENTS.values())
+    base = Schema.of(base_class)
     wrong = [f"{path} must stay a section" for path in base.sections if path not in schema.sections]
     wrong += [f"a key cannot be called {word}" for word in ("defaults", "hydra") if word in schema.keys]
     for path, key in schema.keys.items():
@@ -64,7 +65,8 @@ def _check_schema(name: str, schema: Schema) -> None:
             check_key(key, key.default)
         except InvalidValue as refusal:
             wrong.append(f"the default of {path}: {refusal}")
-    wrong += [message for keys in own_engines() if keys.name in schema.sections for message in _unknown(keys, schema)]
+    if issubclass(base_class, GRPOConfig):
+        wrong += [message for keys in own_engines() for message in _unknown(keys, schema)]
     if wrong:
         raise ConfigError([Problem(KEY, f"{name}: {message}") for message in wrong])
 

@@ -4,16 +4,15 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from areal_like.config import engines
 from areal_like.rollout.audit import audit
-from areal_like.serving.engines import registry
 from tests.ring.start import SHORT, running, wait_until_gone
 from tests.support.commands import Run, command_runner
-from tests.support.engines import OWN_SCHEMAS, started
+from tests.support.engines import OWN_SCHEMAS, own_engines_forgotten, started
 from tests.support.server_session import ServerSession, in_session
 
 SCHEMA = OWN_SCHEMAS["plain"]
@@ -21,11 +20,9 @@ WORDS = ("--config", "grpo", "--schema", SCHEMA, "rollout.backend=plain", "--dry
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Engines that it registers are forgotten afterwards."""
-    for module in (engines, registry):
-        monkeypatch.setattr(module, "_registered", dict(module._registered))
-    return command_runner(tmp_path, capsys, monkeypatch)
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    with own_engines_forgotten():
+        yield command_runner(tmp_path, capsys, monkeypatch)
 
 
 def test_an_engine_of_ones_own_is_planned_by_its_name(run: Run) -> None:
@@ -65,6 +62,7 @@ def test_without_its_module_an_engine_is_unknown(run: Run) -> None:
         ("open=open_engine,", "command=print,", "the EngineSpec of plain has a command and no connect; give both"),
         ('"plain.model"', '"plain.modle"', "is 'plain.modle', which is no key of the class; did you mean plain.model?"),
         ("no_adapters(config:", "no_adapters(conf:", "of Plain asks for conf, which no plan has; did you mean config?"),
+        ("    plain: PlainConfig", "    plan: PlainConfig", "model_key is 'plain.model', which is no key of"),
     ],
 )
 def test_a_mistake_in_its_description_is_refused_by_the_plan(
