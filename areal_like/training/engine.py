@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from areal_like.config.checks.user_code import is_built_in
@@ -25,6 +24,7 @@ from areal_like.process.errors import FinalFailure
 from areal_like.process.seeds import derive_seed
 from areal_like.training.attention import resolve_attention
 from areal_like.training.full_tensor import full_tensor
+from areal_like.training.gradient_reduction import reduce_gradients, resolve_reduction
 from areal_like.training.loss_scale import make_scale
 from areal_like.training.micro_batches import make_micro_batches
 from areal_like.training.model import PackedModel, load_model
@@ -95,6 +95,7 @@ class TrainEngine:
         self.optimizer = make_optimizer(self.parameters, config.optimizer, embedding_parameters(self.model))
         self.scale = make_scale(config.optimizer, config.dtype, config.grad_reduce_dtype)
         self.forward_context = forward_context(config)
+        self.reduction = resolve_reduction(config, section, world)
         self.set_schedule(1)
 
     def set_schedule(self, total_steps: int) -> None:
@@ -139,7 +140,7 @@ class TrainEngine:
         self.module.train()
         total, padded = 0.0, self._pad_with_dummies(micros)
         for index, micro in enumerate(padded):
-            _fsdp(self.module).set_requires_gradient_sync(index == len(padded) - 1)
+            reduce_gradients(self.module, self.reduction, is_last=index == len(padded) - 1)
             with self.forward_context:
                 output, entropy = self.module(micro, temperature, with_entropy)
             if index < len(micros):
@@ -242,8 +243,3 @@ class TrainEngine:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             yield
-
-
-def _fsdp(module: nn.Module) -> FSDPModule:
-    assert isinstance(module, FSDPModule)
-    return module

@@ -9,11 +9,13 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers, trained_models
 from areal_like.config.attention import choose_attention
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.gradient_reduction import choose_reduction
 from areal_like.serving.engines.registry import engine_spec
 from launcher.checks.engines import resolved_engine
 from launcher.plan.bench import bench_values
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import resolved_context_length
+from launcher.plan.memory import num_shards
 from launcher.plan.model_shape import BYTES, find_config, shape_of
 from launcher.plan.placement import PlacementPlan
 from launcher.plan.plan import Resolved, RunDirectory
@@ -45,6 +47,7 @@ def resolve_auto(
     if allocation:
         resolved += _backends(config, allocation)
         resolved += _attention(config, allocation, host)
+        resolved += _gradients(config, allocation)
         if generates(config):
             resolved += _rollout(config, host)
             resolved += resolved_engine(config, allocation, host)
@@ -130,6 +133,14 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
                     "torch's own attention, as it is not known whether flash attention is installed on that machine"
                 )
             yield Resolved(f"{name}.attn_impl", value, reason)
+
+
+def _gradients(config: "BaseExperimentConfig", allocation: Allocation) -> Iterator[Resolved]:
+    for name, engine in trained_models(config):
+        shards = num_shards(engine, getattr(allocation, name, None) or allocation.actor)
+        if engine.optimizer is not None and engine.fsdp.reduce_gradients == "auto" and shards > 1:
+            value, reason = choose_reduction(engine, shards, bool(allocation.num_gpus))
+            yield Resolved(f"{name}.fsdp.reduce_gradients", value, reason)
 
 
 def _rollout(config: GRPOConfig, host: HostInfo) -> Iterator[Resolved]:

@@ -1,5 +1,6 @@
 """Estimates memory before a model is loaded: per trainer rank, and per token of a server's KV cache."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, ParallelStrategy
@@ -7,10 +8,12 @@ from areal_like.config.allocation.models import generates, reference_is_base, tr
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.gradient_reduction import PER_STEP, choose_reduction
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import server_limit
 from launcher.plan.model_shape import BYTES, ModelShape, find_config, shape_of
 from launcher.plan.plan import Memory, ModelMemory, ServerMemory
+from launcher.plan.step_memory import activation_bytes_per_token, working_bytes
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -33,12 +36,17 @@ def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, h
                 unknown.append(f"{name}.target_modules: the size of adapters for {', '.join(unknown_modules)}")
                 continue
             trainer.append(model_memory(name, engine, shape, parallel, bool(allocation.num_gpus)))
-    rank = sum(model.total for model in trainer) if trainer and not unknown else None
+    rank = rank_bytes(trainer) if trainer and not unknown else None
     server = _server(config, allocation, host) if generates(config) else None
     words = _words(trainer, rank, server, allocation, host)
     if isinstance(config, GRPOConfig) and config.actor.kl_ctl > 0 and reference_is_base(config):
         words.insert(0, "ref: the actor with its adapter disabled, no second model")
     return Memory(tuple(trainer), rank, server, tuple(unknown), tuple(words))
+
+
+def rank_bytes(models: Sequence[ModelMemory]) -> int:
+    """Of one trainer rank, before activations. Its models compute one after the other."""
+    return sum(model.total - model.working for model in models) + max(model.working for model in models)
 
 
 def model_memory(
@@ -47,20 +55,22 @@ def model_memory(
     """One model on one rank. FSDP shards over data and context ranks; a frozen model has no master copy; with LoRA only
     adapters have gradients and optimizer state. Offloaded parts are in host memory."""
     whole = shape.parameters(engine.is_critic)
-    shards = max(1, parallel.data * parallel.context // engine.fsdp.dp_replicate)
+    shards = num_shards(engine, parallel)
     split = shards * parallel.tensor
     dtype, master = BYTES[engine.dtype], BYTES[engine.master_dtype]
     frozen = engine.optimizer is None
     trainable = 0 if frozen else lora_parameters(engine, shape) if engine.use_lora else whole
     base = 0 if trainable == whole else whole
-    gathered = whole // parallel.tensor if not engine.fsdp.reshard_after_forward else 2 * shape.largest_unit
     weights, gradients = (base * dtype + trainable * master) // split, trainable * master // split
+    if shards > 1 and choose_reduction(engine, shards, on_gpu)[0] == PER_STEP:
+        gradients += trainable * BYTES[engine.grad_reduce_dtype] // parallel.tensor
     optimizer = int(_optimizer_bytes(engine.optimizer, trainable, shape, master) // split)
     offloaded = 0
     if on_gpu and engine.fsdp.offload_params:
         offloaded = weights + gradients + optimizer
     elif on_gpu and engine.optimizer is not None and engine.optimizer.offload:
         offloaded = optimizer
+    copied = whole * dtype + (trainable * master // split if base or master != dtype else 0) + optimizer
     return ModelMemory(
         model=name,
         path=engine.path,
@@ -69,9 +79,16 @@ def model_memory(
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
-        working=gathered * dtype // (1 if not engine.fsdp.reshard_after_forward else parallel.tensor),
+        working=working_bytes(engine, shape, shards, parallel.tensor, on_gpu),
         host=offloaded,
+        activations_per_token=activation_bytes_per_token(engine, shape),
+        checkpoint=0 if frozen else copied,
     )
+
+
+def num_shards(engine: "TrainEngineConfig", parallel: ParallelStrategy | None) -> int:
+    """The ranks that share one copy of the model."""
+    return 1 if parallel is None else max(1, parallel.data * parallel.context // engine.fsdp.dp_replicate)
 
 
 def lora_parameters(engine: "TrainEngineConfig", shape: ModelShape) -> int:
@@ -155,9 +172,13 @@ def _words(
         parts = [("weights", model.weights), ("gradients", model.gradients), ("optimizer", model.optimizer)]
         away = 0 if not model.host else 1 if model.host == model.optimizer else 3
         offloaded = parts[len(parts) - away :]
-        kept = [*parts[: len(parts) - away], ("gathered while computing", model.working)]
+        kept = [*parts[: len(parts) - away], ("in use while computing", model.working)]
         text = f"{size}; on each trainer rank {_listed(kept)} = {size_text(model.total)}"
-        words.append(f"{text}, and in host memory {_listed(offloaded)} = {size_text(model.host)}" if away else text)
+        text = f"{text}, and in host memory {_listed(offloaded)} = {size_text(model.host)}" if away else text
+        text += f"; each token of a micro-batch takes {size_text(model.activations_per_token)} more"
+        if model.checkpoint:
+            text += f", and while a checkpoint is written rank 0 has {size_text(model.checkpoint)} in host memory"
+        words.append(text)
     if rank is not None:
         place = "GPU" if on_gpu else "process"
         away = sum(model.host for model in trainer)

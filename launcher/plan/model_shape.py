@@ -26,6 +26,10 @@ class ModelShape(NamedTuple):
     """parameters of one layer's feed-forward part (of the largest kind of layer)"""
     mlp_total: int
     """the same over all layers"""
+    inner: int
+    """width of the feed-forward part that a token passes through: with experts, of those it is sent to"""
+    norms_heads: bool
+    """whether queries and keys are normalized head by head"""
     kv_per_token: int
     """numbers that the KV cache holds per token, all layers together"""
     max_positions: int | None
@@ -42,9 +46,14 @@ class ModelShape(NamedTuple):
         return self.vocab * self.hidden
 
     @property
-    def largest_unit(self) -> int:
-        """The largest unit that FSDP gathers at once: a layer, or the embedding."""
-        return max(self.attention + self.mlp + 2 * self.hidden, self.embedding)
+    def layer(self) -> int:
+        """Parameters of the largest layer, which FSDP gathers as a unit."""
+        return self.attention + self.mlp + 2 * self.hidden
+
+    def outside_layers(self, critic: bool = False) -> int:
+        """Embedding, head and last norm: FSDP's root unit, which is gathered during the whole pass."""
+        head = self.hidden if critic else 0 if self.tied else self.embedding
+        return self.embedding + head + self.hidden
 
 
 def find_config(path: str, host: HostInfo) -> tuple[dict[str, Any] | None, str]:
@@ -111,11 +120,14 @@ def _shape(config: dict[str, Any], num_layers: int | None) -> ModelShape:
         attention=_attention(config, kind, hidden, heads * head_dim, kv_heads * head_dim, head_dim),
         mlp=max(sparse if num_sparse else 0, dense if num_sparse < layers else 0),
         mlp_total=num_sparse * sparse + (layers - num_sparse) * dense,
+        inner=_inner(config, bool(num_sparse)),
+        norms_heads=kind.startswith(NORM_HEADS),
         kv_per_token=_kv_per_token(config, layers, kv_heads, head_dim),
         max_positions=config.get("max_position_embeddings"),
     )
 
 
+NORM_HEADS = ("qwen3", "gemma3", "olmo2")
 TIED_BY_DEFAULT = ("gemma", "gemma2", "gemma3_text", "gpt2")
 
 
@@ -125,7 +137,7 @@ def _attention(config: dict[str, Any], kind: str, hidden: int, query: int, kv: i
     weights = hidden * query + 2 * hidden * kv + query * hidden
     if kind.startswith("qwen2") or config.get("attention_bias"):
         weights += query + 2 * kv
-    if kind.startswith(("qwen3", "gemma3", "olmo2")):
+    if kind.startswith(NORM_HEADS):
         weights += 2 * head_dim
     return weights
 
@@ -154,6 +166,16 @@ def _sparse_mlp(config: dict[str, Any]) -> int:
     gate = hidden if shared else 0
     shared += (config.get("n_shared_experts") or 0) * width
     return int(hidden * experts + 3 * hidden * width * experts + 3 * hidden * shared + gate)
+
+
+def _inner(config: dict[str, Any], is_sparse: bool) -> int:
+    dense = int(config["intermediate_size"])
+    if not is_sparse:
+        return dense
+    width = int(config.get("moe_intermediate_size") or dense)
+    chosen = int(config.get("num_experts_per_tok") or config.get("top_k") or 1)
+    shared = int(config.get("shared_expert_intermediate_size") or 0) + int(config.get("n_shared_experts") or 0) * width
+    return chosen * width + shared
 
 
 def _sparse_layers(config: dict[str, Any], layers: int) -> int:

@@ -136,12 +136,17 @@ class ModelMemory(NamedTuple):
     gradients: int
     optimizer: int
     working: int
+    """gathered weights, gradients that are being summed, logits"""
     host: int = 0
     """bytes of weights, gradients and optimizer that are offloaded to host memory"""
+    activations_per_token: int = 0
+    """bytes per token of a micro-batch, in addition"""
+    checkpoint: int = 0
+    """bytes of host memory on the first rank while a checkpoint is written"""
 
     @property
     def total(self) -> int:
-        """Bytes on the computing device."""
+        """Bytes on the computing device, before activations."""
         return self.weights + self.gradients + self.optimizer + self.working - self.host
 
 

@@ -187,7 +187,46 @@ def memory_of(tmp_path, *overrides, config=None, gpus=2, experiment="grpo"):
 def test_a_rank_holds_master_weights_gradients_and_two_moments(tmp_path):
     (actor,) = memory_of(tmp_path, "actor.backend=fsdp:d1").trainer
     assert (actor.weights, actor.gradients, actor.optimizer) == (4 * 596_049_920, 4 * 596_049_920, 8 * 596_049_920)
-    assert actor.working == 2 * 2 * 151936 * 1024
+    layer = (596_049_920 - 151936 * 1024 - 1024) // 28
+    root, logits = 151936 * 1024 + 1024, 1 << 28
+    gathered = 2 * (root + layer)
+    assert actor.working == gathered + 2 * root + 8 * logits + 4 * 151936 * 1024
+
+
+def test_several_ranks_keep_whole_gradients_only_where_asked(tmp_path):
+    one, each, whole = (
+        memory_of(tmp_path, *words, gpus=8).trainer[0].gradients
+        for words in (
+            ["actor.backend=fsdp:d1"],
+            ["actor.backend=fsdp:d4"],
+            ["actor.backend=fsdp:d4", "actor.fsdp.reduce_gradients=per_step"],
+        )
+    )
+    assert (each, whole) == (one // 4, one + one // 4)
+
+
+def test_activations_per_token_depend_on_what_is_recomputed_or_moved(tmp_path):
+    """Qwen3-0.6B in bfloat16: 71,744 bytes per layer and token."""
+    layer, hidden = 71_744, 1024
+    end, gradients = 8 * hidden + 4 * hidden, 4 * 3072 + 8 * hidden
+    expected = {
+        "actor.gradient_checkpointing=false": 28 * layer + end + gradients,
+        "actor.gradient_checkpointing=true": 28 * 2 * hidden + end + gradients + layer,
+    }
+    for override, size in expected.items():
+        assert memory_of(tmp_path, override).trainer[0].activations_per_token == size
+    more = ("actor.gradient_checkpointing=true", "actor.activation_checkpointing.freq=2")
+    assert memory_of(tmp_path, *more).trainer[0].activations_per_token == (
+        14 * (2 * hidden + layer) + end + gradients + layer
+    )
+    moved = ("actor.gradient_checkpointing=false", "actor.activation_offloading.pin_memory=true")
+    assert memory_of(tmp_path, *moved).trainer[0].activations_per_token == end + gradients + layer
+
+
+def test_models_of_a_rank_compute_one_after_the_other(tmp_path):
+    memory = memory_of(tmp_path, "actor.kl_ctl=0.1", "actor.backend=fsdp:d1")
+    actor, ref = memory.trainer
+    assert memory.trainer_rank_bytes == actor.total + ref.weights < actor.total + ref.total
 
 
 def test_ranks_share_memory_that_fsdp_and_tensor_parallelism_split(tmp_path):

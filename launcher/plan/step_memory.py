@@ -1,0 +1,96 @@
+"""Bytes that a training step of one model takes on one rank beside weights, gradients and optimizer, by arithmetic.
+
+A step needs most at the end of the forward pass or in the backward pass of the last layers, when the activations of
+all layers are in memory. `tests/launcher/plan/test_step_memory.py` compares it to the bytes of real steps.
+"""
+
+from typing import TYPE_CHECKING
+
+from launcher.plan.model_shape import BYTES, ModelShape
+
+if TYPE_CHECKING:
+    from areal_like.config.sections.train_engine import TrainEngineConfig
+
+FLOAT32 = 4
+LOGITS_AT_ONCE = {False: 1 << 24, True: 1 << 28}
+"""By whether it is on a GPU: the largest number of logits in memory (`algorithms/logprobs.py`)."""
+
+
+def activation_bytes_per_token(engine: "TrainEngineConfig", shape: ModelShape) -> int:
+    """Of each token in a micro-batch, prompts included: what all layers keep for the backward pass, and what the layer
+    in progress needs. Without compiled layers; these need less."""
+    if engine.optimizer is None:
+        return _layer_bytes(shape, BYTES[engine.dtype])
+    return kept_bytes_per_token(engine, shape) + in_progress_bytes_per_token(engine, shape)
+
+
+def kept_bytes_per_token(engine: "TrainEngineConfig", shape: ModelShape) -> int:
+    """What stays on the device between forward and backward pass."""
+    width = BYTES[engine.dtype]
+    last_norm = _norm_bytes(shape, width) + 2 * width * shape.hidden
+    if engine.activation_offloading is not None:
+        return last_norm
+    recomputed = num_recomputed_layers(engine, shape)
+    whole = (shape.layers - recomputed) * _layer_bytes(shape, width)
+    return recomputed * width * shape.hidden + whole + last_norm
+
+
+def in_progress_bytes_per_token(engine: "TrainEngineConfig", shape: ModelShape) -> int:
+    """What the backward pass of one layer adds: gradients, and the activations that are computed again or fetched."""
+    width = BYTES[engine.dtype]
+    gradients = 2 * width * shape.inner + 2 * FLOAT32 * shape.hidden
+    is_made_again = num_recomputed_layers(engine, shape) or engine.activation_offloading is not None
+    return gradients + (_layer_bytes(shape, width) if is_made_again else 0)
+
+
+def num_recomputed_layers(engine: "TrainEngineConfig", shape: ModelShape) -> int:
+    if not engine.gradient_checkpointing:
+        return 0
+    freq = engine.activation_checkpointing.freq if engine.activation_checkpointing else 1
+    return -(-shape.layers // freq)
+
+
+def _layer_bytes(shape: ModelShape, width: int) -> int:
+    """Activations that a layer keeps per token. Norms keep a float32 copy of their input."""
+    query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    attention = 2 * width * (query + kv) + FLOAT32 * shape.heads
+    if shape.norms_heads:
+        attention += (width + FLOAT32) * (query + kv)
+    return 2 * _norm_bytes(shape, width) + attention + 4 * width * shape.inner
+
+
+def _norm_bytes(shape: ModelShape, width: int) -> int:
+    return (2 * width + FLOAT32) * shape.hidden
+
+
+def working_bytes(engine: "TrainEngineConfig", shape: ModelShape, shards: int, tensor: int, on_gpu: bool) -> int:
+    """Gathered weights, gradients on their way to their shards, and logits: what a step of any length takes."""
+    width, reduced = BYTES[engine.dtype], BYTES[engine.grad_reduce_dtype]
+    root, layer = shape.outside_layers(engine.is_critic) // tensor, shape.layer // tensor
+    copies = 1 if shards == 1 else 2  # the gathered weights, and the buffer that they arrive in
+    gathered = width * (root + copies * layer)
+    if not engine.fsdp.reshard_after_forward:
+        gathered = width * (shape.parameters(engine.is_critic) // tensor + layer)
+    if engine.optimizer is None:
+        return gathered + head_bytes(engine, shape, on_gpu)
+    trains_weights = not engine.use_lora
+    layer_gradients = layer * (width + reduced + reduced // shards) if trains_weights else 0
+    root_gradients = root * width if trains_weights else 0
+    step = gathered + root_gradients + max(layer_gradients, head_bytes(engine, shape, on_gpu))
+    return max(step, export_bytes(engine, shape))
+
+
+def export_bytes(engine: "TrainEngineConfig", shape: ModelShape) -> int:
+    """The largest tensor, whole, as it is published or written to a checkpoint."""
+    return (BYTES[engine.dtype] + BYTES[engine.master_dtype]) * shape.embedding
+
+
+def head_bytes(engine: "TrainEngineConfig", shape: ModelShape, on_gpu: bool) -> int:
+    """Logits of one chunk of tokens with their gradient, and the gradient of the head in float32."""
+    if engine.is_critic:
+        return 0
+    logits = LOGITS_AT_ONCE[on_gpu]
+    if (most := engine.mb_spec.max_tokens_per_mb) is not None:
+        logits = min(logits, most * shape.vocab)
+    trains_head = engine.optimizer is not None and not engine.use_lora
+    return 2 * FLOAT32 * logits + (FLOAT32 * shape.embedding if trains_head else 0)
