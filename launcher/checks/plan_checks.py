@@ -107,6 +107,7 @@ PLAN_CHECKS = (
     # what is missing here
     Check("a free run directory", Stage.MISSING, resuming.taken_directory),
     Check("devices", Stage.MISSING, missing.missing_devices),
+    Check("GPUs that can be connected", Stage.MISSING, missing.divided_gpus),
     Check("nodes", Stage.MISSING, missing.missing_nodes),
     Check("attention", Stage.MISSING, missing.unsupported_attention),
     Check("the engine's installation", Stage.MISSING, engines.engine_problems),

@@ -1,12 +1,16 @@
 """Environment variables of each process, in addition to the launcher's own. Secrets are placeholders."""
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from areal_like.config.allocation import Allocation
+from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
 from areal_like.config.redact import SECRET
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, REWARD, RUN_DIR, SERVER, TOKEN, TRAINER
 from launcher.plan.placement import ProcessPlacement
 from launcher.plan.plan import PORT
+from launcher.plan.ports import COLLECTIVE_MODES
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -16,6 +20,9 @@ RESERVED_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
 )
 """Variables that only the launcher sets: other values would contradict the plan."""
+DEVICE_ORDER = "CUDA_DEVICE_ORDER"
+ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Names that torch reads the options of its allocator from; the last two are older."""
 
 
 def node_address(node: int, num_nodes: int) -> str:
@@ -24,16 +31,38 @@ def node_address(node: int, num_nodes: int) -> str:
 
 
 def base_environment(
-    config: "BaseExperimentConfig", name: str, placement: ProcessPlacement, run_dir: str, hide_gpus: bool
+    config: "BaseExperimentConfig",
+    name: str,
+    placement: ProcessPlacement,
+    run_dir: str,
+    allocation: Allocation,
+    inherited: Container[str] = (),
 ) -> dict[str, str]:
-    """Variables of every process; the user's override the defaults, except for reserved ones."""
+    """Variables of every process; the user's override the defaults, except for reserved ones. `inherited`: names of
+    variables that the launcher has itself."""
     role = name.partition("/")[0]
     variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(placement.threads)}
     variables["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads take cores from other processes
+    if placement.visible:
+        variables |= _gpu_variables(config, role, allocation, inherited)
     variables |= {key: value for key, value in user_variables(config, role).items() if key not in RESERVED_VARIABLES}
-    if placement.visible or hide_gpus:
+    if placement.visible or allocation.num_gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(placement.visible)
     return variables | {PROCESS: name, RUN_DIR: run_dir, TOKEN: SECRET}
+
+
+def _gpu_variables(
+    config: "BaseExperimentConfig", role: str, allocation: Allocation, inherited: Container[str]
+) -> dict[str, str]:
+    """GPUs are counted as NVML does. A trainer's allocator grows its blocks instead of splitting them: micro-batches of
+    different sizes would leave gaps. It does not where a server on the same GPU opens its memory: for such blocks that
+    takes a system call that containers forbid."""
+    variables = {} if DEVICE_ORDER in inherited else {DEVICE_ORDER: "PCI_BUS_ID"}
+    mode = config.actor.weight_update_mode if isinstance(config, GRPOConfig) else ""
+    is_opened = allocation.shared_device and mode in COLLECTIVE_MODES
+    if role == TRAINER and not is_opened and not any(name in inherited for name in ALLOCATORS):
+        variables[ALLOCATORS[0]] = "expandable_segments:True"
+    return variables
 
 
 def user_variables(config: "BaseExperimentConfig", role: str) -> dict[str, str]:

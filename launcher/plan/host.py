@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from areal_like.config.allocation import Machine, detect_machine
 from areal_like.config.attention import PACKAGES as ATTENTION
@@ -15,22 +15,10 @@ from areal_like.observe.trackers.requirements import is_installed
 from areal_like.process.port_check import why_no_port
 from areal_like.serving.engines.external import installations
 from launcher.checks.packages import missing_packages
-
-if TYPE_CHECKING:
-    import ctypes
-
-NVML = "libnvidia-ml.so.1"
-
+from launcher.plan.gpus import Gpu as Gpu
+from launcher.plan.gpus import visible_gpus
 
 FindEngine = Callable[[installations.EngineDistribution, str | None, Path, bool], installations.Installation]
-
-
-class Gpu(NamedTuple):
-    """`id`: its name in CUDA_VISIBLE_DEVICES."""
-
-    id: str
-    name: str = "GPU"
-    memory_bytes: int | None = None
 
 
 class HostInfo(NamedTuple):
@@ -51,6 +39,8 @@ class HostInfo(NamedTuple):
     """Returns why an address cannot be bound; empty where it can."""
     configs: Mapping[str, Path] = {}
     """Model path -> its config.json, as given by --model-config."""
+    variables: frozenset[str] = frozenset()
+    """Names of the environment variables that the processes of a run inherit."""
 
     @property
     def is_here(self) -> bool:
@@ -60,15 +50,19 @@ class HostInfo(NamedTuple):
 def local_host(known: Machine | None = None) -> HostInfo:
     """This machine; `known` replaces the detection of its GPUs and cores."""
     detected = detect_machine() if known is None else known
+    assumed = [Gpu(str(index)) for index in range(detected.num_gpus)]
     return HostInfo(
         machine=detected,
         cores=_cores(detected.num_cpu_cores),
-        gpus=_gpus(detected.num_gpus, detect=known is None),
+        gpus=tuple(
+            visible_gpus(detected.num_gpus, os.environ) if known is None else map(Gpu, map(str, range(known.num_gpus)))
+        ),
         memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
         packages=frozenset(filter(is_installed, (*ATTENTION, *TRACKERS, ETCD))),
         missing=missing_packages(),
+        variables=frozenset(os.environ),
     )
 
 
@@ -76,20 +70,6 @@ def _cores(count: int) -> tuple[int, ...]:
     """The ids of `count` cores, first those that this process may use."""
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return tuple(allowed[:count]) if len(allowed) >= count else tuple(range(count))
-
-
-def _gpus(count: int, detect: bool) -> tuple[Gpu, ...]:
-    """With the names in CUDA_VISIBLE_DEVICES, where it is set."""
-    if not count:
-        return ()
-    names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()][:count]
-    if not detect or len(names) < count:
-        names = [str(index) for index in range(count)]
-    if not detect or not Path("/dev/nvidiactl").exists():
-        return tuple(Gpu(name) for name in names)
-
-    sizes = {gpu.id: gpu for gpu in list_gpus()}
-    return tuple(sizes.get(name, Gpu(name)) for name in names)
 
 
 def memory_bytes(root: Path = Path("/")) -> int | None:
@@ -100,38 +80,3 @@ def memory_bytes(root: Path = Path("/")) -> int | None:
     limit = root / "sys/fs/cgroup/memory.max"
     text = limit.read_text().strip() if limit.is_file() else "max"
     return min(machine, int(text)) if text.isdigit() else machine
-
-
-def list_gpus(library: str = NVML) -> tuple[Gpu, ...]:
-    """All NVIDIA GPUs of this machine, as NVML lists them; empty when the driver does not answer."""
-    import ctypes  # in milliseconds, where torch takes a second
-
-    try:
-        nvml = ctypes.CDLL(library)
-    except OSError:  # device files without a driver: a container that was given only half of it
-        return ()
-    if nvml.nvmlInit_v2() != 0:
-        return ()
-    try:
-        count = ctypes.c_uint()
-        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
-            return ()
-        return tuple(_gpu(nvml, index) for index in range(count.value))
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _gpu(nvml: "ctypes.CDLL", index: int) -> Gpu:
-    import ctypes
-
-    class MemoryInfo(ctypes.Structure):
-        _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-    handle = ctypes.c_void_p()
-    if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
-        return Gpu(str(index))
-    name = ctypes.create_string_buffer(96)
-    named = nvml.nvmlDeviceGetName(handle, name, ctypes.c_uint(len(name))) == 0
-    memory = MemoryInfo()
-    sized = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
-    return Gpu(str(index), name.value.decode() if named else "GPU", int(memory.total) if sized else None)

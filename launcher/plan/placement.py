@@ -80,12 +80,15 @@ def place_processes(
     on_gpus = len(gpu_servers) + (request.trainer_ranks if request.trainer_on_gpu else 0)
     beside = _threads(host, min(on_gpus, gpus_per_node)) if local else 0
 
-    taken = _GpuAllocator(gpus_per_node, host.gpus if local else ())
+    known = host.gpus if local else ()
+    if not limits.numa_binding:
+        known = tuple(gpu._replace(cores=()) for gpu in known)
+    taken = _GpuAllocator(gpus_per_node, known)
     servers = [taken.placement(size, beside or size * limits.inference_server_cpus_per_gpu) for size in gpu_servers]
     servers += [_cpu_placement(share, limits.inference_server_cpus_per_gpu, local) for share in shares[:cpu_servers]]
     if request.trainer_on_gpu:
         if request.shared_device:
-            taken = _GpuAllocator(gpus_per_node, host.gpus if local else ())
+            taken = _GpuAllocator(gpus_per_node, known)
         trainers = taken.ranks(request.trainer_ranks, beside or limits.trainer_cpus_per_gpu)
     else:
         trainers = [
@@ -104,6 +107,10 @@ def place_processes(
 def _threads(host: HostInfo, processes: int) -> int:
     """A share of the cores per process with a GPU, and one share for all others together."""
     return max(1, min(MAX_THREADS_WITH_GPU, len(host.cores) // (processes + 1)))
+
+
+def _within(threads: int, cores: tuple[int, ...]) -> int:
+    return min(threads, len(cores)) if cores else threads
 
 
 def _cpu_placement(share: tuple[int, ...], cores_elsewhere: int, local: bool) -> ProcessPlacement:
@@ -139,7 +146,8 @@ class _GpuAllocator:
             self.next += self.per_node - used
         slots = range(self.next, self.next + size)
         self.next += size
-        return ProcessPlacement(slots[0] // self.per_node, self._numbers(slots), self._names(slots), (), threads)
+        node, names, cores = slots[0] // self.per_node, self._names(slots), self._cores(slots)
+        return ProcessPlacement(node, self._numbers(slots), names, cores, _within(threads, cores))
 
     def ranks(self, count: int, threads: int) -> list[ProcessPlacement]:
         slots = range(self.next, self.next + count)
@@ -148,13 +156,19 @@ class _GpuAllocator:
         for slot in slots:
             node = slot // self.per_node
             here = [other for other in slots if other // self.per_node == node]
-            rank, size = here.index(slot), len(here)
-            placements.append(ProcessPlacement(node, self._numbers([slot]), self._names(here), (), threads, rank, size))
+            rank, size, cores = here.index(slot), len(here), self._cores([slot])
+            numbers, names = self._numbers([slot]), self._names(here)
+            placements.append(ProcessPlacement(node, numbers, names, cores, _within(threads, cores), rank, size))
         return placements
 
     def _names(self, slots: Sequence[int]) -> tuple[str, ...]:
         local = [slot % self.per_node for slot in slots]
         return tuple(self.known[slot].id if slot < len(self.known) else str(slot) for slot in local)
+
+    def _cores(self, slots: Sequence[int]) -> tuple[int, ...]:
+        """Those near these GPUs; none, for any core, where one of them does not tell."""
+        near = [self.known[slot % self.per_node].cores for slot in slots if slot % self.per_node < len(self.known)]
+        return tuple(sorted(set().union(*near))) if near and all(near) else ()
 
     def _numbers(self, slots: Sequence[int]) -> tuple[int, ...]:
         """GPU numbers as the user knows them; list indices where GPUs have other names."""

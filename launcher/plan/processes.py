@@ -45,7 +45,8 @@ class ProcessContext(NamedTuple):
         self, role: str, index: int, placement: ProcessPlacement, command: list[str], env: dict[str, str]
     ) -> Process:
         name = f"{role}/{index}"
-        base = base_environment(self.config, name, placement, self.run_dir, self.allocation.num_gpus > 0)
+        variables = self.host.variables
+        base = base_environment(self.config, name, placement, self.run_dir, self.allocation, variables)
         log = (
             f"{self.run_dir}/logs/{Identity(role, index, self.attempt).start_name}.log" if self.config.log.file else ""
         )

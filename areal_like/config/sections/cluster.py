@@ -156,6 +156,11 @@ class LauncherConfig:
     trainer_env_vars: str = key("")
     """Environment variables of trainers, as `A=1,B=2`. They override `env`. Keep keys and tokens in `env_file`."""
 
+    numa_binding: bool = key(True)
+    """On a machine with several NUMA nodes, run each process with a GPU on the cores of the node that its GPU is
+    attached to, so that copies to host memory do not cross between nodes. Only on the launcher's own machine; Slurm and
+    Ray bind processes themselves."""
+
     slurm: SlurmLauncherConfig = section(SlurmLauncherConfig)
     """How jobs are submitted to Slurm."""
 
