@@ -54,9 +54,7 @@ def local_host(known: Machine | None = None) -> HostInfo:
     return HostInfo(
         machine=detected,
         cores=_cores(detected.num_cpu_cores),
-        gpus=tuple(
-            visible_gpus(detected.num_gpus, os.environ) if known is None else map(Gpu, map(str, range(known.num_gpus)))
-        ),
+        gpus=tuple(visible_gpus(detected.num_gpus, os.environ) if known is None else assumed),
         memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
