@@ -137,8 +137,8 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
 
 def _gradients(config: "BaseExperimentConfig", allocation: Allocation) -> Iterator[Resolved]:
     for name, engine in trained_models(config):
-        shards = num_shards(engine, getattr(allocation, name, None) or allocation.actor)
-        if engine.optimizer is not None and engine.fsdp.reduce_gradients == "auto" and shards > 1:
+        if name != "ref" and engine.fsdp.reduce_gradients == "auto":
+            shards = num_shards(engine, getattr(allocation, name, None) or allocation.actor)
             value, reason = choose_reduction(engine, shards, bool(allocation.num_gpus))
             yield Resolved(f"{name}.fsdp.reduce_gradients", value, reason)
 

@@ -37,7 +37,8 @@ def test_the_plan_says_when_gradients_are_summed():
     assert value == "per_step" and reason.startswith("on a CPU whole gradients")
     ((value, reason),) = resolved("model.backend=fsdp:d4", gpus=4)
     assert value == "per_micro_batch" and "1/4 of the gradients" in reason
-    assert resolved("model.backend=fsdp:d1", gpus=1) == []
+    ((value, reason),) = resolved("model.backend=fsdp:d1", gpus=1)
+    assert value == "per_step" and "shares them with no other" in reason
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
