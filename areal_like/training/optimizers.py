@@ -1,17 +1,15 @@
-"""Optimizers: AdamW with moments in full or half precision, SGD with momentum, and Muon (`muon.py`)."""
+"""Optimizers: AdamW with moments in full or half precision (`adamw_bf16.py`), SGD with momentum, and Muon
+(`muon.py`)."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from areal_like.config.sections.optimizer import OptimizerConfig
+from areal_like.training.adamw_bf16 import AdamWBf16
 from areal_like.training.muon import Muon
-from areal_like.training.row_shards import local_rows, local_tensor
-
-GOLDEN_RATIO_32 = 0x9E3779B1
-"""2**32 over the golden ratio: its multiples are evenly distributed."""
 
 
 class DecoupledSGD(torch.optim.SGD):
@@ -28,72 +26,6 @@ class DecoupledSGD(torch.optim.SGD):
                 for parameter in group["params"]:
                     parameter.mul_(1 - group["lr"] * self.decoupled_decay)
         return super().step(closure)
-
-
-class AdamWBf16(torch.optim.Optimizer):
-    """AdamW with moments in bfloat16, at half the memory. It computes in float32.
-
-    Rounding to nearest would drop changes below 1/256 of a moment, always in the same direction: with a decay of 0.999
-    a moment would never decrease. Moments are therefore rounded up or down with a dither, so that they are right on
-    average over the steps. So are weights that are stored in bfloat16.
-    """
-
-    def __init__(
-        self, params: Iterable[nn.Parameter], lr: float, betas: tuple[float, float], eps: float, weight_decay: float
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        assert closure is None, "closures are not supported"
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-
-    def _update(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
-        assert parameter.grad is not None
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.tensor(0.0)
-            for kind in ("exp_avg", "exp_avg_sq"):
-                state[kind] = torch.zeros_like(parameter, dtype=torch.bfloat16)
-        state["step"] += 1
-        step, (beta1, beta2) = int(state["step"].item()), group["betas"]
-        mean, square = (local_tensor(state[kind]) for kind in ("exp_avg", "exp_avg_sq"))
-        weight, gradient = local_tensor(parameter), local_tensor(parameter.grad).float()
-        dither = _dither(parameter, step)
-        new_mean = mean.float().lerp_(gradient, 1 - beta1)
-        new_square = square.float().mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        new_weight = weight.float().mul_(1 - group["lr"] * group["weight_decay"])
-        deviation = (new_square / (1 - beta2**step)).sqrt_().add_(group["eps"])
-        new_weight.addcdiv_(new_mean, deviation, value=-group["lr"] / (1 - beta1**step))
-        for stored, new in ((mean, new_mean), (square, new_square), (weight, new_weight)):
-            stored.copy_(_rounded(new, dither) if stored.dtype == torch.bfloat16 else new)
-
-
-def _dither(parameter: Tensor, step: int) -> Tensor:
-    """A number below 2**16 for each element of this rank's part, added before the lower bits of the bfloat16 are cut
-    off. It depends on the element's index and the step only, so that any number of ranks, and a resumed run, round the
-    same; over the steps it visits all values evenly (golden ratio)."""
-    part, (start, _) = local_tensor(parameter), local_rows(parameter)
-    width = part[0].numel() if part.dim() and len(part) else 1
-    shift = _wrapped(start * width * GOLDEN_RATIO_32)
-    places = (
-        torch.arange(part.numel(), device=part.device, dtype=torch.int32).mul_(_wrapped(GOLDEN_RATIO_32)).add_(shift)
-    )
-    return places.bitwise_right_shift_(7).add_(step * 0x9E37 & 0xFFFF).bitwise_and_(0xFFFF).view(part.shape)
-
-
-def _wrapped(number: int) -> int:
-    """As a signed 32-bit integer."""
-    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
-
-
-def _rounded(value: Tensor, dither: Tensor) -> Tensor:
-    """float32 -> bfloat16, rounded up where the dither carries into the upper bits."""
-    bits = value.view(torch.int32) + dither
-    return bits.bitwise_and_(-0x10000).view(torch.float32).to(torch.bfloat16)
 
 
 def make_optimizer(

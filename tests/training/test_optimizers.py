@@ -10,8 +10,9 @@ from torch import nn
 
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.training import offload
+from areal_like.training.adamw_bf16 import AdamWBf16
 from areal_like.training.offload import step_from_host, to_host
-from areal_like.training.optimizers import AdamWBf16, embedding_parameters, make_optimizer
+from areal_like.training.optimizers import embedding_parameters, make_optimizer
 from tests.support.checkpoint_ranks import train
 from tests.support.training_runs import make_engine, make_run, model_folder, section, start_from, world
 
