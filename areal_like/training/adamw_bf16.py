@@ -29,7 +29,8 @@ class UpdatedPart(NamedTuple):
         if self.weight.numel() <= most:
             yield self
             return
-        flat = [tensor.view(-1).split(most) for tensor in self[:4]]
+        tensors = (self.weight, self.gradient, self.mean, self.square)
+        flat = [torch.split(tensor.view(-1), most) for tensor in tensors]
         for number, (weight, gradient, mean, square) in enumerate(zip(*flat, strict=True)):
             yield UpdatedPart(weight, gradient, mean, square, self.first + number * most)
 
@@ -97,9 +98,9 @@ def _in_groups(parts: Sequence[UpdatedPart], most: int) -> Iterator[list[Updated
 
 def _update(parts: Sequence[UpdatedPart], step: int, group: dict[str, Any]) -> None:
     beta1, beta2 = group["betas"]
-    weights, gradients, means, squares = ([part[kind] for part in parts] for kind in range(4))
+    weights, gradients = [part.weight for part in parts], [part.gradient for part in parts]
     new_gradients = gradients if gradients[0].dtype == torch.float32 else _Float32(gradients).tensors
-    new_means, new_squares = _Float32(means), _Float32(squares)
+    new_means, new_squares = _Float32([part.mean for part in parts]), _Float32([part.square for part in parts])
     torch._foreach_lerp_(new_means.tensors, new_gradients, 1 - beta1)
     torch._foreach_mul_(new_squares.tensors, beta2)
     torch._foreach_addcmul_(new_squares.tensors, new_gradients, new_gradients, 1 - beta2)
@@ -122,11 +123,13 @@ def _update(parts: Sequence[UpdatedPart], step: int, group: dict[str, Any]) -> N
 class _Float32:
     """Copies of tensors in one piece of memory."""
 
-    def __init__(self, stored: Sequence[Tensor]) -> None:
+    def __init__(self, stored: list[Tensor]) -> None:
         self._stored = stored
         sizes = [tensor.numel() for tensor in stored]
         self._all = torch.empty(sum(sizes), dtype=torch.float32, device=stored[0].device)
-        self.tensors = [part.view(tensor.shape) for part, tensor in zip(self._all.split(sizes), stored, strict=True)]
+        self.tensors = [
+            part.view(tensor.shape) for part, tensor in zip(torch.split(self._all, sizes), stored, strict=True)
+        ]
         torch._foreach_copy_(self.tensors, self._stored)
 
     def write_rounded(self, dither: Tensor) -> None:
@@ -147,7 +150,7 @@ def _dither(parts: Sequence[UpdatedPart], step: int) -> Tensor:
     for part, size in zip(parts, sizes, strict=True):
         shifts.append(_wrapped((part.first - before) * GOLDEN_RATIO_32))
         before += size
-    torch._foreach_add_(places.split(sizes), shifts)
+    torch._foreach_add_(torch.split(places, sizes), shifts)
     return places.bitwise_right_shift_(7).add_(step * 0x9E37 & 0xFFFF).bitwise_and_(0xFFFF)
 
 

@@ -19,7 +19,7 @@ class KernelCount(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.num = 0
+        self.num: int = 0
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_free = operator.is_view or "empty" in operator.name()
@@ -68,11 +68,12 @@ def test_all_tensors_together_are_updated_as_one_by_one(monkeypatch, dtype, at_o
         for weight in weights
     ]
     for step in range(1, 5):
-        for weight in weights:
-            weight.grad = torch.randn(weight.shape, generator=draw).to(dtype)
+        grads = [torch.randn(shape, generator=draw).to(dtype) for shape in SHAPES]
+        for weight, grad in zip(weights, grads, strict=True):
+            weight.grad = grad
         expected = [
-            slow_step(value, weight.grad, mean, square, step)
-            for weight, (value, mean, square) in zip(weights, expected, strict=True)
+            slow_step(value, grad, mean, square, step)
+            for grad, (value, mean, square) in zip(grads, expected, strict=True)
         ]
         optimizer.step()
     for weight, (value, mean, square) in zip(weights, expected, strict=True):
@@ -91,7 +92,8 @@ def test_a_step_takes_as_many_kernels_for_100_tensors_as_for_one(dtype):
         for _ in range(2):  # the first step makes the state
             for weight in weights:
                 weight.grad = torch.ones_like(weight)
-            with KernelCount() as count:
+            count = KernelCount()
+            with count:
                 optimizer.step()
         return count.num
 
