@@ -37,8 +37,9 @@ def test_a_reward_that_raises_exits_or_crashes_fails_only_its_sample(reward_spec
 
     outcomes, counts = asyncio.run(main())
     assert [outcomes[index] for index in (0, 2, 5, 8)] == [1.0] * 4
+    line = next(at for at, text in enumerate(MINE.splitlines(), 1) if "no judge today" in text)
     assert outcomes[1] == (
-        f"mine.py:acts failed after one try: {tmp_path}/mine.py line 12, in acts: RuntimeError: no judge today"
+        f"mine.py:acts failed after one try: {tmp_path}/mine.py line {line}, in acts: RuntimeError: no judge today"
     )
     assert outcomes[3].endswith("it called sys.exit('enough')")
     assert outcomes[4].endswith("it ended its process (exit code 7)")
