@@ -56,7 +56,7 @@ def publish_adapter(
     """Writes a version under a temporary name and renames it when it is complete. File names are peft's."""
     from areal_like.weights.fingerprint import describe_tensors
 
-    infos, contents = describe_tensors(tensors)
+    infos, contents = describe_tensors(list(tensors))
     ordered = file_order(infos)
     header = file_header(ordered)
     config = json.dumps(peft_config, indent=1, sort_keys=True).encode() + b"\n"

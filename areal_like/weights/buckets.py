@@ -32,12 +32,14 @@ DTYPES = {
 
 
 class TensorInfo(NamedTuple):
-    """A tensor's description. `hash` is over type, shape and content."""
+    """A tensor's description. `hash` is over type, shape and content; `checksum` is that of `device_checksum`, empty if
+    the tensor was published from a CPU."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     hash: str
+    checksum: str = ""
 
     @property
     def nbytes(self) -> int:

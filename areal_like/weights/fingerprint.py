@@ -1,11 +1,12 @@
 """Converts torch tensors to bytes, hashes and descriptions for an index. Imports torch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.device_checksum import checksums, uses_checksums
 from areal_like.weights.hashes import compare as compare
 from areal_like.weights.hashes import hash_of as hash_of
 
@@ -25,11 +26,21 @@ def tensor_hash(tensor: Tensor) -> str:
     return hash_of(dtype_name(tensor.dtype), tuple(tensor.shape), raw_bytes(tensor))
 
 
-def describe_tensors(tensors: Iterable[tuple[str, Tensor]]) -> tuple[list[TensorInfo], dict[str, memoryview]]:
+def tensor_hashes(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    return {name: tensor_hash(tensor) for name, tensor in tensors}
+
+
+def describe_tensors(tensors: Sequence[tuple[str, Tensor]]) -> tuple[list[TensorInfo], dict[str, memoryview]]:
     """Descriptions of tensors for an index, and their bytes by name."""
     infos, contents = [], {}
+    on_device = device_checksums(tensors)
     for name, tensor in tensors:
         contents[name] = raw_bytes(tensor)
         dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-        infos.append(TensorInfo(name, dtype, shape, hash_of(dtype, shape, contents[name])))
+        infos.append(TensorInfo(name, dtype, shape, hash_of(dtype, shape, contents[name]), on_device.get(name, "")))
     return infos, contents
+
+
+def device_checksums(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    """Of those tensors that are not on the CPU, computed where they are."""
+    return checksums((name, tensor.detach()) for name, tensor in tensors if uses_checksums(tensor.device))

@@ -15,7 +15,7 @@ from areal_like.weights.buckets import (
     plan_buckets,
     require_unique_names,
 )
-from areal_like.weights.fingerprint import dtype_name
+from areal_like.weights.fingerprint import device_checksums, dtype_name
 from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index
 from areal_like.weights.probe import Probe
@@ -75,7 +75,8 @@ def _fill(content: Tensor, number: int, bucket: list[tuple[str, Tensor]]) -> Buc
         part = content[at : at + info.nbytes]
         hashes[info.name] = hash_of(info.dtype, info.shape, part.numpy().data)
         at += info.nbytes
-    infos = [info._replace(hash=hashes[info.name]) for info in infos]
+    on_device = device_checksums(bucket)
+    infos = [info._replace(hash=hashes[info.name], checksum=on_device.get(info.name, "")) for info in infos]
     ordered = file_order(infos)
     header = file_header(ordered)
     return Bucket(bucket_file(number), len(header) + content.nbytes, bucket_hash(header, ordered), infos)

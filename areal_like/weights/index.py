@@ -46,7 +46,9 @@ def write_index(folder: Path, index: Index) -> None:
 def dump_index(index: Index) -> dict[str, Any]:
     """The index as JSON values, for a file or a request."""
     tensors = [
-        {**info._asdict(), "bucket": number} for number, bucket in enumerate(index.buckets) for info in bucket.tensors
+        {**_dump_tensor(info), "bucket": number}
+        for number, bucket in enumerate(index.buckets)
+        for info in bucket.tensors
     ]
     return {
         "version": index.version,
@@ -55,6 +57,10 @@ def dump_index(index: Index) -> dict[str, Any]:
         "tensors": tensors,
         "probe": None if index.probe is None else index.probe._asdict(),
     }
+
+
+def _dump_tensor(info: TensorInfo) -> dict[str, Any]:
+    return {name: value for name, value in info._asdict().items() if name != "checksum" or value}
 
 
 def read_index(folder: Path) -> Index:
@@ -87,7 +93,9 @@ def _parse(content: Any) -> Index:
         for bucket in content["buckets"]
     ]
     for entry in content["tensors"]:
-        info = TensorInfo(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["hash"])
+        info = TensorInfo(
+            entry["name"], entry["dtype"], tuple(entry["shape"]), entry["hash"], entry.get("checksum", "")
+        )
         if info.dtype not in DTYPES:
             raise ValueError(f"tensor {info.name} has the unknown type {info.dtype!r}")
         buckets[entry["bucket"]].tensors.append(info)

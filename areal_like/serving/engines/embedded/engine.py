@@ -96,7 +96,7 @@ class EmbeddedEngine(InferenceEngine):
 
     async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
         """All tensors, read again."""
-        return Verification(await self.async_engine.call(self._weights.all_hashes))
+        return Verification(await self._weights.all_hashes())
 
     async def logprobs(self, token_ids: Sequence[int], adapter: str | None = None) -> list[float]:
         served = self._engine.adapters.get(adapter) if adapter else None

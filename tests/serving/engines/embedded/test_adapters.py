@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.engines.embedded.weights.adapters import adapter_hashes
+from areal_like.serving.engines.embedded.weights.adapters import adapter_tensors
 from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, Sampling
 from areal_like.weights.adapter import read_peft_folder
+from areal_like.weights.device_checksum import checksums
 from areal_like.weights.errors import BadWeights
+from areal_like.weights.fingerprint import tensor_hashes
 from tests.support.embedded_adapters import ALL, ATTENTION, loaded, logprobs_by, with_peft, write_adapter
 from tests.support.tiny_models import tiny_llama, tiny_qwen3
 
@@ -120,7 +122,8 @@ def test_an_adapter_is_hashed_in_the_precision_of_the_model(tmp_path: Path) -> N
     engine = LLMEngine(model.bfloat16(), 32)
     adapter = engine.adapters.make(files, "one", "one")
     assert {matrix.dtype for layer in adapter.layers.values() for matrix in layer} == {torch.bfloat16}
-    assert adapter_hashes(adapter) == engine.adapters.expected_hashes(files)
+    assert tensor_hashes(adapter_tensors(adapter)) == engine.adapters.expected_hashes(files)
+    assert checksums(adapter_tensors(adapter)) == engine.adapters.expected_checksums(files)
     engine.adapters.add(adapter)
     (finished,) = engine.generate([request("one", PROMPTS[0])])
     assert_as_computed_by(by_peft, finished, request("one", PROMPTS[0]), 0.3)

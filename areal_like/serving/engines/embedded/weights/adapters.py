@@ -1,6 +1,6 @@
 """Registry of adapters: loaded ones by name, the one that the run serves, and removal of unused ones."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from areal_like.serving.requests import BadRequest
 from areal_like.weights.adapter import AdapterFiles
 from areal_like.weights.bucket_files import Bytes
 from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.device_checksum import checksums
 from areal_like.weights.errors import BadWeights, with_layer
 from areal_like.weights.fingerprint import dtype_name, tensor_hash
 from areal_like.weights.lora import LORA_A, LORA_B, PEFT_PREFIX, check_tensors, parse_adapter_config
@@ -40,13 +41,19 @@ class AdapterRegistry:
         return ServedAdapter(name, lora.scale, layers, folder, version)
 
     def expected_hashes(self, files: AdapterFiles) -> dict[str, str]:
-        """What `adapter_hashes` gives for an adapter that is made from these files."""
+        """The hashes of `adapter_tensors` of an adapter that is made from these files."""
         return {
             info.name: info.hash
             if info.dtype == dtype_name(self._dtype)
             else tensor_hash(_as_published(info, files.contents[info.name]).to(self._dtype))
             for info in files.infos
         }
+
+    def expected_checksums(self, files: AdapterFiles) -> dict[str, str]:
+        """The same as checksums, computed on the CPU: adapters are small."""
+        return checksums(
+            (info.name, _as_published(info, files.contents[info.name]).to(self._dtype)) for info in files.infos
+        )
 
     def set_current(self, adapter: ServedAdapter) -> None:
         """Serves one of the run's versions to its new groups."""
@@ -89,13 +96,11 @@ class AdapterRegistry:
         return tensor
 
 
-def adapter_hashes(adapter: ServedAdapter) -> dict[str, str]:
-    """Of the adapter's tensors, by their names in files."""
-    hashes = {}
+def adapter_tensors(adapter: ServedAdapter) -> Iterator[tuple[str, torch.Tensor]]:
+    """By their names in files."""
     for name, (low, high) in adapter.layers.items():
-        hashes[f"{PEFT_PREFIX}{name}{LORA_A}"] = tensor_hash(low)
-        hashes[f"{PEFT_PREFIX}{name}{LORA_B}"] = tensor_hash(high)
-    return hashes
+        yield f"{PEFT_PREFIX}{name}{LORA_A}", low
+        yield f"{PEFT_PREFIX}{name}{LORA_B}", high
 
 
 def _as_published(info: TensorInfo, content: Bytes) -> torch.Tensor:

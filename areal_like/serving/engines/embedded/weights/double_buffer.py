@@ -1,6 +1,7 @@
 """Double buffer of a model's weights: the served set, and a standby set into which the next version is loaded."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
@@ -22,6 +23,8 @@ class DoubleBuffer:
                 tensor.data = tensor.data.clone()
         self._standby: dict[str, torch.Tensor] | None = None
         self.swaps = 0
+        self.addresses = self._live_addresses()
+        """Of the set in use: what was captured with other addresses computes with the other set."""
 
     @property
     def device(self) -> torch.device:
@@ -32,6 +35,11 @@ class DoubleBuffer:
 
     def tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
         return ((name, parameter.data) for name, parameter in self._live.items())
+
+    def staged(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """What the next swap takes into use."""
+        assert self._standby is not None, "nothing is staged"
+        return self._standby.items()
 
     @torch.no_grad()
     def stage(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -52,8 +60,9 @@ class DoubleBuffer:
         """Copies tensors one by one; they are known to be those of the model."""
         if self._standby is None:
             self._standby = {name: torch.empty_like(parameter) for name, parameter in self._live.items()}
-        for name, tensor in tensors:
-            self._standby[name].copy_(tensor)
+        with beside_generation(self.device):
+            for name, tensor in tensors:
+                self._standby[name].copy_(tensor)
 
     @torch.no_grad()
     def swap(self) -> None:
@@ -61,6 +70,26 @@ class DoubleBuffer:
         self.swaps += 1
         for name, parameter in self._live.items():
             parameter.data, self._standby[name] = self._standby[name], parameter.data
+        self.addresses = self._live_addresses()
+
+    def _live_addresses(self) -> tuple[int, ...]:
+        return tuple(tensor.data_ptr() for tensor in self._live.values())
+
+
+@contextmanager
+def beside_generation(device: torch.device) -> Iterator[None]:
+    """For another thread than the engine's: on a GPU its work runs on a stream of its own, not between the decoding
+    steps, and is complete at the end."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        stream.synchronize()
 
 
 def _some(names: Iterable[str]) -> str:

@@ -3,16 +3,22 @@ the trainer computes something else."""
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from torch import Tensor
 
 from areal_like.process.errors import DamagedWeights
 from areal_like.serving.engines.base import NotApplied, NotStaged, SwapResult, Verification, WeightUpdate
 from areal_like.serving.engines.embedded.async_engine import AsyncLLMEngine
-from areal_like.serving.engines.embedded.weights.adapters import adapter_hashes
+from areal_like.serving.engines.embedded.weights.adapters import adapter_tensors
 from areal_like.serving.engines.embedded.weights.batched_lora import ServedAdapter
+from areal_like.serving.engines.embedded.weights.double_buffer import beside_generation
+from areal_like.weights.device_checksum import checksums, uses_checksums
 from areal_like.weights.disk import load_version
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.fingerprint import compare, dtype_name, tensor_hash
+from areal_like.weights.fingerprint import compare, dtype_name, tensor_hashes
+from areal_like.weights.index import Index
 from areal_like.weights.probe import Probe, check_probe
 from areal_like.weights.receive import receive_tensors
 
@@ -20,19 +26,27 @@ Hashes = dict[str, str]
 
 
 class StagedWeights(NamedTuple):
-    """In the standby buffer, or as an adapter. `hashes`: those that the tensors must have in the model's precision."""
+    """In the standby buffer, or as an adapter. `hashes`: those that the tensors must have in the model's precision;
+    `marks`: what is compared once they are in use."""
 
     version: int
     hashes: Hashes
+    marks: Hashes
     adapter: ServedAdapter | None
 
 
 class WeightSwapper:
-    """One version at a time. A fault before the swap is a ValueError."""
+    """One version at a time. A fault before the swap is a ValueError.
+
+    Marks are hashes on a CPU, and checksums on a GPU: there a swap waits for no copy of the weights to the host. The
+    checksums are the published ones, or computed once the staged weights were read back and had the published hashes.
+    """
 
     def __init__(self, async_engine: AsyncLLMEngine) -> None:
         self._async_engine, self._engine = async_engine, async_engine.engine
         self._dtype = dtype_name(self._engine.dtype)
+        self._uses_checksums = uses_checksums(self._engine.weights.device)
+        self._marks_of = checksums if self._uses_checksums else tensor_hashes
         self._staged: StagedWeights | None = None
 
     async def stage(self, update: WeightUpdate) -> None:
@@ -55,17 +69,27 @@ class WeightSwapper:
         self._staged = None
         return result
 
-    def all_hashes(self) -> Hashes:
-        """Of every served tensor, those of the run's adapter included. In the engine's thread."""
+    async def all_hashes(self) -> Hashes:
+        """Of every served tensor, those of the run's adapter included. No update runs meanwhile: on a GPU, where this
+        takes seconds, generation goes on."""
+        if self._uses_checksums:
+            return await asyncio.to_thread(self._read_hashes)
+        return await self._async_engine.call(self._read_hashes)
+
+    def _read_hashes(self) -> Hashes:
         current = self._engine.adapters.current
-        return self._hashes() | ({} if current is None else adapter_hashes(current))
+        with beside_generation(self._engine.weights.device):
+            of_model = tensor_hashes(self._engine.weights.tensors())
+            return of_model | tensor_hashes(adapter_tensors(current) if current is not None else ())
 
     def _load(self, update: WeightUpdate) -> StagedWeights:
         version, engine = update.version, self._engine
         if update.adapter is not None:
             files, subject = update.adapter.files, f"version {version} of the weights"
             adapter = engine.adapters.make(files, f"v{version}", subject, version, str(update.folder))
-            return StagedWeights(version, engine.adapters.expected_hashes(files), adapter)
+            hashes = engine.adapters.expected_hashes(files)
+            marks = engine.adapters.expected_checksums(files) if self._uses_checksums else hashes
+            return StagedWeights(version, hashes, marks, adapter)
         if (rendezvous := update.rendezvous) is not None:
             engine.weights.fill(receive_tensors(rendezvous, rendezvous.first_rank, update.index))
         else:
@@ -74,22 +98,39 @@ class WeightSwapper:
             if weights.version != version:
                 raise BadWeights(f"{update.folder} has become version {weights.version} of the weights")
             engine.weights.stage(weights.tensors)
-        return StagedWeights(version, {info.name: info.hash for info in update.index.tensors}, None)
+        hashes = {info.name: info.hash for info in update.index.tensors}
+        marks = self._staged_checksums(update.index) if self._uses_checksums else hashes
+        return StagedWeights(version, hashes, marks, None)
+
+    def _staged_checksums(self, index: Index) -> Hashes:
+        """Of the standby buffer, which must hold what was published."""
+        published = {info.name: info.checksum for info in index.tensors}
+        with beside_generation(self._engine.weights.device):
+            staged = checksums(self._engine.weights.staged())
+            if all(published.values()):
+                compare(published, staged, index.version)
+            else:
+                hashes = {info.name: info.hash for info in index.tensors}
+                compare(hashes, tensor_hashes(self._engine.weights.staged()), index.version)
+        return staged
 
     def _swap(self, staged: StagedWeights, probe: Probe | None) -> SwapResult:
         """In the engine's thread, between two steps."""
         began = time.perf_counter()
         if staged.adapter is None:
-            logprobs = self._engine.swap(staged.version, lambda: self._verify(staged, self._hashes(), probe)) or []
+            logprobs = (
+                self._engine.swap(staged.version, lambda: self._verify(staged, self._engine.weights.tensors(), probe))
+                or []
+            )
         else:
-            logprobs = self._verify(staged, adapter_hashes(staged.adapter), probe)
+            logprobs = self._verify(staged, adapter_tensors(staged.adapter), probe)
             self._engine.serve_adapter(staged.adapter, staged.version)
         return SwapResult(time.perf_counter() - began, Verification(staged.hashes), logprobs)
 
-    def _verify(self, staged: StagedWeights, served: Hashes, probe: Probe | None) -> list[float]:
-        """Compares hashes and computes the probe; returns its log-probabilities."""
+    def _verify(self, staged: StagedWeights, served: Iterable[tuple[str, Tensor]], probe: Probe | None) -> list[float]:
+        """Compares the tensors in use and computes the probe; returns its log-probabilities."""
         try:
-            compare(staged.hashes, served, staged.version)
+            compare(staged.marks, self._marks_of(served), staged.version)
         except BadWeights as damage:  # what was read had the right hashes, so this process has changed it
             raise DamagedWeights(staged.version, str(damage)) from damage
         if probe is None:
@@ -97,7 +138,3 @@ class WeightSwapper:
         logprobs = self._engine.logprobs(probe.token_ids, staged.adapter)
         check_probe(probe, logprobs, self._dtype)
         return logprobs
-
-    def _hashes(self) -> Hashes:
-        """Of every served tensor of the model."""
-        return {name: tensor_hash(tensor) for name, tensor in self._engine.weights.tensors()}
