@@ -170,6 +170,9 @@ def _embedded(config: GRPOConfig, allocation: Allocation, host: HostInfo) -> Ite
     if embedded.device == "auto":
         reason = "a GPU is assigned" if on_gpu else f"no GPU ({host.machine.how})"
         yield Resolved("embedded.device", "cuda" if on_gpu else "cpu", reason)
+    if embedded.enforce_eager == "auto":
+        reason = "decode steps are captured as CUDA graphs" if on_gpu else "a CPU has no graphs to capture"
+        yield Resolved("embedded.enforce_eager", not on_gpu, reason)
     if embedded.kv_cache_tokens == "auto":
         tokens = _cache_tokens(config, allocation, host, on_gpu)
         if tokens is None:

@@ -38,6 +38,11 @@ class EmbeddedConfig:
     kv_cache_tokens: int | Auto = key("auto", ge=1)
     """Capacity of the KV cache in tokens, over all sequences. `auto` derives it from the free memory."""
 
+    enforce_eager: bool | Auto = key("auto")
+    """Compute decode steps operator by operator, as a CPU always does. On a GPU they are otherwise captured as CUDA
+    graphs, for each size of a batch when it is used again, and replayed: faster, for some memory beside the KV cache.
+    Prompts, batches with an adapter, and sampling are not captured. `auto` is false on a GPU and true on a CPU."""
+
     threads: int | Auto = key("auto", ge=1)
     """CPU threads for computation. `auto` is the server's share of the cores."""
 

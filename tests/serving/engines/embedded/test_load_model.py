@@ -1,15 +1,25 @@
 """The options in `embedded` reach the engine; unsupported models are refused when they are loaded."""
 
+import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from areal_like.config.sections.engines.embedded import EmbeddedConfig
+from areal_like.serving.engines.embedded.core.decode_graphs import CudaCapture
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.engines.embedded.core.load_model import bytes_per_token, load_engine, load_model
+from areal_like.serving.engines.embedded.core.load_model import (
+    bytes_per_token,
+    captures_steps,
+    load_engine,
+    load_model,
+)
 from areal_like.serving.requests import GroupRequest, Sampling
 from tests.support.tiny_models import EOS_ID, tiny_qwen3, write_tiny_model
 
@@ -84,3 +94,36 @@ def test_a_model_with_unsupported_layers_is_refused(folder: Path, tmp_path: Path
 def test_a_missing_gpu_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"^embedded.device: .* set embedded.device=cpu"):
         made(folder, device="cuda")
+
+
+def test_a_capture_calls_cuda_as_torch_defines_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    signature = inspect.signature(torch.cuda.graph)
+
+    @contextmanager
+    def graph(*given: Any, **named: Any) -> Iterator[None]:
+        arguments = signature.bind(*given, **named).arguments
+        assert (arguments["pool"], arguments["stream"]) == ("the pool", "a stream of cuda:0")
+        assert arguments["capture_error_mode"] == "thread_local"
+        calls.append("begin")
+        yield
+        calls.append("end")
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"a stream of {device}")
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "the pool")
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: calls.append("replay")))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    replay = CudaCapture(torch.device("cuda:0"))(lambda: calls.append("step"))
+    replay()
+    assert calls == ["begin", "step", "end", "replay"]
+
+
+def test_steps_are_captured_on_a_gpu_unless_forbidden() -> None:
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+
+    def captures(device: torch.device, **options: Any) -> bool:
+        return captures_steps(EmbeddedConfig(**{"seed": 1, **options}), device)
+
+    assert captures(cuda) and captures(cuda, enforce_eager=False)
+    assert not captures(cuda, enforce_eager=True)
+    assert not captures(cpu) and not captures(cpu, enforce_eager=False)

@@ -17,7 +17,11 @@ from transformers.generation.logits_process import (
 )
 
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
-from areal_like.serving.engines.embedded.core.logit_processors import NUCLEUS_CANDIDATES, smallest_kept_logit
+from areal_like.serving.engines.embedded.core.logit_processors import (
+    NUCLEUS_CANDIDATES,
+    UsedProcessors,
+    smallest_kept_logit,
+)
 from areal_like.serving.requests import BadRequest, GeneratedSample, GroupRequest, Sampling
 from tests.support.tiny_models import EOS_ID, VOCAB, tiny_llama, tiny_qwen3
 
@@ -171,7 +175,8 @@ def test_a_large_vocabulary_is_cut_as_a_small_one_is() -> None:
     logits = torch.cat([torch.randn(3, vocabulary) * scale for scale in (0.05, 1.0, 4.0)])
     p = torch.tensor([0.3, 0.9, 0.999] * 3, dtype=torch.float64)
     for k in (0, 50, 2000):
-        least = smallest_kept_logit(logits, torch.full((9,), k), p, torch.zeros(9))
+        used = UsedProcessors(repetition=False, frequency=False, max_top_k=k, top_p=True, min_p=False)
+        least = smallest_kept_logit(logits, torch.full((9,), k), p, torch.zeros(9), used)
         for row in range(9):
             scores = TopKLogitsWarper(k)(None, logits[row : row + 1]) if k else logits[row : row + 1]
             target = TopPLogitsWarper(float(p[row]))(None, scores)[0]

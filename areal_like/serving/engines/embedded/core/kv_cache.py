@@ -1,8 +1,10 @@
 """KV cache of the running sequences: one slot (row) each; rows 0 to R-1 are in use.
 
-The cache doubles its size up to a limit; a decode step reads only rows and columns that are in use.
+The cache doubles its size up to a limit, or takes all of its memory at once: on a GPU, where it then never moves and
+never meets a lack of memory. A decode step reads only rows and columns that are in use.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,21 +49,31 @@ CacheWrite = PrefillWrite | DecodeWrite | ChunkWrite
 
 
 class KVCacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer, [rows, heads, columns, size]. Unused entries are finite: zero or old."""
+    """Keys and values of one layer, [rows, heads, columns, size]. Unused entries are finite: zero or old.
+    `fixed_tokens`: size of the memory that is taken at once, of which rows and columns are a view; 0: it grows."""
 
     keys: torch.Tensor
     values: torch.Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, fixed_tokens: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.capacity = (0, 0)
+        self._fixed_tokens = fixed_tokens
+        self._memory: dict[str, torch.Tensor] = {}
         self.next_write: CacheWrite | None = None
         self._chunks: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.keys = _empty_like(key_states, *self.capacity)
-        self.values = _empty_like(value_states, *self.capacity)
+        for name, states in (("keys", key_states), ("values", value_states)):
+            if self._fixed_tokens:
+                self._memory[name] = states.new_zeros(self._fixed_tokens * states.shape[1] * states.shape[3])
+            setattr(self, name, self._sized(name, states))
         self.is_initialized = True
+
+    def _sized(self, name: str, states: torch.Tensor) -> torch.Tensor:
+        """Space for rows and columns of the capacity; zeros, or what the fixed memory held."""
+        shape = self.capacity[0], states.shape[1], self.capacity[1], states.shape[3]
+        return self._memory[name][: math.prod(shape)].view(shape) if self._memory else states.new_zeros(shape)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -105,11 +117,16 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.capacity = (rows, columns)
         if self.is_initialized:
             for name in ("keys", "values"):
-                old: torch.Tensor = getattr(self, name)
-                new = _empty_like(old, rows, columns)
-                kept = old[:used_rows, :, :used_columns]
+                kept: torch.Tensor = getattr(self, name)[:used_rows, :, :used_columns]
+                if self._memory:
+                    kept = kept.clone()
+                new = self._sized(name, kept)
                 new[: kept.shape[0], :, : kept.shape[2]] = kept
                 setattr(self, name, new)
+
+    def reset(self) -> None:
+        for states in self._memory.values() or (self.keys, self.values) if self.is_initialized else ():
+            states.zero_()
 
     def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
         if self.is_initialized:
@@ -128,13 +145,15 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class KVCache(Cache):
-    """All layers. `limit` bounds rows times columns."""
+    """All layers. `limit` bounds rows times columns. `is_fixed`: the memory for the limit is taken at once."""
 
-    def __init__(self, num_layers: int, limit: int) -> None:
-        self.slots = [KVCacheLayer() for _ in range(num_layers)]
+    def __init__(self, num_layers: int, limit: int, is_fixed: bool = False) -> None:
+        self.slots = [KVCacheLayer(limit if is_fixed else 0) for _ in range(num_layers)]
         super().__init__(layers=list(self.slots))
-        self.limit = limit
+        self.limit, self.is_fixed = limit, is_fixed
         self.rows = self.columns = 0
+        self.layout = 0
+        """Changes with the addresses of entries."""
 
     def set_write(self, write: CacheWrite) -> None:
         """Sets what the next run of the model writes."""
@@ -153,7 +172,12 @@ class KVCache(Cache):
             self.rows if rows <= self.rows else max(rows, 2 * self.rows),
             self.columns if columns <= self.columns else max(round_up_to_block(columns), 2 * self.columns),
         )
-        self.rows, self.columns = generous if generous[0] * generous[1] <= self.limit else exact
+        if self.is_fixed:
+            self.columns = min(generous[1], self.limit // rows // BLOCK_SIZE * BLOCK_SIZE)
+            self.rows = self.limit // self.columns
+        else:
+            self.rows, self.columns = generous if generous[0] * generous[1] <= self.limit else exact
+        self.layout += 1
         for layer in self.slots:
             layer.grow(self.rows, self.columns, used_rows, used_columns)
 
@@ -175,7 +199,3 @@ class KVCache(Cache):
         """Zeroes everything, so that no entry stays that is not finite."""
         for layer in self.slots:
             layer.reset()
-
-
-def _empty_like(states: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    return states.new_zeros(rows, states.shape[1], columns, states.shape[3])

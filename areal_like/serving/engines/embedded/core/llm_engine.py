@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from areal_like.serving.engines.embedded.core.counts import EngineCounts
+from areal_like.serving.engines.embedded.core.decode_graphs import Capture
 from areal_like.serving.engines.embedded.core.kv_cache import BLOCK_SIZE, round_up_to_block
 from areal_like.serving.engines.embedded.core.model_runner import ModelRunner, PromptLogprobs, prompt_logprobs
 from areal_like.serving.engines.embedded.core.running_batch import RunningBatch, completed_stops
@@ -34,7 +35,8 @@ T = TypeVar("T")
 
 class LLMEngine:
     """`context_length` and `kv_cache_tokens` are as in `embedded`; None: the model's own, and no limit. Stop texts need
-    a tokenizer. A prompt of more than `prefill_chunk` tokens is a long one."""
+    a tokenizer. A prompt of more than `prefill_chunk` tokens is a long one. `capture`: how decode steps are captured;
+    None: they are not."""
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class LLMEngine:
         kv_cache_tokens: int | None = None,
         tokenizer: LazyTokenizer | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
+        capture: Capture | None = None,
     ) -> None:
         text = model.config.get_text_config()
         self.dtype = model.dtype
@@ -55,9 +58,9 @@ class LLMEngine:
         if cache_tokens < BLOCK_SIZE:
             raise ValueError(f"embedded.kv_cache_tokens: {cache_tokens} is too small; set at least {BLOCK_SIZE}")
         self._batch = RunningBatch(self.max_running)
-        self.runner = ModelRunner(model, cache_tokens, self._batch.adapter)
-        self.cache = self.runner.cache
         self.weights = DoubleBuffer(model)
+        self.runner = ModelRunner(model, cache_tokens, self._batch.adapter, self.weights, self.max_running, capture)
+        self.cache = self.runner.cache
         self.adapters = AdapterRegistry(model, model.dtype, model.device)
         self.version = self.base_version = NO_VERSION
         self.tokenizer = tokenizer or LazyTokenizer(None)
@@ -73,6 +76,15 @@ class LLMEngine:
         self.starts_groups = True
         """While false, running groups continue and no other starts."""
         self._num_groups = 0
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """An unsupported model, or a cache that does not fit, fails now, and the first request finds the model warm."""
+        self.runner.logprobs([0, 0])
+        if self.cache.is_fixed:
+            self.runner.reserve(1, 1, 0, 0)
+            self.runner.prefill_chunk([0], 0, 1, None)
+            self.cache.drop_chunks()
 
     def submit(self, group: GroupRequest) -> int:
         """Adds a group to the queue and returns its number; raises BadRequest."""
@@ -195,6 +207,7 @@ class LLMEngine:
             "running": self.num_running,
             "waiting": self.num_waiting,
             "set_aside": len(self._scheduler.preempted),
+            "graphs": None if self.runner.graphs is None else asdict(self.runner.graphs.counts),
             "cache": {"rows": self.cache.rows, "columns": self.cache.columns, "limit": self.cache.limit},
             **asdict(self.counts),
         }
@@ -209,7 +222,8 @@ class LLMEngine:
         if batch.count == before:
             self._abort_unusable()
             return
-        self.cache.reserve(batch.count, self._scheduler.budget.width, before, int(batch.cached[:before].max(initial=0)))
+        used_columns = int(batch.cached[:before].max(initial=0))
+        self.runner.reserve(batch.count, self._scheduler.budget.width, before, used_columns)
         logits = self._scheduler.prefill_logits(prefill)
         self._finish([end for rows, logits_RV in logits for end in self._sample(rows, logits_RV)])
 
@@ -217,7 +231,7 @@ class LLMEngine:
         self._scheduler.preempt_newest()
         batch = self._batch
         count, width = batch.count, self._scheduler.budget.width
-        self.cache.reserve(count, width, count, width - 1)
+        self.runner.reserve(count, width, count, width - 1)
         logits = self.runner.decode(batch.newest[:count], batch.cached[:count])
         batch.cached[:count] += 1
         self._finish(self._sample(np.arange(count), logits))
@@ -282,7 +296,7 @@ class LLMEngine:
         if not len(rows):
             return
         used_columns = int(batch.cached[: batch.count].max())
-        self.cache.reserve(batch.count, self._scheduler.budget.width, batch.count, used_columns)
+        self.runner.reserve(batch.count, self._scheduler.budget.width, batch.count, used_columns)
         self.runner.recompute([batch.cached_tokens(row) for row in rows], rows)
         self.counts.recomputed += len(rows)
 

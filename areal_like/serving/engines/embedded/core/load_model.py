@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from areal_like.config.sections.engines.embedded import EmbeddedConfig
+from areal_like.serving.engines.embedded.core.decode_graphs import CudaCapture
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.engines.embedded.core.tokenizer import LazyTokenizer
 
@@ -29,9 +30,20 @@ def load_engine(config: EmbeddedConfig, folder: Path, trust_remote_code: bool = 
     if tokens is None:
         tokens = int(MEMORY_SHARE * free_memory(model.device)) // bytes_per_token(model)
         log.info("embedded.kv_cache_tokens: %d, which fit into half of the free memory", tokens)
-    engine = LLMEngine(model, config.max_running_requests, config.context_length, tokens, LazyTokenizer(folder))
-    engine.logprobs([0, 0])  # an unsupported model fails now, and the first request finds the model warm
+    engine = LLMEngine(
+        model,
+        config.max_running_requests,
+        config.context_length,
+        tokens,
+        LazyTokenizer(folder),
+        capture=CudaCapture(model.device) if captures_steps(config, model.device) else None,
+    )
+    engine.warm_up()
     return engine
+
+
+def captures_steps(config: EmbeddedConfig, device: torch.device) -> bool:
+    return device.type == "cuda" and config.enforce_eager is not True
 
 
 def load_model(folder: Path, dtype: str, device: str, trust_remote_code: bool = False) -> PreTrainedModel:

@@ -4,15 +4,26 @@ In the order of transformers: repetition and frequency penalties, stop tokens th
 top-p, min-p. P such rows, V tokens of vocabulary.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-MAX_LOGITS_AT_ONCE = 1 << 23
+MAX_PROCESSED_AT_ONCE = 1 << 23
 """Logits processed at once: several copies of them are in memory."""
 NUCLEUS_CANDIDATES = 1024
 """Most likely tokens that top-p looks at first: sorting the whole vocabulary is slow."""
+
+
+class UsedProcessors(NamedTuple):
+    """What at least one row asks for. Known to the host: to ask a GPU would mean to wait for it."""
+
+    repetition: bool
+    frequency: bool
+    max_top_k: int
+    top_p: bool
+    min_p: bool
 
 
 class SamplingTensors(NamedTuple):
@@ -30,36 +41,32 @@ class SamplingTensors(NamedTuple):
     answer_PA: Tensor
     length_P: Tensor
     """Number of tokens in `answer`."""
-    forbidden_PB: Tensor
-    """Tokens that must not come; negative: none."""
-
-    def part(self, begin: int, end: int) -> "SamplingTensors":
-        return SamplingTensors(*(tensor[begin:end] for tensor in self))
+    forbidden_2F: Tensor
+    """Rows among these, and the tokens that must not come there."""
+    used: UsedProcessors
 
 
-def process_logits(logits_RV: Tensor, sampling: SamplingTensors) -> Tensor:
+def process_logits(logits_RV: Tensor, parts: Iterable[SamplingTensors]) -> Tensor:
     """The logits in float32, processed in the rows at `places`. The sampler divides by the temperature."""
     logits_RV = logits_RV.float()
-    num = max(1, MAX_LOGITS_AT_ONCE // logits_RV.shape[1])
-    for begin in range(0, len(sampling.places_P), num):
-        part = sampling.part(begin, begin + num)
+    for part in parts:
         logits_RV.index_copy_(0, part.places_P, _process(logits_RV.index_select(0, part.places_P), part))
     return logits_RV
 
 
 def _process(logits_PV: Tensor, sampling: SamplingTensors) -> Tensor:
     is_used_PA = torch.arange(sampling.answer_PA.shape[1], device=logits_PV.device) < sampling.length_P[:, None]
-    if (sampling.repetition_P != 1).any():
+    if sampling.used.repetition:
         answer_PA = torch.where(is_used_PA, sampling.answer_PA, sampling.prompt_PS[:, :1])
         _penalize_repetition(logits_PV, torch.cat([sampling.prompt_PS, answer_PA], 1), sampling.repetition_P[:, None])
-    if (sampling.frequency_P != 0).any():
+    if sampling.used.frequency:
         counts_PV = torch.zeros_like(logits_PV).scatter_add_(1, sampling.answer_PA, is_used_PA.float())
         logits_PV -= sampling.frequency_P[:, None] * counts_PV
-    row, column = (sampling.forbidden_PB >= 0).nonzero(as_tuple=True)
-    logits_PV[row, sampling.forbidden_PB[row, column]] = -torch.inf
-    if ((sampling.top_k_P > 0) | (sampling.top_p_P < 1) | (sampling.min_p_P > 0)).any():
+    logits_PV[sampling.forbidden_2F[0], sampling.forbidden_2F[1]] = -torch.inf
+    used = sampling.used
+    if used.max_top_k or used.top_p or used.min_p:
         scaled_PV = logits_PV / sampling.temperature_P[:, None]
-        smallest_P = smallest_kept_logit(scaled_PV, sampling.top_k_P, sampling.top_p_P, sampling.min_p_P)
+        smallest_P = smallest_kept_logit(scaled_PV, sampling.top_k_P, sampling.top_p_P, sampling.min_p_P, used)
         logits_PV.masked_fill_(scaled_PV < smallest_P[:, None], -torch.inf)
     return logits_PV
 
@@ -71,21 +78,21 @@ def _penalize_repetition(logits_PV: Tensor, tokens_PS: Tensor, penalty_P1: Tenso
     logits_PV.scatter_(1, tokens_PS, penalized_PS)
 
 
-def smallest_kept_logit(scaled_PV: Tensor, top_k_P: Tensor, top_p_P: Tensor, min_p_P: Tensor) -> Tensor:
+def smallest_kept_logit(
+    scaled_PV: Tensor, top_k_P: Tensor, top_p_P: Tensor, min_p_P: Tensor, used: UsedProcessors
+) -> Tensor:
     """The smallest logit that top-k, top-p and min-p keep. Tokens as likely as the last kept one are kept too, since
     their order after sorting is arbitrary."""
     top_P = scaled_PV.amax(1)
     smallest_P = torch.where(min_p_P > 0, top_P + min_p_P.log(), -torch.inf).to(scaled_PV.dtype)
-    is_nucleus_P = top_p_P < 1
-    max_k = int(top_k_P.max())
-    if not max_k and not is_nucleus_P.any():
+    if not used.max_top_k and not used.top_p:
         return smallest_P
-    num_best = min(scaled_PV.shape[1], max(max_k, NUCLEUS_CANDIDATES if is_nucleus_P.any() else 0))
+    num_best = min(scaled_PV.shape[1], max(used.max_top_k, NUCLEUS_CANDIDATES if used.top_p else 0))
     best_PW = scaled_PV.topk(num_best).values
     kth_P = best_PW.gather(1, (top_k_P - 1).clamp(min=0)[:, None])[:, 0]
     kth_P = torch.where(top_k_P > 0, kth_P, -torch.inf)
     smallest_P = torch.maximum(smallest_P, kth_P)
-    if is_nucleus_P.any():
+    if used.top_p:
         smallest_P = torch.maximum(smallest_P, _nucleus(scaled_PV, best_PW, kth_P, top_p_P))
     return smallest_P
 

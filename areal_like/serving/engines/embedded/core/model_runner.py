@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
+from areal_like.serving.engines.embedded.core.decode_graphs import Capture, DecodeGraphs
 from areal_like.serving.engines.embedded.core.kv_cache import BLOCK_SIZE, ChunkWrite, DecodeWrite, KVCache, PrefillWrite
 from areal_like.serving.engines.embedded.weights.batched_lora import BatchedLora, ServedAdapter
 from areal_like.serving.engines.embedded.weights.double_buffer import DoubleBuffer
@@ -30,11 +31,29 @@ class ModelRunner:
     """`limit` bounds the tokens in the cache. Space must be reserved before a pass. `adapter_of` gives the adapter of a
     row."""
 
-    def __init__(self, model: PreTrainedModel, limit: int, adapter_of: Callable[[int], ServedAdapter | None]) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        limit: int,
+        adapter_of: Callable[[int], ServedAdapter | None],
+        weights: DoubleBuffer,
+        max_rows: int,
+        capture: Capture | None = None,
+    ) -> None:
+        """`capture`: how decode steps of up to `max_rows` sequences are captured; None: they are not."""
         model.train(False).set_attn_implementation(ATTENTION_NAME)
         self.model, self.device = model, model.device
         self._lora, self._adapter_of = BatchedLora(model), adapter_of
-        self.cache = KVCache(model.config.get_text_config().num_hidden_layers, limit // BLOCK_SIZE * BLOCK_SIZE)
+        num_layers, limit = model.config.get_text_config().num_hidden_layers, limit // BLOCK_SIZE * BLOCK_SIZE
+        self.cache = KVCache(num_layers, limit, is_fixed=self.device.type == "cuda" or capture is not None)
+        self.graphs: DecodeGraphs | None = None
+        if capture is not None:
+            self.graphs = DecodeGraphs(self._decode_padded, self.cache, weights, max_rows, capture)
+
+    def reserve(self, rows: int, columns: int, used_rows: int, used_columns: int) -> None:
+        """Space in the cache for the next passes; used entries are kept."""
+        shape = None if self.graphs is None else self.graphs.shape(rows, columns)
+        self.cache.reserve(*(shape or (rows, columns)), used_rows, used_columns)
 
     def prefill(self, prompts: Sequence[tuple[tuple[int, ...], NDArray[np.int64]]]) -> torch.Tensor:
         """Computes prompts of one length, each for its rows; returns the logits after the last token, by row."""
@@ -77,13 +96,24 @@ class ModelRunner:
 
     def decode(self, tokens: NDArray[np.int64], at: NDArray[np.int64]) -> torch.Tensor:
         """Computes one token for each of the rows 0 to R-1, at column `at` of its row; returns the logits after it."""
+        self._use_adapters_of(range(len(at)))
+        if self.graphs is not None and not self._lora.is_active:
+            logits = self.graphs.run(tokens, at)
+            if logits is not None:
+                return logits
         at_R, width = self.tensor(at), int(at.max()) + 1
         mask = None
         if (at != at[0]).any():
             mask = (torch.arange(width, device=self.device) <= at_R[:, None])[:, None, None]
         self.cache.set_write(DecodeWrite(torch.arange(len(at), device=self.device), at_R, width))
-        self._use_adapters_of(range(len(at)))
         return self._run(self.tensor(tokens)[:, None], at_R[:, None], mask)
+
+    def _decode_padded(self, tokens_and_places_R2: torch.Tensor, columns: int) -> torch.Tensor:
+        """The same with one input, fixed shapes, and nothing that depends on values."""
+        at_R = tokens_and_places_R2[:, 1]
+        mask = (torch.arange(columns, device=self.device) <= at_R[:, None])[:, None, None]
+        self.cache.set_write(DecodeWrite(torch.arange(len(at_R), device=self.device), at_R, columns))
+        return self._run(tokens_and_places_R2[:, :1], at_R[:, None], mask)
 
     def logprobs(self, token_ids: Sequence[int], adapter: ServedAdapter | None = None) -> list[float]:
         """Of each token after the first, given those before it, at temperature 1."""
@@ -108,7 +138,11 @@ class ModelRunner:
         return logits
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        """On the model's device. The host does not wait for the copy."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
     def _use_adapters_of(self, rows: Iterable[int]) -> None:
         """Sets the adapters of the next pass, which has a sequence for each of these rows."""

@@ -1,13 +1,18 @@
 """Sampler: the next token of each row of a batch, and its random noise. R rows, V tokens of vocabulary."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from areal_like.serving.engines.embedded.core.logit_processors import SamplingTensors, process_logits
+from areal_like.serving.engines.embedded.core.logit_processors import (
+    MAX_PROCESSED_AT_ONCE,
+    SamplingTensors,
+    UsedProcessors,
+    process_logits,
+)
 from areal_like.serving.engines.embedded.core.running_batch import NO_TOKEN, RunningBatch, record_top_logprobs
 
 MAX_LOGITS_AT_ONCE = 1 << 25
@@ -26,16 +31,25 @@ def next_tokens(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
     """Tokens, their log-probabilities, and which of these are not finite because of the request's own parameters: the
     model's logits were. The logits of rows with a temperature only are not changed."""
+    sampled_3R = sampled(batch, rows, logits_RV, to_device).cpu().numpy()
+    tokens, logprobs = sampled_3R[0].astype(np.int64), sampled_3R[1].astype(np.float32)
+    return tokens, logprobs, (sampled_3R[2] > 0) & ~np.isfinite(logprobs)
+
+
+def sampled(batch: RunningBatch, rows: NDArray[np.int64], logits_RV: torch.Tensor, to_device: ToDevice) -> torch.Tensor:
+    """Tokens, log-probabilities, and whether the logits of a batch with processed rows are finite: in one tensor, so
+    that a step copies to the host once. Its type holds them exactly."""
     noise = uniform_noise(batch.seed[rows], batch.sample[rows], batch.generated[rows].astype(np.uint64))
-    are_finite = np.zeros(len(rows), np.bool_)
+    is_finite_R = None
     if batch.is_processed[rows].any():
-        are_finite = (logits_RV.amax(1).isfinite() & logits_RV.amin(1).isfinite()).cpu().numpy()
-        logits_RV = process_logits(logits_RV, _sampling_tensors(batch, rows, to_device))
+        is_finite_R = logits_RV.amax(1).isfinite() & logits_RV.amin(1).isfinite()
+        logits_RV = process_logits(logits_RV, _sampling_parts(batch, rows, logits_RV.shape[1], to_device))
     temperature_R = to_device(batch.temperature[rows])
-    tokens, logprobs = sample_tokens(logits_RV, temperature_R, to_device(batch.greedy[rows]), to_device(noise))
+    tokens_R, logprobs_R = sample_tokens(logits_RV, temperature_R, to_device(batch.greedy[rows]), to_device(noise))
     record_top_logprobs(logits_RV, temperature_R, batch.trackers_of(rows))
-    of_tokens = logprobs.cpu().numpy()
-    return tokens.cpu().numpy(), of_tokens, are_finite & ~np.isfinite(of_tokens)
+    if is_finite_R is None:
+        is_finite_R = torch.zeros_like(tokens_R)
+    return torch.stack([tokens_R.double(), logprobs_R.double(), is_finite_R.double()])
 
 
 def sample_tokens(
@@ -84,11 +98,21 @@ def _splitmix64(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return state ^ (state >> np.uint64(31))
 
 
-def _sampling_tensors(batch: RunningBatch, rows: NDArray[np.int64], to_device: ToDevice) -> SamplingTensors:
-    places = np.flatnonzero(batch.is_processed[rows])
+def _sampling_parts(
+    batch: RunningBatch, rows: NDArray[np.int64], vocab_size: int, to_device: ToDevice
+) -> Iterator[SamplingTensors]:
+    places, num = np.flatnonzero(batch.is_processed[rows]), max(1, MAX_PROCESSED_AT_ONCE // vocab_size)
+    for begin in range(0, len(places), num):
+        yield _sampling_tensors(batch, rows, places[begin : begin + num], to_device)
+
+
+def _sampling_tensors(
+    batch: RunningBatch, rows: NDArray[np.int64], places: NDArray[np.int64], to_device: ToDevice
+) -> SamplingTensors:
     processed = rows[places]
     sampling, length = batch.sampling[processed], batch.generated[processed]
     forbidden = np.where(batch.must_continue(processed)[:, None], batch.stop_tokens[processed], NO_TOKEN)
+    at = np.nonzero(forbidden >= 0)
     return SamplingTensors(
         places_P=to_device(places),
         temperature_P=to_device(batch.temperature[processed]),
@@ -100,5 +124,12 @@ def _sampling_tensors(batch: RunningBatch, rows: NDArray[np.int64], to_device: T
         prompt_PS=to_device(batch.prompt_tokens[processed]),
         answer_PA=to_device(batch.token_ids[processed, : max(1, int(length.max()))]),
         length_P=to_device(length),
-        forbidden_PB=to_device(forbidden),
+        forbidden_2F=to_device(np.stack([at[0], forbidden[at]])),
+        used=UsedProcessors(
+            repetition=bool((sampling["repetition"] != 1).any()),
+            frequency=bool((sampling["frequency"] != 0).any()),
+            max_top_k=int(sampling["top_k"].max()),
+            top_p=bool((sampling["top_p"] < 1).any()),
+            min_p=bool((sampling["min_p"] > 0).any()),
+        ),
     )

@@ -51,6 +51,11 @@ class BatchedLora:
         self._hooks: list[RemovableHandle] = []
         self._hooked: set[str] = set()
 
+    @property
+    def is_active(self) -> bool:
+        """Whether a sequence of the next pass has an adapter."""
+        return bool(self._active)
+
     def set_batch(self, batch: Sequence[ServedAdapter | None]) -> None:
         """Sets the adapter of each sequence of the next forward pass."""
         if len(batch) == len(self._batch) and all(map(operator.is_, batch, self._batch)):
