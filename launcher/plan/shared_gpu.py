@@ -49,7 +49,7 @@ def plan_shared_gpu(config: "BaseExperimentConfig", allocation: Allocation | Non
         share = _share(config, allocation, host, server, need, gpu_bytes)
     values = {f"{spec.name}.{name}": value for name, value in spec.shared_gpu(share).items()}
     resolved = [Resolved(key, *value) for key, value in values.items() if value_of(config, key) == "auto"]
-    written = value_of(config, spec.keys.memory_key)
+    written = value_of(config, spec.keys.memory_key) if spec.keys.memory_key else None
     server_bytes = 0 if share is None else share.total
     if gpu_bytes is not None and isinstance(written, float):
         server_bytes = ceil(written * gpu_bytes)

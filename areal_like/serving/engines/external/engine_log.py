@@ -38,7 +38,7 @@ class MemoryHint(NamedTuple):
 def with_remedy(failure: str, hints: Sequence[MemoryHint]) -> str:
     """The text of a failure, with the first remedy that it matches."""
     remedy = next((hint.remedy for hint in hints if re.search(hint.pattern, failure)), "")
-    return f"{failure}; {remedy}" if remedy else failure
+    return f"{failure.rstrip('.')}; {remedy}" if remedy else failure
 
 
 def decode_line(content: bytes) -> str:
