@@ -118,6 +118,11 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "The same for the oldest sample; never above rollout.max_head_offpolicyness", "updates"
         ),
         "offpolicy/staleness_share/*": Metric("Share of the tokens sampled by weights that many updates old", "share"),
+        "offpolicy/probe_difference": Metric(
+            "Difference between a server's and the trainer's log-probabilities of the probe after an update, mean over "
+            "its tokens, on the server with the largest",
+            "nats",
+        ),
         "perf/step_s": Metric("From the end of the previous step to the end of this one", "s"),
         "perf/wait_s": Metric("Of that, waiting for the batch", "s"),
         "perf/values_s": Metric("Of that, values of the batch before the update, where there is a critic", "s"),

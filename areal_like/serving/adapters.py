@@ -13,9 +13,10 @@ from areal_like.process.errors import TimedOut
 from areal_like.process.wait import NamedWait
 from areal_like.serving.engines.base import REQUEST_TIMEOUT, EngineGone, InferenceEngine
 from areal_like.serving.pauser import Pauser
+from areal_like.serving.probe_check import ProbeCheck
 from areal_like.serving.served_weights import ServedWeights
 from areal_like.weights.adapter import LoadedAdapter, check_adapter, read_adapter
-from areal_like.weights.probe import Probe, check_probe
+from areal_like.weights.probe import Probe
 from areal_like.weights.verify import checkpoint_tensors
 
 MAX_LOADED = 2
@@ -46,10 +47,11 @@ class Adapters:
         served: ServedWeights,
         model_folder: Path,
         limit_s: float,
+        probe_check: ProbeCheck,
     ) -> None:
         """`limit_s`: the controller's timeout of an update."""
         self._engine, self._pauser, self._served, self._model_folder = engine, pauser, served, model_folder
-        self._dtype, self._limit_s = engine.info.dtype, limit_s * SHARE_OF_LIMIT
+        self._limit_s, self._probe_check = limit_s * SHARE_OF_LIMIT, probe_check
         self._unloading: asyncio.Task[None] | None = None
 
     async def load(
@@ -72,7 +74,7 @@ class Adapters:
             if (probe := probe or adapter.probe) is not None:
                 async with self._pauser.resumed():
                     logprobs = await self._engine.logprobs(probe.token_ids, name)
-                check_probe(probe, logprobs, self._dtype)
+                self._probe_check.check(probe, logprobs, adapter.files.infos)
             if not is_wanted():
                 raise ValueError(f"version {version}: the run went back to a checkpoint while it was loaded")
         except Exception:

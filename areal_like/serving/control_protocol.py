@@ -11,7 +11,7 @@ from areal_like.process.errors import HttpError
 from areal_like.process.http import body_field
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.index import Index, parse_index
-from areal_like.weights.probe import Probe
+from areal_like.weights.probe import Probe, load_probe
 from areal_like.weights.rendezvous import Rendezvous
 
 HEALTH = "/health"
@@ -83,7 +83,7 @@ def parse_update(body: Any) -> UpdateRequest:
 def parse_probe(body: Any) -> Probe | None:
     probe = body_field(body, "probe", dict, {})
     try:
-        return Probe(**probe) if probe else None
+        return load_probe(probe) if probe else None
     except TypeError as fault:
         raise HttpError(400, f"probe: {fault}") from fault
 

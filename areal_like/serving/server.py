@@ -33,6 +33,7 @@ from areal_like.serving.engines.call_limits import LimitedEngine
 from areal_like.serving.expected_tensors import ExpectedTensors
 from areal_like.serving.generation import Generation
 from areal_like.serving.pauser import Pauser
+from areal_like.serving.probe_check import ProbeCheck
 from areal_like.serving.request_queue import RequestQueue
 from areal_like.serving.served_weights import ServedWeights
 from areal_like.serving.updates import WeightUpdater
@@ -69,11 +70,12 @@ class InferenceServer:
         self.queue, self.served = RequestQueue(engine.max_in_flight), ServedWeights()
         self.pauser = Pauser(engine, self.queue)
         self.generation = Generation(engine, self.queue, self.served)
-        folder = settings.model_folder
-        adapters = Adapters(engine, self.pauser, self.served, folder, settings.request_timeout_s)
+        folder, probe_check = settings.model_folder, ProbeCheck(engine.info)
+        adapters = Adapters(engine, self.pauser, self.served, folder, settings.request_timeout_s, probe_check)
         expected = ExpectedTensors(folder, engine.info.tensors)
         self.updates = WeightUpdater(
-            engine, self.generation, self.queue, self.pauser, self.served, expected, adapters, settings.accepted_run
+            *(engine, self.generation, self.queue, self.pauser, self.served, expected, adapters, probe_check),
+            run_id=settings.accepted_run,
         )
         self._settings, self._guard = settings, guard
         guard.on_new_attempt = self._on_new_attempt

@@ -23,13 +23,14 @@ from areal_like.serving.engines.base import (
 from areal_like.serving.expected_tensors import ExpectedTensors
 from areal_like.serving.generation import Generation
 from areal_like.serving.pauser import Pauser
+from areal_like.serving.probe_check import ProbeCheck
 from areal_like.serving.request_queue import RequestQueue
 from areal_like.serving.served_weights import ServedWeights
 from areal_like.weights.adapter import read_adapter
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken, with_layer
 from areal_like.weights.index import Index, read_index
-from areal_like.weights.probe import Probe, check_probe
+from areal_like.weights.probe import Probe
 from areal_like.weights.verify import verify_index, verify_publication
 
 UPDATE = "update"
@@ -61,12 +62,13 @@ class WeightUpdater:
         served: ServedWeights,
         expected: ExpectedTensors,
         adapters: Adapters,
+        probe_check: ProbeCheck,
         run_id: str | None,
     ) -> None:
         """`run_id`: the run whose weights are accepted, None for any."""
         self._engine, self._generation, self._queue = engine, generation, queue
         self._pauser, self._served, self._adapters = pauser, served, adapters
-        self._expected, self._run_id, self._dtype = expected, run_id, engine.info.dtype
+        self._expected, self._run_id, self._probe_check = expected, run_id, probe_check
         generation.on_adapter_released = adapters.start_unloading
         self._lock = asyncio.Lock()
         self._staged: StagedUpdate | None = None
@@ -196,6 +198,8 @@ class WeightUpdater:
             raise
         try:
             swap = await self._engine.commit(update, probe)
+            if swap is not None and probe is not None:
+                self._probe_check.check(probe, swap.probe_logprobs, update.index.tensors)
             self._served.mark_swapped(update.version)
             await self._pauser.resume(UPDATE)
         except (NotStaged, NotApplied):
@@ -230,7 +234,7 @@ class WeightUpdater:
                 logprobs: list[float] = []
                 if probe is not None:
                     logprobs = await self._engine.logprobs(probe.token_ids)
-                    check_probe(probe, logprobs, self._dtype)
+                    self._probe_check.check(probe, logprobs, update.index.tensors)
         except BadWeights as fault:
             self._break(str(fault))
             raise DamagedWeights(update.version, str(fault)) from fault
@@ -260,13 +264,14 @@ class WeightUpdater:
     def _report(self, version: int, infos: Sequence[TensorInfo], load_s: float, swap: SwapResult) -> dict[str, Any]:
         usage = self._engine.usage or Usage(self._generation.counts.tokens, self._queue.busy_s)
         generated = {"tokens": usage.tokens - self._usage.tokens, "busy_s": usage.busy_s - self._usage.busy_s}
-        self._usage, uncovered = usage, swap.check.uncovered
+        self._usage, uncovered, info = usage, swap.check.uncovered, self._engine.info
         return {
             "version": version,
             "stall_s": swap.stall_s,
             "load_s": load_s,
             "probe_logprobs": swap.probe_logprobs,
-            "dtype": self._dtype,
+            **{"engine": f"{info.engine} {info.version}", "processes": info.processes},
+            "dtype": self._probe_check.dtype,
             "tensors": len(infos),
             "generated": generated,
             "read_back": {"covered": len({info.name for info in infos} - set(uncovered)), "uncovered": uncovered},

@@ -40,22 +40,16 @@ def main(run: Run, me: Identity) -> int:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    from areal_like.training.out_of_memory import out_of_memory
-    from areal_like.training.start_order import wait_for_server
     from areal_like.training.stop import StopRequest
     from areal_like.training.world import open_world
 
-    wait_for_server(run, me)
     section = run.config.model if is_supervised else run.config.actor
     models = [engine for _, engine in trained_models(run.config)]
     offloads = any(each.fsdp.offload_params or (each.optimizer and each.optimizer.offload) for each in models)
     world = open_world(section.dist_timeout_s, offloads)
     stop = StopRequest(world)
     stop.listen()
-    try:
-        code = (_supervised if is_supervised else _reinforcement)(run, me, world, stop)
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory(error, run.config) from error
+    code = (_supervised if is_supervised else _reinforcement)(run, me, world, stop)
     world.close()
     return code
 

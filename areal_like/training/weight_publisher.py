@@ -3,15 +3,15 @@
 import numpy as np
 import torch
 
+from areal_like.models import model_folder
 from areal_like.process.run import Run
-from areal_like.process.seeds import derive_seed
 from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.engine import TrainEngine
+from areal_like.training.probe_prompt import PROBE_TOKENS, probe_tokens
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.transports import open_transport
-from areal_like.weights.probe import Probe
-
-PROBE_TOKENS = 16
+from areal_like.weights.hub_names import HubNames
+from areal_like.weights.probe import Probe, precision
 
 
 class NoPublisher:
@@ -30,7 +30,12 @@ class WeightPublisher:
     def __init__(self, run: Run, engine: TrainEngine, controller: TrainerControllerClient) -> None:
         self._engine, self._controller = engine, controller
         self._transport = open_transport(run, engine, controller)
-        self._probe = probe_sequence(run.config.seed, engine.vocab_size, engine.world.device)
+        self._names = HubNames(engine.model)
+        named = run.config.tokenizer_path
+        tokenizer = model_folder(named, run.cwd) if named else engine.folder
+        longest = getattr(engine.model.config.get_text_config(), "max_position_embeddings", PROBE_TOKENS + 2)
+        self._tokens = probe_tokens(run.config, tokenizer, engine.vocab_size, longest)
+        self._dtype = precision(engine.config.dtype, on_gpu=engine.world.device.type != "cpu")
 
     @property
     def reason(self) -> str:
@@ -38,13 +43,16 @@ class WeightPublisher:
 
     def publish(self, version: int) -> None:
         """All ranks must call it; the first one sends the weights and notifies the controller."""
-        logprobs = self._engine.logprobs([self._probe], temperature=1.0)[0]
+        micro = _micro_batch(self._tokens, self._engine.world.device)
+        logprobs = self._engine.logprobs([micro], temperature=1.0)[0]
         tensors = self._engine.export_weights(adapter_only=self._transport.takes_adapter)
+        if not self._transport.takes_adapter:
+            tensors = self._names.rename(tensors)
         if not self._engine.world.is_first:
             for _ in tensors:  # gathering is collective
                 pass
             return
-        probe = Probe(probe_ids(self._probe), logprobs.float().tolist())
+        probe = Probe(self._tokens, logprobs.float().tolist(), self._dtype)
         self._controller.publish(self._transport.publish(version, tensors, probe))
 
     def close(self, early: bool) -> None:
@@ -52,13 +60,7 @@ class WeightPublisher:
         self._transport.close(early)
 
 
-def probe_sequence(seed: int, vocab_size: int, device: torch.device) -> MicroBatch:
-    """The same tokens for all versions of a run; each but the first is predicted."""
-    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, "probe")))
-    ids = generator.integers(0, vocab_size, PROBE_TOKENS).astype(np.int32)
-    return Sequences(ids, np.ones(PROBE_TOKENS, np.uint8), np.array([PROBE_TOKENS])).micro_batch([0], device)
-
-
-def probe_ids(probe: MicroBatch) -> list[int]:
-    ids: list[int] = [*probe.input_ids_T.tolist(), int(probe.targets_P[-1])]
-    return ids
+def _micro_batch(token_ids: list[int], device: torch.device) -> MicroBatch:
+    """Each token but the first is predicted."""
+    count, ids = len(token_ids), np.array(token_ids, np.int32)
+    return Sequences(ids, np.ones(count, np.uint8), np.array([count])).micro_batch([0], device)

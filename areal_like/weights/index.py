@@ -11,7 +11,7 @@ from areal_like.process.run_memory import check_run_memory_of
 from areal_like.weights.buckets import DTYPES, TensorInfo
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.lora import CONFIG_FILE, TENSORS_FILE
-from areal_like.weights.probe import Probe
+from areal_like.weights.probe import Probe, dump_probe, load_probe
 
 INDEX_FILE = "index.json"
 BUCKET_FILE = re.compile(r"bucket-[0-9]{3,}\.safetensors")
@@ -55,7 +55,7 @@ def dump_index(index: Index) -> dict[str, Any]:
         "run_id": index.run_id,
         "buckets": [{"file": bucket.file, "bytes": bucket.bytes, "hash": bucket.hash} for bucket in index.buckets],
         "tensors": tensors,
-        "probe": None if index.probe is None else index.probe._asdict(),
+        "probe": None if index.probe is None else dump_probe(index.probe),
     }
 
 
@@ -99,7 +99,7 @@ def _parse(content: Any) -> Index:
         if info.dtype not in DTYPES:
             raise ValueError(f"tensor {info.name} has the unknown type {info.dtype!r}")
         buckets[entry["bucket"]].tensors.append(info)
-    probe = None if content["probe"] is None else Probe(content["probe"]["token_ids"], content["probe"]["logprobs"])
+    probe = None if content["probe"] is None else load_probe(content["probe"])
     return Index(int(content["version"]), _run_id(str(content["run_id"])), buckets, probe)
 
 

@@ -1,57 +1,122 @@
-"""Probe: a prompt whose log-probabilities must agree between trainer and servers, as proof of the same model."""
+"""Probe: a text whose log-probabilities must agree between trainer and servers, as proof of the same model.
+
+Two right implementations differ by rounding, and how much depends on the model. The noise is measured with the first
+weights of a run, which both sides surely have; after that, differences up to ALLOWED times the noise are accepted.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from areal_like.weights.errors import BadWeights
 
+ALLOWED = 4.0
+FLOAT32, TF32 = "float32", "tf32"
 
-class Tolerance(NamedTuple):
-    """Allowed difference between two implementations of one model: for any token's log-probability, and on average."""
+
+class Difference(NamedTuple):
+    """Between two computations of the probe: of the token with the largest, and the mean over all tokens; in nats."""
 
     worst: float
     mean: float
 
+    def times(self, factor: float) -> "Difference":
+        return Difference(factor * self.worst, factor * self.mean)
 
-TOLERANCES = {
-    "float32": Tolerance(1e-4, 1e-4),
-    "bfloat16": Tolerance(0.5, 0.05),
-    "float16": Tolerance(0.5, 0.05),
+
+class Rounding(NamedTuple):
+    """What a precision explains. `accepted`: always, as the noise of a model can grow in training. `believed`: the
+    largest noise; another model, or one with a wrong layer, differs by more."""
+
+    accepted: Difference
+    believed: Difference
+
+
+HALF = Rounding(Difference(0.5, 0.05), Difference(5.0, 0.2))
+"""bfloat16 rounds a logit of 16 to the next eighth, so that an unlikely token may differ by a lot."""
+TF32_IS_FINER = 1 / 8
+"""On a GPU kernels may multiply float32 with 10 bits after the point (TF32), three more than bfloat16 has."""
+ROUNDING = {
+    FLOAT32: Rounding(Difference(1e-4, 1e-4), Difference(1e-2, 1e-3)),
+    TF32: Rounding(HALF.accepted.times(TF32_IS_FINER), HALF.believed.times(TF32_IS_FINER)),
+    "float16": HALF,
+    "bfloat16": HALF,
 }
-"""By compute precision. Half precision rounds a logit of 16 to the next eighth, so that one unlikely token may differ;
-another model differs in all of them."""
+"""By precision of the computation, finest first."""
 
 
 class Probe(NamedTuple):
     """`logprobs[i]` is the trainer's log-probability of `token_ids[i + 1]` after all tokens before it, at temperature
-    1; one fewer than tokens, as the first is not predicted."""
+    1; one fewer than tokens, as the first is not predicted. `dtype`: the precision in which the trainer computed them;
+    None: the server's. `noise`: how much right servers differ from it; None until that is measured."""
 
     token_ids: list[int]
     logprobs: list[float]
+    dtype: str | None = None
+    noise: Difference | None = None
 
 
-def check_probe(probe: Probe, got: Sequence[float], dtype: str) -> None:
-    """Refuses a server whose log-probabilities of the probe differ too much from the trainer's."""
+def load_probe(content: Mapping[str, Any]) -> Probe:
+    """Raises TypeError for fields that are missing or unknown."""
+    probe = Probe(**content)
+    if probe.dtype is not None and probe.dtype not in ROUNDING:
+        raise TypeError(f"dtype {probe.dtype!r} is not one of {', '.join(ROUNDING)}")
+    return probe if probe.noise is None else probe._replace(noise=Difference(*probe.noise))
+
+
+def dump_probe(probe: Probe) -> dict[str, Any]:
+    return {**probe._asdict(), "noise": None if probe.noise is None else [*probe.noise]}
+
+
+def precision(dtype: str, on_gpu: bool) -> str:
+    """In which a model of this data type is computed."""
+    return TF32 if dtype == FLOAT32 and on_gpu else dtype
+
+
+def difference(mine: Sequence[float], theirs: Sequence[float]) -> Difference:
+    """NaN where one of them is not finite."""
+    gaps = [abs(one - other) for one, other in zip(mine, theirs, strict=True)]
+    if not all(map(math.isfinite, gaps)):
+        return Difference(math.nan, math.nan)
+    return Difference(max(gaps, default=0.0), fmean(gaps) if gaps else 0.0)
+
+
+def check_probe(probe: Probe, got: Sequence[float], dtype: str) -> Difference:
+    """Refuses a server whose log-probabilities of the probe differ too much from the trainer's. `dtype`: the server's
+    precision."""
     if len(got) != len(probe.logprobs):
         raise BadWeights(
             f"the probe has {len(probe.logprobs)} log-probabilities ({len(probe.token_ids)} tokens), but the server "
             f"gave {len(got)}"
         )
-    tolerance = TOLERANCES[dtype]
-    differences = [abs(mine - theirs) for mine, theirs in zip(probe.logprobs, got, strict=True)]
-    worst = max(
-        range(len(differences)),
-        key=lambda at: math.inf if math.isnan(differences[at]) else differences[at],
-        default=None,
-    )
-    if worst is None or (differences[worst] <= tolerance.worst and fmean(differences) <= tolerance.mean):
-        return
-    token = probe.token_ids[worst + 1]
+    rounding = coarsest(dtype, probe.dtype)
+    limit, found = tolerance(rounding, probe.noise), difference(probe.logprobs, got)
+    if found.worst <= limit.worst and found.mean <= limit.mean:
+        return found
+    gaps = [abs(mine - theirs) for mine, theirs in zip(probe.logprobs, got, strict=True)]
+    worst = max(range(len(gaps)), key=lambda at: math.inf if math.isnan(gaps[at]) else gaps[at])
+    allows = f"{rounding} allows"
+    if probe.noise is not None:
+        before = f"{probe.noise.worst:.2g} ({probe.noise.mean:.2g} on average)"
+        allows = f"with the run's first weights they differed by {before}, which in {rounding} allows"
     raise BadWeights(
-        f"trainer and server compute different models: for the probe's token {worst + 1} (id {token}) the trainer has "
-        f"{probe.logprobs[worst]:.6g} and the server {got[worst]:.6g}; {dtype} allows a difference of "
-        f"{tolerance.worst:g} ({tolerance.mean:g} on average over the probe, which is {fmean(differences):.2g}); "
-        "check that both load the same model, and that the weights were not changed in between"
+        f"trainer and server compute different models: for the probe's token {worst + 1} (id "
+        f"{probe.token_ids[worst + 1]}) the trainer has {probe.logprobs[worst]:.6g} and the server {got[worst]:.6g}; "
+        f"{allows} a difference of {limit.worst:.3g} ({limit.mean:.3g} on average over the probe, which is "
+        f"{fmean(gaps):.2g}); check that both load the same model, and that the weights were not changed in between"
     )
+
+
+def tolerance(dtype: str, noise: Difference | None) -> Difference:
+    """What a server may differ by."""
+    accepted, believed = ROUNDING[dtype]
+    if noise is None:
+        return believed
+    return Difference(*(max(least, ALLOWED * measured) for least, measured in zip(accepted, noise, strict=True)))
+
+
+def coarsest(one: str, other: str | None) -> str:
+    """Of two precisions; None: the other one."""
+    order = list(ROUNDING)
+    return max((one, other or one), key=order.index)

@@ -51,6 +51,10 @@ class FakeServer:
         self.times: list[float] = []
         """The time of each line of the log."""
         self.probe, self.refusal, self.hold = list(PROBE.logprobs), "", asyncio.Event()
+        self.facts: dict[str, Any] = {}
+        """What it reports of itself with an update."""
+        self.noise: list[Any] = []
+        """The noise of the probe that each update gave it."""
         self.hold.set()
         self.updating = 0
         self._incarnation, self._names = incarnation, memory_name_store("", self.name, store)
@@ -87,9 +91,10 @@ class FakeServer:
         if self.refusal:
             raise HttpError(409, self.refusal)
         self.version = body["version"]
+        self.noise.append((body["probe"] or {}).get("noise"))
         generated = {"tokens": 10, "busy_s": 0.001}
         done = {"version": self.version, "stall_s": 0.01, "load_s": 0.02, "tensors": 1, "generated": generated}
-        return json_response({**done, "probe_logprobs": self.probe})
+        return json_response({**done, **self.facts, "probe_logprobs": self.probe})
 
     async def _health(self, request: web.Request) -> web.Response:
         return json_response({"version": self.version})

@@ -25,6 +25,7 @@ from areal_like.process.process_tree import become_subreaper
 from areal_like.process.run import Run, StartPoint, open_run
 from areal_like.serving.engines import registry
 from areal_like.weights.disk import publish_weights
+from areal_like.weights.hub_names import HubNames
 from areal_like.weights.probe import Probe
 from launcher.agent.local import LocalAgent
 from launcher.plan.build import build_plan
@@ -32,7 +33,7 @@ from launcher.runs.run_files import write_description, write_start_point
 from launcher.supervisor.roster import Roster
 from tests.ring.start import wait_until_gone
 from tests.support.commands import REPOSITORY
-from tests.support.tiny_models import tiny_llama, tiny_qwen3
+from tests.support.tiny_models import tiny_llama, tiny_mixture, tiny_qwen3
 
 ENGINES = ("embedded", "vllm", "sglang")
 OWN = f"{REPOSITORY}/tests/serving/contract"
@@ -74,6 +75,12 @@ def model(seed: int) -> PreTrainedModel:
 @functools.cache
 def llama(seed: int) -> PreTrainedModel:
     return tiny_llama(seed, **SHAPE)
+
+
+@functools.cache
+def mixture(seed: int) -> PreTrainedModel:
+    """Of experts, which transformers keeps as one tensor."""
+    return tiny_mixture(seed, **SHAPE)
 
 
 def logprobs_of(
@@ -190,8 +197,9 @@ class LiveServer:
         return next(self._versions)
 
     def tensors(self, seed: int) -> list[tuple[str, torch.Tensor]]:
-        """Tensors as a trainer publishes them: tied ones once."""
-        return [(name, tensor.detach()) for name, tensor in self.models(seed).named_parameters()]
+        """Tensors as a trainer publishes them: tied ones once, with the names of the model's files."""
+        model = self.models(seed)
+        return list(HubNames(model).rename((name, tensor.detach()) for name, tensor in model.named_parameters()))
 
     def probe(self, seed: int) -> Probe:
         return Probe(PROBE, logprobs_of(self.models(seed), PROBE).tolist())

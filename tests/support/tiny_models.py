@@ -4,7 +4,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from areal_like.models.characters import write_tokenizer
 
@@ -39,6 +47,14 @@ def tiny_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """Head and embeddings are two tensors."""
     torch.manual_seed(seed)
     return _spread(LlamaForCausalLM(LlamaConfig(**{**SHAPE, "tie_word_embeddings": False, **changes})), SPREAD_UNTIED)
+
+
+def tiny_mixture(seed: int = 0, **changes: Any) -> Qwen3MoeForCausalLM:
+    """Each token uses two of four experts, in every layer."""
+    torch.manual_seed(seed)
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = Qwen3MoeConfig(**{**SHAPE, **experts, "tie_word_embeddings": False, **changes})
+    return _spread(Qwen3MoeForCausalLM(config), SPREAD_UNTIED)
 
 
 def write_tiny_model(folder: Path, seed: int = 0, **changes: Any) -> Path:

@@ -21,6 +21,7 @@ from areal_like.training.hf_folder import write_hf_folder
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.sequences import Sequences
 from areal_like.training.transports.disk import weight_bytes
+from areal_like.weights.hub_names import HubNames
 from tests.support.planning import loaded
 from tests.support.training_runs import ME, make_engine, make_run, model_folder, weights_of, world
 
@@ -95,7 +96,8 @@ def test_buffers_that_checkpoints_have_are_published_and_counted_as_they_are(tmp
     assert engine.num_weights == sum(tensor.numel() for tensor in weights.values())
     assert weight_bytes(engine) == sum(tensor.nbytes for tensor in weights.values())
     live = DoubleBuffer(AutoModelForCausalLM.from_pretrained(engine.folder, dtype=torch.bfloat16))
-    assert live.expected() == {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
+    sent = dict(HubNames(engine.model).rename(weights.items()))
+    assert live.expected() == {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sent.items()}
 
 
 @pytest.mark.shows("weights.save_format")

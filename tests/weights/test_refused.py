@@ -13,7 +13,6 @@ from areal_like.weights.disk import load_version, publish_weights
 from areal_like.weights.errors import BadWeights, layer_of
 from areal_like.weights.fingerprint import compare, tensor_hash
 from areal_like.weights.index import INDEX_FILE, dump_index, parse_index, read_index
-from areal_like.weights.probe import Probe, check_probe
 
 PARTS = ("input_layernorm", "mlp.down_proj", "mlp.up_proj", "self_attn.q_proj")
 NAMES = ["model.embed_tokens", *(f"model.layers.{layer}.{part}" for layer in range(3) for part in PARTS), "model.norm"]
@@ -169,31 +168,6 @@ def test_layer_numbers_are_read_from_names_of_several_models() -> None:
     assert layer_of("layers.0.norm.weight") == 0
     assert layer_of("model.embed_tokens.weight") is None
     assert layer_of("model.players.0.weight") is None
-
-
-@pytest.mark.parametrize(("dtype", "within", "beyond"), [("float32", 9e-5, 2e-4), ("bfloat16", 0.04, 0.12)])
-def test_trainer_and_server_must_agree_on_the_probe(dtype, within, beyond) -> None:
-    probe = Probe([7, 8, 9], [-1.0, -2.0])
-    check_probe(probe, [-1.0 + within, -2.0 - within], dtype)
-    with pytest.raises(BadWeights, match=rf"token 2 \(id 9\) the trainer has -2 and the server -2\..*; {dtype} allows"):
-        check_probe(probe, [-1.0, -2.0 - beyond], dtype)
-
-
-def test_in_half_precision_one_token_may_differ_but_not_all() -> None:
-    probe = Probe(list(range(11)), [-1.0] * 10)
-    check_probe(probe, [-1.4, *[-1.0] * 9], "bfloat16")
-    with pytest.raises(BadWeights, match=r"on average over the probe, which is 0\.06\)"):
-        check_probe(probe, [-1.06] * 10, "bfloat16")
-    with pytest.raises(BadWeights, match=r"has -1 and the server -1\.6; bfloat16 allows a difference of 0\.5"):
-        check_probe(probe, [-1.6, *[-1.0] * 9], "bfloat16")
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_probe_that_is_not_finite_is_refused(value) -> None:
-    with pytest.raises(BadWeights, match=r"trainer and server compute different models: .* token 1 "):
-        check_probe(Probe([7, 8, 9], [-1.0, -2.0]), [value, -2.5], "float32")
-    with pytest.raises(BadWeights, match="the probe has 2 log-probabilities"):
-        check_probe(Probe([7, 8, 9], [-1.0, -2.0]), [-1.0], "float32")
 
 
 def test_modules_for_launcher_and_controller_import_no_torch() -> None:

@@ -31,6 +31,8 @@ from areal_like.weights.errors import BadWeights
 
 STATE_FILE = "resume/controller.frame"
 """The controller's part of a checkpoint."""
+PROBE_NOISE = "probe_noise"
+"""In its header: what `ProbeNoise` has measured."""
 CHECK_INTERVAL_S = 1.0
 WORKER_EXIT_S = 3.0
 """How long to wait until all workers know that the run is over."""
@@ -63,7 +65,8 @@ class Controller:
         self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
         self._metrics = MetricWriter(run, me)
         self._samples = EvaluationSamples(run, me)
-        self.servers = Servers(run.config, self.settings.num_servers, names, http, self, self._spawn)
+        noise = self._saved_probe_noise()
+        self.servers = Servers(run.config, self.settings.num_servers, names, http, self, self._spawn, noise)
         self.broadcast = WeightBroadcast(run.config, self.servers, self._spawn, self._is_over, me.attempt)
 
     async def run_until_over(self) -> None:
@@ -155,6 +158,13 @@ class Controller:
             )
         frame = unpack(path.read_bytes())
         restore(loop, frame.header, frame.blobs, digest, self.run.skips("dataloader"))
+
+    def _saved_probe_noise(self) -> dict[str, Any]:
+        """Before the loop is restored: servers may load weights before the first worker reports its data."""
+        if self.start.checkpoint is None or not (path := self.start.checkpoint / STATE_FILE).is_file():
+            return {}
+        noise: dict[str, Any] = unpack(path.read_bytes()).header.get(PROBE_NOISE, {})
+        return noise
 
     # Trainer.
 

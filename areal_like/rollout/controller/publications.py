@@ -9,7 +9,7 @@ from typing import Any
 
 from areal_like.process.errors import HttpError
 from areal_like.weights.index import Index, parse_index, read_index
-from areal_like.weights.probe import Probe
+from areal_like.weights.probe import Difference, Probe, dump_probe
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Publication:
         """Whether its files are still there."""
         return self.folder is None or self.folder.is_dir()
 
-    def body(self, mode: str) -> dict[str, Any]:
-        """The body of an update request."""
+    def body(self, mode: str, noise: Difference | None = None) -> dict[str, Any]:
+        """The body of an update request. `noise`: how much right servers differ from the probe."""
         return {
             "version": self.version,
             "transport": self.transport,
             "folder": None if self.folder is None else str(self.folder),
-            "probe": None if self.probe is None else self.probe._asdict(),
+            "probe": None if self.probe is None else dump_probe(self.probe._replace(noise=noise)),
             "mode": mode,
         }
 
@@ -113,6 +113,8 @@ class UpdateTimings:
     load_s: list[float] = field(default_factory=list)
     read_back: list[float] = field(default_factory=list)
     """Share of the tensors that the server could read back, per update."""
+    probe_difference: list[float] = field(default_factory=list)
+    """Mean over the probe's tokens, per update."""
     serve_delay_s: list[float] = field(default_factory=list)
     generated: dict[str, list[float]] = field(default_factory=dict)
     """By server: generated tokens, busy seconds and elapsed seconds."""
@@ -141,6 +143,8 @@ class UpdateTimings:
             metrics["perf/update_stall_s"], metrics["perf/update_load_s"] = max(self.stall_s), max(self.load_s)
         if self.read_back:
             metrics["perf/read_back_share"] = min(self.read_back)
+        if self.probe_difference:
+            metrics["offpolicy/probe_difference"] = max(self.probe_difference)
         if self.serve_delay_s:
             metrics["perf/serve_delay_s"] = max(self.serve_delay_s)
         sums = [each for each in self.generated.values() if each[2] > 0]
@@ -148,6 +152,8 @@ class UpdateTimings:
             metrics["perf/generate_tokens_per_s"] = sum(tokens / seconds for tokens, _, seconds in sums)
             metrics["perf/generate_busy_s"] = fmean(busy_s for _, busy_s, _ in sums)
             metrics["perf/generate_busy_share"] = fmean(busy_s / seconds for _, busy_s, seconds in sums)
-        for each in (self.stall_s, self.load_s, self.read_back, self.serve_delay_s, self.generated):
+        for each in (
+            *(self.stall_s, self.load_s, self.read_back, self.probe_difference, self.serve_delay_s, self.generated),
+        ):
             each.clear()
         return metrics

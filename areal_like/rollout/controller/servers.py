@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -15,9 +15,10 @@ from areal_like.process.http import HttpClient
 from areal_like.process.identity import SERVER
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
+from areal_like.rollout.controller.probe_noise import ProbeNoise
 from areal_like.rollout.controller.publications import Publication, Publications, UpdateTimings
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.probe import TOLERANCES, check_probe
+from areal_like.weights.probe import ROUNDING
 from areal_like.weights.versions import NO_VERSION
 
 LOOKUP_INTERVAL_S = 0.5
@@ -47,6 +48,8 @@ class ServerHandle:
 
     name: str
     entry: Entry
+    kind: str = ""
+    """What the noise of its probe depends on; known after its first update."""
     loaded: int = NO_VERSION
     lost: Counter[int] = field(default_factory=Counter)
     """By version: how often staged weights were lost before they were committed."""
@@ -70,11 +73,12 @@ class Servers:
         http: HttpClient,
         listener: ServerListener,
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
+        probe_noise: Mapping[str, Sequence[float]],
     ) -> None:
+        """`probe_noise`: what was measured before the checkpoint that the run continues from."""
         self._rollout = config.rollout
         dtype = config.embedded.dtype
-        self._dtype = dtype if dtype in TOLERANCES else config.actor.dtype
-        """The dtype of servers that do not report one."""
+        self.probe_noise = ProbeNoise(dtype if dtype in ROUNDING else config.actor.dtype, probe_noise)
         self._num_servers, self._names, self._http, self._spawn = num_servers, names, http, spawn
         self._listener = listener
         self.publications, self.times = Publications(), UpdateTimings()
@@ -220,10 +224,11 @@ class Servers:
             await self._command(server, "pause", None if mode == "auto" else {"mode": mode})
             await asyncio.sleep(self._rollout.pause_grace_period)
         report: dict[str, Any] = await self._command(
-            server, what, publication.body(mode), self._rollout.request_timeout
+            server, what, publication.body(mode, self.probe_noise.of(server.kind)), self._rollout.request_timeout
         )
         if probe is not None:
-            check_probe(probe, report["probe_logprobs"], report.get("dtype", self._dtype))
+            server.kind, found = self.probe_noise.check(server.name, probe, report)
+            self.times.probe_difference.append(found.mean)
         await self._resume(server, publication)
         return report
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from tests.support.engine_answers import PARITY, logprob_gaps
 from tests.support.engine_environments import ENGINES, require_engine
 from tests.support.engine_transports import send
-from tests.support.engines import PROBE, Models, llama, model, started
+from tests.support.engines import PROBE, Models, llama, mixture, model, started
 from tests.support.server_session import ServerSession, group, in_session
 
 BFLOAT16_MAX, BFLOAT16_MEAN = 0.5, 0.03
@@ -61,6 +61,12 @@ def differences(engine: str, root: Path, models: Models, *words: str) -> list[fl
 @pytest.mark.parametrize("engine", EVERY)
 def test_a_llama_gives_the_logprobs_of_transformers(engine: str, tmp_path: Path) -> None:
     assert max(differences(engine, tmp_path, llama)) <= PARITY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", EVERY)
+def test_a_mixture_of_experts_gives_the_logprobs_of_transformers(engine: str, tmp_path: Path) -> None:
+    assert max(differences(engine, tmp_path, mixture)) <= PARITY
 
 
 @pytest.mark.slow

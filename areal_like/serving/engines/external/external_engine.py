@@ -11,7 +11,7 @@ from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.engines.base import ClientAccess, EngineInfo, InferenceEngine
 from areal_like.serving.engines.external.http_calls import EngineClient
 from areal_like.serving.public_proxy import PublicProxy
-from areal_like.weights.probe import TOLERANCES
+from areal_like.weights.probe import ROUNDING
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -64,4 +64,4 @@ class ExternalEngine(InferenceEngine):
 def engine_dtype(value: Any) -> str:
     """The precision of an engine; the coarsest if the engine chooses it itself."""
     name = DTYPE_ALIASES.get(str(value), str(value))
-    return name if name in TOLERANCES else COARSEST
+    return name if name in ROUNDING else COARSEST

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
+from areal_like.weights.hub_names import HubNames
 from areal_like.weights.persistent_buffers import persistent_buffers
 
 ALIGNMENT = 64
@@ -13,10 +14,11 @@ give the same answers."""
 
 
 class DoubleBuffer:
-    """Parameters and persistent buffers by their names in the model; tied tensors once. Staging runs during generation.
-    A swap exchanges the two sets without a copy, and a second swap undoes it."""
+    """Parameters and persistent buffers by their names in the model's files; tied tensors once. Staging runs during
+    generation. A swap exchanges the two sets without a copy, and a second swap undoes it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
+        self._hub_names = HubNames(model)
         self._live: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(persistent_buffers(model))}
         for tensor in self._live.values():
             if tensor.data_ptr() % ALIGNMENT:  # mapped from a file
@@ -31,38 +33,40 @@ class DoubleBuffer:
         return next(iter(self._live.values())).device
 
     def expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        return {name: (tuple(parameter.shape), parameter.dtype) for name, parameter in self._live.items()}
+        return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in self.tensors()}
 
     def tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        return ((name, parameter.data) for name, parameter in self._live.items())
+        return self._by_hub_name(self._live)
 
     def staged(self) -> Iterable[tuple[str, torch.Tensor]]:
         """What the next swap takes into use."""
         assert self._standby is not None, "nothing is staged"
-        return self._standby.items()
+        return self._by_hub_name(self._standby)
 
     @torch.no_grad()
     def stage(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies new values into the standby set; raises ValueError if they are not those of the model."""
-        missing, unknown = self._live.keys() - tensors.keys(), tensors.keys() - self._live.keys()
+        live = dict(self.tensors())
+        missing, unknown = live.keys() - tensors.keys(), tensors.keys() - live.keys()
         if missing:
             raise ValueError(f"weights: {_some(missing)} missing; the served model has them")
         if unknown:
             raise ValueError(f"weights: {_some(unknown)} unknown to the served model")
-        for name, parameter in self._live.items():
-            if tensors[name].shape != parameter.shape:
-                shapes = f"{tuple(tensors[name].shape)}, and the served model has {tuple(parameter.shape)}"
+        for name, tensor in live.items():
+            if tensors[name].shape != tensor.shape:
+                shapes = f"{tuple(tensors[name].shape)}, and the served model has {tuple(tensor.shape)}"
                 raise ValueError(f"weights: {name} has shape {shapes}")
-        self.fill((name, tensors[name]) for name in self._live)
+        self.fill((name, tensors[name]) for name in live)
 
     @torch.no_grad()
     def fill(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copies tensors one by one; they are known to be those of the model."""
         if self._standby is None:
             self._standby = {name: torch.empty_like(parameter) for name, parameter in self._live.items()}
+        standby = dict(self._by_hub_name(self._standby))
         with beside_generation(self.device):
             for name, tensor in tensors:
-                self._standby[name].copy_(tensor)
+                standby[name].copy_(tensor)
 
     @torch.no_grad()
     def swap(self) -> None:
@@ -74,6 +78,9 @@ class DoubleBuffer:
 
     def _live_addresses(self) -> tuple[int, ...]:
         return tuple(tensor.data_ptr() for tensor in self._live.values())
+
+    def _by_hub_name(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._hub_names.rename((name, tensor.data) for name, tensor in tensors.items())
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from areal_like.weights.disk import load_version
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.fingerprint import compare, dtype_name, tensor_hashes
 from areal_like.weights.index import Index
-from areal_like.weights.probe import Probe, check_probe
+from areal_like.weights.probe import Probe, check_probe, precision
 from areal_like.weights.receive import receive_tensors
 
 Hashes = dict[str, str]
@@ -44,8 +44,9 @@ class WeightSwapper:
 
     def __init__(self, async_engine: AsyncLLMEngine) -> None:
         self._async_engine, self._engine = async_engine, async_engine.engine
-        self._dtype = dtype_name(self._engine.dtype)
-        self._uses_checksums = uses_checksums(self._engine.weights.device)
+        device = self._engine.weights.device
+        self._precision = precision(dtype_name(self._engine.dtype), on_gpu=device.type != "cpu")
+        self._uses_checksums = uses_checksums(device)
         self._marks_of = checksums if self._uses_checksums else tensor_hashes
         self._staged: StagedWeights | None = None
 
@@ -136,5 +137,5 @@ class WeightSwapper:
         if probe is None:
             return []
         logprobs = self._engine.logprobs(probe.token_ids, staged.adapter)
-        check_probe(probe, logprobs, self._dtype)
+        check_probe(probe, logprobs, self._precision)
         return logprobs

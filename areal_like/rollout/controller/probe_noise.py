@@ -1,0 +1,48 @@
+"""How much right servers differ from the trainer in the probe: measured once, for each kind of server."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from areal_like.weights.probe import Difference, Probe, check_probe, coarsest, tolerance
+
+log = logging.getLogger(__name__)
+
+
+class ProbeNoise:
+    """The first weights that a server of a kind loads are those of the run's start: both sides have read the same
+    checkpoint. Checkpoints keep what was measured, so that later weights are never the measure. `dtype`: the precision
+    of servers that report none."""
+
+    def __init__(self, dtype: str, saved: Mapping[str, Sequence[float]]) -> None:
+        self._dtype = dtype
+        self._by_kind = {kind: Difference(*noise) for kind, noise in saved.items()}
+
+    def of(self, kind: str) -> Difference | None:
+        return self._by_kind.get(kind)
+
+    def check(self, server: str, probe: Probe, report: Mapping[str, Any]) -> tuple[str, Difference]:
+        """Refuses a server that computes another model. Returns its kind, and how much it differs."""
+        dtype = report.get("dtype", self._dtype)
+        kind = _kind(probe, report, dtype)
+        noise = self._by_kind.get(kind)
+        found = check_probe(probe._replace(noise=noise), report["probe_logprobs"], dtype)
+        if noise is None:
+            self._by_kind[kind] = found
+            limit = tolerance(coarsest(dtype, probe.dtype), found)
+            log.info(
+                "probe: with weights v%d %s differs from the trainer by %.2g nats on average over %d tokens, at most "
+                "by %.2g (%s); later weights may differ by %.2g and %.2g",
+                *(report["version"], server, found.mean, len(probe.logprobs), found.worst, kind),
+                *(limit.mean, limit.worst),
+            )
+        return kind, found
+
+    def state(self) -> dict[str, list[float]]:
+        return {kind: [*noise] for kind, noise in self._by_kind.items()}
+
+
+def _kind(probe: Probe, report: Mapping[str, Any], dtype: str) -> str:
+    """All that the noise depends on, beside the model."""
+    processes = report.get("processes", 1)
+    return f"{report.get('engine', 'server')} in {dtype} x {processes}, trainer in {probe.dtype or dtype}"

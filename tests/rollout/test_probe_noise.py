@@ -1,0 +1,105 @@
+"""The controller measures with the first weights how much right servers differ from the trainer in the probe."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.process.errors import Failure
+from areal_like.process.frames import pack
+from tests.rollout.test_controller_updates import scenario, served
+from tests.support.controller_world import PROBE, World, make_run, world_of
+
+pytestmark = pytest.mark.timeout(300)
+
+HALF = {"dtype": "bfloat16", "engine": "vllm 0.32"}
+
+
+def apart(world: World, gap: float, index: int = 0, **facts: Any) -> None:
+    world.servers[index].probe = [logprob + gap for logprob in PROBE.logprobs]
+    world.servers[index].facts = {**HALF, **facts}
+
+
+async def ended(world: World) -> str:
+    with pytest.raises(Failure) as failure:
+        async with asyncio.timeout(60):
+            await world.life
+    return str(failure.value)
+
+
+def test_later_weights_may_differ_by_four_times_the_noise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        for version, gap in enumerate((0.04, 0.15)):
+            apart(world, gap)
+            await world.publish(version)
+            await served(world, version)
+        assert world.servers[0].noise == [None, pytest.approx([0.04, 0.04])]
+        assert world.controller.servers.times.take()["offpolicy/probe_difference"] == pytest.approx(0.15)
+        apart(world, 0.17)
+        await world.publish(2)
+        message = await ended(world)
+        assert "server/0 cannot serve weights v2: trainer and server compute different models" in message
+        assert "with the run's first weights they differed by 0.04 (0.04 on average)" in message
+
+    with caplog.at_level(logging.INFO):
+        scenario(tmp_path, test)
+    (line,) = [record.message for record in caplog.records if record.message.startswith("probe: ")]
+    assert "with weights v0 server/0 differs from the trainer by 0.04 nats on average over 2 tokens" in line
+    assert line.endswith("(vllm 0.32 in bfloat16 x 1, trainer in bfloat16); later weights may differ by 0.16 and 0.5")
+
+
+def test_a_replaced_server_is_measured_by_the_noise_of_the_first(tmp_path: Path) -> None:
+    """Its weights are no longer those of the start."""
+
+    async def test(world: World) -> None:
+        apart(world, 0.01)
+        await world.publish(0)
+        await served(world, 0)
+        await world.remove_server(world.servers[0])
+        await world.publish(1)
+        await world.add_server(0, incarnation=2)
+        apart(world, 0.06)
+        assert "allows a difference of 0.5 (0.05 on average" in await ended(world)
+
+    scenario(tmp_path, test)
+
+
+def test_a_server_of_another_kind_has_a_noise_of_its_own(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_server(1)
+        apart(world, 0.01)
+        apart(world, 0.19, index=1, processes=2)
+        await world.publish(0)
+        await world.until(lambda: len(world.controller.servers.probe_noise.state()) == 2)
+        await served(world, 0)
+
+    scenario(tmp_path, test, "rollout.backend=embedded:d2")
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_checkpoint_keeps_the_noise(tmp_path: Path, is_kept: bool) -> None:
+    """A run that continues does not take its own trained weights for the measure."""
+    checkpoint = tmp_path / "step_000002"
+    (checkpoint / "resume").mkdir(parents=True)
+
+    async def first(world: World) -> None:
+        apart(world, 0.02)
+        await world.publish(0)
+        await served(world, 0)
+        frame = await world.frame("/state", {"step": 0})
+        header = frame.header if is_kept else {key: frame.header[key] for key in frame.header if key != "probe_noise"}
+        (checkpoint / "resume/controller.frame").write_bytes(pack(header, frame.blobs))
+
+    async def second() -> None:
+        async with world_of(make_run(tmp_path / "run", step=0, checkpoint=checkpoint, attempt=2)) as world:
+            apart(world, 0.15)
+            await world.publish(0)
+            if is_kept:
+                assert "with the run's first weights they differed by 0.02" in await ended(world)
+            else:
+                await served(world, 0)
+
+    scenario(tmp_path, first)
+    asyncio.run(second())
