@@ -46,11 +46,7 @@ class PackedModel(nn.Module):
         if (score := value_head(self.model)) is not None:
             return (hidden_P.float() @ score.weight[0].float()).clone(), None
         head = output_head(self.model).weight
-        logprobs_P, entropy_P = token_logprobs(
-            hidden_P, head, micro.targets_P, temperature, with_entropy, softcap=self.softcap
-        )
-        # FSDP registers hooks on outputs, and warns about views.
-        return logprobs_P.clone(), None if entropy_P is None else entropy_P.clone()
+        return token_logprobs(hidden_P, head, micro.targets_P, temperature, with_entropy, softcap=self.softcap)
 
 
 def load_model(

@@ -1,13 +1,17 @@
-"""Log-probabilities in chunks equal those from all logits at once, with less memory."""
+"""Log-probabilities in chunks equal those from all logits at once, with less memory and few operations."""
+
+import weakref
+from collections import Counter
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from areal_like.algorithms.logprobs import token_logprobs
 
-TOKENS, HIDDEN, VOCABULARY = 37, 16, 101
+TOKENS, HIDDEN, VOCABULARY = 40, 16, 101
 
 
 def given(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -24,7 +28,7 @@ def plainly(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -
     return torch.take_along_dim(log_p, targets[:, None], -1).squeeze(-1), entropy
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 36, 37, None])
+@pytest.mark.parametrize("chunk", [1, 6, 39, 40, None])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("uses", ["logprobs", "entropy", "both"])
 def test_values_and_gradients_equal_those_of_all_logits_at_once(chunk, temperature, uses) -> None:
@@ -111,25 +115,72 @@ def test_no_tokens_are_no_error() -> None:
     assert not torch.autograd.grad(actual.sum(), head)[0].any()
 
 
-class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation made."""
+class Operations(TorchDispatchMode):
+    """What the operations on tensors of at least `size` elements are, and the most bytes that were in memory at once.
+    Views touch no memory."""
 
-    size = 0
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.calls, self.most_bytes = size, Counter[str](), 0
+        self._live: dict[int, tuple[weakref.ref[Tensor], int]] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else (made,):
+        result = func(*args, **(kwargs or {}))
+        tensors = [each for each in tree_leaves((args, kwargs, result)) if isinstance(each, Tensor)]
+        if not func.is_view and any(tensor.numel() >= self.size for tensor in tensors):
+            self.calls[func.overloadpacket.__name__] += 1
+        for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
-                self.size = max(self.size, tensor.numel())
-        return made
+                storage = tensor.untyped_storage()
+                self._live.setdefault(storage.data_ptr(), (weakref.ref(tensor), storage.nbytes()))
+        self._live = {place: entry for place, entry in self._live.items() if entry[0]() is not None}
+        self.most_bytes = max(self.most_bytes, sum(size for _, size in self._live.values()))
+        return result
+
+    def passes(self) -> dict[str, int]:
+        """Operations that read or write all logits, but for the matrix products. Two others touch single logits."""
+        return {name: count for name, count in self.calls.items() if name not in (*PRODUCTS, "gather", "scatter_")}
+
+
+PRODUCTS = ("mm", "addmm", "t", "new_empty")
+ONE_PASS = {"log_softmax": 1}
+ENTROPY_PASSES = {"exp": 1, "mul_": 1, "sum": 1}
+GRADIENT_PASSES = {"zero_": 1, "_log_softmax_backward_data": 1}
+ENTROPY_GRADIENT_PASSES = {"zero_": 1, "addcmul": 1, "exp_": 1, "addcmul_": 1}
+
+
+@pytest.mark.parametrize(
+    ("uses", "forward", "backward"),
+    [
+        ("logprobs", ONE_PASS, {**ONE_PASS, **GRADIENT_PASSES}),
+        ("entropy as a metric", {**ONE_PASS, **ENTROPY_PASSES}, {**ONE_PASS, **GRADIENT_PASSES}),
+        ("entropy", {**ONE_PASS, **ENTROPY_PASSES}, {**ONE_PASS, **ENTROPY_GRADIENT_PASSES}),
+    ],
+)
+def test_logits_are_passed_over_once_and_their_gradient_in_few_operations(uses, forward, backward) -> None:
+    hidden, head, targets = given()
+    chunks = 2
+    with Operations(20 * VOCABULARY) as operations:
+        logprobs, entropy = token_logprobs(hidden[:40], head, targets[:40], 1.0, uses != "logprobs", chunk_tokens=20)
+        assert operations.passes() == {name: chunks * count for name, count in forward.items()}
+        assert operations.calls["mm"] == chunks
+        operations.calls.clear()
+        torch.autograd.backward(logprobs.sum() + entropy.sum() if uses == "entropy" else logprobs.sum())
+        assert operations.passes() == {name: chunks * count for name, count in backward.items()}
+        assert sum(operations.calls[name] for name in ("mm", "addmm")) == 3 * chunks
 
 
 @pytest.mark.parametrize("with_entropy", [False, True])
 def test_memory_does_not_grow_with_tokens_times_vocabulary(with_entropy) -> None:
-    hidden, head = torch.randn(4000, 4, requires_grad=True), torch.randn(1000, 4, requires_grad=True)
-    targets = torch.randint(1000, (4000,))
-    with Largest() as largest:
-        logprobs, entropy = token_logprobs(hidden, head, targets, 0.5, with_entropy, chunk_tokens=50)
-        total = logprobs.sum() if entropy is None else logprobs.sum() + entropy.sum()
-        total.backward()
-    assert 50 * 1000 <= largest.size < 2 * 50 * 1000
+    most = []
+    for tokens in (2000, 4000):
+        hidden, head = torch.randn(tokens, 4, requires_grad=True), torch.randn(1000, 4, requires_grad=True)
+        targets = torch.randint(1000, (tokens,))
+        with Operations(50 * 1000) as operations:
+            logprobs, entropy = token_logprobs(hidden, head, targets, 0.5, with_entropy, chunk_tokens=50)
+            total = logprobs.sum() if entropy is None else logprobs.sum() + entropy.sum()
+            total.backward()
+        most.append(operations.most_bytes)
+    chunk_bytes = 4 * 50 * 1000
+    assert 2 * chunk_bytes < most[0] < 5 * chunk_bytes
+    assert most[1] - most[0] <= 2000 * 4 * 20, "some numbers per token"

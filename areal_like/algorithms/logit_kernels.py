@@ -1,0 +1,150 @@
+"""What is computed from the logits of a chunk of tokens: log-probabilities and entropy, and the gradient of the logits.
+
+On a GPU each of these is compiled into a kernel that reads the logits once. On a CPU, and without a compiler, they are
+a few operations in the memory of the logits.
+
+Suffixes: _C tokens of the chunk, _V vocabulary.
+"""
+
+import logging
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+aten: Any = torch.ops.aten
+
+
+class TokenValues(NamedTuple):
+    """`normalizer` is the logarithm of the sum over the vocabulary: what a compiled kernel needs for the gradient to
+    read the logits only once."""
+
+    logprobs_C: Tensor
+    entropy_C: Tensor | None
+    normalizer_C: Tensor | None
+
+
+def token_values(
+    logits_CV: Tensor,
+    targets_C: Tensor,
+    temperature: float,
+    softcap: float | None,
+    with_entropy: bool,
+    in_place: bool,
+) -> TokenValues:
+    """If `in_place`, the logits become log-probabilities of the whole vocabulary."""
+    out_CV = logits_CV if in_place else None
+    if softcap is not None:
+        capped_CV = torch.tanh(torch.div(logits_CV, softcap, out=out_CV), out=out_CV)
+        logits_CV = torch.mul(capped_CV, softcap, out=out_CV)
+    if temperature != 1.0:
+        logits_CV = torch.div(logits_CV, temperature, out=out_CV)
+    normalizer_C = None
+    if in_place:
+        log_p_CV = torch.log_softmax(logits_CV, -1, out=out_CV)
+    else:
+        highest_C1 = logits_CV.amax(-1, keepdim=True)
+        normalizer_C1 = (logits_CV - highest_C1).exp().sum(-1, keepdim=True).log() + highest_C1
+        log_p_CV, normalizer_C = logits_CV - normalizer_C1, normalizer_C1.squeeze(-1)
+    entropy_C = -log_p_CV.exp().mul_(log_p_CV).sum(-1) if with_entropy else None
+    return TokenValues(log_p_CV.gather(-1, targets_C[:, None]).squeeze(-1), entropy_C, normalizer_C)
+
+
+class TokenGradients(NamedTuple):
+    """Those of the values of tokens. `entropy_C` is the entropy; None, as its gradient, where no loss uses it."""
+
+    logprobs_C: Tensor
+    entropy_grad_C: Tensor | None
+    entropy_C: Tensor | None
+
+
+def logit_gradient(
+    logits_CV: Tensor,
+    targets_C: Tensor,
+    normalizer_C: Tensor | None,
+    gradients: TokenGradients,
+    temperature: float,
+    softcap: float | None,
+    dtype: torch.dtype,
+    spare_CV: Tensor | None,
+) -> Tensor:
+    """In `dtype`. `spare_CV` is memory of the size of the logits, and both are overwritten; None if compiled."""
+    out_CV, capped_CV = None if spare_CV is None else logits_CV, None
+    if softcap is not None:
+        capped_CV = torch.tanh(torch.div(logits_CV, softcap, out=out_CV))
+        logits_CV = torch.mul(capped_CV, softcap, out=out_CV)
+    if temperature != 1.0:
+        logits_CV = torch.div(logits_CV, temperature, out=out_CV)
+    if normalizer_C is None:
+        log_p_CV = torch.log_softmax(logits_CV, -1, out=out_CV)
+    else:
+        log_p_CV = logits_CV - normalizer_C[:, None]
+    grad_CV = log_softmax_gradient(log_p_CV, targets_C, gradients, temperature, spare_CV)
+    if capped_CV is not None:
+        grad_CV = aten.tanh_backward(grad_CV, capped_CV)
+    return grad_CV.to(dtype)
+
+
+def log_softmax_gradient(
+    log_p_CV: Tensor, targets_C: Tensor, gradients: TokenGradients, temperature: float, spare_CV: Tensor | None
+) -> Tensor:
+    """Of logits before the division by the temperature, from log-probabilities of the whole vocabulary:
+    gradient x (one at the target - probability), and the same for the entropy."""
+    grad_C1, targets_C1 = gradients.logprobs_C[:, None], targets_C[:, None]
+    slope: Tensor = grad_C1
+    if gradients.entropy_grad_C is not None and gradients.entropy_C is not None:
+        of_entropy_C1 = gradients.entropy_grad_C[:, None]
+        at_zero_C1 = grad_C1 + of_entropy_C1 * gradients.entropy_C[:, None]
+        slope = torch.addcmul(at_zero_C1, log_p_CV, of_entropy_C1)
+    if spare_CV is None:
+        is_target_CV = torch.arange(log_p_CV.shape[1], device=log_p_CV.device) == targets_C1
+        grad_CV = torch.where(is_target_CV, grad_C1, 0.0) - log_p_CV.exp() * slope
+        return grad_CV if temperature == 1.0 else grad_CV / temperature
+    grad_CV = spare_CV.zero_().scatter_(-1, targets_C1, grad_C1)
+    if gradients.entropy_grad_C is None:
+        aten._log_softmax_backward_data.out(grad_CV, log_p_CV, -1, log_p_CV.dtype, out=grad_CV)
+    else:
+        grad_CV.addcmul_(log_p_CV.exp_(), slope, value=-1)
+    return grad_CV if temperature == 1.0 else grad_CV.div_(temperature)
+
+
+@cache
+def compiles(device_type: str) -> bool:
+    """Whether kernels are compiled for the device; logs what is missing. Triton compiles its launchers as extensions of
+    Python."""
+    if device_type != "cuda":
+        return False
+    from torch.utils._triton import has_triton  # importing it takes long
+
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    missing = [
+        *([] if has_triton() else ["Triton"]),
+        *([] if os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") else ["a C compiler"]),
+        *([] if headers.exists() else [f"the headers of Python ({headers})"]),
+    ]
+    if missing:
+        log.warning("log-probabilities take about twice as long: torch.compile needs %s", " and ".join(missing))
+    return not missing
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For any number of tokens."""
+    kernel = torch.compile(function)
+
+    def call(logits_CV: Tensor, targets_C: Tensor, *rest: Any) -> Any:
+        given = [each for argument in rest for each in (argument if isinstance(argument, tuple) else (argument,))]
+        for tensor in (logits_CV, targets_C, *given):
+            if isinstance(tensor, Tensor):
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        return kernel(logits_CV, targets_C, *rest)
+
+    return call

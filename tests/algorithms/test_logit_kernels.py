@@ -1,0 +1,171 @@
+"""The kernels that a GPU compiles give the same numbers, and read the logits once. Compiled here for the CPU."""
+
+import logging
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from areal_like.algorithms import logit_kernels, logprobs
+from areal_like.algorithms.logit_kernels import TokenGradients, compiles, logit_gradient, token_values
+from areal_like.algorithms.logprobs import token_logprobs
+from areal_like.training.torch_compile import has_compiler
+from tests.algorithms.test_logprobs import given, plainly
+
+compile_function = torch.compile
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """The way of a GPU with a compiler; what compiles is the test's choice."""
+
+    def choose(compiled: Any) -> None:
+        monkeypatch.setattr(logprobs, "compiles", lambda device_type: True)
+        monkeypatch.setattr(logprobs, "compiled", compiled)
+
+    return choose
+
+
+@pytest.mark.parametrize("chunk", [7, 40])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("uses_entropy", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_compiled_equals_all_logits_at_once(as_on_a_gpu, chunk, temperature, uses_entropy, dtype) -> None:
+    as_on_a_gpu(lambda function: function)
+    hidden, head, targets = given(dtype)
+    actual, entropy = token_logprobs(hidden, head, targets, temperature, True, chunk_tokens=chunk)
+    expected, expected_entropy = plainly(hidden, head, targets, temperature)
+    assert entropy is not None
+    for mine, plain in ((actual, expected), (entropy, expected_entropy)):
+        torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
+    weigh = torch.linspace(-1, 1, len(targets))
+    totals = [
+        (logp * weigh).sum() + (h.square().sum() if uses_entropy else 0.0)
+        for logp, h in ((actual, entropy), (expected, expected_entropy))
+    ]
+    gradients, plain_gradients = (torch.autograd.grad(total, (hidden, head)) for total in totals)
+    for mine, plain in zip(gradients, plain_gradients, strict=True):
+        torch.testing.assert_close(mine, plain, **({"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {}))
+
+
+def test_capped_logits_have_the_same_gradient_in_what_is_compiled(as_on_a_gpu) -> None:
+    as_on_a_gpu(lambda function: function)
+    hidden, head, targets = (x[:6] for x in given(torch.float64))
+    hidden, head, targets = hidden.detach().requires_grad_(), head.detach().requires_grad_(), targets % 6
+
+    def both(hidden: Tensor, head: Tensor) -> tuple[Tensor, ...]:
+        logprobs, entropy = token_logprobs(hidden, head, targets, 0.7, True, softcap=1.5, chunk_tokens=4)
+        assert entropy is not None
+        return logprobs, entropy
+
+    assert torch.autograd.gradcheck(both, (hidden, head))
+
+
+def test_a_kernel_is_one_graph_for_any_number_of_tokens(as_on_a_gpu, monkeypatch) -> None:
+    graphs: list[str] = []
+
+    def backend(graph: fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(graph.code)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(compile_function, backend=backend))
+    logit_kernels.compiled.cache_clear()
+    as_on_a_gpu(logit_kernels.compiled)
+    try:
+        for tokens in (40, 33, 17):
+            hidden, head, targets = given()
+            actual, entropy = token_logprobs(hidden[:tokens], head, targets[:tokens], 0.7, True, chunk_tokens=10)
+            assert entropy is not None
+            torch.autograd.backward(actual.sum() + entropy.detach().sum())
+    finally:
+        logit_kernels.compiled.cache_clear()
+    assert len(graphs) == 2, "one of the values, one of the gradient"
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_products_in_half_precision_are_summed_in_float32(as_on_a_gpu, monkeypatch, adds) -> None:
+    """With the products of a GPU, which a CPU lacks."""
+    multiply, multiply_add = torch.mm, torch.addmm
+    products: list[str] = []
+
+    def mm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, out: Tensor | None = None) -> Tensor:
+        assert a.dtype == b.dtype == torch.bfloat16
+        products.append("mm")
+        return multiply(a.float(), b.float(), out=out) if out_dtype else multiply(a, b, out=out)
+
+    def addmm(total: Tensor, a: Tensor, b: Tensor, *, out_dtype: torch.dtype, out: Tensor) -> Tensor:
+        if not adds:
+            raise RuntimeError("self and mat2 must have the same dtype")
+        assert total is out and out_dtype == total.dtype
+        products.append("addmm")
+        return multiply_add(total, a.float(), b.float(), out=out)
+
+    as_on_a_gpu(lambda function: function)
+    monkeypatch.setattr(logprobs, "multiplies_half", lambda device: True)
+    monkeypatch.setattr(torch, "mm", mm)
+    monkeypatch.setattr(torch, "addmm", addmm)
+    logprobs.adds_to_float32.cache_clear()
+    hidden, head, targets = given(torch.bfloat16)
+    actual, _ = token_logprobs(hidden, head, targets, 0.7, chunk_tokens=10)
+    gradients = torch.autograd.grad(actual.sum(), (hidden, head))
+    logprobs.adds_to_float32.cache_clear()
+    assert products.count("addmm") == (4 if adds else 0), "three, and one to try it"
+    monkeypatch.undo()
+    expected, _ = plainly(hidden, head, targets, 0.7)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    exact = torch.autograd.grad(expected.sum(), (hidden, head))
+    for mine, plain in zip(gradients, exact, strict=True):
+        assert mine.dtype == torch.bfloat16
+        torch.testing.assert_close(mine, plain, atol=0.05, rtol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
+def test_a_compiled_kernel_makes_no_tensor_of_the_size_of_the_logits() -> None:
+    """But for the gradient, in the precision of the model."""
+    from torch._inductor.utils import run_and_get_code
+
+    tokens, vocabulary = 24, 1000
+    logits, targets = torch.randn(tokens, vocabulary), torch.randint(vocabulary, (tokens,))
+    expected = token_values(logits.clone(), targets, 0.7, None, True, True)
+    compiled = compile_function(token_values)
+    actual, codes = run_and_get_code(compiled, logits, targets, 0.7, None, True, False)
+    for mine, plain in zip(actual[:2], expected[:2], strict=True):
+        torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
+    assert allocated(codes, tokens, vocabulary) == []
+
+    gradients = TokenGradients(torch.randn(tokens), None, None)
+    arguments = (logits, targets, actual.normalizer_C, gradients, 0.7, None, torch.bfloat16, None)
+    grad, codes = run_and_get_code(compile_function(logit_gradient), *arguments)
+    spare = torch.empty_like(logits)
+    plain = logit_gradient(logits.clone(), targets, None, gradients, 0.7, None, torch.bfloat16, spare)
+    torch.testing.assert_close(grad, plain)
+    assert allocated(codes, tokens, vocabulary) == ["torch.bfloat16"]
+
+
+def allocated(codes: list[str], tokens: int, vocabulary: int) -> list[str]:
+    """Types of the buffers of this shape in generated code."""
+    lines = [line for code in codes for line in code.splitlines() if "= empty_strided" in line]
+    return [line.split(", ")[-1].rstrip(")") for line in lines if f"({tokens}, {vocabulary})" in line]
+
+
+def test_what_is_missing_for_compiling_is_said_once(monkeypatch, caplog) -> None:
+    compiles.cache_clear()
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
+    monkeypatch.setattr(logit_kernels.shutil, "which", lambda name: None)
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert not compiles("cpu") and not caplog.records
+            assert not compiles("cuda") and not compiles("cuda")
+        (record,) = caplog.records
+        assert "Triton and a C compiler" in record.getMessage()
+        compiles.cache_clear()
+        monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+        monkeypatch.setattr(logit_kernels.shutil, "which", lambda name: f"/usr/bin/{name}")
+        monkeypatch.setattr(logit_kernels.sysconfig, "get_path", lambda name: str(caplog))
+        assert not compiles("cuda") and "the headers of Python" in caplog.records[-1].getMessage()
+    finally:
+        compiles.cache_clear()
