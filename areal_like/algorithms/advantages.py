@@ -39,7 +39,7 @@ def generalized_advantages(
     `values` are those of the states in which the tokens were chosen (None: 0), `bootstrap` those of the states after
     the last token, one per sequence (None: 0, as after an end)."""
     places = loss_mask.bool().nonzero().squeeze(-1)
-    sequence = sequence_of_token(cu_seqlens)[places]
+    sequence = sequence_of_token(cu_seqlens, len(loss_mask))[places]
     rewards = token_rewards[places].double()
     value = torch.zeros_like(rewards) if values is None else values[places].double()
     after = value.new_zeros(len(cu_seqlens) - 1) if bootstrap is None else bootstrap.double()

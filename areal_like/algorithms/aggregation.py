@@ -17,7 +17,8 @@ def token_weights(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor) -> Te
     counted = loss_mask.bool().float()
     if aggregation != "sequence_mean_token_mean":
         return counted
-    return counted / repeat_per_token(sum_of_sequence(counted, cu_seqlens).clamp(min=1), cu_seqlens)
+    per_sequence = sum_of_sequence(counted, cu_seqlens).clamp(min=1)
+    return counted / repeat_per_token(per_sequence, cu_seqlens, len(counted))
 
 
 def denominator(aggregation: str, loss_mask: Tensor, cu_seqlens: Tensor, fixed_length: int | None = None) -> float:

@@ -80,11 +80,9 @@ class _TokenLogprobs(torch.autograd.Function):
                 settings.with_entropy,
                 not chunks.compiles,
             )
-            logprobs_T[part] = values.logprobs_C
-            if entropy_T is not None:
-                entropy_T[part] = values.entropy_C
-            if normalizer_T is not None:
-                normalizer_T[part] = values.normalizer_C
+            for whole_T, of_part_C in zip((logprobs_T, entropy_T, normalizer_T), values, strict=True):
+                if whole_T is not None:
+                    whole_T[part] = of_part_C
         is_kept = len(chunks.parts) == 1 and not chunks.compiles and settings.softcap is None
         log_p_TV = logits_CV if is_kept and any(ctx.needs_input_grad) else None
         ctx.save_for_backward(hidden_TH, head_VH, targets_T, normalizer_T, entropy_T, log_p_TV)
@@ -103,15 +101,13 @@ class _TokenLogprobs(torch.autograd.Function):
         grads = _Gradients(chunks, *ctx.needs_input_grad[:2])
         kernel = compiled(logit_gradient) if chunks.compiles else logit_gradient
         for part in chunks.parts:
-            has_entropy = grad_entropy_T is not None and entropy_T is not None
-            gradients = TokenGradients(
-                grad_logprobs_T[part],
-                grad_entropy_T[part] if has_entropy else None,
-                entropy_T[part] if has_entropy else None,
-            )
+            gradients = TokenGradients(grad_logprobs_T[part], None, None)
+            if grad_entropy_T is not None:
+                gradients = TokenGradients(grad_logprobs_T[part], grad_entropy_T[part], entropy_T[part])
             spare_CV = None if chunks.compiles else chunks.spare(part)
             if log_p_TV is not None:
-                kept_TV = log_p_TV.clone() if has_entropy else log_p_TV  # that of the entropy overwrites it
+                # That of the entropy overwrites it.
+                kept_TV = log_p_TV if grad_entropy_T is None else log_p_TV.clone()
                 grad_CV = log_softmax_gradient(kept_TV, targets_T, gradients, settings.temperature, spare_CV)
             else:
                 grad_CV = kernel(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 TOKENS = "tokens"
@@ -22,6 +23,11 @@ def statistics(counts: Tensor, sums: Mapping[str, Tensor], maxima: Mapping[str, 
         return values.amax() if values.numel() else values.new_zeros(())
 
     return Statistics(
-        {name: values.detach().double().sum() for name, values in {TOKENS: counts, **sums}.items()},
-        {name: largest(values.detach().double()) for name, values in maxima.items()},
+        {name: exact_sum(values.detach()) for name, values in {TOKENS: counts, **sums}.items()},
+        {name: largest(values.detach()).double() for name, values in maxima.items()},
     )
+
+
+def exact_sum(values: Tensor) -> Tensor:
+    """In double precision on a CPU. A GPU adds in float32, pair by pair, without a copy of the values in double."""
+    return values.sum(dtype=torch.float64 if values.device.type == "cpu" else torch.float32).double()

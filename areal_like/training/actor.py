@@ -1,6 +1,5 @@
 """The actor's training step: log-probabilities, advantages, then one or more optimizer steps and their metrics."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +104,9 @@ class Actor:
         divisor of the loss."""
         config, sequences = self.config, batch.sequences
         counts = sequences.loss_tokens_N[rows]
-        local_count = aggregation.denominator(config.loss_aggregation, *_packed_shape(counts), config.max_new_tokens)
+        ends = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+        is_in_loss = torch.ones(int(ends[-1]), dtype=torch.bool)
+        local_count = aggregation.denominator(config.loss_aggregation, is_in_loss, ends, config.max_new_tokens)
         divisor = max(1.0, self._world.sum([local_count])[0])
         micros = self.engine.micro_batches(sequences, rows[has_signal_N[rows]])
 
@@ -121,7 +122,7 @@ class Actor:
         return self.engine.step(batch.step, total)
 
     def _inputs(self, micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> losses.Inputs:
-        mask, cu_seqlens = _packed_shape(micro.loss_tokens_N, logprobs.device)
+        mask, cu_seqlens = torch.ones_like(logprobs, dtype=torch.bool), micro.target_cu_seqlens
         proximal = micro.fields.get(PROXIMAL, logprobs.detach())
         return losses.Inputs(
             logprobs=logprobs,
@@ -146,12 +147,3 @@ class Actor:
         micros = self.engine.micro_batches(batch.sequences, metrics.sample(batch.sequences))
         for micro, logprobs in zip(micros, self.engine.logprobs(micros, self.config.temperature), strict=True):
             metrics.add(None, micro, logprobs)
-
-
-def _packed_shape(
-    counts: Sequence[int] | NDArray[np.int64], device: torch.device | None = None
-) -> tuple[Tensor, Tensor]:
-    """Mask and cu_seqlens of tokens that are all in the loss."""
-    ends = np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))])
-    mask = torch.ones(int(ends[-1]), dtype=torch.bool, device=device)
-    return mask, torch.from_numpy(ends).to(device or "cpu")

@@ -1,7 +1,6 @@
 """The critic of PPO: predicts values of states, and is trained on the returns."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from areal_like.config.sections.actor import PPOCriticConfig
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.seeds import derive_seed
 from areal_like.training.batch import RETURNS, VALUES, TrainingBatch
+from areal_like.training.device_sums import DeviceSums
 from areal_like.training.engine import TrainEngine
 from areal_like.training.micro_batches import minibatches
 from areal_like.training.optimizer_step import OptimizerStep, optimizer_metrics
@@ -20,13 +20,8 @@ from areal_like.training.sequences import MicroBatch, Sequences
 
 MIN_VARIANCE = 1e-12
 """A smaller variance of returns is rounding error."""
-
-
-class CriticStep(NamedTuple):
-    """One optimizer step, and how many of this rank's tokens were clipped in it."""
-
-    update: OptimizerStep
-    num_clipped: float
+CLIPPED = "clip_fraction"
+"""The statistic of the loss that counts clipped tokens."""
 
 
 class NoCritic:
@@ -73,32 +68,30 @@ class Critic:
         seed = derive_seed(self._seed, "critic dropout", batch.step, self._world.rank)
         with watch("critic"), self.engine.seeded(seed):
             minibatch_rows = minibatches(batch.sequences, self.config, self._world)
-            steps = [self._step(batch, rows_N) for rows_N in minibatch_rows]
-        clipped, count = self._world.sum(
-            [sum(each.num_clipped for each in steps), float(batch.sequences.loss_tokens_N.sum())]
-        )
-        updates = [each.update for each in steps]
+            sums = DeviceSums()
+            updates = [self._step(batch, rows_N, sums) for rows_N in minibatch_rows]
+        local_clipped = sums.read().get(CLIPPED, 0.0)
+        clipped, count = self._world.sum([local_clipped, float(batch.sequences.loss_tokens_N.sum())])
         return {
             **optimizer_metrics("critic", updates),
             "critic/clip_fraction": clipped / max(1.0, count),
             **prediction,
         }
 
-    def _step(self, batch: TrainingBatch, rows_N: NDArray[np.int64]) -> CriticStep:
+    def _step(self, batch: TrainingBatch, rows_N: NDArray[np.int64], sums: DeviceSums) -> OptimizerStep:
         """The loss is the mean over the tokens of these sequences on all ranks."""
-        sequences, num_clipped = batch.sequences, 0.0
+        sequences = batch.sequences
         divisor = max(1.0, self._world.sum([float(sequences.loss_tokens_N[rows_N].sum())])[0])
 
         def loss(micro: MicroBatch, values: Tensor, _: Tensor | None) -> Tensor:
-            nonlocal num_clipped
             mask = torch.ones_like(values, dtype=torch.bool)
             old, returns = micro.fields[VALUES], micro.fields[RETURNS]
             result = losses.value(values, old, returns, mask, eps_clip=self.config.eps_clip)
-            num_clipped += float(result.statistics.sums["clip_fraction"])
+            sums.add({CLIPPED: result.statistics.sums[CLIPPED]})
             return result.total / divisor
 
         micros = self.engine.micro_batches(sequences, rows_N[sequences.loss_tokens_N[rows_N] > 0])
-        return CriticStep(self.engine.step(batch.step, self.engine.accumulate(micros, loss)), num_clipped)
+        return self.engine.step(batch.step, self.engine.accumulate(micros, loss))
 
     def _prediction_metrics(self, sequences: Sequences) -> dict[str, float]:
         """How well the values predicted the returns."""

@@ -132,33 +132,36 @@ class TrainEngine:
 
     def accumulate(
         self, micros: Sequence[MicroBatch], loss: LossFunction, temperature: float = 1.0, with_entropy: bool = False
-    ) -> float:
-        """Accumulates the gradient of `loss` over the micro-batches. Returns this rank's part of the loss."""
+    ) -> Tensor:
+        """Accumulates the gradient of `loss` over the micro-batches. Returns this rank's part of the loss, in double
+        precision and still on the device: nothing here waits for it."""
         assert self.config.optimizer is not None, "a frozen model has no gradient"
         if self.config.optimizer.offload:
             to_host(self.optimizer)
         self.module.train()
-        total, padded = 0.0, self._pad_with_dummies(micros)
+        total = torch.zeros((), dtype=torch.float64, device=self.world.device)
+        padded = self._pad_with_dummies(micros)
         for index, micro in enumerate(padded):
             reduce_gradients(self.module, self.reduction, is_last=index == len(padded) - 1)
             with self.forward_context:
                 output, entropy = self.module(micro, temperature, with_entropy)
             if index < len(micros):
                 part = loss(micro, output, entropy)
-                total += part.item()
+                total += part.detach()
             else:
                 part = output.sum() * 0.0
             torch.autograd.backward(part * self.scale.value)
         return total
 
-    def step(self, completed: int, loss: float) -> OptimizerStep:
-        """One optimizer step with the accumulated gradient; `loss` is this rank's part. A loss or gradient that is not
-        finite skips the step, is counted, and fails the run when it repeats."""
+    def step(self, completed: int, local_loss: Tensor) -> OptimizerStep:
+        """One optimizer step with the accumulated gradient; `local_loss` is this rank's part. A loss or gradient that
+        is not finite skips the step, is counted, and fails the run when it repeats. Reads loss and norm from the device
+        together: the only time that a step waits for it."""
         assert self.config.optimizer is not None, "a frozen model makes no steps"
         config, scale = self.config.optimizer, self.scale.value
         gradients = [self._gradient(parameter) for parameter in self.parameters]
         squares = sum_of_squares(gradients) / self.config.fsdp.dp_replicate
-        loss, squares = self.world.sum([loss, squares])
+        loss, squares = self.world.sum_tensor(torch.stack([local_loss, squares.to(local_loss.device)])).tolist()
         norm = math.sqrt(squares) / scale if squares >= 0 else math.nan
         lr = self.schedule(completed - self.schedule_start)
         is_finite = math.isfinite(loss) and math.isfinite(norm)

@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 def main(run: Run, me: Identity) -> int:
     """Joins the other ranks, loads the model, and trains."""
-    from areal_like.config.allocation.models import trained_models
     from areal_like.config.checks.config_checks import refuse_config
 
     refuse_config(run.config)  # before anything heavy is imported
@@ -44,9 +43,7 @@ def main(run: Run, me: Identity) -> int:
     from areal_like.training.world import open_world
 
     section = run.config.model if is_supervised else run.config.actor
-    models = [engine for _, engine in trained_models(run.config)]
-    offloads = any(each.fsdp.offload_params or (each.optimizer and each.optimizer.offload) for each in models)
-    world = open_world(section.dist_timeout_s, offloads)
+    world = open_world(section.dist_timeout_s)
     stop = StopRequest(world)
     stop.listen()
     code = (_supervised if is_supervised else _reinforcement)(run, me, world, stop)

@@ -1,9 +1,11 @@
 """Pairs of a chosen and a rejected answer as sequences that get one score each."""
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from areal_like.data.row_tokenizer import TokenSequences
-from areal_like.training.sequences import MicroBatch, Sequences
+from areal_like.training.sequences import MicroBatch, Sequences, to_device
 
 PLACEHOLDER = 0
 
@@ -18,9 +20,11 @@ def scoring_sequences(tokens: TokenSequences) -> Sequences:
     return Sequences(token_ids, loss_mask, tokens.lengths_N + 1)
 
 
-def chosen_and_rejected(micro: MicroBatch) -> tuple[list[int], list[int]]:
+def chosen_and_rejected(micro: MicroBatch) -> tuple[Tensor, Tensor]:
     """Indices of the scores of chosen and of rejected answers in a micro-batch, pair by pair. Odd rows are rejected
     answers; a micro-batch has both of a pair."""
     place = {row: index for index, row in enumerate(micro.rows_N.tolist())}
     chosen_rows = [row for row in place if row % 2 == 0]
-    return [place[row] for row in chosen_rows], [place[row + 1] for row in chosen_rows]
+    pairs = torch.tensor([[place[row], place[row + 1]] for row in chosen_rows], dtype=torch.int64).view(-1, 2)
+    chosen, rejected = to_device(pairs, micro.input_ids_T.device, pin_memory=True).unbind(1)
+    return chosen, rejected

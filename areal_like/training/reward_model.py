@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from areal_like.algorithms.losses import pairwise
+from areal_like.training.device_sums import DeviceSums
 from areal_like.training.engine import LossFunction
 from areal_like.training.preference_pairs import chosen_and_rejected
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.supervised import Learner
+
+MEASURED = ("accuracy", "margin")
+"""Statistics of the loss that are reported."""
 
 
 class RewardModelLearner(Learner):
@@ -21,10 +25,10 @@ class RewardModelLearner(Learner):
 
     def step(self, batch: Sequences, completed: int) -> dict[str, float]:
         """Also reports accuracy and margin before the update."""
-        self._sums = {"accuracy": 0.0, "margin": 0.0}
+        self._sums = DeviceSums()
         metrics = super().step(batch, completed)
-        totals = self._world.sum(list(self._sums.values()))
-        means = zip(self._sums, totals, strict=True)
+        local = self._sums.read()
+        means = zip(MEASURED, self._world.sum([local.get(name, 0.0) for name in MEASURED]), strict=True)
         # Placeholder tokens of scores are not part of the text.
         metrics["train/tokens"] -= metrics.pop("train/loss_tokens")
         return {**metrics, **{f"train/{name}": value / self.units(batch) for name, value in means}}
@@ -33,18 +37,15 @@ class RewardModelLearner(Learner):
         def loss(micro: MicroBatch, scores: Tensor, entropy: Tensor | None) -> Tensor:
             chosen, rejected = chosen_and_rejected(micro)
             result = pairwise(scores[chosen], scores[rejected])
-            for name in self._sums:
-                self._sums[name] += result.statistics.sums[name].item()
+            self._sums.add({name: result.statistics.sums[name] for name in MEASURED})
             return result.total / num_units
 
         return loss
 
     def measure(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
-        sums = {"loss": 0.0, "accuracy": 0.0, "margin": 0.0}
+        sums = DeviceSums()
         for micro, scores in zip(micros, self.engine.values(micros), strict=True):
             chosen, rejected = chosen_and_rejected(micro)
             result = pairwise(scores[chosen].double(), scores[rejected].double())
-            sums["loss"] += result.total.item()
-            for name in ("accuracy", "margin"):
-                sums[name] += result.statistics.sums[name].item()
-        return sums
+            sums.add({"loss": result.total, **{name: result.statistics.sums[name] for name in MEASURED}})
+        return {name: 0.0 for name in ("loss", *MEASURED)} | sums.read()

@@ -33,6 +33,8 @@ class MicroBatch(NamedTuple):
     targets_P: Tensor
     loss_tokens_N: tuple[int, ...]
     """Number of predictions of each sequence; predictions are in the order of the sequences."""
+    target_cu_seqlens: Tensor
+    """Where each sequence begins among the predictions, and the end of the last."""
     fields: dict[str, Tensor]
     """Further values of the target tokens, each [P]."""
     rows_N: NDArray[np.int64]
@@ -112,11 +114,7 @@ class Sequences:
         tokens_P = tokens_T[predicts_P] + 1
 
         def tensor(values: NDArray[Any], dtype: torch.dtype) -> Tensor:
-            host = torch.from_numpy(np.ascontiguousarray(values))
-            if self.pin_memory and device.type == "cuda":
-                # Converted first: a copy that converts goes through unpinned memory.
-                return host.to(dtype).pin_memory().to(device, non_blocking=True)
-            return host.to(device=device, dtype=dtype)
+            return to_device(torch.from_numpy(np.ascontiguousarray(values)).to(dtype), device, self.pin_memory)
 
         lengths = input_lengths_N.tolist()
         padding = _padding_lengths(pad_to - len(tokens_T), max(lengths, default=1))
@@ -131,6 +129,7 @@ class Sequences:
             predicts_P=tensor(predicts_P, torch.int64),
             targets_P=tensor(self.token_ids[tokens_P], torch.int64),
             loss_tokens_N=tuple(self.loss_tokens_N[rows_N].tolist()),
+            target_cu_seqlens=tensor(np.cumsum([0, *self.loss_tokens_N[rows_N]]), torch.int64),
             fields={name: tensor(values[tokens_P], torch.float32) for name, values in self.fields.items()},
             rows_N=rows_N,
             tokens_P=tokens_P,
@@ -139,9 +138,17 @@ class Sequences:
     def scatter(self, micros: Sequence[MicroBatch], values: Sequence[Tensor]) -> NDArray[np.float32]:
         """Values of target tokens as an array over all tokens; 0 elsewhere."""
         out = np.zeros(len(self.token_ids), dtype=np.float32)
-        for micro, value in zip(micros, values, strict=True):
-            out[micro.tokens_P] = value.detach().float().cpu().numpy()
+        if values:
+            places = np.concatenate([micro.tokens_P for micro in micros])
+            out[places] = torch.cat([value.detach().float() for value in values]).cpu().numpy()
         return out
+
+
+def to_device(host: Tensor, device: torch.device, pin_memory: bool = False) -> Tensor:
+    """Without waiting for kernels on the device, if `pin_memory`."""
+    if device.type == "cuda":
+        return (host.pin_memory() if pin_memory else host).to(device, non_blocking=True)
+    return host.to(device)
 
 
 def concatenate(

@@ -12,15 +12,17 @@ from areal_like.algorithms.kl import kl
 from areal_like.algorithms.losses import off_policy
 from areal_like.algorithms.statistics import Statistics
 from areal_like.training.batch import REFERENCE, SAMPLER, VERSIONS, TrainingBatch
+from areal_like.training.device_sums import DeviceSums
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.world import World
 
 MEASURED_SEQUENCES = 32
 """Sequences per rank that are measured when none is trained on."""
 
+LOSS, MISMATCH, REFERENCE_KL = "loss/", "mismatch/", "reference/"
+"""Prefixes of sums."""
 LOSS_SUMS = ("tokens", "entropy")
 MISMATCH_SUMS = ("tokens", "logprob_diff", "kl", "weight")
-REFERENCE_SUMS = ("tokens", "kl_ref")
 MISMATCH_MAXIMA = ("logprob_diff_max", "weight_max")
 
 
@@ -35,26 +37,20 @@ class StepMetrics:
     def __init__(self, world: World, batch: TrainingBatch, reports: Mapping[str, str]) -> None:
         """`reports` are statistics of the loss -> metrics."""
         self._world, self._batch, self._reports = world, batch, reports
-        self._loss = dict.fromkeys((*LOSS_SUMS, *reports), 0.0)
-        self._mismatch = dict.fromkeys(MISMATCH_SUMS, 0.0)
-        self._reference = dict.fromkeys(REFERENCE_SUMS, 0.0)
-        self._maxima = dict.fromkeys(MISMATCH_MAXIMA, 0.0)
+        self._sums, self._reference_tokens = DeviceSums(), 0.0
 
     def add(self, loss: Statistics | None, micro: MicroBatch, policy: Tensor, is_before_update: bool = True) -> None:
         """`loss` is None where nothing is trained; `policy` are the trainer's log-probabilities, which count for the
         mismatch if they are those before the first update of the step."""
         if is_before_update:
             mismatch = off_policy(policy, micro.fields[SAMPLER], torch.ones_like(policy, dtype=torch.bool))
-            for name, value in mismatch.sums.items():
-                self._mismatch[name] += float(value)
-            for name in MISMATCH_MAXIMA:
-                self._maxima[name] = max(self._maxima[name], float(mismatch.maxima[name]))
+            self._sums.add(_prefixed(MISMATCH, mismatch.sums), _prefixed(MISMATCH, mismatch.maxima))
         if REFERENCE in micro.fields:
-            self._reference["tokens"] += len(policy)
-            self._reference["kl_ref"] += float(kl(policy, micro.fields[REFERENCE], "k3").sum())
+            self._reference_tokens += len(policy)
+            self._sums.add({f"{REFERENCE_KL}kl_ref": kl(policy, micro.fields[REFERENCE], "k3").sum()})
         if loss is not None:
-            for name in self._loss:
-                self._loss[name] += float(loss.sums.get(name, 0.0))
+            known = {name: loss.sums[name] for name in (*LOSS_SUMS, *self._reports) if name in loss.sums}
+            self._sums.add(_prefixed(LOSS, known))
 
     def sample(self, sequences: Sequences) -> NDArray[np.int64]:
         """A few sequences, evenly spread over those with tokens in the loss."""
@@ -67,15 +63,23 @@ class StepMetrics:
         ages = batch.step - batch.sequences.fields[VERSIONS][target_mask].astype(np.int64)
         by_age = np.bincount(np.clip(ages, 0, None), minlength=max(0, batch.step - batch.oldest_version) + 1)
         local_counts = [float(len(has_signal_N) - has_signal_N.sum()), float(target_mask.sum())]
-        sums = [self._loss, self._mismatch, self._reference]
-        totals = self._world.sum(
-            [*local_counts, *(value for group in sums for value in group.values()), *by_age.tolist()]
+        local = {f"{REFERENCE_KL}tokens": self._reference_tokens, **self._sums.read()}
+        names = [
+            *(f"{LOSS}{name}" for name in (*LOSS_SUMS, *self._reports)),
+            *(f"{MISMATCH}{name}" for name in MISMATCH_SUMS),
+            *(f"{REFERENCE_KL}{name}" for name in ("tokens", "kl_ref")),
+        ]
+        without_signal, loss_tokens, *rest = self._world.sum(
+            [*local_counts, *(local.get(name, 0.0) for name in names), *by_age.tolist()]
         )
-        without_signal, loss_tokens, *rest = totals
-        values = iter(rest)
-        loss, mismatch, reference = ({name: next(values) for name in group} for group in sums)
-        shares = np.array(list(values)) / max(1.0, loss_tokens)
-        maxima = dict(zip(MISMATCH_MAXIMA, self._world.max(list(self._maxima.values())), strict=True))
+        totals = dict(zip(names, rest, strict=False))
+        shares = np.array(rest[len(names) :]) / max(1.0, loss_tokens)
+        local_maxima = [local.get(f"{MISMATCH}{name}", 0.0) for name in MISMATCH_MAXIMA]
+        maxima = dict(zip(MISMATCH_MAXIMA, self._world.max(local_maxima), strict=True))
+        loss, mismatch, reference = (
+            {name.removeprefix(prefix): total for name, total in totals.items() if name.startswith(prefix)}
+            for prefix in (LOSS, MISMATCH, REFERENCE_KL)
+        )
         measured = max(1.0, mismatch["tokens"])
         return {
             "train/samples": float(batch.num_samples),
@@ -95,3 +99,7 @@ class StepMetrics:
             "offpolicy/staleness_max": float(batch.step - batch.oldest_version),
             **{f"offpolicy/staleness_share/{age}": share for age, share in enumerate(shares.tolist())},
         }
+
+
+def _prefixed(prefix: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": value for name, value in values.items()}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from areal_like.algorithms.losses import cross_entropy
+from areal_like.algorithms.statistics import exact_sum
 from areal_like.data.packing import balance
 from areal_like.observe.milestones import write_total_steps
 from areal_like.process.exit_codes import DONE, STOPPED_EARLY
@@ -18,6 +19,7 @@ from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import LEDGER, Run
 from areal_like.process.seeds import derive_seed
 from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.device_sums import DeviceSums
 from areal_like.training.engine import LossFunction, TrainEngine
 from areal_like.training.fake_data import FakeSupervisedData, FakeTokenDataset
 from areal_like.training.optimizer_step import optimizer_metrics
@@ -155,5 +157,7 @@ class SupervisedLearner(Learner):
         return loss
 
     def measure(self, micros: Sequence[MicroBatch]) -> dict[str, float]:
-        outputs = self.engine.logprobs(micros, temperature=1.0)
-        return {"loss": -sum(logprobs.double().sum().item() for logprobs in outputs)}
+        sums = DeviceSums()
+        for logprobs in self.engine.logprobs(micros, temperature=1.0):
+            sums.add({"loss": exact_sum(logprobs)})
+        return {"loss": -sums.read().get("loss", 0.0)}

@@ -60,12 +60,12 @@ class TokenExport:
         self._root, self._world, self._run_id = run.directory / FOLDER, world, run.run_id
         task = getattr(run.config, "task", None)
         self._env = getattr(task, "name", None) or ""
-        self._passes: list[tuple[MicroBatch, dict[str, NDArray[np.float32]]]] = []
+        self._passes: list[tuple[MicroBatch, dict[str, Tensor]]] = []
 
     def add(self, micro: MicroBatch, values: Mapping[str, Tensor | None]) -> None:
-        """Values at the predictions of a micro-batch, by names in COMPUTED."""
-        arrays = {name: value.detach().float().cpu().numpy() for name, value in values.items() if value is not None}
-        self._passes.append((micro, arrays))
+        """Values at the predictions of a micro-batch, by names in COMPUTED. They stay on the device until written."""
+        given = {name: value.detach() for name, value in values.items() if value is not None}
+        self._passes.append((micro, given))
 
     def add_policy(self, micro: MicroBatch, inputs: Inputs, ratio: RatioConfig) -> None:
         """Values of a micro-batch of reinforcement learning."""
@@ -144,9 +144,9 @@ class TokenExport:
     def _scattered(self, name: str, sequences: Sequences) -> NDArray[np.float32]:
         """Scattered to an array over all tokens."""
         values = np.full(len(sequences.token_ids), np.nan, dtype=np.float32)
-        for micro, arrays in self._passes:
-            if name in arrays:
-                values[micro.tokens_P] = arrays[name]
+        for micro, computed in self._passes:
+            if name in computed:
+                values[micro.tokens_P] = computed[name].float().cpu().numpy()
         return values
 
 

@@ -41,25 +41,25 @@ class World:
         return self._meshes[replicas]
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Sums each value over the ranks, in double precision."""
+        """Sums each value over the ranks, in double precision, without a GPU: no rank waits for its kernels."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
     def max(self, values: Sequence[float]) -> list[float]:
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def sum_tensor(self, tensor: Tensor) -> Tensor:
-        """Sums a tensor over the ranks, in its own precision."""
+        """Sums a tensor over the ranks, in its own precision and on its own device."""
         if self.size == 1:
             return tensor
-        total = tensor.to(self.device, copy=True)
+        total = tensor.clone()
         dist.all_reduce(total)
-        return total.to(tensor.device)
+        return total
 
     def first(self, values: Sequence[float]) -> list[float]:
         """The first rank's values."""
         if self.size == 1:
             return list(values)
-        broadcast = torch.tensor(values, dtype=torch.float64, device=self.device)
+        broadcast = torch.tensor(values, dtype=torch.float64)
         dist.broadcast(broadcast, src=0)
         return broadcast.tolist()
 
@@ -73,22 +73,21 @@ class World:
     def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
         if self.size == 1 or not values:
             return list(values)
-        reduced = torch.tensor(values, dtype=torch.float64, device=self.device)
+        reduced = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(reduced, op=operation)
         return reduced.tolist()
 
 
-def open_world(timeout_s: float, shares_host_memory: bool = False) -> World:
-    """Joins the other ranks by torchrun's variables; without these the process is the only rank. With
-    `shares_host_memory` the ranks of GPUs can also gather tensors in host memory."""
+def open_world(timeout_s: float) -> World:
+    """Joins the other ranks by torchrun's variables; without these the process is the only rank. Ranks with GPUs reduce
+    what is in host memory there."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    gpu_backends = "cpu:gloo,cuda:nccl" if shares_host_memory else "nccl"
     dist.init_process_group(
-        "gloo" if device.type == "cpu" else gpu_backends,
+        "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
         store=rendezvous_store(rank, size, timeout_s),
         rank=rank,
         world_size=size,

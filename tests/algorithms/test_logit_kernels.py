@@ -1,6 +1,8 @@
 """The kernels that a GPU compiles give the same numbers, and read the logits once. Compiled here for the CPU."""
 
 import logging
+import shutil
+import sysconfig
 from functools import partial
 from typing import Any
 
@@ -47,7 +49,8 @@ def test_what_is_compiled_equals_all_logits_at_once(as_on_a_gpu, chunk, temperat
     ]
     gradients, plain_gradients = (torch.autograd.grad(total, (hidden, head)) for total in totals)
     for mine, plain in zip(gradients, plain_gradients, strict=True):
-        torch.testing.assert_close(mine, plain, **({"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {}))
+        tolerance = 1e-5 if dtype == torch.float32 else 1.6e-2
+        torch.testing.assert_close(mine, plain, atol=1e-5, rtol=tolerance)
 
 
 def test_capped_logits_have_the_same_gradient_in_what_is_compiled(as_on_a_gpu) -> None:
@@ -155,7 +158,7 @@ def test_what_is_missing_for_compiling_is_said_once(monkeypatch, caplog) -> None
     compiles.cache_clear()
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
-    monkeypatch.setattr(logit_kernels.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     try:
         with caplog.at_level(logging.WARNING):
             assert not compiles("cpu") and not caplog.records
@@ -164,8 +167,8 @@ def test_what_is_missing_for_compiling_is_said_once(monkeypatch, caplog) -> None
         assert "Triton and a C compiler" in record.getMessage()
         compiles.cache_clear()
         monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
-        monkeypatch.setattr(logit_kernels.shutil, "which", lambda name: f"/usr/bin/{name}")
-        monkeypatch.setattr(logit_kernels.sysconfig, "get_path", lambda name: str(caplog))
+        monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(caplog))
         assert not compiles("cuda") and "the headers of Python" in caplog.records[-1].getMessage()
     finally:
         compiles.cache_clear()

@@ -115,10 +115,10 @@ def test_gradients_match_finite_differences(name, sizes) -> None:
     tokens, cu = draw_tokens(sizes, torch.float64), cumulative(sizes)
     _, options = POLICY.get(name, ("", {}))
     if "level" in options.get("ratio", {}):
-        tokens["advantages"] = repeat_per_token(tokens["advantages"][cu[:-1]], cu)
+        tokens["advantages"] = repeat_per_token(tokens["advantages"][cu[:-1]], cu, int(cu[-1]))
     # The product over n tokens, added up n times, moves n times as much as each token is made to learn.
     is_product = name == "product of a sequence"
-    times = repeat_per_token(sum_of_sequence(tokens["mask"].double(), cu), cu) if is_product else 1.0
+    times = repeat_per_token(sum_of_sequence(tokens["mask"].double(), cu), cu, int(cu[-1])) if is_product else 1.0
 
     def total(*learnt: Tensor) -> Tensor:
         logprobs, *rest = learnt

@@ -80,8 +80,7 @@ def our_steps(folder: Path, sequences: Sequences, steps: int) -> dict[str, list[
     for step in range(steps + FORGOTTEN):
         began = time.process_time()
         micros = engine.micro_batches(sequences, range(len(sequences)))
-        losses.append(engine.accumulate(micros, mean_of(sequences)))
-        engine.step(step, losses[-1])
+        losses.append(engine.step(step, engine.accumulate(micros, mean_of(sequences))).loss)
         seconds.append(time.process_time() - began)
     return {"losses": losses, "seconds": seconds[FORGOTTEN:]}
 

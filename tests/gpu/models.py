@@ -60,7 +60,7 @@ def engine_of(shape: Qwen3Config, folder: Path | None = None, **settings: Any) -
         torch.cuda.empty_cache()
 
 
-def learn(engine: TrainEngine, sequences: Sequences) -> float:
+def learn(engine: TrainEngine, sequences: Sequences) -> Tensor:
     """Forward and backward pass over all sequences; the loss is a mean over tokens."""
     num = int(sequences.loss_tokens_N.sum())
 

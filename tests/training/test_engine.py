@@ -1,6 +1,7 @@
 """What an engine exports, and how it handles gradients that are not finite."""
 
 import logging
+import math
 from pathlib import Path
 
 import numpy as np
@@ -65,9 +66,9 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_counted(tmp_path, c
 def test_too_many_skipped_updates_in_a_row_fail_the_run(tmp_path):
     engine = make_engine(model_folder(tmp_path, "qwen3"), max_skipped_in_a_row=3)
     for completed in range(2):
-        engine.step(completed, float("inf"))
+        engine.step(completed, torch.tensor(math.inf))
     with pytest.raises(Failure, match=r"actor\.optimizer\.lr.*not finite"):
-        engine.step(9, float("inf"))
+        engine.step(9, torch.tensor(math.inf))
 
 
 @pytest.mark.parametrize("most", [0.0, 0.25])

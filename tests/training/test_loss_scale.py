@@ -103,10 +103,10 @@ def test_overflow_steps_change_nothing_and_do_not_count_as_skipped(tmp_path, cap
 
 def test_a_nonfinite_loss_is_a_skipped_update_and_no_overflow(tmp_path):
     engine = make_engine(model_folder(tmp_path, "qwen3"), max_skipped_in_a_row=2, **HALF)
-    update = engine.step(0, math.nan)
+    update = engine.step(0, torch.tensor(math.nan))
     assert update.is_skipped and not update.is_overflow
     with pytest.raises(Failure, match="2 updates in a row"):
-        engine.step(1, math.nan)
+        engine.step(1, torch.tensor(math.nan))
 
 
 def test_an_overflow_at_the_minimum_scale_counts_as_a_skipped_update(tmp_path):

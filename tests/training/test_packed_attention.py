@@ -89,7 +89,7 @@ def test_the_split_into_micro_batches_changes_no_gradient(sequences, tmp_path):
     }.items():
         engine = make_engine(folder, mb_spec=spec, pad_to_maximum=name == "padded")
         micros = engine.micro_batches(sequences, range(len(LENGTHS)))
-        total = engine.accumulate(micros, loss)
+        total = engine.accumulate(micros, loss).item()
         actual[name] = (micros, total, [gradient_of(parameter) for parameter in engine.parameters])
 
     assert [len(actual[name][0]) for name in ("one", "three")] == [1, 3] and len(actual["small"][0]) > 2

@@ -73,7 +73,7 @@ def test_pairs_are_matched_in_a_micro_batch_sorted_by_length():
     batch = scoring_sequences(pairs())
     micro = batch.micro_batch([0, 1, 2, 3, 6, 7], torch.device("cpu"))
     assert micro.rows_N.tolist() == [2, 1, 6, 0, 3, 7]
-    assert chosen_and_rejected(micro) == ([0, 2, 3], [4, 5, 1])
+    assert [part.tolist() for part in chosen_and_rejected(micro)] == [[0, 2, 3], [4, 5, 1]]
 
 
 def test_the_loss_is_that_of_the_scores_that_transformers_gives(tmp_path):

@@ -253,7 +253,9 @@ def compared(folder: Path, micros: list[MicroBatch], **settings: Any) -> TrainEn
     compiling = section(CompileConfig, fullgraph=True)
     usual, faster = (make_engine(folder, compile=value, **settings) for value in (None, compiling))
     for micro in micros:
-        assert faster.accumulate([micro], mean_loss) == pytest.approx(usual.accumulate([micro], mean_loss), rel=1e-6)
+        assert faster.accumulate([micro], mean_loss).item() == pytest.approx(
+            usual.accumulate([micro], mean_loss).item(), rel=1e-6
+        )
     for one, other in zip(usual.parameters, faster.parameters, strict=True):
         assert one.grad is not None and other.grad is not None
         torch.testing.assert_close(local_tensor(other.grad), local_tensor(one.grad), atol=1e-5, rtol=1e-4)

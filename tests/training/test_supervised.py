@@ -339,6 +339,8 @@ def is_pinned(monkeypatch) -> Callable[[Sequences, str], bool]:
         return tensor
 
     def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if torch.device("cuda") in args:
+            assert kwargs == {"non_blocking": True}, "waits for all kernels on the device"
         dtypes = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.dtype)]
         return move(tensor, dtypes[0]) if dtypes else tensor
 

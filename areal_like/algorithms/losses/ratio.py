@@ -38,7 +38,7 @@ def ratio_of(log_ratio: Tensor, counts: Tensor, cu_seqlens: Tensor, level: str, 
     joined = sum_of_sequence(log_ratio.detach(), cu_seqlens)
     if length_norm:
         joined = joined / sum_of_sequence(counts.to(joined.dtype), cu_seqlens).clamp(min=1)
-    return clamped_exp(repeat_per_token(joined, cu_seqlens) + (log_ratio - log_ratio.detach()))
+    return clamped_exp(repeat_per_token(joined, cu_seqlens, len(log_ratio)) + (log_ratio - log_ratio.detach()))
 
 
 def within_limits(ratio: Tensor, counts: Tensor, cu_seqlens: Tensor, limits: RatioLimits) -> Tensor:
@@ -50,7 +50,7 @@ def within_limits(ratio: Tensor, counts: Tensor, cu_seqlens: Tensor, limits: Rat
         kept = kept & (ratio >= limits.mask_low)
     if limits.sequence_mask_low > 0:
         num_too_low = sum_of_sequence((counts & (ratio < limits.sequence_mask_low)).long(), cu_seqlens)
-        kept = kept & repeat_per_token(num_too_low == 0, cu_seqlens)
+        kept = kept & repeat_per_token(num_too_low == 0, cu_seqlens, len(ratio))
     return kept
 
 

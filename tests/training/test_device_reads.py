@@ -1,0 +1,125 @@
+"""A process hands its GPU a whole update before it waits for it: between forward and backward pass nothing is read."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from areal_like.algorithms.statistics import statistics
+from areal_like.config.built_in import BUILT_IN
+from areal_like.config.sections.actor import PPOCriticConfig
+from areal_like.config.sections.train_engine import MicroBatchSpec
+from areal_like.observe.timing import Stopwatch
+from areal_like.training.actor import Actor
+from areal_like.training.batch import RETURNS, VALUES, TrainingBatch
+from areal_like.training.critic import Critic
+from areal_like.training.device_sums import DeviceSums
+from areal_like.training.engine import TrainEngine
+from areal_like.training.reference import ReferenceModel
+from areal_like.training.reward_model import RewardModelLearner
+from areal_like.training.supervised import SupervisedLearner
+from tests.support.device_reads import counted
+from tests.support.training_runs import make_engine, model_folder, section, train_step
+from tests.training.test_actor_keys import actor_of, batch_of
+
+REWARDS, GENERATED = [1.0, 0.0, 4.0, 2.0], [2, 10, 8, 4]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder(tmp_path_factory.mktemp("reads"), "qwen3")
+
+
+class Reads:
+    """What waits in the updates of an engine: before the optimizer's step, and in it."""
+
+    def __init__(self, engine: TrainEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before, self.step, self.num_micros = Counter[str](), Counter[str](), 0
+        accumulate, step = engine.accumulate, engine.step
+
+        def counted_accumulate(micros: Any, *args: Any, **kwargs: Any) -> Tensor:
+            self.num_micros += len(micros)
+            with counted(self.before):
+                return accumulate(micros, *args, **kwargs)
+
+        def counted_step(*args: Any) -> Any:
+            with counted(self.step):
+                return step(*args)
+
+        monkeypatch.setattr(engine, "accumulate", counted_accumulate)
+        monkeypatch.setattr(engine, "step", counted_step)
+
+
+def split_engine(folder: Path, num_micros: int, **settings: Any) -> TrainEngine:
+    return make_engine(folder, mb_spec=section(MicroBatchSpec, n_mbs=num_micros), gradient_clipping=1.0, **settings)
+
+
+@pytest.mark.parametrize("num_micros", [1, 4])
+def test_an_update_of_the_policy_reads_the_device_once(folder, monkeypatch, num_micros):
+    engine = split_engine(folder, num_micros)
+    reads, updates = Reads(engine, monkeypatch), 0
+    for loss in BUILT_IN["actor.loss"]:
+        words = [f"actor.loss={loss}", "actor.kl_ctl=0.1", "actor.kl_in=loss", "actor.entropy_coef=0.01"]
+        words += ["actor.ratio.level=sequence", "actor.ratio.sequence_mask_low=0.1", "actor.ppo_n_minibatches=2"]
+        words += ["actor.loss_aggregation=sequence_mean_token_mean", "actor.use_decoupled_loss=true"]
+        metrics = train_step(Actor(engine, ReferenceModel(engine), actor_of(*words), seed=1), batch())
+        assert metrics["train/updates"] == 2 and metrics["train/entropy"] > 0 and "train/kl_ref" in metrics
+        updates += 2
+    assert reads.num_micros == updates * min(2, num_micros) and not reads.before, reads.before
+    assert reads.step == {"tolist": updates}
+
+
+def batch() -> TrainingBatch:
+    return batch_of(REWARDS, GENERATED)
+
+
+@pytest.mark.parametrize("num_micros", [1, 4])
+def test_an_update_of_the_critic_reads_the_device_once(folder, monkeypatch, num_micros):
+    engine = split_engine(folder, num_micros, is_critic=True)
+    critic = Critic(engine, section(PPOCriticConfig, path=str(folder), optimizer=engine.config.optimizer), seed=1)
+    reads, of_step = Reads(engine, monkeypatch), batch()
+    critic.compute_values(of_step, Stopwatch())
+    of_step.sequences.fields[RETURNS] = of_step.sequences.fields[VALUES] + np.float32(1)
+    assert critic.update(of_step, Stopwatch())["critic/updates"] == 4
+    assert (reads.num_micros, reads.before, reads.step) == (4, {}, {"tolist": 4})
+
+
+@pytest.mark.parametrize("learner_class", [SupervisedLearner, RewardModelLearner])
+def test_an_update_of_supervised_training_reads_the_device_once(folder, monkeypatch, learner_class):
+    engine = split_engine(folder, 2, is_critic=learner_class is RewardModelLearner)
+    reads = Reads(engine, monkeypatch)
+    assert learner_class(engine, 1).step(batch().sequences, 0)["train/updates"] == 1
+    # Pairs come to the device from pinned memory.
+    assert (reads.num_micros, reads.step) == (2, {"tolist": 1})
+    assert reads.before == ({"tensor": 2} if learner_class is RewardModelLearner else {})
+
+
+def test_sums_of_micro_batches_equal_those_of_python():
+    draw = np.random.default_rng(0)
+    values, sums = draw.normal(size=(5, 2)).astype(np.float32), DeviceSums()
+    for one, other in values:
+        sums.add({"one": torch.tensor(one), "other": torch.tensor(other)}, {"top": torch.tensor(one)})
+    sums.add({"once": torch.tensor(2.5)}, {"top": torch.tensor(float("nan"))})
+    expected = {"one": sum(map(float, values[:, 0])), "other": sum(map(float, values[:, 1])), "once": 2.5}
+    assert sums.read() == {**expected, "top": float(max(0.0, *values[:, 0]))}
+    assert DeviceSums().read() == {}
+
+
+def test_statistics_on_a_gpu_make_no_copies_in_double_precision():
+    made: list[Tensor] = []
+
+    class Made(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            made.append(result)
+            return result
+
+    values = torch.ones(1000, device="meta")
+    with Made():
+        result = statistics(values > 0, {"loss": values}, {"largest": values})
+    assert result.sums["loss"].dtype == torch.float64
+    assert not [each for each in made if each.dtype == torch.float64 and each.numel() > 1]
