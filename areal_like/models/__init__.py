@@ -39,6 +39,13 @@ def config_file(name: str) -> Path:
     return Path(__file__).parent.resolve() / name.replace("-", "_") / "config.json"
 
 
+def published_config(path: str) -> Path | None:
+    """The dimensions of a model on the Hub, as published, for those that `conf/actor` names: plans are made before a
+    model is downloaded."""
+    file = Path(__file__).parent.resolve() / "hub_configs" / f"{path.replace('/', '--')}.json"
+    return file if file.is_file() else None
+
+
 def prepared_folder(name: str) -> Path:
     """The folder of a prepared model. Increase the number when the conversion changes."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()

@@ -16,6 +16,9 @@ ATTEMPT, INCARNATION = "AREAL_LIKE_ATTEMPT", "AREAL_LIKE_INCARNATION"
 RUN_ID = "AREAL_LIKE_RUN_ID"
 """Marks the processes of a run, also those that do not know its directory, such as an external engine."""
 
+START_AFTER = "AREAL_LIKE_START_AFTER"
+"""Name of the process that has to be ready before this one uses the GPU that they share."""
+
 PORT = "<port>"
 """Placeholder in a command for a port that is chosen when the process starts."""
 

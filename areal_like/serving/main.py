@@ -120,7 +120,7 @@ class ServerProcess:
             return spec.open(self._run, self._me, self._prepared)
         if not self._command:
             raise Failure(f"rollout.backend: {spec.name} is another program, and its command is missing after --")
-        return launched(self._run, spec.keys.title, self._command, self._connect(spec))
+        return launched(self._run, spec.keys.title, self._command, self._connect(spec), spec.memory_hints)
 
     def _connect(self, spec: EngineSpec) -> ConnectTo:
         if spec.connect is None:

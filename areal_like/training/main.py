@@ -39,14 +39,20 @@ def main(run: Run, me: Identity) -> int:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    from areal_like.training.out_of_memory import out_of_memory
+    from areal_like.training.start_order import wait_for_server
     from areal_like.training.stop import StopRequest
     from areal_like.training.world import open_world
 
+    wait_for_server(run, me)
     section = run.config.model if is_supervised else run.config.actor
     world = open_world(section.dist_timeout_s)
     stop = StopRequest(world)
     stop.listen()
-    code = (_supervised if is_supervised else _reinforcement)(run, me, world, stop)
+    try:
+        code = (_supervised if is_supervised else _reinforcement)(run, me, world, stop)
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(error, run.config) from error
     world.close()
     return code
 

@@ -33,12 +33,12 @@ def make_micro_batches(
             sequences.input_lengths_N[rows_N].tolist(),
             n_mbs=spec.n_mbs,
             units=(rows_N // spec.granularity if units is None else units).tolist(),
-            max_tokens=spec.max_tokens_per_mb,
+            max_tokens=spec.token_limit,
             key=f"{section}.mb_spec.max_tokens_per_mb",
         )
     except ValueError as misfit:
         raise Failure(str(misfit)) from misfit
-    pad_to = (spec.max_tokens_per_mb or 0) if config.pad_to_maximum else 0
+    pad_to = (spec.token_limit or 0) if config.pad_to_maximum else 0
     return [sequences.micro_batch(rows_N[part], device, pad_to) for part in plan]
 
 

@@ -53,10 +53,8 @@ def divided_gpus(allocation: Allocation, host: HostInfo) -> Iterator[Problem]:
     parts = [gpu.id for gpu in host.gpus if gpu.is_part]
     rollout, actor = allocation.rollout, allocation.actor
     if parts and rollout is not None and rollout.world_size > rollout.data:
-        reason = (
-            f"one server of {rollout} needs several GPUs, and {parts[0]} is a part of one (MIG), of which a process"
-        )
-        yield Problem("rollout.backend", f"{reason} can use only one; write {rollout.backend}:d1")
+        reason = f"one server of {rollout} needs several GPUs, and a process can use only one part of a GPU (MIG), such"
+        yield Problem("rollout.backend", f"{reason} as {parts[0]}; write {rollout.backend}:d{len(parts)}")
     if parts and actor is not None and actor.world_size > 1:
         reason = f"{actor} connects several GPUs, and NCCL does not connect parts of GPUs (MIG), such as {parts[0]}"
         yield Problem("actor.backend", f"{reason}; write {actor.backend}:d1")

@@ -11,6 +11,7 @@ from areal_like.config.suggest import nearest
 from areal_like.serving.engines.registry import engine_spec
 from launcher.checks import (
     attached_servers,
+    device_memory,
     engines,
     missing,
     name_store,
@@ -58,6 +59,7 @@ FACTS = {
     "auto": "the value of every `auto`",
     "batch": "sizes of a step",
     "memory": "what the models need",
+    "shared": "what the server takes of a GPU that the trainer shares",
     "data": "steps of all epochs, where the rows are counted",
     "ports": "the ports of the processes",
     "plan": "the whole plan; known at a start",
@@ -130,7 +132,9 @@ PLAN_CHECKS = (
     Check("values of the last attempt", Stage.WARNING, changed_value_warnings),
     Check("the configuration of the last attempt", Stage.WARNING, earlier_configuration_warnings),
     Check("devices that are shared or assumed", Stage.WARNING, warnings.allocation_warnings),
-    Check("memory of a device", Stage.WARNING, warnings.room_warnings),
+    Check("memory of a device", Stage.WARNING, device_memory.room_warnings),
+    Check("memory of micro-batches", Stage.WARNING, device_memory.micro_batch_warnings),
+    Check("learning rates", Stage.WARNING, device_memory.learning_rate_warnings),
     Check("models to download", Stage.WARNING, hub.model_download_warnings),
     Check("models beside the actor", Stage.WARNING, warnings.model_warnings),
     Check("number formats", Stage.WARNING, warnings.precision_warnings),

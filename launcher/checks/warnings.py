@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, servers_on_cpu, starts_servers, trained_models
 from areal_like.config.checks.user_code import is_built_in
+from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem, plural
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, resolved_context_length, server_limit
-from launcher.plan.memory import LINEAR_LAYERS, size_text, unknown_target_modules
+from launcher.plan.memory import LINEAR_LAYERS, unknown_target_modules
 from launcher.plan.model_shape import find_config, shape_of
-from launcher.plan.plan import BatchPlan, Memory
+from launcher.plan.plan import BatchPlan
 from launcher.plan.ports import COLLECTIVE_MODES
 from launcher.plan.processes import ServerCommand
 from launcher.plan.reward_model import has_reward_model
@@ -29,29 +30,6 @@ PPO_GROUP = ("algorithm", "ppo.yaml")
 
 def allocation_warnings(allocation: Allocation) -> Iterable[Problem]:
     return allocation.warnings
-
-
-def room_warnings(
-    allocation: Allocation, memory: Memory, config: "BaseExperimentConfig", host: HostInfo
-) -> Iterator[Problem]:
-    """Models that are larger than the memory of a device."""
-    rank, server = memory.trainer_rank_bytes, memory.server
-    if config.cluster.type != "local" and host.is_here:
-        return
-    if allocation.num_gpus:
-        size = min((gpu.memory_bytes or 1 << 60 for gpu in host.gpus), default=1 << 60)
-        has = size_text(size)
-        if rank is not None and rank > size:
-            need = f"a trainer rank needs {size_text(rank)} before activations, and a GPU has {has}"
-            yield Problem("actor.backend", need)
-        if server is not None and server.weights > size:
-            weights = f"a server's weights are {size_text(server.weights)}, and a GPU has {has}"
-            yield Problem("rollout.backend", weights)
-        away = sum(model.host for model in memory.trainer) * (allocation.actor.world_size if allocation.actor else 0)
-        if host.memory_bytes and away > host.memory_bytes:
-            has = size_text(host.memory_bytes)
-            offloaded = f"{size_text(away)} are offloaded to host memory, and {host.machine.place} has {has}"
-            yield Problem("actor.path", offloaded)
 
 
 def model_warnings(config: "BaseExperimentConfig") -> Iterator[Problem]:
@@ -128,8 +106,9 @@ def server_warnings(config: "BaseExperimentConfig", allocation: Allocation, host
     if starts_servers(config) and isinstance(config, GRPOConfig) and allocation.rollout:
         yield from _server_lengths(config, allocation.rollout.backend, host)
         key = engine_keys(allocation.rollout.backend).memory_key
-        if allocation.shared_device and allocation.rollout.backend != "embedded":
-            yield Problem(key, "the trainer shares this GPU; 0.4 leaves it memory")
+        written = value_of(config, key) != "auto"
+        if allocation.shared_device and allocation.rollout.backend != "embedded" and written:
+            yield Problem(key, "the trainer shares this GPU; auto leaves it what it needs")
         if allocation.num_gpus and allocation.rollout.backend != "embedded":
             yield from _weight_transport(config)
         if has_reward_model(config) and allocation.num_gpus and not servers_on_cpu(config):

@@ -20,6 +20,7 @@ from launcher.plan.model_shape import BYTES, find_config, shape_of
 from launcher.plan.placement import PlacementPlan
 from launcher.plan.plan import Resolved, RunDirectory
 from launcher.plan.reward_model import resolved_reward_model
+from launcher.plan.server_memory import embedded_bytes
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -191,13 +192,19 @@ def _cache_tokens(config: GRPOConfig, allocation: Allocation, host: HostInfo, on
     width = BYTES.get(config.embedded.dtype, BYTES[config.actor.dtype])
     longest = min(config.gconfig.max_tokens, config.embedded.context_length or shape.max_positions or 1 << 30)
     tokens = config.embedded.max_running_requests * longest
+    per_token = shape.kv_per_token * width
     if on_gpu:
-        share = (0.5 if allocation.shared_device else 0.9) * memory - shape.parameters() * width
+        taken = embedded_bytes(config, allocation, shape, width, longest)
+        per_token = taken.cache_per_token
+        share = (0.5 if allocation.shared_device else 0.9) * memory - taken.weights - taken.working
         limit = "half of the GPU's memory" if allocation.shared_device else "nine tenths of the GPU's memory"
+        limit += f" beside {taken.text}"
+        if share < longest * per_token:
+            return longest, f"one sequence, which does not fit into {limit}; lower embedded.max_running_requests"
     else:
         share = SHARE_OF_MAIN_MEMORY * memory / allocation.rollout.data
         limit = "a quarter of main memory" + (" over all servers" if allocation.rollout.data > 1 else "")
-    max_tokens = max(longest, int(share) // (shape.kv_per_token * width))
+    max_tokens = max(longest, int(share) // per_token)
     if tokens <= max_tokens:
         return tokens, f"embedded.max_running_requests={config.embedded.max_running_requests} of {longest} tokens each"
     return max_tokens, f"fits into {limit}"

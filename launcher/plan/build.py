@@ -24,12 +24,14 @@ from launcher.plan.datasets import resolved_datasets
 from launcher.plan.host import HostInfo, local_host
 from launcher.plan.hub import resolved_models
 from launcher.plan.memory import plan_memory
+from launcher.plan.micro_batch_limit import resolved_micro_batches, with_micro_batches
 from launcher.plan.placement import PlacementPlan, place_processes, placement_request
 from launcher.plan.plan import VERSION, Plan, Process, Resolved
 from launcher.plan.ports import plan_ports
 from launcher.plan.processes import ProcessContext, ServerCommand, plan_processes, server_starts
 from launcher.plan.reward_model import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
+from launcher.plan.shared_gpu import plan_shared_gpu
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -53,7 +55,12 @@ def build_plan(
     auto = resolve_auto(config, allocation, host, directory)
     auto |= {each.key: each for each in (*resolved_models(loaded, host), *resolved_datasets(loaded, host))}
     data = None if serves else data_steps(loaded, host)
-    batch, memory = plan_batch(config, allocation, data), plan_memory(config, allocation, host)
+    shared = plan_shared_gpu(config, allocation, host)
+    micro_batches = [] if serves else resolved_micro_batches(loaded, allocation, host, shared.server_bytes)
+    auto |= {each.key: each for each in (*shared.resolved, *micro_batches)}
+    decided = with_micro_batches(config, auto)
+    batch, memory = plan_batch(decided, allocation, data), plan_memory(decided, allocation, host)
+    memory = memory._replace(words=(*memory.words, *shared.words))
     batch = batch._replace(words=()) if serves else batch
     argv = command_line(loaded, host, replace_existing, serves)
 
@@ -82,7 +89,8 @@ def build_plan(
         **{"host": host, "here": host if host.is_here else None, "directory": directory},
         **{"directory_problems": directory_problems, "allocation_problems": allocation_problems},
         **{"allocation": allocation, "placement": placement, "server_start": starts[0] if starts else None},
-        **{"cluster": cluster, "cluster_problems": cluster_problems, "batch": batch, "memory": memory, "ports": ports},
+        **{"cluster": cluster, "cluster_problems": cluster_problems, "batch": batch, "memory": memory},
+        **{"ports": ports, "shared": shared},
     }
     checks = checks_of(allocation)
     facts = {name: fact for name, fact in known.items() if fact is not None}

@@ -7,7 +7,17 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
 from areal_like.config.redact import SECRET
-from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, REWARD, RUN_DIR, SERVER, TOKEN, TRAINER
+from areal_like.process.identity import (
+    ATTEMPT,
+    INCARNATION,
+    PROCESS,
+    REWARD,
+    RUN_DIR,
+    SERVER,
+    START_AFTER,
+    TOKEN,
+    TRAINER,
+)
 from launcher.plan.placement import ProcessPlacement
 from launcher.plan.plan import PORT
 from launcher.plan.ports import COLLECTIVE_MODES
@@ -16,7 +26,7 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 RESERVED_VARIABLES = (
-    *(TOKEN, PROCESS, RUN_DIR, ATTEMPT, INCARNATION, "CUDA_VISIBLE_DEVICES"),
+    *(TOKEN, PROCESS, RUN_DIR, ATTEMPT, INCARNATION, START_AFTER, "CUDA_VISIBLE_DEVICES"),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
 )
 """Variables that only the launcher sets: other values would contradict the plan."""

@@ -37,7 +37,7 @@ def plan_memory(config: "BaseExperimentConfig", allocation: Allocation | None, h
                 continue
             trainer.append(model_memory(name, engine, shape, parallel, bool(allocation.num_gpus)))
     rank = rank_bytes(trainer) if trainer and not unknown else None
-    server = _server(config, allocation, host) if generates(config) else None
+    server = server_memory(config, allocation, host) if generates(config) else None
     words = _words(trainer, rank, server, allocation, host)
     if isinstance(config, GRPOConfig) and config.actor.kl_ctl > 0 and reference_is_base(config):
         words.insert(0, "ref: the actor with its adapter disabled, no second model")
@@ -129,7 +129,7 @@ def _optimizer_bytes(optimizer: Any, trainable: int, shape: ModelShape, master: 
     return 2 * trainable * master
 
 
-def _server(config: GRPOConfig, allocation: Allocation | None, host: HostInfo) -> ServerMemory | None:
+def server_memory(config: GRPOConfig, allocation: Allocation | None, host: HostInfo) -> ServerMemory | None:
     shape = _shape("actor.path", config.actor, host, [])
     if shape is None or allocation is None or allocation.rollout is None or config.rollout.server_addresses:
         return None

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.models import BUILT_IN, built_in_models, config_file, snapshots
+from areal_like.models import BUILT_IN, built_in_models, config_file, published_config, snapshots
 from launcher.plan.host import HostInfo
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -77,6 +77,9 @@ def find_config(path: str, host: HostInfo) -> tuple[dict[str, Any] | None, str]:
     for snapshot in snapshots(path, host.hub):
         if (snapshot / "config.json").is_file():
             return read_config(snapshot / "config.json"), str(snapshot / "config.json")
+    published = published_config(path)
+    if published is not None:
+        return read_config(published), str(published)
     return None, f"{path} is neither a folder nor in the Hugging Face cache ({host.hub})"
 
 

@@ -8,7 +8,7 @@ from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint, model_folder
-from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
+from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, START_AFTER, TRAINER, Identity
 from areal_like.serving.engines.external.command_line import ServerCommand as ServerCommand
 from areal_like.serving.engines.external.command_line import ServerSite as ServerSite
 from areal_like.serving.engines.external.command_line import flag as flag
@@ -176,6 +176,7 @@ def _trainers(context: ProcessContext) -> Iterator[Process]:
     master = node_address(placements[0].node, context.num_nodes)
     for rank, placement in enumerate(placements):
         command = [context.host.python, "-m", "areal_like.training.main", "--run-dir", context.run_dir]
-        yield context.process(
-            TRAINER, rank, placement, command, trainer_environment(rank, len(placements), placement, master)
-        )
+        env = trainer_environment(rank, len(placements), placement, master)
+        if context.allocation.shared_device and context.placement.servers:
+            env[START_AFTER] = f"{SERVER}/0"
+        yield context.process(TRAINER, rank, placement, command, env)

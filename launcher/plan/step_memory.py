@@ -90,7 +90,7 @@ def head_bytes(engine: "TrainEngineConfig", shape: ModelShape, on_gpu: bool) -> 
     if engine.is_critic:
         return 0
     logits = LOGITS_AT_ONCE[on_gpu]
-    if (most := engine.mb_spec.max_tokens_per_mb) is not None:
+    if (most := engine.mb_spec.token_limit) is not None:
         logits = min(logits, most * shape.vocab)
     trains_head = engine.optimizer is not None and not engine.use_lora
     return 2 * FLOAT32 * logits + (FLOAT32 * shape.embedding if trains_head else 0)

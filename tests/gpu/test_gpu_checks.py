@@ -1,115 +1,255 @@
-"""The scripts for a GPU work: here on a CPU, with tiny sizes. Speed is not checked."""
+"""The program for a GPU works: here on a CPU, with tiny sizes. Speed is not checked."""
 
 import json
+import os
+import subprocess
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.gpu import check_gpu
-from tests.gpu.models import QWEN3_0_6B
-from tests.gpu.throughput import PUBLISHED, flops_per_token, peak_flops, throughput
+from tests.gpu import check
+from tests.gpu.models import engine_of
+from tests.gpu.part import run_part
+from tests.gpu.parts import PARTS, Part, by_name
+from tests.gpu.report import CANNOT, DONE, FAILED, RUNNING, Aim, CannotRun, Report
+from tests.gpu.summary import summary
+from tests.support.engine_environments import require_engine
 
-CPU = torch.device("cpu")
-COMPILED = [name for name in check_gpu.CHECKS if "compiled" in name]
-DONE = {"passed": True}
-
-
-def test_utilisation_uses_the_published_formula() -> None:
-    """11.9k tokens/s of a Qwen3-0.6B at 16k tokens were published as 11.1% of an H100."""
-    peak = peak_flops("NVIDIA H100 80GB HBM3")
-    assert peak is not None
-    published = PUBLISHED["tokens_per_s"] * flops_per_token(QWEN3_0_6B, [16384]) / peak
-    assert published == pytest.approx(PUBLISHED["mfu"], rel=0.01)
+IN_PROCESS = ("kernels", "parity", "steps", "head", "rl_step")
+SLOW = ("compiled", "recomputation", "layers_7b")
+RINGS = ("update", "decode", "first_step")
+ENGINES = ("vllm", "sglang")
 
 
-def test_short_sequences_need_less_attention() -> None:
-    together, alone = flops_per_token(QWEN3_0_6B, [2048] * 8), flops_per_token(QWEN3_0_6B, [2048])
-    assert together == alone
-    attention = flops_per_token(QWEN3_0_6B, [16384]) - alone
-    assert attention == 6.0 * 28 * 16 * 128 * (16384 - 2048)
+def content_of(name: str, folder: Path) -> dict[str, Any]:
+    (part,) = by_name(name)
+    content: dict[str, Any] = run_part(part, folder / "part.json", small=True).content
+    assert json.loads((folder / "part.json").read_text()) == content
+    return content
 
 
-def test_an_unknown_device_has_no_utilisation() -> None:
-    assert peak_flops("NVIDIA GeForce GTX 1080") is None
-    assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
+def test_each_part_is_tried_by_a_test() -> None:
+    assert {part.name for part in PARTS} == {*IN_PROCESS, *SLOW, *RINGS, *ENGINES}
 
 
-@pytest.mark.parametrize("name", [name for name in check_gpu.CHECKS if name not in COMPILED])
-def test_each_check_runs_and_passes_on_a_cpu(name: str) -> None:
-    results = check_gpu.run({name: check_gpu.CHECKS[name]}, CPU, small=True, budget_s=60)
-    assert results[name]["passed"] is True, results
-    assert json.loads(json.dumps(results)) == json.loads(json.dumps(results, allow_nan=False))
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_a_part_runs_on_a_cpu(name: str, tmp_path: Path) -> None:
+    content = content_of(name, tmp_path)
+    assert content["status"] == DONE, content
+    assert all(row["met"] for row in content["figures"] if row["limit"]) and content["figures"]
+    assert [row for row in content["figures"] if row["value"] is None and not row["note"]] == []
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # torch's compiler emits some
-@pytest.mark.parametrize("name", COMPILED)
-def test_compiled_layers_pass_on_a_cpu(name: str) -> None:
-    assert check_gpu.run({name: check_gpu.CHECKS[name]}, CPU, small=True, budget_s=60)[name]["passed"] is True
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_part_runs_on_a_cpu(name: str, tmp_path: Path) -> None:
+    content = content_of(name, tmp_path)
+    assert content["status"] == DONE, content
 
 
-def test_a_device_that_computes_wrong_numbers_fails_its_checks(monkeypatch) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("embedded")
+def test_the_program_runs_parts_with_runs_and_servers(tmp_path: Path) -> None:
+    words = ("--small", "--parts", ",".join(RINGS), "--limit", "900", "--out", str(tmp_path / "out"))
+    parts = called(tmp_path, *words)
+    assert {name: part["status"] for name, part in parts.items()} == dict.fromkeys(RINGS, DONE), parts
+    figures = {row["name"]: row["value"] for part in parts.values() for row in part["figures"]}
+    assert figures["disk: served after"] > 0 and figures["4 in flight"] > 0
+    assert figures["quickstart: from the command to the first step"] > 0
+    assert parts["update"]["facts"]["machine"]["torch"] == torch.__version__
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("engine", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ENGINES])
+def test_the_program_runs_the_part_of_an_engine(engine: str, tmp_path: Path) -> None:
+    require_engine(engine)
+    parts = called(tmp_path, "--small", "--parts", engine, "--limit", "900", "--out", str(tmp_path / "out"))
+    assert parts[engine]["status"] == DONE, parts
+
+
+def called(root: Path, *words: str) -> dict[str, Any]:
+    """The whole program; its results."""
+    variables = {"XDG_STATE_HOME": str(root / "state"), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.check", *words],
+        cwd=check.ROOT,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=880,
+        check=False,
+    )
+    log = root / "out" / "output.txt"
+    assert done.returncode == 0, done.stdout + done.stderr + (log.read_text() if log.exists() else "")
+    parts: dict[str, Any] = json.loads((root / "out" / "checks.json").read_text())
+    return parts
+
+
+@pytest.mark.parametrize("name", [pytest.param("parity", marks=pytest.mark.slow), "kernels"])
+def test_a_device_that_computes_wrong_numbers_fails(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     from areal_like.training import attention
 
     right = attention._sdpa
-    monkeypatch.setattr(attention, "_sdpa", lambda *given, **more: 1.01 * right(*given, **more))
-    chosen = {name: check_gpu.CHECKS[name] for name in ("parity with the CPU", "varlen attention")}
-    results = check_gpu.run(chosen, CPU, small=True, budget_s=60)
-    assert [row["passed"] for row in results.values()] == [False, False]
+    monkeypatch.setattr(attention, "_sdpa", lambda *given, **more: 1.03 * right(*given, **more))
+    content = content_of(name, tmp_path)
+    assert content["status"] == FAILED and content["reason"].startswith("beyond the limit: ")
 
 
-def test_a_check_that_raises_is_reported_and_the_others_run(capsys) -> None:
-    def broken(*_: Any) -> dict[str, Any]:
-        raise RuntimeError("no such kernel\nat all")
+def test_a_key_that_recomputes_nothing_fails(tmp_path: Path, monkeypatch: Any) -> None:
+    from tests.gpu import steps
 
-    results = check_gpu.run({"one": broken, "two": lambda *_: dict(DONE)}, CPU, small=True, budget_s=60)
-    assert results["one"]["passed"] is False and results["one"]["error"] == "RuntimeError: no such kernel\nat all"
-    assert results["two"]["passed"] is True
-    printed = capsys.readouterr()
-    assert "FAILED one" in printed.out and "ok     two" in printed.out and "Traceback" in printed.err
+    made = engine_of
 
+    def recomputing(*given: Any, **settings: Any) -> Any:
+        return made(*given, **{**settings, "gradient_checkpointing": True})
 
-def test_no_check_begins_after_the_time_limit() -> None:
-    results = check_gpu.run({"one": lambda *_: dict(DONE)}, CPU, small=True, budget_s=-1)
-    assert results["one"]["passed"] is None and "left out" in results["one"]["error"]
+    monkeypatch.setattr(steps, "engine_of", recomputing)
+    monkeypatch.setattr(steps, "measure", lambda *_: None)
+    content = content_of("recomputation", tmp_path)
+    assert content["status"] == FAILED and "bytes saved" in content["reason"]
 
 
-def test_the_script_records_machine_and_versions_and_exits_1_on_failure(tmp_path, monkeypatch, capsys) -> None:
-    output = tmp_path / "new" / "checks.json"
-    for passed, code in ((True, 0), (False, 1)):
-        monkeypatch.setattr(check_gpu, "CHECKS", {"one": lambda *_, passed=passed: {"passed": passed}})
-        monkeypatch.setattr(sys, "argv", ["check_gpu.py", "--small", "--output", str(output)])
-        assert check_gpu.main() == code
-    results = json.loads(output.read_text())
-    assert {"device", "python", "torch", "transformers", "commit"} <= results["machine"].keys()
-    assert results["published"]["mfu"] == 0.111 and results["small"] is True
-    assert str(output) in capsys.readouterr().out
+# --- reports
+
+
+def test_a_missed_aim_is_shown_and_a_broken_limit_fails(tmp_path: Path) -> None:
+    report = Report("head", tmp_path / "one.json", small=False)
+    report.figure("speed", 10.0, "tokens/s", Aim(least=20))
+    report.end(DONE)
+    assert report.content["status"] == DONE and report.content["figures"][0]["met"] is False
+    report.limit("error", float("nan"), Aim(most=1))
+    report.end(DONE)
+    assert report.content["status"] == FAILED and report.content["reason"] == "beyond the limit: error"
+    text = summary({"head": report.content})
+    assert "aim at least 20" in text and "missed" in text and "BEYOND" in text
+    assert "not run yet: kernels,parity," in text
+
+
+def test_small_sizes_aim_at_nothing_but_keep_limits(tmp_path: Path) -> None:
+    report = Report("head", tmp_path / "one.json", small=True)
+    report.figure("speed", 10.0, "tokens/s", Aim(least=20))
+    report.limit("error", 2.0, Aim(most=1))
+    assert [row["met"] for row in report.content["figures"]] == [None, False]
+
+
+@pytest.mark.parametrize(
+    ("aim", "inside", "outside", "text"),
+    [
+        (Aim(68_000, 80_000), 70_000, 67_999, "68,000 to 80,000"),
+        (Aim(most=0.05), 0.05, 0.051, "at most 0.05"),
+        (Aim(least=2), 3, 1, "at least 2"),
+    ],
+)
+def test_an_aim_is_a_range(aim: Aim, inside: float, outside: float, text: str) -> None:
+    assert aim.is_met(inside) and not aim.is_met(outside) and str(aim) == text
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        (CannotRun("there is no such kernel here"), CANNOT, "there is no such kernel here"),
+        (RuntimeError("no such kernel\nat all"), FAILED, "RuntimeError: no such kernel\nat all"),
+    ],
+)
+def test_a_part_that_raises_leaves_its_reason(
+    fault: Exception, status: str, reason: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    from tests.gpu import head
+
+    def broken(report: Report) -> None:
+        report.figure("first", 1.0)
+        raise fault
+
+    monkeypatch.setattr(head, "head", broken)
+    content = content_of("head", tmp_path)
+    assert (content["status"], content["reason"], len(content["figures"])) == (status, reason, 1)
+    assert ("Traceback" in capsys.readouterr().err) == (status == FAILED)
+
+
+# --- the program
+
+BEGUN: dict[str, Any] = {"part": "x", "status": RUNNING, "reason": None, "facts": {}}
+FIGURE = {"name": "f", "value": 1.0, "unit": "", "aim": None, "met": None, "limit": False, "note": ""}
+ENDINGS = {
+    "head": {**BEGUN, "status": DONE, "figures": [FIGURE]},
+    "kernels": {**BEGUN, "figures": [FIGURE]},
+    "parity": {**BEGUN, "figures": [FIGURE]},
+}
+CODE = {
+    "head": "0",
+    "kernels": "print('a kernel died', flush=True); import os; os.abort()",
+    "parity": "import time; time.sleep(600)",
+}
+
+
+@pytest.fixture
+def faked(monkeypatch: Any) -> list[str]:
+    """Parts whose processes write a file and end, each in its way; the names of those that are started."""
+    begun: list[str] = []
+
+    def command(part: Part, file: Path, small: bool) -> list[str]:
+        begun.append(part.name)
+        content = json.dumps(ENDINGS.get(part.name, ENDINGS["head"]))
+        return [sys.executable, "-c", f"open({str(file)!r}, 'w').write({content!r}); {CODE.get(part.name, '0')}"]
+
+    monkeypatch.setattr(check, "command", command)
+    monkeypatch.setattr(check, "POLL_S", 0.02)
+    return begun
+
+
+def test_a_part_that_dies_or_hangs_keeps_its_figures(tmp_path: Path, faked: Any, monkeypatch: Any) -> None:
+    """The time of the part that hangs is over once its figures were seen."""
+    is_over, put = [], check.Results.put
+
+    def putting(results: check.Results, name: str, content: dict[str, Any]) -> None:
+        put(results, name, content)
+        is_over.extend([True] if name == "parity" else [])
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1e6 * bool(is_over), sleep=time.sleep)
+    monkeypatch.setattr(check, "time", clock)
+    monkeypatch.setattr(check.Results, "put", putting)
+    parts = [part._replace(limit_s=60) for part in PARTS if part.name in ENDINGS]
+    monkeypatch.setattr(check, "by_name", lambda names: [*reversed(parts)])
+    assert check.main(["--small", "--parts", "some", "--limit", "600", "--out", str(tmp_path)]) == 1
+    kept = json.loads((tmp_path / "checks.json").read_text())
+    assert {name: part["status"] for name, part in kept.items()} == {"head": DONE, "parity": FAILED}
+    parts.remove(next(part for part in parts if part.name == "parity"))
+    is_over.clear()
+    assert check.main(["--small", "--parts", "some", "--limit", "600", "--out", str(tmp_path)]) == 1
+    kept = json.loads((tmp_path / "checks.json").read_text())
+    assert kept["kernels"]["status"] == FAILED and kept["head"]["status"] == DONE
+    assert "ended with -6" in kept["kernels"]["reason"] and "a kernel died" in kept["kernels"]["reason"]
+    assert kept["parity"]["reason"].startswith("not done after 60 s")
+    assert all(part["figures"] == [FIGURE] for part in kept.values())
+    assert "a kernel died" in (tmp_path / "output.txt").read_text()
+    assert "parity: failed" in (tmp_path / "summary.txt").read_text()
+
+
+def test_a_call_stops_in_time_and_the_next_goes_on(
+    tmp_path: Path, faked: list[str], monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setattr(check, "by_name", lambda names: [part for part in PARTS if part.name in ("head", "rl_step")])
+    assert check.main(["--small", "--limit", "1", "--out", str(tmp_path)]) == 0
+    assert faked == ["head"] and "no time left for rl_step" in capsys.readouterr().out
+    assert check.main(["--small", "--limit", "1", "--out", str(tmp_path)]) == 0
+    assert faked == ["head", "rl_step"] and {*json.loads((tmp_path / "checks.json").read_text())} == {"head", "rl_step"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_without_a_gpu_only_tiny_sizes_run(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["check_gpu.py"])
+def test_without_a_gpu_only_tiny_sizes_run(tmp_path: Path, capsys: Any) -> None:
+    assert check.main(["--out", str(tmp_path)]) == 2 and "--small" in capsys.readouterr().err
+
+
+def test_an_unknown_part_is_refused_with_the_known_ones(capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
-        check_gpu.main()
-    assert ended.value.code == 2 and "--small" in capsys.readouterr().err
-
-
-def test_tiny_sizes_keep_the_proportions_of_the_lengths() -> None:
-    result = throughput(CPU, True, check_gpu.SHORT)
-    assert result["lengths"] == [8] * 8 and result["mfu"] is None
-    assert result["tokens_per_s"] == pytest.approx(64 / result["step_s"])
-
-
-@pytest.mark.xdist_group("embedded")
-@pytest.mark.slow
-def test_the_checks_of_servers_run_and_pass_on_a_cpu(tmp_path, monkeypatch, capsys) -> None:
-    from tests.gpu import check_serving
-
-    output = tmp_path / "serving.json"
-    monkeypatch.setattr(sys, "argv", ["check_serving.py", "--small", "--engine", "embedded", "--output", str(output)])
-    assert check_serving.main() == 0, capsys.readouterr()
-    results = json.loads(output.read_text())
-    assert {row["passed"] for row in results["checks"].values()} == {True} and len(results["checks"]) == 5
-    assert results["machine"]["engine"] == "embedded"
+        check.main(["--small", "--parts", "head,heat"])
+    refusal = capsys.readouterr().err
+    assert ended.value.code == 2 and "heat is not a part; there are kernels, parity" in refusal

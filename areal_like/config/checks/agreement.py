@@ -183,10 +183,11 @@ def padding(get: ValueGetter) -> Iterator[Problem]:
     for engine in ("actor", "ref", "critic", "model"):
         if engine == "ref" and not get("actor.kl_ctl"):
             continue  # it is not loaded
-        if get(f"{engine}.pad_to_maximum") and get(f"{engine}.mb_spec.max_tokens_per_mb") is None:
+        limit = get(f"{engine}.mb_spec.max_tokens_per_mb")
+        if get(f"{engine}.pad_to_maximum") and limit in (None, "auto"):
             yield Problem(
                 f"{engine}.mb_spec.max_tokens_per_mb",
-                f"is null, but {engine}.pad_to_maximum pads to it; set it, or turn the padding off",
+                f"is {limit or 'null'}, but {engine}.pad_to_maximum pads to it; set it, or turn the padding off",
                 also=(f"{engine}.pad_to_maximum",),
             )
 

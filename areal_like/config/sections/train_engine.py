@@ -1,6 +1,6 @@
 """Keys of each trained or frozen model: source, precision, sharding, micro-batches, memory, LoRA."""
 
-from areal_like.config.fields import config, key, must_follow, no_effect, not_built, optional_section, section
+from areal_like.config.fields import Auto, config, key, must_follow, no_effect, not_built, optional_section, section
 from areal_like.config.sections.optimizer import OptimizerConfig
 
 
@@ -51,9 +51,14 @@ class MicroBatchSpec:
     """Number of consecutive sequences that stay together in one micro-batch and one update; 2 for pairs. Must divide
     the batch."""
 
-    max_tokens_per_mb: int | None = key(None, ge=1)
+    max_tokens_per_mb: int | Auto | None = key("auto", ge=1)
     """Maximum number of tokens in a micro-batch; lower it when memory runs out. A longer sequence is an error. Null: no
-    limit."""
+    limit. `auto` derives it from the memory of the GPU, and is null on a CPU."""
+
+    @property
+    def token_limit(self) -> int | None:
+        """None where there is no limit, or nothing has resolved `auto`."""
+        return None if self.max_tokens_per_mb == "auto" else self.max_tokens_per_mb
 
 
 @config
@@ -128,9 +133,10 @@ class TrainEngineConfig:
     disable_dropout: bool = key(False)
     """Set every dropout probability of the model to 0."""
 
-    gradient_checkpointing: bool = key(True)
+    gradient_checkpointing: bool | Auto = key("auto")
     """Recompute activations in the backward pass instead of keeping them: much less memory, about a quarter more time.
-    `activation_checkpointing` selects the layers."""
+    `activation_checkpointing` selects the layers. `auto` is false on a GPU where large micro-batches fit without it,
+    and otherwise true."""
 
     dtype: str = key("bfloat16", choices=("float32", "bfloat16", "float16"))
     """Precision of forward and backward pass."""

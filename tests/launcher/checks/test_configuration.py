@@ -160,6 +160,7 @@ def test_notable_settings_are_warnings(overrides, key):
 
 
 @pytest.mark.parametrize(("engine", "key"), [("vllm", "gpu_memory_utilization"), ("sglang", "mem_fraction_static")])
-def test_an_engine_that_shares_a_gpu_with_the_trainer_is_a_warning(engine, key):
-    plan = plan_of("grpo", *BIG_MODEL, f"rollout.backend={engine}:d1", gpus=1)
-    assert warned(plan, f"{engine}.{key}")
+def test_a_written_share_of_the_trainers_gpu_is_a_warning(engine, key):
+    words = (*BIG_MODEL, f"rollout.backend={engine}:d1")
+    assert warned(plan_of("grpo", *words, f"{engine}.{key}=0.9", gpus=1), f"{engine}.{key}")
+    assert not warned(plan_of("grpo", *words, gpus=1), f"{engine}.{key}")

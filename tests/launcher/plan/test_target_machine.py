@@ -8,7 +8,7 @@ import pytest
 from areal_like.config.allocation import machine
 from areal_like.config.problems import ConfigError
 from launcher.cli import main
-from launcher.plan import host as host_module
+from launcher.plan import gpus
 from launcher.plan.target_machine import parse_machine
 from tests.launcher.plan.test_memory import QWEN3_06B
 
@@ -41,7 +41,7 @@ def test_nothing_of_this_machine_is_in_the_plan(capsys, monkeypatch, model_confi
         raise AssertionError("this machine was inspected")
 
     monkeypatch.setattr(machine, "_gpus", never)
-    monkeypatch.setattr(host_module, "list_gpus", never)
+    monkeypatch.setattr(gpus, "list_gpus", never)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
     monkeypatch.setattr(os, "sysconf", never)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")

@@ -20,6 +20,8 @@ class EngineKeys:
     """Data type of the weights."""
     memory_key: str = ""
     """Memory that a server takes of its device."""
+    requests_key: str = ""
+    """Maximum number of sequences that a server generates at once."""
     kv_dtype_key: str = ""
     """Data type of the KV cache, where it may differ from that of the weights."""
     device_key: str = ""

@@ -10,6 +10,7 @@ KEYS = EngineKeys(
     length_key="embedded.context_length",
     dtype_key="embedded.dtype",
     memory_key="embedded.kv_cache_tokens",
+    requests_key="embedded.max_running_requests",
     device_key="embedded.device",
     dims="d",
 )
@@ -36,7 +37,9 @@ class EmbeddedConfig:
     """Maximum number of tokens of a sequence, prompt included. Null: the maximum of the model."""
 
     kv_cache_tokens: int | Auto = key("auto", ge=1)
-    """Capacity of the KV cache in tokens, over all sequences. `auto` derives it from the free memory."""
+    """Capacity of the KV cache in tokens, over all sequences. `auto` derives it from the memory. A GPU also holds the
+    weights twice, those in use and the next version, and the temporaries of a step; the cache takes its memory when the
+    server starts."""
 
     enforce_eager: bool | Auto = key("auto")
     """Compute decode steps operator by operator, as a CPU always does. On a GPU they are otherwise captured as CUDA

@@ -12,6 +12,7 @@ KEYS = EngineKeys(
     length_key="sglang.context_length",
     dtype_key="sglang.dtype",
     memory_key="sglang.mem_fraction_static",
+    requests_key="sglang.max_running_requests",
     kv_dtype_key="sglang.kv_cache_dtype",
     images_key="sglang.enable_multimodal",
     gpu_rank=1,
@@ -128,15 +129,20 @@ class SGLangConfig:
     context_length: int | None = key(32768, ge=1)
     """Maximum number of tokens of a sequence, prompt included. Null: the value in the model's configuration."""
 
-    mem_fraction_static: float | None = key(0.9, gt=0, le=1)
-    """Fraction of GPU memory for weights and cache. Lower it if memory runs out, or if a trainer shares the GPU. Null:
-    SGLang's choice."""
+    mem_fraction_static: float | Auto | None = key("auto", gt=0, le=1)
+    """Fraction of GPU memory for weights and cache. Lower it if memory runs out. Null: SGLang's choice. `auto` is 0.9,
+    less if a trainer shares the GPU, and 0.2 of main memory on a CPU."""
+
+    max_total_tokens: int | Auto | None = key("auto", ge=1)
+    """Maximum number of tokens in the KV cache. Null: what fits into `mem_fraction_static`. `auto` is null, and a
+    planned number if a trainer shares the GPU."""
 
     max_running_requests: int | None = key(None, ge=1)
     """Maximum number of sequences generated at once. Null: as many as the cache can hold."""
 
-    chunked_prefill_size: int | None = key(-1, ge=-1)
-    """Maximum number of tokens of a prefill chunk. -1: no chunks; null: SGLang's choice."""
+    chunked_prefill_size: int | Auto | None = key("auto", ge=-1)
+    """Maximum number of tokens of a prefill chunk. -1: no chunks; null: SGLang's choice. `auto` is 8192 on a GPU and -1
+    on a CPU."""
 
     max_prefill_tokens: int = key(32768, ge=1)
     """Maximum number of prompt tokens in one batch; at least the context length."""

@@ -13,6 +13,7 @@ KEYS = EngineKeys(
     length_key="vllm.max_model_len",
     dtype_key="vllm.dtype",
     memory_key="vllm.gpu_memory_utilization",
+    requests_key="vllm.max_num_seqs",
     gpu_rank=0,
     segments=(r"vllm_(offload|ec)_[^\s/]+",),
     newer={
@@ -93,8 +94,13 @@ class vLLMConfig:
     """Reuse the cache of earlier prompts for later ones with the same prefix, such as the other samples of a group.
     Each weight update clears it. `auto` is true on a GPU and false on a CPU."""
 
-    gpu_memory_utilization: float = key(0.9, gt=0, le=1)
-    """Fraction of GPU memory that vLLM uses. Lower it if a trainer shares the GPU."""
+    gpu_memory_utilization: float | Auto = key("auto", gt=0, le=1)
+    """Fraction of GPU memory that vLLM uses. `auto` is 0.9, and less if a trainer shares the GPU."""
+
+    kv_cache_memory_bytes: int | Auto | None = key("auto", ge=1)
+    """Size of the KV cache of each GPU, in bytes. Null: what weights and activations leave of
+    `gpu_memory_utilization`, as vLLM measures it at its start. `auto` is null, and a planned size if a trainer shares
+    the GPU."""
 
     worker_extension_cls: str = key("")
     """Class mixed into each of vLLM's workers, as a dotted name. Empty: the one that loads new weights; another must do

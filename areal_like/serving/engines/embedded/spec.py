@@ -13,7 +13,7 @@ from areal_like.config.problems import Problem, Stage
 from areal_like.config.sections.engines.embedded import KEYS
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
-from areal_like.serving.engines.spec import EngineSpec
+from areal_like.serving.engines.spec import EngineSpec, GpuShare
 
 if TYPE_CHECKING:
     from areal_like.config.allocation import Allocation
@@ -67,6 +67,15 @@ def _without_gpu(config: "GRPOConfig", allocation: "Allocation", host: Any) -> I
         yield Problem("embedded.device", reason)
 
 
+def _on_shared_gpu(share: GpuShare | None) -> dict[str, tuple[Any, str]]:
+    return {} if share is None else {"kv_cache_tokens": (share.cache_tokens, share.reason)}
+
+
 SPEC = EngineSpec(
-    KEYS, open=_open, prepare=_prepare, checks=(Check("a GPU for the engine", Stage.MISSING, _without_gpu),)
+    KEYS,
+    open=_open,
+    prepare=_prepare,
+    checks=(Check("a GPU for the engine", Stage.MISSING, _without_gpu),),
+    shared_gpu=_on_shared_gpu,
+    weight_copies=2,
 )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 MAX_LINES, MAX_CHARACTERS = 4, 2000
 TRACEBACK = "Traceback (most recent call last):"
@@ -25,6 +26,19 @@ CHAINED_ERRORS = ("The above exception was the direct cause", "During handling o
 PORT_IN_USE = re.compile(
     r"(?i)address already in use|errno 98\b|port \d+ is (?:already )?(?:in use|not available|occupied)"
 )
+
+
+class MemoryHint(NamedTuple):
+    """What an engine prints when memory is missing, as a pattern, and the key that is to be changed, and how."""
+
+    pattern: str
+    remedy: str
+
+
+def with_remedy(failure: str, hints: Sequence[MemoryHint]) -> str:
+    """The text of a failure, with the first remedy that it matches."""
+    remedy = next((hint.remedy for hint in hints if re.search(hint.pattern, failure)), "")
+    return f"{failure.rstrip('.')}; {remedy}" if remedy else failure
 
 
 def decode_line(content: bytes) -> str:

@@ -15,6 +15,7 @@ from areal_like.process.run import LOOPBACK, Run
 from areal_like.process.shared_segments import record_path
 from areal_like.process.wait import NamedWait
 from areal_like.serving.engines.base import EngineGone
+from areal_like.serving.engines.external.engine_log import MemoryHint, with_remedy
 from areal_like.serving.engines.external.engine_process import EngineProcess, import_folder
 from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine, NotReady
 
@@ -34,9 +35,11 @@ class PortTaken(Exception):
 
 
 @asynccontextmanager
-async def launched(run: Run, title: str, command: Sequence[str], connect: ConnectTo) -> AsyncIterator[ExternalEngine]:
+async def launched(
+    run: Run, title: str, command: Sequence[str], connect: ConnectTo, hints: Sequence[MemoryHint] = ()
+) -> AsyncIterator[ExternalEngine]:
     """An engine that this process starts, once it generates; all of its processes are ended at the end."""
-    launch = EngineLaunch(run, title, command, connect)
+    launch = EngineLaunch(run, title, command, connect, hints)
     try:
         engine = await launch.start()
         try:
@@ -48,8 +51,11 @@ async def launched(run: Run, title: str, command: Sequence[str], connect: Connec
 
 
 class EngineLaunch:
-    def __init__(self, run: Run, title: str, command: Sequence[str], connect: ConnectTo) -> None:
+    def __init__(
+        self, run: Run, title: str, command: Sequence[str], connect: ConnectTo, hints: Sequence[MemoryHint] = ()
+    ) -> None:
         self._run, self._title, self._command, self._connect = run, title, list(command), connect
+        self._hints = hints
         self._child: EngineProcess | None = None
         self._lease: PortLease | None = None
         self._ended: asyncio.Task[Failure] | None = None
@@ -105,7 +111,7 @@ class EngineLaunch:
 
     async def _watch(self, child: EngineProcess) -> Failure:
         code = await child.ended()
-        return Failure(f"the {self._title} engine {child.failure_text(code)}")
+        return Failure(with_remedy(f"the {self._title} engine {child.failure_text(code)}", self._hints))
 
     def _port(self) -> int:
         """A leased one, or the one in the command."""

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from areal_like.process.run import LOOPBACK
 from areal_like.serving.engines.external.command_line import ServerCommand, ServerSite, add_extra_flags
@@ -38,7 +38,6 @@ SAME_NAME = (
     "allow_auto_truncate",
     "enable_multimodal",
     "max_running_requests",
-    "chunked_prefill_size",
     "max_prefill_tokens",
     "schedule_conservativeness",
     "cpu_offload_gb",
@@ -55,6 +54,7 @@ SAME_NAME = (
     "decode_log_interval",
 )
 """Keys that are flags with the same name. SGLang's boolean flags are false if absent."""
+AUTO_FLAGS = ("disable_radix_cache", "chunked_prefill_size", "max_total_tokens")
 RENAMED = {"cuda_graph_max_bs": "cuda_graph_max_bs_decode", "cuda_graph_bs": "cuda_graph_bs_decode"}
 NAN_CHECK = "SGLANG_SANITIZE_NAN_LOGITS"
 GPU_MEMORY_FRACTION = 0.9
@@ -113,7 +113,8 @@ def sglang_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
     start.add("trust_remote_code", config.actor.trust_remote_code)
     for name in SAME_NAME:
         start.add(name, getattr(sglang, name))
-    start.add("disable_radix_cache", resolved_value(sglang, "disable_radix_cache", site.on_gpu))
+    for name in AUTO_FLAGS:
+        start.add(name, resolved_value(sglang, name, site.on_gpu))
     _context(sglang, site, start)
     _renamed(sglang, site, start)
     _device(sglang, site, start)
@@ -157,7 +158,7 @@ def _renamed(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> 
 def _device(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> None:
     """On a CPU, compiling the penalties would delay the first request by half a minute, and a server that polls for
     requests without a pause would take a core from the trainer."""
-    fraction: Any = sglang.mem_fraction_static
+    fraction = resolved_value(sglang, "mem_fraction_static", site.on_gpu)
     kernels = {name: getattr(sglang, name, None) for name in CPU_CHOICES}
     overlap_off = sglang.disable_overlap_schedule
     if not site.on_gpu:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.sections.engines.sglang import KEYS
-from areal_like.serving.engines.sglang.auto_values import auto_values
+from areal_like.serving.engines.sglang.auto_values import auto_values, shared_gpu_values
 from areal_like.serving.engines.sglang.command import FLAG_PARSER, sglang_command
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
+from areal_like.serving.engines.sglang.memory_hints import MEMORY_HINTS
 from areal_like.serving.engines.spec import MIB, EngineSpec, HttpProbe
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ SPEC = EngineSpec(
     distribution=DISTRIBUTION,
     flag_parser=FLAG_PARSER,
     autos=_autos,
+    memory_hints=MEMORY_HINTS,
+    shared_gpu=shared_gpu_values,
+    working_bytes=3072 * MIB,
     cannot_keep="which does not report the weight version of each token",
     program_bytes=1024 * MIB,
     cores_per_worker=1.0,

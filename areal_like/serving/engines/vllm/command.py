@@ -110,7 +110,8 @@ def vllm_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
 
 def _on_gpu(vllm: "vLLMConfig", start: ServerCommand) -> None:
     start.add("block_size", vllm.block_size)
-    start.add("gpu_memory_utilization", vllm.gpu_memory_utilization)
+    start.add("gpu_memory_utilization", resolved_value(vllm, "gpu_memory_utilization", True))
+    start.add("kv_cache_memory_bytes", resolved_value(vllm, "kv_cache_memory_bytes", True))
     start.add("enable_sleep_mode", vllm.enable_sleep_mode)
     start.command.append(boolean_flag("enable_chunked_prefill", resolved_value(vllm, "enable_chunked_prefill", True)))
 
@@ -120,14 +121,16 @@ def _on_cpu(vllm: "vLLMConfig", site: ServerSite, start: ServerCommand) -> None:
     start.add("block_size", -(-vllm.block_size // CPU_BLOCK) * CPU_BLOCK)
     start.command.append(boolean_flag("enable_chunked_prefill", False))
     start.env |= {"TORCHDYNAMO_DISABLE": "1"} | KEEP_FREED_MEMORY
-    if "kv_cache_memory_bytes" not in {name.replace("-", "_") for name in vllm.extra_args}:
+    given = {name.replace("-", "_") for name in vllm.extra_args}
+    if "kv_cache_memory_bytes" not in given and vllm.kv_cache_memory_bytes in (None, "auto"):
         start.env["VLLM_CPU_KVCACHE_SPACE"] = str(_gib_of_cache(site.memory_bytes))
     if site.cores:
         start.env["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(str(core) for core in site.cores)
     if resolved_value(vllm, "enable_chunked_prefill", False):
         reason = "has no effect on a CPU, where vLLM crashes with it and seeded requests"
         start.notes.append(("vllm.enable_chunked_prefill", reason))
-    if vllm.gpu_memory_utilization != GPU_MEMORY:
+    start.add("kv_cache_memory_bytes", resolved_value(vllm, "kv_cache_memory_bytes", False))
+    if resolved_value(vllm, "gpu_memory_utilization", False) != GPU_MEMORY:
         start.notes.append(("vllm.gpu_memory_utilization", "has no effect without a GPU"))
     if vllm.enable_sleep_mode:
         reason = "vLLM does not support sleep mode on a CPU; remove it, or generate on a GPU"

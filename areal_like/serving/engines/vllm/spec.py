@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.sections.engines.vllm import KEYS
 from areal_like.serving.engines.spec import MIB, EngineSpec, HttpProbe
-from areal_like.serving.engines.vllm.auto_values import auto_values
+from areal_like.serving.engines.vllm.auto_values import auto_values, shared_gpu_values
 from areal_like.serving.engines.vllm.command import FLAG_PARSER, vllm_command
 from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
+from areal_like.serving.engines.vllm.memory_hints import MEMORY_HINTS
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
@@ -43,6 +44,9 @@ SPEC = EngineSpec(
     distribution=DISTRIBUTION,
     flag_parser=FLAG_PARSER,
     autos=_autos,
+    memory_hints=MEMORY_HINTS,
+    shared_gpu=shared_gpu_values,
+    working_bytes=2048 * MIB,
     program_bytes=768 * MIB,
     cores_per_worker=1.0,
 )

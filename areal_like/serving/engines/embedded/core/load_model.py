@@ -9,11 +9,15 @@ from transformers.utils.logging import disable_progress_bar
 
 from areal_like.config.sections.engines.embedded import EmbeddedConfig
 from areal_like.serving.engines.embedded.core.decode_graphs import CudaCapture
+from areal_like.serving.engines.embedded.core.kv_cache import BLOCK_SIZE
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.engines.embedded.core.tokenizer import LazyTokenizer
+from areal_like.serving.engines.embedded.memory import EngineShape, working_bytes
 
 MEMORY_SHARE = 0.5
 """Of the memory that is free once the model is loaded: the most that the KV cache takes."""
+ASSUMED_SAMPLES = 16
+"""Of a group."""
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +30,10 @@ def load_engine(config: EmbeddedConfig, folder: Path, trust_remote_code: bool = 
         raise ValueError("embedded.device: torch finds no GPU here for cuda; set embedded.device=cpu")
     device = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     model = load_model(folder, config.dtype, device, trust_remote_code)
-    tokens = config.kv_cache_tokens if isinstance(config.kv_cache_tokens, int) else None
-    if tokens is None:
-        tokens = int(MEMORY_SHARE * free_memory(model.device)) // bytes_per_token(model)
+    if isinstance(config.kv_cache_tokens, int):
+        tokens = config.kv_cache_tokens
+    else:
+        tokens = tokens_that_fit(config, model, free_memory(model.device), model.device.type == "cuda")
         log.info("embedded.kv_cache_tokens: %d, which fit into half of the free memory", tokens)
     engine = LLMEngine(
         model,
@@ -63,6 +68,40 @@ def load_model(folder: Path, dtype: str, device: str, trust_remote_code: bool = 
     assert isinstance(model, PreTrainedModel)
     torch.nn.Module.to(model.requires_grad_(False), device)
     return model
+
+
+def tokens_that_fit(config: EmbeddedConfig, model: PreTrainedModel, free: int, on_gpu: bool) -> int:
+    """Of the KV cache. A GPU must also hold the next weights and the temporaries of a step."""
+    if not on_gpu:
+        return int(MEMORY_SHARE * free) // bytes_per_token(model)
+    text, shape = model.config.get_text_config(), shape_of(model)
+    longest = config.context_length or text.max_position_embeddings
+    working = working_bytes(
+        shape, config.max_running_requests, ASSUMED_SAMPLES, longest, config.enforce_eager is not True
+    )
+    left = free - sum(parameter.nbytes for parameter in model.parameters()) - working
+    if left < shape.cache_bytes_per_token * BLOCK_SIZE:
+        need = f"{config.max_running_requests} sequences of up to {longest} tokens need {working / 2**30:.1f} GiB"
+        raise ValueError(
+            f"embedded.max_running_requests: {free / 2**30:.1f} GiB of the GPU are free, and {need} of temporaries "
+            "beside the next weights; lower it, or embedded.context_length"
+        )
+    return int(MEMORY_SHARE * left) // shape.cache_bytes_per_token
+
+
+def shape_of(model: PreTrainedModel) -> EngineShape:
+    text = model.config.get_text_config()
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return EngineShape(
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        query=text.num_attention_heads * size,
+        kv=text.num_key_value_heads * size,
+        head_dim=size,
+        inner=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        vocab=text.vocab_size,
+        width=model.dtype.itemsize,
+    )
 
 
 def bytes_per_token(model: PreTrainedModel) -> int:

@@ -12,11 +12,10 @@ from transformers.cache_utils import Cache
 
 from areal_like.serving.engines.embedded.core.decode_graphs import Capture, DecodeGraphs
 from areal_like.serving.engines.embedded.core.kv_cache import BLOCK_SIZE, ChunkWrite, DecodeWrite, KVCache, PrefillWrite
+from areal_like.serving.engines.embedded.memory import MAX_PREFILL_TOKENS
 from areal_like.serving.engines.embedded.weights.batched_lora import BatchedLora, ServedAdapter
 from areal_like.serving.engines.embedded.weights.double_buffer import DoubleBuffer
 
-MAX_PREFILL_TOKENS = 8192
-"""Prompt tokens in one forward pass; a longer prompt has a pass by itself."""
 MAX_CHUNK_LOGITS = 1 << 24
 """Logits of one chunk of a scored prompt; all of them are in memory at once."""
 ATTENTION_NAME = "areal_like_slots"

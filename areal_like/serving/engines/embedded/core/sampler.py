@@ -14,9 +14,8 @@ from areal_like.serving.engines.embedded.core.logit_processors import (
     process_logits,
 )
 from areal_like.serving.engines.embedded.core.running_batch import NO_TOKEN, RunningBatch, record_top_logprobs
+from areal_like.serving.engines.embedded.memory import MAX_LOGITS_AT_ONCE
 
-MAX_LOGITS_AT_ONCE = 1 << 25
-"""Logits turned into a distribution at once: their cumulative sums are in float64, eight bytes each."""
 NO_DISTRIBUTION = "sampling: this request's penalties and temperature leave no distribution to sample from; change them"
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

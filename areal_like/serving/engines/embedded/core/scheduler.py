@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from areal_like.serving.engines.embedded.core.counts import EngineCounts
 from areal_like.serving.engines.embedded.core.kv_cache import KVCache, round_up_to_block
-from areal_like.serving.engines.embedded.core.model_runner import MAX_PREFILL_TOKENS, ModelRunner
+from areal_like.serving.engines.embedded.core.model_runner import ModelRunner
 from areal_like.serving.engines.embedded.core.running_batch import PreemptedSequence, RunningBatch
 from areal_like.serving.engines.embedded.core.waiting_queue import QueuedGroup, WaitingQueue
+from areal_like.serving.engines.embedded.memory import MAX_PREFILL_TOKENS
 from areal_like.serving.engines.embedded.weights.adapters import AdapterRegistry
 
 log = logging.getLogger(__name__)

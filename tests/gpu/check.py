@@ -1,0 +1,154 @@
+"""Checks this package on a GPU and measures it there, part by part, each in a process of its own.
+
+    python -m tests.gpu.check --out DIR                   # all parts that fit into ten minutes
+    python -m tests.gpu.check --out DIR                   # again: the parts that are left, until none is
+    python -m tests.gpu.check --out DIR --parts head,vllm # these, also if they have run
+    python -m tests.gpu.check --out DIR --small           # tiny sizes, also without a GPU: tests the program
+
+DIR/checks.json has every figure with what was aimed at and the reason of each failure, DIR/summary.txt the same as a
+table, DIR/output.txt what the parts printed. Exit code 1 if a part of this call failed or a limit was exceeded; an aim
+that is missed is no failure.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from areal_like.config.allocation.machine import detect_machine  # noqa: E402
+from tests.gpu.parts import PARTS, Part, by_name  # noqa: E402
+from tests.gpu.report import FAILED, RUNNING, write_json  # noqa: E402
+from tests.gpu.summary import summary  # noqa: E402
+
+CALL_LIMIT_S = 570.0
+TO_CLEAN_UP_S = 20.0
+"""What a part gets to end the processes that it has started."""
+POLL_S = 0.5
+KEPT_OUTPUT = 20_000
+"""Characters of a part's output that are kept."""
+
+
+class Results:
+    """What is known of all parts, in the files of `out`."""
+
+    def __init__(self, out: Path) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self._out = out
+        self._file = out / "checks.json"
+        self.parts: dict[str, dict[str, Any]] = json.loads(self._file.read_text()) if self._file.is_file() else {}
+
+    def put(self, name: str, content: dict[str, Any]) -> None:
+        self.parts[name] = content
+        write_json(self._file, self.parts)
+        (self._out / "summary.txt").write_text(summary(self.parts), encoding="utf-8")
+
+    def add_output(self, name: str, output: str) -> None:
+        with (self._out / "output.txt").open("a", encoding="utf-8") as log:
+            log.write(f"=== {name}\n{output[-KEPT_OUTPUT:]}\n")
+
+
+def command(part: Part, file: Path, small: bool) -> list[str]:
+    return [sys.executable, "-m", "tests.gpu.part", part.name, str(file), *(["--small"] if small else [])]
+
+
+def run_part(part: Part, results: Results, small: bool, limit_s: float) -> bool:
+    """In a process, which is ended with all that it has started after `limit_s`. Its figures are kept as they come.
+    Returns whether it failed."""
+    with tempfile.TemporaryDirectory(prefix="gpu-part-") as name:
+        file, output = Path(name) / "part.json", Path(name) / "output"
+        began = time.monotonic()
+        with output.open("wb") as sink:
+            process = subprocess.Popen(
+                command(part, file, small),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        seen = 0.0
+        try:
+            while process.poll() is None and time.monotonic() - began < limit_s:
+                time.sleep(POLL_S)
+                if file.is_file() and (changed := file.stat().st_mtime) != seen:
+                    seen = changed
+                    results.put(part.name, json.loads(file.read_text()))
+            is_over_time = process.poll() is None
+        finally:
+            _end(process)
+        content = json.loads(file.read_text()) if file.is_file() else _nothing(part)
+        if content["status"] == RUNNING:
+            how = f"not done after {limit_s:.0f} s" if is_over_time else f"its process ended with {process.returncode}"
+            end = "\n".join(output.read_text(errors="replace").splitlines()[-8:])
+            content |= {"status": FAILED, "reason": f"{how}\n{end}"}
+        content["took_s"] = round(time.monotonic() - began, 1)
+        results.add_output(part.name, output.read_text(errors="replace"))
+        results.put(part.name, content)
+    return bool(content["status"] == FAILED)
+
+
+def _nothing(part: Part) -> dict[str, Any]:
+    return {"part": part.name, "status": RUNNING, "reason": None, "figures": [], "facts": {}}
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Asks first: a run or a server that it has started is in a session of its own, which it must end itself."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TO_CLEAN_UP_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def arguments_of(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder of the results")
+    parser.add_argument("--parts", metavar="A,B", help=f"which parts: {', '.join(part.name for part in PARTS)}")
+    parser.add_argument("--limit", type=float, default=CALL_LIMIT_S, metavar="S", help="seconds of this call")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, also without a GPU")
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.wanted = by_name(arguments.parts)
+    except ValueError as unknown:
+        parser.error(str(unknown))
+    return arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = arguments_of(argv)
+    wanted: list[Part] = arguments.wanted
+    if not arguments.small and not (machine := detect_machine()).num_gpus:
+        print(f"there is no GPU ({machine.how}); --small runs tiny sizes on the CPU", file=sys.stderr)
+        return 2
+    results, ends, failed = Results(arguments.out), time.monotonic() + arguments.limit, False
+    if arguments.parts is None:
+        wanted = [part for part in wanted if results.parts.get(part.name, {}).get("status") in (None, RUNNING)]
+    left: list[str] = []
+    for part in wanted:
+        rest = ends - time.monotonic()
+        if left or (part is not wanted[0] and rest < part.limit_s):
+            left.append(part.name)
+            continue
+        print(f"{part.name}: {part.about} ...", flush=True)
+        failed = run_part(part, results, arguments.small, min(part.limit_s, rest)) or failed
+    print(summary(results.parts), end="")
+    if left:
+        print(f"no time left for {', '.join(left)}: call it again with the same --out")
+    print(f"written to {arguments.out}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
