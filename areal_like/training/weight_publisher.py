@@ -43,7 +43,7 @@ class WeightPublisher:
 
     def publish(self, version: int) -> None:
         """All ranks must call it; the first one sends the weights and notifies the controller."""
-        micro = _micro_batch(self._tokens, self._engine.world.device)
+        micro = micro_batch_of(self._tokens, self._engine.world.device)
         logprobs = self._engine.logprobs([micro], temperature=1.0)[0]
         tensors = self._engine.export_weights(adapter_only=self._transport.takes_adapter)
         if not self._transport.takes_adapter:
@@ -60,7 +60,7 @@ class WeightPublisher:
         self._transport.close(early)
 
 
-def _micro_batch(token_ids: list[int], device: torch.device) -> MicroBatch:
+def micro_batch_of(token_ids: list[int], device: torch.device) -> MicroBatch:
     """Each token but the first is predicted."""
     count, ids = len(token_ids), np.array(token_ids, np.int32)
     return Sequences(ids, np.ones(count, np.uint8), np.array([count])).micro_batch([0], device)

@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
@@ -20,6 +21,7 @@ from tests.support.external_server import (
     TinyEngine,
     check,
     group,
+    logprobs_of,
     published,
     until,
     version_in,
@@ -27,6 +29,7 @@ from tests.support.external_server import (
 )
 from tests.support.tiny_models import tiny_qwen3
 
+UPDATE = "/control/update_weights"
 NO_END = {"min_new_tokens": 40, "max_new_tokens": 40}
 
 
@@ -194,6 +197,28 @@ def test_the_probe_detects_a_model_that_differs_from_the_trainer(tmp_path: Path)
         response = await refusal(client, "/control/update_weights", body | {"probe": probe})
         assert response.status == 503 and "different models" in response.message
         assert client.server.fatal.result().kind == "damaged weights v1"
+
+    with_server(tmp_path, test)
+
+
+def test_old_computation_is_detected_though_the_noise_hides_the_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise allows any of these answers; the server's is that for the weights before, in every digit."""
+    hidden = {"dtype": "bfloat16", "noise": [50.0, 10.0]}
+
+    def probed(version: int, change: float) -> dict[str, Any]:
+        logprobs = [each + change for each in logprobs_of(tiny_qwen3(1), PROMPT)]
+        return published(tmp_path, version, version) | {"probe": {"token_ids": PROMPT, "logprobs": logprobs, **hidden}}
+
+    async def test(client: Client) -> None:
+        await client.call("POST", UPDATE, probed(1, 0.0))
+        await client.call("POST", UPDATE, probed(2, 6.0))
+        stale = await client.engine.logprobs(PROMPT)
+        monkeypatch.setattr(client.engine, "logprobs", AsyncMock(return_value=stale))
+        response = await refusal(client, UPDATE, probed(3, 12.0))
+        assert response.status == 503 and "the server computes with old weights" in response.message
+        assert client.server.fatal.result().kind == "damaged weights v3"
 
     with_server(tmp_path, test)
 
