@@ -11,7 +11,7 @@ from areal_like.config.checks.registry import not_following, run_checks
 from areal_like.config.problems import Problem, Stage
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.library import data_folder
-from launcher.checks.engines import engine_info, external_engine
+from launcher.checks.engines import engine_info, is_external
 from launcher.checks.epochs import data_steps
 from launcher.checks.plan_checks import checks_of
 from launcher.checks.unread_keys import unread_file_values
@@ -20,6 +20,7 @@ from launcher.clusters.slurm import plan_slurm
 from launcher.plan.auto import add_server_threads, resolve_auto, resolved_values
 from launcher.plan.batch import plan_batch
 from launcher.plan.changes import changed_settings, replaced_file_values, settings_over_base, with_places
+from launcher.plan.compiled_layers import uncompiled_layers
 from launcher.plan.datasets import resolved_datasets
 from launcher.plan.host import HostInfo, local_host
 from launcher.plan.hub import resolved_models
@@ -57,7 +58,8 @@ def build_plan(
     data = None if serves else data_steps(loaded, host)
     shared = plan_shared_gpu(config, allocation, host)
     micro_batches = [] if serves else resolved_micro_batches(loaded, allocation, host, shared.server_bytes)
-    auto |= {each.key: each for each in (*shared.resolved, *micro_batches)}
+    compiled = [] if serves else uncompiled_layers(loaded, allocation)
+    auto |= {each.key: each for each in (*shared.resolved, *micro_batches, *compiled)}
     decided = with_micro_batches(config, auto)
     batch, memory = plan_batch(decided, allocation, data), plan_memory(decided, allocation, host)
     memory = memory._replace(words=(*memory.words, *shared.words))
@@ -71,7 +73,8 @@ def build_plan(
         placement = _placement(config, allocation, auto, host, serves)
         add_server_threads(auto, config, placement)
         nodes = max(placement.num_nodes, 1)
-        started_config = _as_started(loaded, auto) if external_engine(config, allocation) else config
+        has_command = allocation.rollout is not None and is_external(allocation.rollout.backend)
+        started_config = _as_started(loaded, auto) if has_command else config
         context = ProcessContext(
             started_config, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt, serves
         )

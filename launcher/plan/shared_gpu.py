@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import starts_servers
 from areal_like.config.dotted_path import value_of
+from areal_like.config.engines import default_engine
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import plural
 from areal_like.serving.engines.registry import engine_spec
@@ -15,8 +16,9 @@ from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, server_limit
 from launcher.plan.memory import server_memory, size_text
 from launcher.plan.micro_batch_limit import USABLE, TrainerBytes, trainer_bytes, usable_bytes
-from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.model_shape import BYTES, find_config, shape_of
 from launcher.plan.plan import Resolved, ServerMemory
+from launcher.plan.server_memory import embedded_bytes
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -74,10 +76,13 @@ def _share(
     """A cache for all requests at once, but less where the trainer needs the memory; at least the longest sequence."""
     assert allocation.rollout is not None
     spec, per_token = engine_spec(allocation.rollout.backend), server.kv_bytes_per_token
-    weights = spec.weight_copies * server.weights
-    working, usable = spec.working_bytes, int(gpu_bytes * USABLE) - 2 * CONTEXT_BYTES
+    weights, working = spec.weight_copies * server.weights, spec.working_bytes
+    usable = int(gpu_bytes * USABLE) - 2 * CONTEXT_BYTES
     requests, longest = _requests(config, spec.keys.requests_key), longest_sample(config)
     shape = shape_of(find_config(config.actor.path, host)[0])
+    if spec.keys is default_engine() and shape is not None:
+        own = embedded_bytes(config, allocation, shape, BYTES[config.actor.dtype], longest)
+        weights, working, per_token = own.weights, own.working, own.cache_per_token
     positions = shape.max_positions if shape else None
     limits = (server_limit(config, spec.name)[1] if spec.is_external else longest, positions)
     least_tokens = min(limit for limit in limits if limit) + BLOCK

@@ -129,3 +129,10 @@ def errors(*words):
     except ConfigError as error:
         return error.problems
     return ()
+
+
+def test_the_plan_says_why_layers_are_not_compiled_on_a_gpu():
+    chosen = autos(plan_of("grpo", *QWEN, gpus=2))["actor.compile"]
+    assert chosen.value is None and "actor.compile.fullgraph=false compiles them" in chosen.reason
+    for words, gpus in ((("actor.compile=null",), 2), (("actor.compile.fullgraph=true",), 2), ((), 0)):
+        assert "actor.compile" not in autos(plan_of("grpo", *QWEN, *words, gpus=gpus))

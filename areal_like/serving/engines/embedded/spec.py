@@ -77,5 +77,4 @@ SPEC = EngineSpec(
     prepare=_prepare,
     checks=(Check("a GPU for the engine", Stage.MISSING, _without_gpu),),
     shared_gpu=_on_shared_gpu,
-    weight_copies=2,
 )

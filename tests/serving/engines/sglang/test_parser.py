@@ -34,6 +34,7 @@ VALUES: dict[str, Any] = {
     "context_length": 1024,
     "mem_fraction_static": 0.5,
     "max_running_requests": 9,
+    "max_total_tokens": 4096,
     "chunked_prefill_size": 128,
     "max_prefill_tokens": 256,
     "schedule_policy": "lof",

@@ -86,6 +86,7 @@ ALL_KEYS = (
     *("skip_tokenizer_init=true", "enforce_eager=true", "dtype=float16", "distributed_executor_backend=uni"),
     *("max_num_seqs=17", "block_size=64", "cpu_offload_gb=2.5", "disable_sliding_window=false", "max_model_len=4096"),
     *("enable_chunked_prefill=false", "enable_prefix_caching=false", "gpu_memory_utilization=0.5", "seed=41"),
+    "kv_cache_memory_bytes=1000000",
     *("enable_sleep_mode=true", "uvicorn_log_level=error", "trust_remote_code=true", "enable_auto_tool_choice=true"),
     *("tool_call_parser=mistral", "worker_extension_cls=my.Extension"),
 )
@@ -98,6 +99,7 @@ FLAGS = (
         "--no-enable-chunked-prefill",
         "--no-enable-prefix-caching",
         "--gpu-memory-utilization 0.5",
+        "--kv-cache-memory-bytes 1000000",
     ),
     *("--seed 41", "--enable-sleep-mode", "--uvicorn-log-level error", "--trust-remote-code"),
     *("--enable-auto-tool-choice", "--tool-call-parser mistral", "--model some/model", "--max-logprobs 5"),
