@@ -1,23 +1,26 @@
 """Attention over packed sequences: each attends to itself only, without padding.
 
-On a GPU variable-length kernels do this. Elsewhere neighbouring sequences of equal length are computed as one batch, so
-that a micro-batch sorted by length takes few calls.
+On a GPU kernels for packed sequences do this. Elsewhere, and with dropout or capped scores, neighbouring sequences of
+equal length are computed as one batch, so that a micro-batch sorted by length takes few calls.
 """
 
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from itertools import groupby
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
-from areal_like.config.attention import choose_attention, installed_packages
+from areal_like.config.attention import beyond_kernels, choose_attention, installed_packages
 from areal_like.config.sections.train_engine import TrainEngineConfig
+from areal_like.training.attention_kernels import activate_flash_3, attend, choose_kernel, describe_kernels, is_gpu
+from areal_like.training.length_groups import LengthGroups, group_by_length
 
 REGISTERED_NAMES = {"sdpa": "areal_like_packed", "eager": "areal_like_packed_eager"}
 """`attn_impl` -> the name registered with transformers. Other implementations are those of transformers, which find the
@@ -26,39 +29,30 @@ sequence boundaries in `MicroBatch.attention_kwargs`, or in the positions."""
 SCORE_MODIFIERS = ("s_aux", "position_bias")
 """Arguments of some models that change attention scores; not supported here."""
 
-KERNEL_DTYPES = (torch.bfloat16, torch.float16)
-MAX_HEAD_SIZE = 256
-"""The limit of torch's flash kernel."""
+MAX_SCORES = 2**26
+"""The most attention scores in the memory of a GPU at once."""
+
+NO_GROUPS = group_by_length([])
+AttendToBatch = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
+"""Queries, keys and values of sequences of equal length, [sequences, heads, length, head size], and the window."""
 
 log = logging.getLogger(__name__)
 
 
-def resolve_attention(config: TrainEngineConfig, section: str, device: torch.device) -> str:
-    """The value of `attn_impl`; logs what `auto` resolves to, and why."""
-    if config.attn_impl != "auto":
-        return config.attn_impl
-    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
-    value, reason = choose_attention(config.dtype, gpus, installed_packages())
-    log.info("%s.attn_impl is %s: %s", section, value, reason)
+def resolve_attention(config: TrainEngineConfig, section: str, device: torch.device, folder: Path) -> str:
+    """The implementation for `attn_impl`; logs what `auto` resolves to, why, and the kernels of a GPU. `folder`
+    contains the model."""
+    value = config.attn_impl
+    beyond = beyond_kernels(json.loads((folder / "config.json").read_text()), config.disable_dropout)
+    if value == "auto":
+        gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+        value, reason = choose_attention(config.dtype, gpus, installed_packages(), beyond)
+        log.info("%s.attn_impl is %s: %s", section, value, reason)
+    if value == "flash_attention_3" and not beyond and activate_flash_3(device):
+        value = "sdpa"  # which then uses it
+    if value == "sdpa" and not beyond and (kernels := describe_kernels(device, getattr(torch, config.dtype))):
+        log.info("%s: attention is computed by %s", section, kernels)
     return value
-
-
-class LengthGroup(NamedTuple):
-    """Neighbouring sequences of equal length."""
-
-    start: int
-    num: int
-    length: int
-
-
-def group_by_length(lengths: Sequence[int]) -> tuple[LengthGroup, ...]:
-    """Groups of neighbouring equal lengths."""
-    groups, start = [], 0
-    for length, members in groupby(lengths):
-        count = len(list(members))
-        groups.append(LengthGroup(start, count, length))
-        start += count * length
-    return tuple(groups)
 
 
 def packed_attention(
@@ -71,7 +65,7 @@ def packed_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    length_groups: tuple[LengthGroup, ...] = (),
+    length_groups: LengthGroups = NO_GROUPS,
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int = 0,
     is_eager: bool = False,
@@ -81,24 +75,59 @@ def packed_attention(
     is 0 unless the model is in training."""
     _check_supported(module, unused)
     is_plain = is_eager or softcap is not None
-    if not is_plain and not dropout and cu_seq_lens_q is not None and _flash_supports(query):
-        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-        return _flash_attention(q, k, v, cu_seq_lens_q, max_length_q, sliding_window, scaling).unsqueeze(0), None
-    attend: Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
+    has_kernel = not is_plain and not dropout and cu_seq_lens_q is not None
+    if has_kernel and (kernel := choose_kernel(query, value, length_groups, sliding_window)):
+        bounds = (length_groups, cu_seq_lens_q, max_length_q, sliding_window)
+        return attend(kernel, query, key, value, *bounds, scaling), None
+    attend_to_batch: AttendToBatch
     if is_plain:
-        attend = partial(_eager_attention, scaling=scaling, dropout=dropout, softcap=softcap)
+        attend_to_batch = partial(_eager_attention, scaling=scaling, dropout=dropout, softcap=softcap)
     else:
-        attend = partial(_sdpa, scaling=scaling, dropout=dropout)
+        attend_to_batch = partial(_sdpa, scaling=scaling, dropout=dropout)
+    if is_gpu(query.device):
+        in_chunks = partial(_attend_in_chunks, attend_to_batch, is_random=dropout > 0)
+        return _attend_to_groups_uncompiled(in_chunks, query, key, value, length_groups, sliding_window), None
+    return _attend_to_groups(attend_to_batch, query, key, value, length_groups, sliding_window), None
+
+
+def _attend_to_groups(
+    attend_to_batch: AttendToBatch, query: Tensor, key: Tensor, value: Tensor, groups: LengthGroups, window: int | None
+) -> Tensor:
+    """One group after the other; returns [1, T, heads, head size]."""
     out = []
-    for group in length_groups:
+    for group in groups:
         span = slice(group.start, group.start + group.num * group.length)
         q, k, v = (
             tensor[0, :, span].reshape(tensor.shape[1], group.num, group.length, -1).transpose(0, 1)
             for tensor in (query, key, value)
         )
-        window = sliding_window if sliding_window is not None and group.length > sliding_window else None
-        out.append(attend(q, k, v, window).transpose(1, 2).flatten(0, 1))
-    return torch.cat(out).unsqueeze(0), None
+        own_window = window if window is not None and group.length > window else None
+        out.append(attend_to_batch(q, k, v, own_window).transpose(1, 2).flatten(0, 1))
+    return torch.cat(out).unsqueeze(0)
+
+
+_attend_to_groups_uncompiled = torch.compiler.disable(_attend_to_groups)
+"""The compiler would put the lengths into its code, and compile each micro-batch anew."""
+
+
+def _attend_in_chunks(
+    attend_to_batch: AttendToBatch, q: Tensor, k: Tensor, v: Tensor, window: int | None, *, is_random: bool
+) -> Tensor:
+    """Some queries at a time, whose scores are computed again in the backward pass, so that memory does not grow with
+    the square of the length."""
+    num, heads, length, _ = q.shape
+    step = max(1, MAX_SCORES // (num * heads * length))
+    if step >= length:
+        return attend_to_batch(q, k, v, window)
+    out = []
+    for start in range(0, length, step):
+        end = min(start + step, length)
+        seen = slice(0 if window is None else max(0, start - window + 1), end)
+        parts = (q[:, :, start:end], k[:, :, seen], v[:, :, seen], window or length)
+        chunk = checkpoint(attend_to_batch, *parts, use_reentrant=False, preserve_rng_state=is_random)
+        assert isinstance(chunk, Tensor)
+        out.append(chunk)
+    return torch.cat(out, 2)
 
 
 def _check_supported(module: nn.Module, unused: dict[str, Any]) -> None:
@@ -110,28 +139,11 @@ def _check_supported(module: nn.Module, unused: dict[str, Any]) -> None:
         raise ValueError(f"{name} is not causal, which is not supported: it could not be sampled from")
 
 
-def _flash_supports(query: Tensor) -> bool:
-    """Whether torch's flash kernel supports it: half precision on an NVIDIA GPU from Ampere on."""
-    if not query.is_cuda or query.dtype not in KERNEL_DTYPES or torch.version.cuda is None:
-        return False
-    size = query.shape[-1]
-    return size <= MAX_HEAD_SIZE and size % 8 == 0 and torch.cuda.get_device_properties(query.device).major >= 8
-
-
-def _flash_attention(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, window: int | None, scaling: float
-) -> Tensor:
-    """All sequences in one call; [T, heads, head size]."""
-    window_size = (-1 if window is None else window - 1, 0)
-    out = varlen_attn(
-        q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=window_size, enable_gqa=True
-    )
-    assert isinstance(out, Tensor)
-    return out
-
-
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, window: int | None, *, scaling: float, dropout: float) -> Tensor:
-    mask = None if window is None else causal_mask(q.shape[-2], window, q.device)
+    if is_gpu(q.device):
+        # Kernels that accept masks or float32 want as many keys as queries.
+        k, v = (tensor.repeat_interleave(q.shape[1] // tensor.shape[1], 1) for tensor in (k, v))
+    mask = None if window is None else causal_mask(q.shape[-2], k.shape[-2], window, q.device)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=True
     )
@@ -141,20 +153,21 @@ def _eager_attention(
     q: Tensor, k: Tensor, v: Tensor, window: int | None, *, scaling: float, dropout: float, softcap: float | None
 ) -> Tensor:
     """Explicit softmax attention: the reference for other implementations, and the one with a softcap."""
-    length, queries_per_key = q.shape[-2], q.shape[1] // k.shape[1]
+    num_queries, num_keys, queries_per_key = q.shape[-2], k.shape[-2], q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(queries_per_key, 1), v.repeat_interleave(queries_per_key, 1)
     scores = q @ k.transpose(-1, -2) * scaling
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~causal_mask(length, window or length, q.device), float("-inf"))
+    mask = causal_mask(num_queries, num_keys, window or num_keys, q.device)
+    scores = scores.masked_fill(~mask, float("-inf"))
     probabilities = F.dropout(scores.softmax(-1, dtype=torch.float32).to(q.dtype), dropout)
     return probabilities @ v
 
 
-def causal_mask(length: int, width: int, device: torch.device) -> Tensor:
-    """Each position attends to itself and the `width - 1` before it."""
-    position = torch.arange(length, device=device)
-    behind = position[:, None] - position[None, :]
+def causal_mask(num_queries: int, num_keys: int, width: int, device: torch.device) -> Tensor:
+    """Each position attends to itself and the `width - 1` before it. Queries are at the last positions of the keys."""
+    keys = torch.arange(num_keys, device=device)
+    behind = keys[num_keys - num_queries :, None] - keys[None, :]
     return (behind >= 0) & (behind < width)
 
 

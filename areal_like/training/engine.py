@@ -68,7 +68,7 @@ class TrainEngine:
         loads_original = checkpoint is None or is_adapted
         init_seed = derive_seed(seed, "init") if config.init_from_scratch and loads_original else None
         source = folder if checkpoint is None or loads_original else checkpoint
-        attention = resolve_attention(config, section, world.device)
+        attention = resolve_attention(config, section, world.device, source)
 
         def build(is_empty: bool) -> "tuple[PreTrainedModel, LoraAdapter | None]":
             with torch.device("meta") if is_empty else contextlib.nullcontext():

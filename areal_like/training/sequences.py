@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_like.training.attention import LengthGroup, group_by_length
+from areal_like.training.length_groups import LengthGroups, group_by_length
 
 MAX_PADDING_SEQUENCE = 128
 """Maximum tokens of a padding sequence: the block size of attention kernels."""
@@ -25,7 +25,7 @@ class MicroBatch(NamedTuple):
 
     input_ids_T: Tensor
     position_ids_T: Tensor
-    length_groups: tuple[LengthGroup, ...]
+    length_groups: LengthGroups
     cu_seqlens: Tensor
     """Where each sequence begins in the input tokens, and the end of the last; int32, as kernels require."""
     predicts_P: Tensor
@@ -44,7 +44,7 @@ class MicroBatch(NamedTuple):
 
     def attention_kwargs(self) -> dict[str, Any]:
         """Sequence boundaries: `length_groups` for our attention, the others for that of transformers."""
-        longest = max((group.length for group in self.length_groups), default=0)
+        longest = self.length_groups.longest
         return {
             "length_groups": self.length_groups,
             **{"cu_seq_lens_q": self.cu_seqlens, "cu_seq_lens_k": self.cu_seqlens},

@@ -15,9 +15,14 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from areal_like.config.sections.train_engine import CompileConfig
 from areal_like.data.user_code import config_error
-from areal_like.training.attention import REGISTERED_NAMES, LengthGroup, causal_mask, group_by_length, packed_attention
+from areal_like.training.attention import REGISTERED_NAMES, causal_mask, packed_attention
+from areal_like.training.attention_kernels import is_gpu
+from areal_like.training.length_groups import LengthGroup, group_by_length
 
 COMPILERS = ("c++", "g++", "clang++")
+
+RECOMPILE_LIMIT = 32
+"""A layer is compiled once for each combination of gradient or none, kernel of attention, and window or none."""
 
 aten: Any = torch.ops.aten
 
@@ -30,14 +35,20 @@ def compile_layers(
 ) -> None:
     """In place and before sharding: FSDP's hooks around a layer are not compiled. `section` is the key of the engine's
     section, for messages."""
-    if device.type == "cpu" and not has_compiler():
+    if not is_gpu(device) and not has_compiler():
         message = (
             f"torch.compile needs a C++ compiler on a CPU, such as g++; install one, or set {section}.compile=null"
         )
         raise config_error(f"{section}.compile", message)
-    if device.type == "cpu" and model.config._attn_implementation == REGISTERED_NAMES["sdpa"]:
-        _check_supported(model, section)
+    if not is_gpu(device) and model.config._attn_implementation == REGISTERED_NAMES["sdpa"]:
+        if missing := _missing(model, section):
+            message = f"on a CPU compiled attention does not support {missing} set {section}.compile=null"
+            raise config_error(f"{section}.compile", message)
         model.set_attn_implementation(OPAQUE_ATTENTION)
+    if is_gpu(device) and config.fullgraph and (missing := _missing(model, section)):
+        message = f"on a GPU attention is not compiled with {missing} set {section}.compile.fullgraph=false"
+        raise config_error(f"{section}.compile.fullgraph", message)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
     for layer in layers:
         # Lengths differ from one micro-batch to the next.
         layer.compile(fullgraph=config.fullgraph, dynamic=True)
@@ -47,17 +58,13 @@ def has_compiler() -> bool:
     return "CXX" in os.environ or any(map(shutil.which, COMPILERS))
 
 
-def _check_supported(model: PreTrainedModel, section: str) -> None:
-    """Refuses models with options that the opaque operation lacks."""
-    missing = None
+def _missing(model: PreTrainedModel, section: str) -> str:
+    """What the model needs that compiled attention lacks, and a remedy if there is one; or nothing."""
     if any(getattr(module, "attention_dropout", 0.0) for module in model.modules()):
-        missing = f"dropout, which this model uses: set {section}.disable_dropout=true, or"
-    elif getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
-        missing = "capped scores, which this model uses:"
-    if missing:
-        raise config_error(
-            f"{section}.compile", f"on a CPU compiled attention does not support {missing} set {section}.compile=null"
-        )
+        return f"dropout, which this model uses: set {section}.disable_dropout=true, or"
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        return "capped scores, which this model uses:"
+    return ""
 
 
 def opaque_attention(
@@ -104,7 +111,7 @@ def _packed_attention_backward_op(
         inputs, mask = [batched(tensor) for tensor in (q, k, v)], None
         if window and group.length > window:
             mask = torch.zeros(group.length, group.length, dtype=q.dtype, device=q.device)
-            mask.masked_fill_(~causal_mask(group.length, window, q.device), float("-inf"))
+            mask.masked_fill_(~causal_mask(group.length, group.length, window, q.device), float("-inf"))
         options = {"attn_mask": mask, "scale": scaling}
         is_causal = mask is None
         out, normalizer = aten._scaled_dot_product_flash_attention_for_cpu(*inputs, 0.0, is_causal, **options)

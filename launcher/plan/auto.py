@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers, trained_models
-from areal_like.config.attention import choose_attention
+from areal_like.config.attention import beyond_kernels, choose_attention
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.gradient_reduction import choose_reduction
 from areal_like.serving.engines.registry import engine_spec
@@ -128,7 +128,9 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
     for name, engine in trained_models(config):
         if engine.attn_impl == "auto":
             names = [gpu.name for gpu in host.gpus] or ["GPU"]
-            value, reason = choose_attention(engine.dtype, names if allocation.num_gpus else [], host.packages)
+            beyond = beyond_kernels(find_config(engine.path, host)[0], engine.disable_dropout)
+            gpus = names if allocation.num_gpus else []
+            value, reason = choose_attention(engine.dtype, gpus, host.packages, beyond)
             if not host.is_here and allocation.num_gpus:
                 reason = (
                     "torch's own attention, as it is not known whether flash attention is installed on that machine"

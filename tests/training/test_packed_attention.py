@@ -13,8 +13,9 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.train_engine import MicroBatchSpec
 from areal_like.training import attention
-from areal_like.training.attention import LengthGroup, group_by_length, packed_attention
+from areal_like.training.attention import packed_attention
 from areal_like.training.full_tensor import full_tensor
+from areal_like.training.length_groups import LengthGroup, group_by_length
 from areal_like.training.sequences import MicroBatch, Sequences
 from tests.support.training_runs import make_engine, model_folder, section, world
 
@@ -151,8 +152,9 @@ def test_values_of_predicted_tokens_return_to_their_positions():
 
 
 def test_neighbours_of_one_length_are_one_run():
-    assert group_by_length([2, 2, 5, 7, 7, 7]) == (LengthGroup(0, 2, 2), LengthGroup(4, 1, 5), LengthGroup(9, 3, 7))
-    assert group_by_length([]) == ()
+    groups = [LengthGroup(0, 2, 2), LengthGroup(4, 1, 5), LengthGroup(9, 3, 7)]
+    assert list(group_by_length([2, 2, 5, 7, 7, 7])) == groups
+    assert not list(group_by_length([]))
 
 
 def attend(**given: Any) -> Tensor:
@@ -187,33 +189,6 @@ def test_attention_dropout_keeps_the_mean(is_eager):
 
     assert not torch.equal(actual[0], actual[1])
     assert float(torch.stack(actual).mean()) == pytest.approx(1.0, abs=0.02)
-
-
-@pytest.mark.parametrize("window", [None, 5])
-def test_gpu_kernels_get_the_bounds_and_window_of_packed_sequences(monkeypatch, window):
-    """The kernel itself needs a GPU; what it is called with does not."""
-    calls: dict[str, Any] = {}
-
-    def kernel(q, k, v, cu_q, cu_k, longest_q, longest_k, **named):
-        calls.update(
-            named, shape=tuple(q.shape), borders=(cu_q.tolist(), cu_k.tolist()), longest=(longest_q, longest_k)
-        )
-        return q
-
-    monkeypatch.setattr(attention, "varlen_attn", kernel)
-    monkeypatch.setattr(attention, "_flash_supports", lambda query: True)
-    part, borders = torch.zeros(1, 2, 9, 8), torch.tensor([0, 2, 9], dtype=torch.int32)
-    given = {
-        "length_groups": group_by_length([2, 7]),
-        "cu_seq_lens_q": borders,
-        "max_length_q": 7,
-        "sliding_window": window,
-    }
-    packed_attention(torch.nn.Identity(), part, part, part, None, 0.5, **given)
-
-    assert calls["shape"] == (9, 2, 8) and calls["borders"] == ([0, 2, 9], [0, 2, 9]) and calls["longest"] == (7, 7)
-    assert calls["window_size"] == ((-1, 0) if window is None else (4, 0)), "5 are itself and the 4 before"
-    assert calls["scale"] == 0.5 and calls["enable_gqa"]
 
 
 def test_flash_attention_of_transformers_gets_the_sequence_bounds(monkeypatch, sequences, tmp_path):

@@ -115,8 +115,9 @@ class TrainEngineConfig:
     attn_impl: str = key(
         "auto", choices=("auto", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", "eager")
     )
-    """How attention is computed. `auto` takes the fastest that this machine has for packed sequences; `sdpa` is torch's
-    own (on a GPU its flash kernel), `eager` is unfused, for comparison."""
+    """How attention is computed. `auto` takes the fastest that this machine has for packed sequences. `sdpa` is torch's
+    own: on a GPU its flash kernel, cuDNN where that is faster, or in float32 its memory-efficient kernel. `eager` is
+    unfused, for comparison."""
 
     init_from_scratch: bool = key(False)
     """Start from random weights: only the configuration and tokenizer of `path` are used."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from areal_like.config.attention import choose_attention
+from areal_like.config.attention import beyond_kernels, choose_attention
 from areal_like.config.dotted_path import value_at
 from areal_like.config.load import load
 from launcher.plan.auto import resolved_values
@@ -53,24 +53,49 @@ def test_explicit_values_are_not_changed():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "gpus", "packages", "expected"),
+    ("dtype", "gpus", "packages", "expected", "why"),
     [
-        ("bfloat16", [], {"flash_attn"}, "sdpa"),
-        ("bfloat16", ["NVIDIA A100-SXM4-80GB"], {"flash_attn"}, "flash_attention_2"),
-        ("bfloat16", ["NVIDIA H200"], {"flash_attn", "flash_attn_interface"}, "flash_attention_3"),
-        ("bfloat16", ["NVIDIA H200", "NVIDIA A100"], {"flash_attn", "flash_attn_interface"}, "flash_attention_2"),
-        ("bfloat16", ["NVIDIA H200"], set(), "sdpa"),
-        ("float32", ["NVIDIA H200"], {"flash_attn"}, "sdpa"),
+        ("bfloat16", [], {"flash_attn"}, "sdpa", "no GPU"),
+        ("bfloat16", ["NVIDIA A100-SXM4-80GB"], {"flash_attn"}, "sdpa", "flash kernel"),
+        ("bfloat16", ["NVIDIA H200"], {"flash_attn", "flash_attn_interface"}, "flash_attention_3", "H200 can run it"),
+        ("bfloat16", ["NVIDIA H200", "NVIDIA A100"], {"flash_attn", "flash_attn_interface"}, "sdpa", "flash kernel"),
+        ("bfloat16", ["NVIDIA H200"], set(), "sdpa", "cuDNN for micro-batches of one sequence"),
+        ("bfloat16", ["NVIDIA B200"], {"flash_attn_interface"}, "sdpa", "cuDNN for micro-batches of one sequence"),
+        ("float32", ["NVIDIA H200"], {"flash_attn"}, "sdpa", "memory-efficient"),
     ],
 )
-def test_attention_is_the_fastest_available(dtype, gpus, packages, expected):
+def test_attention_is_the_fastest_available(dtype, gpus, packages, expected, why):
     value, reason = choose_attention(dtype, gpus, packages)
-    assert value == expected and reason
+    assert value == expected and why in reason
 
 
-def test_the_resolved_attention_is_in_the_plan():
+@pytest.mark.parametrize(
+    ("model", "disable_dropout", "beyond"),
+    [
+        ({"attn_logit_softcapping": 50.0}, True, "caps its attention scores"),
+        ({"text_config": {"attn_logit_softcapping": 50.0}}, True, "caps its attention scores"),
+        ({"attention_dropout": 0.1}, False, "uses attention dropout"),
+        ({"attention_dropout": 0.1}, True, ""),
+        ({"attention_dropout": 0.0, "attn_logit_softcapping": None}, False, ""),
+        (None, False, ""),
+    ],
+)
+def test_a_model_beyond_the_kernels_of_torch_takes_flash_attn_where_it_is(model, disable_dropout, beyond):
+    assert beyond_kernels(model, disable_dropout) == beyond
+    chosen = {
+        name: choose_attention("bfloat16", ["NVIDIA H100"], packages, beyond)
+        for name, packages in {"with": {"flash_attn", "flash_attn_interface"}, "without": set()}.items()
+    }
+    assert chosen["with"][0] == ("flash_attention_2" if beyond else "flash_attention_3")
+    assert chosen["without"][0] == "sdpa" and beyond in chosen["without"][1]
+
+
+def test_the_resolved_attention_is_in_the_plan(tmp_path):
     there = autos(plan_of("grpo", "actor.dtype=bfloat16", gpus=1))["actor.attn_impl"]
-    assert there.value == "flash_attention_2" and "flash_attn is installed" in there.reason
+    assert there.value == "sdpa" and "cuDNN for micro-batches of one sequence" in there.reason
+    (tmp_path / "config.json").write_text('{"attn_logit_softcapping": 50.0}')
+    capped = autos(plan_of("grpo", "actor.dtype=bfloat16", f"actor.path={tmp_path}", gpus=1))["actor.attn_impl"]
+    assert capped.value == "flash_attention_2" and "caps its attention scores" in capped.reason
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (4, 1), (16, 4), (200, 8)])
