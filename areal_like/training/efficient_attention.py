@@ -45,7 +45,6 @@ def _efficient_attention(
 
 @torch.library.custom_op("areal_like::efficient_attention_backward", mutates_args=())
 def _efficient_attention_backward(
-    *,
     gradient: Tensor,
     q: Tensor,
     k: Tensor,
@@ -76,7 +75,7 @@ def _(
 
 
 @_efficient_attention_backward.register_fake
-def _(*, gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, **others: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
@@ -86,10 +85,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Any, ...]:
-    names = ("q", "k", "v", "ends", "out", "normalizer")
-    saved = dict(zip(names, ctx.saved_tensors, strict=True))
-    settings = {"longest": ctx.longest, "window": ctx.window, "scaling": ctx.scaling}
-    gradients = _efficient_attention_backward(gradient=gradient.contiguous(), **saved, **settings)
+    gradients = _efficient_attention_backward(
+        gradient.contiguous(), *ctx.saved_tensors, ctx.longest, ctx.window, ctx.scaling
+    )
     return (*gradients, None, None, None, None)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -119,12 +120,14 @@ def inputs(lengths: list[int], value_size: int = 8) -> tuple[Tensor, Tensor, Ten
     return q, k, v
 
 
-def attended(lengths: list[int], tensors: tuple[Tensor, ...], **given: Any) -> list[Tensor]:
+def attended(
+    lengths: list[int], tensors: tuple[Tensor, ...], function: Any = packed_attention, **given: Any
+) -> list[Tensor]:
     """Output and gradients."""
     q, k, v = (tensor.clone().requires_grad_() for tensor in tensors)
     ends = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
     bounds = {"length_groups": group_by_length(lengths), "cu_seq_lens_q": ends, "max_length_q": max(lengths)}
-    out = packed_attention(nn.Identity(), q, k, v, None, 0.3, **bounds, **given)[0]
+    out = function(nn.Identity(), q, k, v, None, 0.3, **bounds, **given)[0]
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
     return [out.detach(), *torch.autograd.grad((out * weight).sum(), (q, k, v))]
 
@@ -167,7 +170,7 @@ def test_padding_gives_few_lengths_and_is_never_what_the_compiler_takes_for_a_co
     padding = [length_padding(length) for length in lengths]
 
     assert min(padding) > 1
-    assert len({length + more for length, more in zip(lengths, padding, strict=True)}) < 50
+    assert len({length + more for length, more in zip(lengths, padding, strict=True)}) < 80
     assert all(more <= max(length / 8, 130) for length, more in zip(lengths, padding, strict=True))
 
 
@@ -241,18 +244,18 @@ class Largest(TorchDispatchMode):
     ids=["whole", "window", "softcap", "softcap and window"],
 )
 def test_no_tensor_on_a_gpu_in_float32_grows_with_the_square_of_the_length(monkeypatch, given):
-    """The matrix of 16k tokens and 4 heads would have 2**30 elements."""
+    """The matrix of 16k tokens and 2 heads would have 2**29 elements."""
     told(monkeypatch, H100)
     length = 2**14
     with FakeTensorMode(), Largest() as largest:
-        q = torch.empty(1, 4, length, 64, device="cuda", requires_grad=True)
-        k, v = (torch.empty(1, 2, length, 64, device="cuda", requires_grad=True) for _ in range(2))
-        ends = torch.empty(2, dtype=torch.int32, device="cuda")
+        q = torch.empty(1, 2, length, 64, requires_grad=True)
+        k, v = (torch.empty(1, 1, length, 64, requires_grad=True) for _ in range(2))
+        ends = torch.empty(2, dtype=torch.int32)
         bounds = {"length_groups": group_by_length([length]), "cu_seq_lens_q": ends, "max_length_q": length}
         out = packed_attention(nn.Identity(), q, k, v, None, 0.1, **bounds, **given)[0]
         out.backward(torch.empty_like(out))
 
-    assert out.shape == (1, length, 4, 64) and k.grad is not None and k.grad.shape == k.shape
+    assert out.shape == (1, length, 2, 64) and k.grad is not None and k.grad.shape == k.shape
     assert largest.elements <= (attention.MAX_SCORES if given else q.numel())
 
 
@@ -286,14 +289,10 @@ def as_captured(monkeypatch) -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize("gpu", ["flash", "efficient"])
-def test_layers_for_a_gpu_are_one_graph_for_sequences_of_any_lengths(tmp_path, monkeypatch, kernels, as_captured, gpu):
-    from torch._dynamo.utils import counters
-
+def test_layers_for_a_gpu_are_one_graph_for_sequences_of_any_lengths(tmp_path, monkeypatch, kernels, as_captured):
     folder = model_folder(tmp_path, "qwen3")
     usual = make_engine(folder)
-    told(monkeypatch, A100, half=gpu == "flash")
+    told(monkeypatch, A100, half=True)
     engine = make_engine(folder, compile=section(CompileConfig, fullgraph=True))
     counters.clear()
     for lengths in ([3, 9, 2], [11], [4, 4, 4, 7], [5, 5]):
@@ -303,6 +302,24 @@ def test_layers_for_a_gpu_are_one_graph_for_sequences_of_any_lengths(tmp_path, m
     assert engine.model.config._attn_implementation != OPAQUE_ATTENTION
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpu", "num_graphs"), [("efficient", 2), ("cudnn", 3)])
+def test_kernels_are_compiled_once_for_lengths_of_their_kind(monkeypatch, kernels, gpu, num_graphs):
+    """One sequence, several of equal length and several of different lengths; the latter two are one kind for kernels
+    other than cuDNN's."""
+    batches = ([1030], [1500], [1030, 1030], [1200, 1200, 1200], [1030, 7, 9], [60, 70, 80, 90])
+    usual = [attended(list(lengths), inputs(list(lengths))) for lengths in batches]
+    told(monkeypatch, H100, half=gpu == "cudnn")
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(packed_attention, fullgraph=True, dynamic=True, backend="aot_eager")
+    for lengths, expected in zip(batches, usual, strict=True):
+        actual = attended(list(lengths), inputs(list(lengths)), function=compiled)
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+    assert counters["stats"]["unique_graphs"] == num_graphs
 
 
 def test_whole_graphs_are_refused_where_attention_is_not_compiled(tmp_path, monkeypatch):
