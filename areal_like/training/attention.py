@@ -75,9 +75,9 @@ def packed_attention(
     is 0 unless the model is in training."""
     _check_supported(module, unused)
     is_plain = is_eager or softcap is not None
-    has_kernel = not is_plain and not dropout and cu_seq_lens_q is not None
-    if has_kernel and (kernel := choose_kernel(query, value, length_groups, sliding_window)):
-        bounds = (length_groups, cu_seq_lens_q, max_length_q, sliding_window)
+    ends = None if is_plain or dropout else cu_seq_lens_q
+    if ends is not None and (kernel := choose_kernel(query, value, length_groups, sliding_window)):
+        bounds = (length_groups, ends, max_length_q, sliding_window)
         return attend(kernel, query, key, value, *bounds, scaling), None
     attend_to_batch: AttendToBatch
     if is_plain:
@@ -106,7 +106,7 @@ def _attend_to_groups(
     return torch.cat(out).unsqueeze(0)
 
 
-_attend_to_groups_uncompiled = torch.compiler.disable(_attend_to_groups)
+_attend_to_groups_uncompiled = torch.compiler.disable(_attend_to_groups)  # type: ignore[no-untyped-call]
 """The compiler would put the lengths into its code, and compile each micro-batch anew."""
 
 

@@ -147,7 +147,8 @@ def _batch_attention(q: Tensor, k: Tensor, v: Tensor, num: int, padding: int, sc
 
     def batched(tensor: Tensor) -> Tensor:
         """[sequences, heads, padded length, head size]"""
-        return F.pad(tensor[0].unflatten(1, (num, length)).transpose(0, 1), (0, 0, 0, padding))
+        of_sequences = tensor[0].reshape(tensor.shape[1], num, length, -1).transpose(0, 1)
+        return F.pad(of_sequences, (0, 0, 0, padding))
 
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
         out = F.scaled_dot_product_attention(

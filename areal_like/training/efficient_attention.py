@@ -26,7 +26,7 @@ def efficient_attention(
     if queries_per_key > 1:
         key, value = key.repeat_interleave(queries_per_key, 1), value.repeat_interleave(queries_per_key, 1)
     parts = (part[None].contiguous() for part in (query, key, value))
-    out, _ = _efficient_attention(*parts, ends, longest, window or 0, scaling)
+    out: Tensor = _efficient_attention(*parts, ends, longest, window or 0, scaling)[0]
     return out[0]
 
 

@@ -161,7 +161,8 @@ def test_one_sequence_or_equal_lengths_are_one_padded_batch_for_cudnn(monkeypatc
 
     padded = lengths[0] + length_padding(lengths[0])
     shapes = ((len(lengths), 4, padded, 8), (len(lengths), 2, padded, 8))
-    assert calls == [(*shapes, int(torch.nn.attention.SDPBackend.CUDNN_ATTENTION), True)]
+    cudnn: Any = torch.nn.attention.SDPBackend.CUDNN_ATTENTION
+    assert calls == [(*shapes, int(cudnn), True)]
     torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -251,7 +252,7 @@ def test_no_tensor_on_a_gpu_in_float32_grows_with_the_square_of_the_length(monke
         q = torch.empty(1, 2, length, 64, requires_grad=True)
         k, v = (torch.empty(1, 1, length, 64, requires_grad=True) for _ in range(2))
         ends = torch.empty(2, dtype=torch.int32)
-        bounds = {"length_groups": group_by_length([length]), "cu_seq_lens_q": ends, "max_length_q": length}
+        bounds: Any = {"length_groups": group_by_length([length]), "cu_seq_lens_q": ends, "max_length_q": length}
         out = packed_attention(nn.Identity(), q, k, v, None, 0.1, **bounds, **given)[0]
         out.backward(torch.empty_like(out))
 
