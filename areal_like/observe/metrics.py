@@ -131,7 +131,9 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "Of that, log-probabilities of the policy before the update, and of the reference", "s"
         ),
         "perf/train_s": Metric("Of that, forward, backward and update", "s"),
-        "perf/publish_s": Metric("Of that, writing or copying the new weights for the servers", "s"),
+        "perf/publish_s": Metric(
+            "Of that, copying the new weights for the servers (and writing them, if that is as fast)", "s"
+        ),
         "perf/critic_s": Metric("Of that, forward, backward and update of the critic", "s"),
         "perf/checkpoint_s": Metric("Of that, writing a checkpoint", "s"),
         "perf/evaluate_s": Metric("Of that, evaluating, where the trainer does it", "s"),

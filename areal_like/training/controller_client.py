@@ -43,7 +43,8 @@ class TrainerControllerClient:
         self._config, self._me = run.config.rollout, me
         self._pin_memory: bool = run.config.train_dataset.pin_memory
         self._rank, self._world_size = rank, world_size
-        self._caller = BlockingHttpClient(me, token())
+        self._callers: dict[int, BlockingHttpClient] = {}
+        """By thread."""
         self._address = self._find(run)
 
     def step_limits(self) -> StepLimits:
@@ -57,23 +58,17 @@ class TrainerControllerClient:
         return StepLimits(answer["total_steps"], answer["steps_per_epoch"])
 
     def publish(self, publication: dict[str, Any]) -> None:
-        """Announces a version with a transport's description. Returns at once: servers load it during the next step."""
+        """Announces a version with a transport's description, from any thread. Returns at once: servers load it during
+        the next step."""
         self._json("POST", "/publish", publication)
 
-    def caller_for_thread(self) -> Callable[[str, dict[str, object]], dict[str, object]]:
-        """For another thread of the trainer. Does not retry: raises Unreachable."""
-        local, secret, me, address = threading.local(), token(), self._me, self._address
+    def ask_once(self, path: str, body: dict[str, object]) -> dict[str, object]:
+        """From any thread. Does not retry: raises Unreachable."""
+        answer: dict[str, object] = self._caller.json("POST", self._address, path, body)
+        return answer
 
-        def ask(path: str, body: dict[str, object]) -> dict[str, object]:
-            if not hasattr(local, "caller"):
-                local.caller = BlockingHttpClient(me, secret)
-            answer: dict[str, object] = local.caller.json("POST", address, path, body)
-            return answer
-
-        return ask
-
-    def batch(self, step: int) -> TrainingBatch | NoMoreBatches:
-        """This rank's part of batch `step`."""
+    def batch(self, step: int, while_waiting: Callable[[], None] = lambda: None) -> TrainingBatch | NoMoreBatches:
+        """This rank's part of batch `step`. `while_waiting` is called again and again, and may raise."""
         what, limit_s = f"batch {step} from {CONTROLLER}", self._config.request_timeout
         waiting, rows_left = NamedWait(what, limit_s, "rollout.request_timeout"), 0
         body = {"step": step, "rank": self._rank, "world": self._world_size}
@@ -86,6 +81,7 @@ class TrainerControllerClient:
             if header.get("evaluating", 0) != rows_left:
                 # An evaluation comes before the batch; its progress restarts the timeout.
                 waiting, rows_left = NamedWait(what, limit_s, "rollout.request_timeout"), header["evaluating"]
+            while_waiting()
             waiting.check()
 
     def done(self, step: int) -> None:
@@ -100,7 +96,16 @@ class TrainerControllerClient:
         self._json("POST", "/finished", {"step": step, "early": early})
 
     def close(self) -> None:
-        self._caller.close()
+        for caller in list(self._callers.values()):
+            caller.close()
+
+    @property
+    def _caller(self) -> BlockingHttpClient:
+        """That of the current thread."""
+        thread = threading.get_ident()
+        if thread not in self._callers:
+            self._callers[thread] = BlockingHttpClient(self._me, token())
+        return self._callers[thread]
 
     def _find(self, run: Run) -> str:
         """The address of this attempt's controller; entries of earlier attempts are ignored."""

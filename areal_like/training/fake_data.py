@@ -4,6 +4,7 @@ The same seed gives the same tokens on any number of ranks.
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class FakeController:
     def step_limits(self) -> StepLimits:
         return StepLimits(self._total_steps, self._total_steps)
 
-    def batch(self, step: int) -> TrainingBatch:
+    def batch(self, step: int, while_waiting: Callable[[], None] = lambda: None) -> TrainingBatch:
         """This rank's part, with random rewards; each group has two or more sequences, if there are that many, so that
         there are advantages."""
         size, length = self._fake.batch_size, self._fake.seq_len

@@ -59,7 +59,7 @@ def train(
     watch.take()
     while completed < limits.total_steps and not stop.is_requested():
         with watch("wait"):
-            batch = controller.batch(completed)
+            batch = controller.batch(completed, publisher.check)
         if isinstance(batch, NoMoreBatches):
             log.info("no further batch: %s", batch.reason)
             break
@@ -82,6 +82,7 @@ def train(
     if stopped_early:
         checkpoint(completed, is_last=True)
     checkpoints.wait()
+    publisher.wait()
     progress.close()
     if world.is_first:
         controller.finished(completed, stopped_early)

@@ -5,6 +5,7 @@ import torch
 
 from areal_like.models import model_folder
 from areal_like.process.run import Run
+from areal_like.training.background_publication import BackgroundPublication
 from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.engine import TrainEngine
 from areal_like.training.probe_prompt import PROBE_TOKENS, probe_tokens
@@ -22,6 +23,12 @@ class NoPublisher:
     def publish(self, version: int) -> None:
         pass
 
+    def check(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass
+
     def close(self, early: bool) -> None:
         pass
 
@@ -30,6 +37,7 @@ class WeightPublisher:
     def __init__(self, run: Run, engine: TrainEngine, controller: TrainerControllerClient) -> None:
         self._engine, self._controller = engine, controller
         self._transport = open_transport(run, engine, controller)
+        self._background = BackgroundPublication(run.config.rollout.request_timeout)
         self._names = HubNames(engine.model)
         named = run.config.tokenizer_path
         tokenizer = model_folder(named, run.cwd) if named else engine.folder
@@ -42,7 +50,8 @@ class WeightPublisher:
         return self._transport.reason
 
     def publish(self, version: int) -> None:
-        """All ranks must call it; the first one sends the weights and notifies the controller."""
+        """All ranks must call it; the first one copies the weights. They may be written, and the controller may be
+        notified, during the next step."""
         micro = micro_batch_of(self._tokens, self._engine.world.device)
         logprobs = self._engine.logprobs([micro], temperature=1.0)[0]
         tensors = self._engine.export_weights(adapter_only=self._transport.takes_adapter)
@@ -53,7 +62,20 @@ class WeightPublisher:
                 pass
             return
         probe = Probe(self._tokens, logprobs.float().tolist(), self._dtype)
-        self._controller.publish(self._transport.publish(version, tensors, probe))
+        self._background.wait()
+        complete = self._transport.publish(version, tensors, probe)
+        if self._transport.completes_in_background:
+            self._background.start(version, lambda: self._controller.publish(complete()))
+        else:
+            self._controller.publish(complete())
+
+    def check(self) -> None:
+        """Raises the error with which the last publication failed, as soon as it is known."""
+        self._background.check()
+
+    def wait(self) -> None:
+        """Until the controller knows the last publication."""
+        self._background.wait()
 
     def close(self, early: bool) -> None:
         """Called after the trainer's last request."""

@@ -32,8 +32,12 @@ def uses_checksums(device: torch.device) -> bool:
 def checksums(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
     """By name, as 16 hex digits, of tensors on one device; all values come to the host in one copy."""
     named = dict(tensors)
-    values = checksum_values(list(named.values())).tolist() if named else []
-    return {name: f"{value & (1 << 64) - 1:016x}" for name, value in zip(named, values, strict=True)}
+    texts = checksum_texts(checksum_values(list(named.values()))) if named else []
+    return dict(zip(named, texts, strict=True))
+
+
+def checksum_texts(values: Tensor) -> list[str]:
+    return [f"{value & (1 << 64) - 1:016x}" for value in values.tolist()]
 
 
 def checksum_values(tensors: Sequence[Tensor]) -> Tensor:

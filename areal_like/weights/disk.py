@@ -22,6 +22,7 @@ from areal_like.weights.buckets import (
     require_unique_names,
 )
 from areal_like.weights.fingerprint import describe_tensors, dtype_name
+from areal_like.weights.flat_buckets import FlatWeights, write_bucket
 from areal_like.weights.index import Bucket, Index, read_index, write_index
 from areal_like.weights.probe import Probe
 from areal_like.weights.verify import verify_index
@@ -63,6 +64,15 @@ def publish_weights(
             bucket.clear()  # or its tensors would be kept until the next bucket is complete
         write_index(folder, Index(version, run_id, buckets, probe))
     return final_folder(folder_root, version)
+
+
+def write_weights(folder_root: Path, weights: FlatWeights) -> Path:
+    """The same for a copy of the weights, whose tensors are in main memory and have hashes."""
+    with new_version(folder_root, weights.index.version) as folder:
+        for bucket, content in zip(weights.index.buckets, weights.contents, strict=True):
+            write_bucket(folder, bucket, content)
+        write_index(folder, weights.index)
+    return final_folder(folder_root, weights.index.version)
 
 
 def _write_bucket(path: Path, bucket: list[tuple[str, Tensor]]) -> Bucket:

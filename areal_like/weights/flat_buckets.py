@@ -1,7 +1,10 @@
-"""Weights in the form that is sent: each bucket is one byte tensor, the content of its file after the header."""
+"""Weights as flat bytes, to be sent or written: each bucket is one byte tensor, the content of its file after the
+header."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,13 +18,23 @@ from areal_like.weights.buckets import (
     plan_buckets,
     require_unique_names,
 )
-from areal_like.weights.fingerprint import device_checksums, dtype_name
+from areal_like.weights.device_checksum import checksum_texts, checksum_values
+from areal_like.weights.fingerprint import dtype_name
 from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index
 from areal_like.weights.probe import Probe
 
 MAX_SENT_BYTES = 64 * 2**20
 """Bucket size for sending: a receiver needs so much memory beside the weights."""
+
+
+class BucketCopy(NamedTuple):
+    """`infos` are without hashes, in publication order; `content` is in the order of the file."""
+
+    infos: list[TensorInfo]
+    content: Tensor
+    checksums: Tensor | None = None
+    """Values for tensors of a GPU, computed there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +49,40 @@ class FlatWeights:
         return sum(content.nbytes for content in self.contents)
 
 
+class WeightCopy:
+    """A copy of a version without hashes: these can be computed in another thread, as tensors may change already."""
+
+    def __init__(self, buckets: list[BucketCopy]) -> None:
+        self._buckets = buckets
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(bucket.content.nbytes for bucket in self._buckets)
+
+    def hashed(self, version: int, probe: Probe | None, run_id: str) -> FlatWeights:
+        buckets = [_hashed(number, bucket) for number, bucket in enumerate(self._buckets)]
+        return FlatWeights(Index(version, run_id, buckets, probe), [bucket.content for bucket in self._buckets])
+
+
+def copy_weights(
+    tensors: Iterable[tuple[str, Tensor]], buffer: FlatWeights | None = None, max_bucket_bytes: int = MAX_SENT_BYTES
+) -> WeightCopy:
+    """Copies tensors to the host, one bucket at a time; from a GPU into pinned memory, with one synchronization at the
+    end. `buffer`: an unused version whose memory is reused."""
+    copies: list[BucketCopy] = []
+    free = [] if buffer is None else list(buffer.contents)
+    gpu: torch.device | None = None
+    for bucket in plan_buckets(require_unique_names(tensors), max_bucket_bytes):
+        gpu = next((tensor.device for _, tensor in bucket if is_on_gpu(tensor)), gpu)
+        content = _take(free, sum(tensor.nbytes for _, tensor in bucket), gpu is not None)
+        copies.append(_copy(content, bucket))
+        bucket.clear()  # or its tensors would be kept until the next bucket is complete
+    if gpu is not None:
+        torch.cuda.current_stream(gpu).synchronize()
+        copies = [_with_checksums(copy) for copy in copies]
+    return WeightCopy(copies)
+
+
 def flatten(
     version: int,
     tensors: Iterable[tuple[str, Tensor]],
@@ -44,15 +91,8 @@ def flatten(
     buffer: FlatWeights | None = None,
     max_bucket_bytes: int = MAX_SENT_BYTES,
 ) -> FlatWeights:
-    """Copies tensors to the host, one bucket at a time. `buffer`: an unused version whose memory is reused."""
-    buckets, contents = [], []
-    free = [] if buffer is None else list(buffer.contents)
-    for number, bucket in enumerate(plan_buckets(require_unique_names(tensors), max_bucket_bytes)):
-        content = _take(free, sum(tensor.nbytes for _, tensor in bucket), bucket[0][1].is_cuda)
-        buckets.append(_fill(content, number, bucket))
-        contents.append(content)
-        bucket.clear()  # or its tensors would be kept until the next bucket is complete
-    return FlatWeights(Index(version, run_id, buckets, probe), contents)
+    """Copies tensors and hashes the copies."""
+    return copy_weights(tensors, buffer, max_bucket_bytes).hashed(version, probe, run_id)
 
 
 def tensor_in(content: Tensor, info: TensorInfo, at: int) -> Tensor:
@@ -60,23 +100,53 @@ def tensor_in(content: Tensor, info: TensorInfo, at: int) -> Tensor:
     return content[at : at + info.nbytes].view(getattr(torch, info.dtype)).reshape(info.shape)
 
 
+def write_bucket(folder: Path, bucket: Bucket, content: Tensor) -> None:
+    """Writes the file of a bucket."""
+    with (folder / bucket.file).open("wb") as file:
+        file.write(file_header(file_order(bucket.tensors)))
+        file.write(content.numpy().data)
+
+
+def is_on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
+
+
+def host_memory(size: int, is_pinned: bool) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned)
+
+
 def _take(free: list[Tensor], size: int, is_pinned: bool) -> Tensor:
     """Reuses memory of the same size, which is faster to write than new memory."""
     index = next((number for number, content in enumerate(free) if content.nbytes == size), None)
-    return torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned) if index is None else free.pop(index)
+    return host_memory(size, is_pinned) if index is None else free.pop(index)
 
 
-def _fill(content: Tensor, number: int, bucket: list[tuple[str, Tensor]]) -> Bucket:
+def _copy(content: Tensor, bucket: list[tuple[str, Tensor]]) -> BucketCopy:
     tensors = dict(bucket)
     infos = [TensorInfo(name, dtype_name(tensor.dtype), tuple(tensor.shape), "") for name, tensor in bucket]
-    hashes, at = {}, 0
+    at = 0
     for info in file_order(infos):
-        tensor_in(content, info, at).copy_(tensors[info.name].detach())
-        part = content[at : at + info.nbytes]
+        tensor = tensors[info.name].detach()
+        tensor_in(content, info, at).copy_(tensor, non_blocking=is_on_gpu(tensor))
+        at += info.nbytes
+    on_gpu = [tensor for _, tensor in bucket if is_on_gpu(tensor)]
+    return BucketCopy(infos, content, checksum_values(on_gpu) if len(on_gpu) == len(bucket) else None)
+
+
+def _with_checksums(copy: BucketCopy) -> BucketCopy:
+    if copy.checksums is None:
+        return copy
+    texts = checksum_texts(copy.checksums)
+    return copy._replace(infos=[info._replace(checksum=text) for info, text in zip(copy.infos, texts, strict=True)])
+
+
+def _hashed(number: int, copy: BucketCopy) -> Bucket:
+    hashes, at = {}, 0
+    for info in file_order(copy.infos):
+        part = copy.content[at : at + info.nbytes]
         hashes[info.name] = hash_of(info.dtype, info.shape, part.numpy().data)
         at += info.nbytes
-    on_device = device_checksums(bucket)
-    infos = [info._replace(hash=hashes[info.name], checksum=on_device.get(info.name, "")) for info in infos]
+    infos = [info._replace(hash=hashes[info.name]) for info in copy.infos]
     ordered = file_order(infos)
     header = file_header(ordered)
-    return Bucket(bucket_file(number), len(header) + content.nbytes, bucket_hash(header, ordered), infos)
+    return Bucket(bucket_file(number), len(header) + copy.content.nbytes, bucket_hash(header, ordered), infos)

@@ -90,10 +90,17 @@ class _Caller:
 
 
 class GroupServer:
-    """`on_member_lost(title, who)` is called for a member that disconnects without leaving."""
+    """`on_member_lost(title, who)` is called for a member that disconnects without leaving, `on_member_left` for one
+    that leaves in order."""
 
-    def __init__(self, host: str, port: int, on_member_lost: Callable[[str, str], None]) -> None:
-        self._on_member_lost = on_member_lost
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        on_member_lost: Callable[[str, str], None],
+        on_member_left: Callable[[str, str], None],
+    ) -> None:
+        self._on_member_lost, self._on_member_left = on_member_lost, on_member_left
         self._listening = socket.create_server((host, port), backlog=256)
         self.port: int = self._listening.getsockname()[1]
         self._groups: dict[str, tuple[str, KeyValueStore]] = {}
@@ -178,6 +185,7 @@ class GroupServer:
     def _answer(self, caller: _Caller, request: dict[str, Any], stores: dict[socket.socket, KeyValueStore]) -> bool:
         if caller.who:
             if request["do"] == "leave":
+                self._on_member_left(caller.title, caller.who)
                 return False
             return self._send(caller, {"is": stores[caller.connection].answer(request)})
         if not caller.title:

@@ -1,23 +1,31 @@
 """Receives weights bucket by bucket, and verifies each before use."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from areal_like.weights.buckets import file_header, file_order
-from areal_like.weights.collective import BroadcastGroup, join_group
-from areal_like.weights.flat_buckets import tensor_in
+from areal_like.weights.buckets import file_order
+from areal_like.weights.collective import CPU, BroadcastGroup
+from areal_like.weights.device_checksum import checksum_texts, checksum_values
+from areal_like.weights.fingerprint import tensor_hash
+from areal_like.weights.flat_buckets import tensor_in, write_bucket
 from areal_like.weights.index import Bucket, Index, write_index
+from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.rendezvous import Rendezvous
-from areal_like.weights.verify import payload_bytes, verify_bucket
+from areal_like.weights.transfer_path import GLOO
+from areal_like.weights.verify import checked_order, corrupted, payload_bytes, verify_bucket
 
 
-def receive_tensors(rendezvous: Rendezvous, rank: int, index: Index) -> Iterator[tuple[str, Tensor]]:
-    """Yields tensors with verified hashes; each is valid until the next one, so copy what is kept. Raises GroupBroken,
-    or BadWeights with the tensor's name."""
-    with join_group(rendezvous, rank) as group:
+def receive_tensors(
+    rendezvous: Rendezvous, rank: int, index: Index, kept: KeptGroup | None = None
+) -> Generator[tuple[str, Tensor], None, None]:
+    """Yields tensors with verified content; each is valid until the next one, so copy what is kept. Raises GroupBroken,
+    or BadWeights with the tensor's name. With `kept`, its process stays in the group; then they are on its GPU if
+    trainer and servers all use theirs."""
+    with _joined(rendezvous, rank, kept) as group:
         for bucket, content in _buckets(group, index):
             at = 0
             for info in file_order(bucket.tensors):
@@ -25,31 +33,61 @@ def receive_tensors(rendezvous: Rendezvous, rank: int, index: Index) -> Iterator
                 at += info.nbytes
 
 
-def receive_folder(rendezvous: Rendezvous, rank: int, index: Index, folder: Path) -> None:
+def receive_folder(
+    rendezvous: Rendezvous, rank: int, index: Index, folder: Path, kept: KeptGroup | None = None
+) -> None:
     """Receives into the files of a publication, in an existing folder, preferably in shared memory; the index is
     written last. Raises OSError with the folder's name if it has too little space."""
-    with join_group(rendezvous, rank) as group:
+    with _joined(rendezvous, rank, kept) as group:
         for bucket, content in _buckets(group, index):
             _write(folder, bucket, content, index)
     write_index(folder, index)
 
 
+@contextlib.contextmanager
+def _joined(rendezvous: Rendezvous, rank: int, kept: KeptGroup | None) -> Iterator[BroadcastGroup]:
+    keeper = KeptGroup() if kept is None else kept
+    try:
+        with keeper.opened(rendezvous, rank) as group:
+            yield group.join()
+    finally:
+        if kept is None:
+            keeper.leave()
+
+
 def _buckets(group: BroadcastGroup, index: Index) -> Iterator[tuple[Bucket, Tensor]]:
-    """Their contents with verified hashes, all in the same memory: to write that to files is faster than to receive
-    into mapped ones."""
-    buffer = torch.empty(max((payload_bytes(bucket) for bucket in index.buckets), default=0), dtype=torch.uint8)
+    """Their verified contents, all in the same memory: to write that to files is faster than to receive into mapped
+    ones."""
+    device = CPU if group.rendezvous.backend == GLOO else group.device
+    largest = max((payload_bytes(bucket) for bucket in index.buckets), default=0)
+    buffer = torch.empty(largest, dtype=torch.uint8, device=device)
     for bucket in index.buckets:
         content = buffer[: payload_bytes(bucket)]
         group.receive(content)
-        verify_bucket(bucket, content.numpy(), index.version)
+        if device.type == "cpu":
+            verify_bucket(bucket, content.numpy(), index.version)
+        else:
+            verify_on_device(bucket, content, index.version)
         yield bucket, content
+
+
+def verify_on_device(bucket: Bucket, content: Tensor, version: int) -> None:
+    """The same as `verify_bucket` for content on a GPU: by checksums that are computed there, where the trainer has
+    published them."""
+    ordered, at, parts = checked_order(bucket, version), 0, []
+    for info in ordered:
+        parts.append(tensor_in(content, info, at))
+        at += info.nbytes
+    for info, part, checksum in zip(ordered, parts, checksum_texts(checksum_values(parts)), strict=True):
+        if info.checksum and checksum != info.checksum:
+            raise corrupted(info, f"checksum {info.checksum}", version)
+        if not info.checksum and tensor_hash(part) != info.hash:
+            raise corrupted(info, f"hash {info.hash}", version)
 
 
 def _write(folder: Path, bucket: Bucket, content: Tensor, index: Index) -> None:
     try:
-        with (folder / bucket.file).open("wb") as file:
-            file.write(file_header(file_order(bucket.tensors)))
-            file.write(content.numpy().data)
+        write_bucket(folder, bucket, content)
     except OSError as fault:
         needed = sum(bucket.bytes for bucket in index.buckets)
         text = f"{fault.strerror}; version {index.version} of the weights needs {needed} bytes there"

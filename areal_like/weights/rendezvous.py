@@ -1,4 +1,4 @@
-"""Rendezvous of trainer and servers for a transfer of weights without files."""
+"""Rendezvous of trainer and servers for a transfer of weights without files. Imports no torch."""
 
 from typing import NamedTuple
 
@@ -12,10 +12,12 @@ class Rendezvous(NamedTuple):
     group: str
     """The group's title, a dot, and a secret: members prove that they know it, and never send it."""
     backend: str
-    """gloo or nccl."""
+    """gloo, nccl or ipc; see `transfer_path`."""
     first_rank: int
     world: int
     timeout_s: float
+    continues: str = ""
+    """The group of an earlier transfer with the same members, whose connections are used again."""
 
     @property
     def title(self) -> str:

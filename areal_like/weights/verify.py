@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 
 from areal_like.weights.bucket_files import Bytes, check_version, read_bucket
-from areal_like.weights.buckets import DTYPES, bucket_hash, file_header, file_order
+from areal_like.weights.buckets import DTYPES, TensorInfo, bucket_hash, file_header, file_order
 from areal_like.weights.errors import BadWeights, count_by_layer, with_layer
 from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index, read_index
@@ -36,20 +36,30 @@ def verify_index(index: Index, expected: Expected | None, newer_than: int, run_i
 
 def verify_bucket(bucket: Bucket, content: Bytes, version: int) -> None:
     """Refuses a received bucket (the content of its file after the header) unless it is what was published."""
+    at = 0
+    for info in checked_order(bucket, version):
+        if hash_of(info.dtype, info.shape, content[at : at + info.nbytes].data) != info.hash:
+            raise corrupted(info, f"hash {info.hash}", version)
+        at += info.nbytes
+
+
+def checked_order(bucket: Bucket, version: int) -> list[TensorInfo]:
+    """The tensors of a received bucket as they lie in it."""
     ordered = file_order(bucket.tensors)
     if bucket_hash(file_header(ordered), ordered) != bucket.hash:
         raise BadWeights(
             f"version {version} of the weights: bucket {bucket.file} is corrupted: its index is not the one that was "
             "published"
         )
-    at = 0
-    for info in ordered:
-        if hash_of(info.dtype, info.shape, content[at : at + info.nbytes].data) != info.hash:
-            raise BadWeights(
-                f"version {version} of the weights: {with_layer(info.name)} is corrupted: what was received does not "
-                f"have the hash {info.hash} that it was published with"
-            )
-        at += info.nbytes
+    return ordered
+
+
+def corrupted(info: TensorInfo, published: str, version: int) -> BadWeights:
+    """A received tensor is not what was published."""
+    return BadWeights(
+        f"version {version} of the weights: {with_layer(info.name)} is corrupted: what was received does not have the "
+        f"{published} that it was published with"
+    )
 
 
 def payload_bytes(bucket: Bucket) -> int:

@@ -117,12 +117,13 @@ def server_warnings(config: "BaseExperimentConfig", allocation: Allocation, host
 
 
 def _weight_transport(config: GRPOConfig) -> Iterator[Problem]:
-    if config.actor.weight_update_mode in COLLECTIVE_MODES:
-        mode, backend = config.actor.weight_update_mode, str(config.rollout.backend).partition(":")[0]
+    """Weights that do not go from GPU to GPU although the mode may say so."""
+    engine = engine_keys(str(config.rollout.backend).partition(":")[0])
+    if config.actor.weight_update_mode in COLLECTIVE_MODES and not engine.receives_on_gpu:
         yield Problem(
             "actor.weight_update_mode",
-            f"{mode} uses gloo over host memory, because {backend} manages its GPUs "
-            "itself; NCCL needs embedded servers on separate GPUs",
+            f"{config.actor.weight_update_mode} uses gloo over main memory: servers of {engine.title} receive weights "
+            "beside its processes, which load them from files",
         )
 
 

@@ -25,6 +25,7 @@ from areal_like.weights.disk import load_version, publish_weights, remove_versio
 from areal_like.weights.fingerprint import compare, tensor_hash  # noqa: E402
 from areal_like.weights.flat_buckets import FlatWeights, flatten  # noqa: E402
 from areal_like.weights.index import dump_index, parse_index  # noqa: E402
+from areal_like.weights.kept_group import KeptGroup  # noqa: E402
 from areal_like.weights.receive import receive_tensors  # noqa: E402
 from areal_like.weights.rendezvous import Rendezvous  # noqa: E402
 
@@ -59,7 +60,7 @@ class Server:
                 owner = getattr(owner, part)
             owner.register_parameter(last, nn.Parameter(tensor, requires_grad=False))
         self.weights = DoubleBuffer(model)
-        self.newest = -1
+        self.newest, self.group = -1, KeptGroup()
 
     def copy(self) -> float:
         source = dict(self.weights.tensors())
@@ -77,7 +78,7 @@ class Server:
             hashes, self.newest = loaded.hashes, loaded.version
         else:
             index = parse_index(command["index"], "index")
-            self.weights.fill(receive_tensors(Rendezvous(**command["meeting"]), 1, index))
+            self.weights.fill(receive_tensors(Rendezvous(**command["meeting"]), 1, index, self.group))
             hashes, self.newest = {info.name: info.hash for info in index.tensors}, index.version
         began = time.perf_counter()
         self.weights.swap()
@@ -126,6 +127,7 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
         commands.flush()
 
     host = BroadcastHost("127.0.0.1", 0)
+    group = KeptGroup(host=host)
     rooms: list[FlatWeights | None] = [None, None]
     copies: list[float] = []
     times = {"disk": Times(), "collective": Times()}
@@ -141,7 +143,7 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
         began = time.perf_counter()
         flat = flatten(version, tensors.items(), None, "bench", rooms.pop(0))
         published = time.perf_counter() - began
-        _send(host, flat, send_command)
+        _send(group, host, flat, send_command)
         rooms.append(flat)
         return published
 
@@ -160,6 +162,7 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
                 times[name].stall_s.append(stall_s)
             version += 1
         remove_versions(folder, keep=set())
+    group.leave()
     host.close()
     commands.close()
     process.wait(LIMIT_S)
@@ -168,13 +171,14 @@ def measure(folder: Path, megabytes: int, repeats: int) -> dict[str, Any]:
     return {"copy_s": copy_s, **{name: each.row(copy_s) for name, each in times.items()}}
 
 
-def _send(host: BroadcastHost, flat: FlatWeights, send_command: Callable[[Any], None]) -> None:
-    rendezvous = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, LIMIT_S)
+def _send(kept: KeptGroup, host: BroadcastHost, flat: FlatWeights, send_command: Callable[[Any], None]) -> None:
+    rendezvous = Rendezvous(host.host, host.port, f"v{flat.index.version}", "gloo", 1, 2, LIMIT_S, kept.name)
     send_command({"index": dump_index(flat.index), "meeting": rendezvous._asdict()})
-    with host.open(rendezvous) as group:
+    with kept.opened(rendezvous) as group:
         group.join()
         for content in flat.contents:
             group.send(content)
+        group.finish()
 
 
 if __name__ == "__main__":

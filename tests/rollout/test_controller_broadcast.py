@@ -40,6 +40,7 @@ class Taker(FakeServer):
         self.refuses: list[tuple[int, str]] = []
         self.dies = False
         self.never_takes_part = ""
+        self.devices: list[str] = []
         self.rendezvous_bodies: list[dict[str, Any]] = []
         self.modes: list[str] = []
         self.trainer: Trainer | None = None
@@ -74,6 +75,9 @@ class Taker(FakeServer):
         self.log.append(f"stage {self.staged}")
         return json_response({"staged": self.staged})
 
+    async def _health(self, request: web.Request) -> web.Response:
+        return json_response({"version": self.version, "processes": 1, "devices": self.devices})
+
     async def _commit(self, request: web.Request) -> web.Response:
         body = await read_json(request)
         assert body["version"] == self.staged
@@ -91,13 +95,16 @@ class Trainer:
         self.world, self.version = world, -1
         self.groups: list[dict[str, Any]] = []
         self.offered: list[int] = []
+        self.kept = ""
+        """The group that it says it has kept."""
+        self.devices: list[str] = []
         self.ended = False
         self._over: dict[str, asyncio.Future[str]] = {}
         self._waiting: dict[str, int] = {}
 
     async def publish(self, version: int) -> None:
         index = dump_index(Index(version, "run1", [], PROBE))
-        place = {"host": "127.0.0.1", "port": 1, "devices": []}
+        place = {"host": "127.0.0.1", "port": 1, "devices": self.devices}
         body = {"version": version, "transport": "collective", "folder": None, "bytes": 0}
         await self.world.json("/publish", {**body, "index": index, "meeting": place})
         self.version = version
@@ -114,7 +121,7 @@ class Trainer:
     async def live(self) -> None:
         while not self.ended:
             self.offered.append(self.version)
-            reply = await self.world.json("/send", {"version": self.version})
+            reply = await self.world.json("/send", {"version": self.version, "kept": self.kept})
             self.ended = bool(reply.get("end"))
             if rendezvous := reply.get("meeting"):
                 self.groups.append(rendezvous)
@@ -186,6 +193,56 @@ def test_all_servers_that_are_there_get_a_version_in_one_group(tmp_path) -> None
         assert world.controller.servers.times.take()["perf/read_back_share"] == 0.75
 
     scenario(tmp_path, test, "rollout.update_mode=wait", "weights.broadcast.timeout_s=77")
+
+
+def test_servers_stay_in_a_group_while_they_are_the_same(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        await add(world, trainer, 0)
+        await seen(world, 1)
+        for version in range(3):
+            await trainer.publish(version)
+            await until_served(world, version)
+            trainer.kept = trainer.groups[0]["group"]
+        first = trainer.groups[0]
+        assert [each["continues"] for each in trainer.groups] == ["", first["group"], first["group"]]
+        assert len({each["group"] for each in trainer.groups}) == 3, "each transfer has its own name"
+        await add(world, trainer, 1)  # gets the version alone
+        await seen(world, 2)
+        await until_served(world, 2)
+        await trainer.publish(3)
+        await until_served(world, 3)
+        assert [each["continues"] for each in trainer.groups[3:]] == ["", ""]
+
+    scenario(tmp_path, test)
+
+
+def test_a_group_that_the_trainer_has_left_is_not_continued(tmp_path) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        await add(world, trainer, 0)
+        await seen(world, 1)
+        for version in range(2):
+            await trainer.publish(version)
+            await until_served(world, version)
+        assert [each["continues"] for each in trainer.groups] == ["", ""]
+
+    scenario(tmp_path, test)
+
+
+def test_a_path_between_gpus_that_fails_is_replaced_by_main_memory(tmp_path, caplog) -> None:
+    async def test(world: World, trainer: Trainer) -> None:
+        server = await add(world, trainer, 0)
+        server.devices = ["GPU-b"]
+        trainer.devices = ["GPU-a"]
+        server.refuses = [(503, "the group was broken up: NCCL error")]
+        await seen(world, 1)
+        await trainer.publish(0)
+        await until_served(world, 0)
+        assert [each["backend"] for each in trainer.groups] == ["nccl", "gloo"]
+
+    with caplog.at_level("INFO", logger=weight_broadcast.__name__):
+        scenario(tmp_path, test)
+    assert "weights go to server/0 by nccl: each process has a GPU of its own" in caplog.text
+    assert "weights go to server/0 by gloo: server/0: a transfer by nccl failed" in caplog.text
 
 
 @pytest.mark.shows("weights.broadcast.timeout_s")

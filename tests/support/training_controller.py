@@ -31,6 +31,8 @@ class FakeController:
         self.run, self._secret, self._make, self._total_steps, self._stop_at = run, secret, make, total_steps, stop_at
         self.calls: list[tuple[str, Any]] = []
         self.published: dict[int, LoadedWeights] = {}
+        self.lag: int | None = None
+        """Batch N waits for the weights of version N - lag; for none if None."""
         self._waited: set[int] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -83,7 +85,8 @@ class FakeController:
         body = await request.json()
         self.calls.append((request.path, body))
         step = body["step"]
-        if step not in self._waited:
+        is_early = self.lag is not None and max(0, step - self.lag) not in self.published
+        if is_early or step not in self._waited:
             self._waited.add(step)
             return web.Response(body=frames.pack({"wait": True}))
         if step == self._stop_at:

@@ -3,7 +3,6 @@
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,10 +35,7 @@ class Controller:
         self.versions: list[int] = []
         self.ends = False
 
-    def caller_for_thread(self) -> Callable[[str, dict[str, object]], dict[str, object]]:
-        return self.ask
-
-    def ask(self, path: str, body: dict[str, Any]) -> dict[str, object]:
+    def ask_once(self, path: str, body: dict[str, Any]) -> dict[str, object]:
         time.sleep(0.01)
         if path == "/sending":
             return {"over": body["group"] in self.over, "why": ""}
@@ -79,7 +75,7 @@ def free_port(host: str) -> int:
 def test_host_and_port_are_the_address_of_the_rendezvous() -> None:
     port = free_port("127.0.0.2")
     transport = opened("weights.broadcast.host=127.0.0.2", f"weights.broadcast.port={port}")
-    publication = transport.publish(3, model().items(), PROBE)
+    publication = transport.publish(3, model().items(), PROBE)()
     assert publication["meeting"] == {"host": "127.0.0.2", "port": port, "devices": []}
     socket.create_connection(("127.0.0.2", port), timeout=60).close()
     assert (publication["version"], publication["transport"], publication["folder"]) == (3, "collective", None)
@@ -98,7 +94,7 @@ def test_a_port_in_use_is_named_by_its_key() -> None:
 
 def test_weights_being_sent_are_not_changed_by_a_publication() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = WeightSender(host, controller.ask, 30.0)
+    sender = WeightSender(host, controller.ask_once, 30.0)
     first, at = flat(1), rendezvous(host, world=2)
     sender.offer(first)
     controller.rendezvous_bodies.append(at._replace(first_rank=0)._asdict())
@@ -127,7 +123,7 @@ def test_weights_being_sent_are_not_changed_by_a_publication() -> None:
 
 def test_the_newest_version_stays_available_until_released() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = WeightSender(host, controller.ask, 30.0)
+    sender = WeightSender(host, controller.ask_once, 30.0)
     weights = flat(7)
     sender.offer(weights)
     for group in ("a", "b"):
@@ -147,7 +143,7 @@ def test_the_newest_version_stays_available_until_released() -> None:
 
 def test_a_group_without_members_is_followed_by_another() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = WeightSender(host, controller.ask, 30.0)
+    sender = WeightSender(host, controller.ask_once, 30.0)
     weights, at = flat(7), rendezvous(host, world=2)
     nowhere = at._replace(first_rank=0, group="nowhere", timeout_s=0.3)
     controller.over.add("nowhere")
@@ -173,7 +169,7 @@ def test_weight_files_are_in_the_configured_folder(tmp_path: Path) -> None:
     config = grpo("actor.weight_update_mode=filesystem")
     run = SimpleNamespace(config=config, run_id="run-1", memory=tmp_path / "none" / "m", weights=tmp_path / "weights")
     transport = open_transport(run, holder, Controller())  # type: ignore[arg-type]
-    publication = transport.publish(2, model().items(), PROBE)
+    publication = transport.publish(2, model().items(), PROBE)()
     assert publication == {
         "version": 2,
         "transport": "disk",

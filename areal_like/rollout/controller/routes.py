@@ -121,7 +121,8 @@ class Routes:
 
     async def send(self, request: web.Request) -> web.Response:
         body = await read_json(request)
-        reply = await self._controller.broadcast.next_round(body_int(body, "version", -1), LONG_POLL_S)
+        version, kept = body_int(body, "version", -1), body_field(body, "kept", str, "")
+        reply = await self._controller.broadcast.next_round(version, kept, LONG_POLL_S)
         loop = self._controller.loop
         return json_response({**reply, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
 

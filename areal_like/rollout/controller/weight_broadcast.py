@@ -22,6 +22,7 @@ from areal_like.rollout.controller.publications import Publication
 from areal_like.rollout.controller.servers import ServerHandle, Servers
 from areal_like.weights.index import dump_index
 from areal_like.weights.rendezvous import Rendezvous
+from areal_like.weights.transfer_path import GLOO, Receiver, TransferPath, choose_path
 from areal_like.weights.versions import NO_VERSION
 
 RETRY_S = 0.5
@@ -43,9 +44,18 @@ class BroadcastRound:
 
     rendezvous: Rendezvous
     version: int
+    members: list[ServerHandle]
+    sender: dict[str, Any]
+    continues: str = ""
+    """The group of an earlier round with the same members, which the trainer may still be in."""
     joined: bool = False
     over: bool = False
     why: str = ""
+
+    def may_be_continued_by(self, other: "BroadcastRound") -> bool:
+        """Whether the same processes take part, in the same order and by the same path."""
+        mine = self.members, self.sender, self.rendezvous.backend
+        return mine == (other.members, other.sender, other.rendezvous.backend)
 
 
 @dataclass
@@ -54,6 +64,8 @@ class BroadcastMember:
 
     processes: int
     devices: list[str]
+    gpu_fault: str = ""
+    """Why its GPUs are used no more."""
     refusals: dict[int, int] = field(default_factory=dict)
     is_alone: bool = False
     """It broke up its last group, so it is alone in its next one."""
@@ -80,13 +92,14 @@ class WeightBroadcast:
         self._round: BroadcastRound | None = None
         self._changed = ChangeSignal()
         self._number = 0
+        self._path = TransferPath(GLOO, "")
         self._offered = NO_VERSION
         """The version that the trainer can send. It may not be published yet; the trainer has no older one."""
 
     # Calls of the trainer.
 
-    async def next_round(self, version: int, hold_s: float) -> dict[str, Any]:
-        """The trainer has this version to send, and is in no group."""
+    async def next_round(self, version: int, kept: str, hold_s: float) -> dict[str, Any]:
+        """The trainer has this version to send. `kept`: the group that it has kept from its last transfer."""
         self._offered = version
 
         def reply() -> dict[str, Any] | None:
@@ -100,6 +113,8 @@ class WeightBroadcast:
             if current.version < version:
                 self._end(current, f"the trainer now has weights v{version}")
                 return None
+            if not current.joined and current.continues == kept:
+                current.rendezvous = current.rendezvous._replace(continues=kept)
             current.joined = True
             self._changed.notify()
             return {"meeting": current.rendezvous._asdict()}
@@ -196,22 +211,33 @@ class WeightBroadcast:
         return True
 
     def _open(self, publication: Publication, handles: Sequence[ServerHandle]) -> BroadcastRound:
-        sender = publication.sender
+        sender, last = publication.sender, self._round
         assert sender is not None, "a publication that the trainer sends has its address"
         self._number += 1
         members = [self._members[server] for server in handles]
-        devices = [*sender["devices"], *(device for member in members for device in member.devices)]
-        have_own = sender["devices"] and all(len(member.devices) == member.processes for member in members)
+        path = choose_path(
+            sender["devices"],
+            [
+                Receiver(server.name, member.processes, member.devices, member.gpu_fault)
+                for server, member in zip(handles, members, strict=True)
+            ],
+        )
+        if path != self._path:
+            log.info("weights go to %s by %s: %s", _names(handles), *path)
+            self._path = path
         rendezvous = Rendezvous(
             host=sender["host"],
             port=sender["port"],
             group=f"attempt-{self._attempt}-group-{self._number}.{secrets.token_hex(16)}",
-            backend="nccl" if have_own and len(set(devices)) == len(devices) else "gloo",
+            backend=path.backend,
             first_rank=0,
             world=1 + sum(member.processes for member in members),
             timeout_s=self._timeout_s,
         )
-        return BroadcastRound(rendezvous, publication.version)
+        current = BroadcastRound(rendezvous, publication.version, list(handles), sender)
+        if last is not None and last.over and not last.why and last.may_be_continued_by(current):
+            current.continues = last.rendezvous.continues or last.rendezvous.group
+        return current
 
     async def _wait_for_trainer(self, current: BroadcastRound) -> bool:
         """False if the trainer already has a newer version."""
@@ -282,6 +308,8 @@ class WeightBroadcast:
             log.warning("%s refuses weights v%d, which are sent again: %s", server.name, version, fault.message)
         else:
             member.breaks += 1
+            if self._path.backend != GLOO:
+                member.gpu_fault = f"a transfer by {self._path.backend} failed"
             if member.breaks >= MAX_BREAKUPS:
                 times = f"the group was broken up {member.breaks} times in a row"
                 raise Failure(f"{server.name} cannot receive weights v{version}, {times}: {fault}")

@@ -1,4 +1,4 @@
-"""Broadcast without files: the first rank copies the weights, and a thread sends the copy during the next step."""
+"""Broadcast without files: the first rank copies the weights, and the copy is hashed and sent during the next step."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from areal_like.process.run import Run
+from areal_like.training.transports.base import Completion
 from areal_like.training.transports.sender import WeightSender
-from areal_like.weights.collective import BroadcastHost, gpu_ids
-from areal_like.weights.flat_buckets import flatten
+from areal_like.weights.collective import BroadcastHost
+from areal_like.weights.flat_buckets import copy_weights
+from areal_like.weights.gpu_ids import gpu_ids
 from areal_like.weights.index import dump_index
 from areal_like.weights.probe import Probe
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 class CollectiveTransport:
     takes_adapter = False
+    completes_in_background = True
 
     def __init__(self, run: Run, engine: "TrainEngine", controller: "TrainerControllerClient") -> None:
         self._run_id, self._devices = run.run_id, gpu_ids(engine.world.device)
@@ -32,20 +35,27 @@ class CollectiveTransport:
                 at = f"{broadcast.host}:{broadcast.port}"
                 message = f"cannot listen on {at}: {fault.strerror or fault}; choose another, or port 0"
                 raise ValueError(f"weights.broadcast.port: {message}") from fault
-            self._sender = WeightSender(self._host, controller.caller_for_thread(), run.config.rollout.request_timeout)
+            self._sender = WeightSender(
+                self._host, controller.ask_once, run.config.rollout.request_timeout, engine.world.device
+            )
 
-    def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> dict[str, Any]:
+    def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> Completion:
         assert self._sender is not None, "only the first rank publishes"
-        flat = flatten(version, tensors, probe, self._run_id, self._sender.take_buffer())
-        self._sender.offer(flat)
-        return {
-            "version": version,
-            "transport": "collective",
-            "folder": None,
-            "bytes": flat.num_bytes,
-            "index": dump_index(flat.index),
-            "meeting": {"host": self._host.host, "port": self._host.port, "devices": self._devices},
-        }
+        sender, copy = self._sender, copy_weights(tensors, self._sender.take_buffer())
+
+        def complete() -> dict[str, Any]:
+            weights = copy.hashed(version, probe, self._run_id)
+            sender.offer(weights)
+            return {
+                "version": version,
+                "transport": "collective",
+                "folder": None,
+                "bytes": weights.num_bytes,
+                "index": dump_index(weights.index),
+                "meeting": {"host": self._host.host, "port": self._host.port, "devices": self._devices},
+            }
+
+        return complete
 
     def close(self, early: bool) -> None:
         if self._sender is not None:

@@ -8,11 +8,15 @@ import threading
 import time
 from collections.abc import Callable
 
+import torch
+
 from areal_like.process.errors import Unreachable
 from areal_like.process.wait import NamedWait
-from areal_like.weights.collective import BroadcastGroup, BroadcastHost
+from areal_like.weights.collective import CPU, BroadcastGroup, BroadcastHost
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.flat_buckets import FlatWeights
+from areal_like.weights.kept_group import KeptGroup
+from areal_like.weights.own_stream import own_stream
 from areal_like.weights.rendezvous import Rendezvous
 
 PAUSE_S = 0.2
@@ -27,8 +31,8 @@ Ask = Callable[[str, dict[str, object]], dict[str, object]]
 class WeightSender:
     """The trainer's main thread calls `offer` and `take_buffer`."""
 
-    def __init__(self, host: BroadcastHost, ask: Ask, limit_s: float) -> None:
-        self._host, self._ask, self._limit_s = host, ask, limit_s
+    def __init__(self, host: BroadcastHost, ask: Ask, limit_s: float, device: torch.device = CPU) -> None:
+        self._group, self._ask, self._limit_s, self._device = KeptGroup(device, host), ask, limit_s, device
         self._newest: FlatWeights | None = None
         self._sending: FlatWeights | None = None
         """Being sent, or about to be."""
@@ -78,6 +82,8 @@ class WeightSender:
         except Exception as fault:
             log.exception("sending weights failed")
             self._fault = fault
+        finally:
+            self._group.leave()
 
     def _turn(self) -> bool:
         """Returns whether to continue."""
@@ -86,7 +92,7 @@ class WeightSender:
                 self._changed.wait()
             sending = self._sending = self._newest
         try:
-            answer = self._ask("/send", {"version": sending.index.version})
+            answer = self._ask("/send", {"version": sending.index.version, "kept": self._group.name})
             self._rows_left = answer.get("evaluating", 0)
             if isinstance(rendezvous := answer.get("meeting"), dict):
                 self._send(sending, Rendezvous(**rendezvous))
@@ -102,24 +108,26 @@ class WeightSender:
 
     def _send(self, flat: FlatWeights, rendezvous: Rendezvous) -> None:
         began = time.monotonic()
-        with self._host.open(rendezvous) as group:
-            watch = threading.Thread(target=self._watch, args=(group,), name="weights: watch", daemon=True)
+        with self._group.opened(rendezvous) as group:
+            watch = threading.Thread(target=self._watch, args=(group, rendezvous), name="weights: watch", daemon=True)
             watch.start()
             try:
                 group.join()
-                for content in flat.contents:
-                    group.send(content)
+                with own_stream(self._device):
+                    for content in flat.contents:
+                        group.send(content)
+                    group.finish()
             except GroupBroken as broken:
                 log.warning("weights v%d did not reach all servers: %s", flat.index.version, broken)
             else:
                 log.debug("weights v%d sent in %.3f s", flat.index.version, time.monotonic() - began)
             watch.join()
 
-    def _watch(self, group: BroadcastGroup) -> None:
+    def _watch(self, group: BroadcastGroup, rendezvous: Rendezvous) -> None:
         """Until the controller reports the end of the group: all received the weights, or a member failed."""
         while True:
             try:
-                answer = self._ask("/sending", {"group": group.rendezvous.group})
+                answer = self._ask("/sending", {"group": rendezvous.group})
             except Exception as fault:
                 group.abort(f"the controller does not answer the trainer ({fault})")
                 return

@@ -127,14 +127,15 @@ def test_head_sizes_that_vllm_does_not_support_on_a_cpu_are_refused(tmp_path):
     assert not plan_of("grpo", *words[1:], "rollout=sglang").cannot_start
 
 
-def test_nccl_with_external_engines_is_reported_before_the_start():
+def test_nccl_with_an_engine_that_loads_files_is_reported_before_the_start():
     def message(*words, gpus=2):
         plan = plan_of("grpo", *words, "actor.weight_update_mode=nccl", gpus=gpus)
         return [warning for warning in plan.warnings if "uses gloo" in warning]
 
-    (warning,) = message("rollout=vllm")
-    assert warning.startswith("actor.weight_update_mode: nccl") and "vllm manages its GPUs itself" in warning
-    assert message("rollout=sglang") and not message("rollout=embedded") and not message("rollout=vllm", gpus=0)
+    (warning,) = message("rollout=sglang")
+    assert warning.startswith("actor.weight_update_mode: nccl uses gloo over main memory: servers of SGLang")
+    assert not any(message(f"rollout={engine}") for engine in ("embedded", "vllm"))
+    assert not message("rollout=sglang", gpus=0)
 
 
 def test_an_explicit_context_length_is_kept():

@@ -12,6 +12,7 @@ KEYS = EngineKeys(
     memory_key="embedded.kv_cache_tokens",
     requests_key="embedded.max_running_requests",
     device_key="embedded.device",
+    receives_on_gpu=True,
     dims="d",
 )
 

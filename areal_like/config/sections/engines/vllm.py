@@ -14,6 +14,7 @@ KEYS = EngineKeys(
     dtype_key="vllm.dtype",
     memory_key="vllm.gpu_memory_utilization",
     requests_key="vllm.max_num_seqs",
+    receives_on_gpu=True,
     gpu_rank=0,
     segments=(r"vllm_(offload|ec)_[^\s/]+",),
     newer={

@@ -28,9 +28,9 @@ from areal_like.serving.engines.embedded.openai_api.openai_serving import OpenAI
 from areal_like.serving.engines.embedded.openai_api.routes import openai_routes
 from areal_like.serving.engines.embedded.weights.update import WeightSwapper
 from areal_like.weights.buckets import TensorInfo
-from areal_like.weights.collective import gpu_ids
 from areal_like.weights.disk import with_dtype_names
 from areal_like.weights.fingerprint import dtype_name
+from areal_like.weights.gpu_ids import gpu_ids
 from areal_like.weights.probe import Probe
 
 

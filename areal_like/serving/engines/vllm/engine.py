@@ -66,6 +66,7 @@ class VLLMEngine(ExternalEngine):
         try:
             self.info = await self.read_info()
             await self._check_extension()
+            self.info = self.info._replace(devices=await self._devices())
             await self.generate(
                 GenerateRequest("ready", [min(5, self.info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
             )
@@ -82,6 +83,14 @@ class VLLMEngine(ExternalEngine):
             await self._workers("areal_discard")
         except EngineGone as fault:
             raise IncompatibleEngine(f"it cannot take new weights ({fault}); {START_HINT}") from fault
+
+    async def _devices(self) -> tuple[str, ...]:
+        """The GPU of each worker; nothing if one of them has none."""
+        if not self.hashes_files:  # an extension of the user's
+            return ()
+        workers = sorted(await self._workers("areal_devices"), key=lambda worker: worker["rank"])
+        devices = [device for worker in workers for device in worker["devices"]]
+        return tuple(devices) if len(devices) == len(workers) else ()
 
     async def read_info(self) -> EngineInfo:
         version = str((await self.calls.get("/version"))["version"])

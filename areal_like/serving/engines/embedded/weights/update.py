@@ -4,6 +4,7 @@ the trainer computes something else."""
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from typing import NamedTuple
 
 from torch import Tensor
@@ -19,6 +20,7 @@ from areal_like.weights.disk import load_version
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.fingerprint import compare, dtype_name, tensor_hashes
 from areal_like.weights.index import Index
+from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.probe import Probe, check_probe, precision
 from areal_like.weights.receive import receive_tensors
 
@@ -49,6 +51,7 @@ class WeightSwapper:
         self._uses_checksums = uses_checksums(device)
         self._marks_of = checksums if self._uses_checksums else tensor_hashes
         self._staged: StagedWeights | None = None
+        self._group = KeptGroup(device)
 
     async def stage(self, update: WeightUpdate) -> None:
         """Raises GroupBroken if the transfer failed."""
@@ -92,7 +95,8 @@ class WeightSwapper:
             marks = engine.adapters.expected_checksums(files) if self._uses_checksums else hashes
             return StagedWeights(version, hashes, marks, adapter)
         if (rendezvous := update.rendezvous) is not None:
-            engine.weights.fill(receive_tensors(rendezvous, rendezvous.first_rank, update.index))
+            with closing(receive_tensors(rendezvous, rendezvous.first_rank, update.index, self._group)) as tensors:
+                engine.weights.fill(tensors)
         else:
             assert update.folder is not None, "weights are in files or sent"
             weights = load_version(update.folder, engine.weights.expected(), version - 1)

@@ -12,16 +12,17 @@ from pathlib import Path
 
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import parse_index
+from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.receive import receive_folder
 from areal_like.weights.rendezvous import Rendezvous
 
 
-def receive(line: str) -> dict[str, str]:
+def receive(line: str, group: KeptGroup) -> dict[str, str]:
     message = json.loads(line)
     rendezvous = Rendezvous(**message["meeting"])
     try:
         index, folder = parse_index(message["index"], "index"), Path(message["folder"])
-        receive_folder(rendezvous, rendezvous.first_rank, index, folder)
+        receive_folder(rendezvous, rendezvous.first_rank, index, folder, group)
     except BadWeights as fault:
         return {"refused": str(fault)}
     except GroupBroken as fault:
@@ -32,8 +33,9 @@ def receive(line: str) -> dict[str, str]:
 
 
 def main() -> None:
+    group = KeptGroup()
     for line in sys.stdin:
-        print(json.dumps(receive(line)), flush=True)
+        print(json.dumps(receive(line, group)), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@ calls its methods, with JSON arguments and results. Runs in vLLM's environment."
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,16 +16,24 @@ from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, 
 from areal_like.serving.engines.vllm.plugin.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
 from areal_like.weights.bucket_files import iterate_bucket
 from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.device_checksum import checksums, uses_checksums
 from areal_like.weights.disk import as_tensor
 from areal_like.weights.errors import BadWeights, GroupBroken
-from areal_like.weights.fingerprint import tensor_hash
+from areal_like.weights.fingerprint import dtype_name, tensor_hash
+from areal_like.weights.gpu_ids import gpu_ids
 from areal_like.weights.index import Index, parse_index, read_index
+from areal_like.weights.kept_group import KeptGroup
+from areal_like.weights.own_stream import own_stream
 from areal_like.weights.receive import receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
+from areal_like.weights.transfer_path import GLOO
 
 if torch.cpu._is_amx_tile_supported():  # a process must request AMX tiles before vLLM's kernels use them
     torch.cpu._init_amx()
 
+RESERVE_BYTES = 256 * 2**20
+"""GPU memory that staged weights leave free."""
+Tensors = Generator[tuple[str, Tensor], None, None]
 SLICE_S = 0.005
 """Time per call during which generation waits for tensors that are read back."""
 REFUSED, GROUP_BROKEN, FAILED = "refused", "group_broken", "failed"
@@ -71,6 +80,7 @@ class WorkerState:
         self.signed_zeros: dict[str, str] = {}
         """Served tensors with a -0, which cannot be read back exactly, and their hashes."""
         self.turn = 0
+        self.group: KeptGroup | None = None
 
 
 class WeightComparison:
@@ -107,7 +117,8 @@ class WeightComparison:
         return {}
 
     def _compare(self, name: str, served: ServedTensor) -> None:
-        state, published, actual = self._state, self._infos[name].hash, tensor_hash(served.tensor)
+        state, published = self._state, self._infos[name].hash
+        actual = served_hash(served.tensor, self._infos[name])
         if actual != published and served.signs_lost:
             newest = state.newest.get(name)
             if newest is not None and tensor_hash(newest) == published and torch.equal(newest, served.tensor):
@@ -117,6 +128,15 @@ class WeightComparison:
         self._hashes[name] = actual
         if actual != published:
             self._wrong[name] = f"the served tensor (hash {actual}) is not the published one ({published})"
+
+
+def served_hash(tensor: Tensor, info: TensorInfo) -> str:
+    """On a GPU the published hash, if the tensor has the checksum that was published with it: hashing it would take a
+    copy to the host."""
+    if info.checksum and uses_checksums(tensor.device) and tensor.shape == info.shape:
+        (checksum,) = checksums([(info.name, tensor)]).values()
+        return info.hash if checksum == info.checksum and dtype_name(tensor.dtype) == info.dtype else checksum
+    return tensor_hash(tensor)
 
 
 class WorkerExtension:
@@ -129,13 +149,14 @@ class WorkerExtension:
         state, update, job = self._areal, orjson.loads(message), BackgroundJob()
         state.staged, state.staging = None, job
         rank: int = self.rank  # type: ignore[attr-defined]
+        state.group = group = state.group or KeptGroup(self._areal_device)
         model: nn.Module = self.model_runner.get_model()  # type: ignore[attr-defined]
 
         def stage() -> dict[str, Any]:
             began = time.monotonic()
             index, tensors = parse_index(update["index"], "the index that was sent"), {}
-            with WeightPacker(model) as packer:
-                for name, tensor in _tensors(update, index, rank):
+            with WeightPacker(model) as packer, closing(_tensors(update, index, rank, group)) as received:
+                for name, tensor in received:
                     tensors[name] = tensor
                     packer.add(name, tensor)
                 staged = LoadedVersion(index.version, tensors, packer.packed())
@@ -157,6 +178,9 @@ class WorkerExtension:
         if staged is None or staged.version != int(version):
             return {REFUSED: f"version {version} of the weights is not staged"}
         runner: Any = self.model_runner  # type: ignore[attr-defined]
+        for tensor in staged.tensors.values():
+            if tensor.is_cuda:  # made on another stream: its memory must not be used again before this one has read it
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
         if staged.packed is None:
             runner.reload_weights(weights_iterator=iter(staged.tensors.items()))
             repack_tied(runner.get_model())
@@ -171,7 +195,7 @@ class WorkerExtension:
 
     def areal_read_back(self, infos: str) -> dict[str, Any]:
         """Starts to compare the served weights with the published ones."""
-        published = [TensorInfo(name, dtype, tuple(shape), hash) for name, dtype, shape, hash in orjson.loads(infos)]
+        published = [TensorInfo(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in orjson.loads(infos)]
         model: Any = self.model_runner.get_model()  # type: ignore[attr-defined]
         self._areal.comparison = WeightComparison(self._areal, model, published)
         return {}
@@ -181,9 +205,19 @@ class WorkerExtension:
         comparison = self._areal.comparison
         return comparison.step() if comparison is not None else {REFUSED: "nothing is being read back"}
 
+    def areal_devices(self) -> dict[str, Any]:
+        """The GPU of this worker, if it computes on one."""
+        rank: int = self.rank  # type: ignore[attr-defined]
+        return {"rank": rank, "devices": gpu_ids(self._areal_device)}
+
     def areal_discard(self) -> dict[str, Any]:
         self._areal.staged = self._areal.staging = None
         return {}
+
+    @property
+    def _areal_device(self) -> torch.device:
+        device: torch.device = self.device  # type: ignore[attr-defined]
+        return device
 
     @property
     def _areal(self) -> WorkerState:
@@ -196,12 +230,10 @@ def _result(job: BackgroundJob | None) -> dict[str, Any]:
     return {REFUSED: "the staged weights were discarded"} if job is None else job.result
 
 
-def _tensors(update: dict[str, Any], index: Index, rank: int) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of a version, each as soon as its hash is verified. Those in shared memory stay there."""
+def _tensors(update: dict[str, Any], index: Index, rank: int, group: KeptGroup) -> Tensors:
+    """All tensors of a version, each as soon as its content is verified. Those in shared memory stay there."""
     if update["meeting"] is not None:
-        rendezvous = Rendezvous(**update["meeting"])
-        for name, tensor in receive_tensors(rendezvous, rendezvous.first_rank + rank, index):
-            yield name, tensor.clone()
+        yield from _received(Rendezvous(**update["meeting"]), index, rank, group)
         return
     folder = Path(update["folder"])
     if read_index(folder) != index:
@@ -211,3 +243,21 @@ def _tensors(update: dict[str, Any], index: Index, rank: int) -> Iterator[tuple[
     for bucket in index.buckets:
         for info, content in iterate_bucket(folder, bucket, index.version):
             yield info.name, as_tensor(info, torch.from_numpy(content))
+
+
+def _received(rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup) -> Iterator[tuple[str, Tensor]]:
+    """Copies of sent tensors: on the GPU if they come there and it has room for all, else in main memory."""
+    stays = rendezvous.backend == GLOO or has_room_on(group.device, sum(info.nbytes for info in index.tensors))
+    with own_stream(group.device):
+        sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index, group)
+        with closing(sent):
+            for name, tensor in sent:
+                yield name, tensor.clone() if stays else tensor.cpu()
+
+
+def has_room_on(device: torch.device, num_bytes: int) -> bool:
+    """Whether a GPU has so much memory that nothing has reserved."""
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return free >= num_bytes + RESERVE_BYTES

@@ -1,0 +1,67 @@
+"""vLLM's workers report their GPUs, and compare what they serve without a copy to the host; vLLM is not loaded."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from areal_like.serving.engines.vllm.engine import VLLMEngine
+from areal_like.serving.engines.vllm.plugin import worker
+from areal_like.serving.engines.vllm.plugin.worker import WorkerExtension, has_room_on, served_hash
+from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.device_checksum import checksums
+from areal_like.weights.fingerprint import tensor_hash
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"GPU-{number}"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * 2**30, 80 * 2**30))
+
+
+def reported(rank: int, device: torch.device) -> dict[str, Any]:
+    extension: Any = WorkerExtension()
+    extension.rank, extension.device = rank, device
+    result: dict[str, Any] = extension.areal_devices()
+    return result
+
+
+def test_gpus_are_those_of_the_workers_in_the_order_of_ranks(gpu: None) -> None:
+    def devices(*workers: dict[str, Any], is_ours: bool = True) -> tuple[str, ...]:
+        engine = object.__new__(VLLMEngine)
+        engine.hashes_files = is_ours
+
+        async def call(method: str, *arguments: str) -> list[dict[str, Any]]:
+            assert is_ours and method == "areal_devices"
+            return list(workers)
+
+        engine._workers = call  # type: ignore[method-assign]
+        return asyncio.run(engine._devices())
+
+    first, second = reported(0, GPU), reported(1, torch.device("cuda", 1))
+    assert devices(second, first) == ("GPU-0", "GPU-1")
+    assert devices(first, reported(1, torch.device("cpu"))) == ()
+    assert devices(reported(0, torch.device("cpu"))) == ()
+    assert devices(is_ours=False) == (), "an extension of the user's may not have this method"
+
+
+def test_staged_weights_stay_on_a_gpu_that_has_room_for_them(gpu: None) -> None:
+    assert has_room_on(GPU, 9 * 2**30) and not has_room_on(GPU, 10 * 2**30)
+    assert has_room_on(torch.device("cpu"), 1 << 60)
+
+
+def test_a_served_tensor_on_a_gpu_is_compared_by_its_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.arange(100, dtype=torch.float32)
+    (checksum,) = checksums([("one", tensor)]).values()
+    info = TensorInfo("one", "float32", (100,), "hash of the publication", checksum)
+    assert served_hash(tensor, info) == tensor_hash(tensor), "on a CPU by its hash"
+    monkeypatch.setattr(worker, "uses_checksums", lambda device: True)
+    assert served_hash(tensor, info) == "hash of the publication"
+    assert served_hash(tensor + 1, info) != "hash of the publication"
+    assert served_hash(tensor.view(torch.int32), info) != "hash of the publication"
+    assert served_hash(tensor, info._replace(checksum="")) == tensor_hash(tensor)

@@ -1,0 +1,323 @@
+"""Weights in files are copied, and hashed and written beside the next step."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from areal_like.process.errors import TimedOut
+from areal_like.process.run import Run
+from areal_like.training import background_publication
+from areal_like.training.background_publication import BackgroundPublication
+from areal_like.training.controller_client import TrainerControllerClient
+from areal_like.training.transports import disk as disk_transport
+from areal_like.training.transports.disk import DiskTransport
+from areal_like.weights import disk, flat_buckets
+from areal_like.weights.disk import load_version, publish_weights, remove_versions
+from areal_like.weights.errors import BadWeights
+from areal_like.weights.index import Index, read_index
+from areal_like.weights.probe import Probe
+from tests.support.rollout_world import grpo
+from tests.support.training_controller import FakeController
+from tests.support.training_runs import make_run, model_folder
+from tests.support.weights_group import ROOT, model
+from tests.training.test_loop import SECRET, SETTINGS, serve, train_in
+
+pytestmark = pytest.mark.timeout(300)
+
+PROBE = Probe([1, 2], [-0.5])
+LIMIT_S = 60.0
+
+
+def transport(tmp_path: Path, memory: Path | None = None, device: str = "cpu") -> DiskTransport:
+    """Writes into a folder on disk; with `memory`, into that if it is shared memory."""
+    engine = SimpleNamespace(
+        config=SimpleNamespace(dtype="float32"),
+        num_weights=10,
+        buffers=lambda: [],
+        world=SimpleNamespace(device=torch.device(device)),
+    )
+    run = SimpleNamespace(
+        config=grpo(), run_id="run-1", memory=memory or tmp_path / "none" / "m", weights=tmp_path / "weights"
+    )
+    return DiskTransport(run, engine)  # type: ignore[arg-type]
+
+
+class SlowDisk:
+    """Writes wait until `go_on` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        write = flat_buckets.write_bucket
+
+        def write_slowly(*given: Any) -> None:
+            self.begun.set()
+            assert self.go_on.wait(LIMIT_S)
+            write(*given)
+
+        monkeypatch.setattr(disk, "write_bucket", write_slowly)
+
+
+def tell(told: list[Any], complete: Callable[[], dict[str, Any]]) -> Callable[[], None]:
+    def complete_and_tell() -> None:
+        told.append(complete())
+
+    return complete_and_tell
+
+
+def publish(transport: DiskTransport, background: BackgroundPublication, version: int, told: list[Any]) -> None:
+    background.wait()
+    complete = transport.publish(version, model(version).items(), PROBE)
+    background.start(version, tell(told, complete))
+
+
+def test_publishing_waits_for_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, told = SlowDisk(monkeypatch), list[dict[str, Any]]()
+    files, background = transport(tmp_path), BackgroundPublication(LIMIT_S)
+    tensors = model(1)
+    assert files.completes_in_background and "written during the next step" in files.reason
+    complete = files.publish(1, tensors.items(), PROBE)
+    background.start(1, tell(told, complete))
+    assert slow.begun.wait(LIMIT_S)
+    for tensor in tensors.values():  # the next step
+        tensor.zero_()
+    background.check()
+    assert not told and not list(files.root.glob("v*")), "nobody may know a version before its files are complete"
+    slow.go_on.set()
+    background.wait()
+    (publication,) = told
+    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    loaded = load_version(Path(publication["folder"]), expected, newer_than=0, run_id="run-1")
+    assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in model(1).items())
+
+
+def test_versions_are_complete_one_after_another_in_the_same_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    plain = flat_buckets.host_memory
+
+    def counted(size: int, is_pinned: bool) -> Tensor:
+        made.append(size)
+        return plain(size, is_pinned)
+
+    monkeypatch.setattr(flat_buckets, "host_memory", counted)
+    files, background, told = transport(tmp_path), BackgroundPublication(LIMIT_S), list[dict[str, Any]]()
+    for version in range(1, 6):
+        publish(files, background, version, told)
+    background.wait()
+    assert [publication["version"] for publication in told] == [1, 2, 3, 4, 5]
+    assert len(made) == len(read_index(Path(told[-1]["folder"])).buckets)
+    assert sorted(folder.name for folder in files.root.iterdir()) == ["v000003", "v000004", "v000005"]
+
+
+def test_files_are_the_same_whether_written_at_once_or_later(tmp_path: Path) -> None:
+    files = transport(tmp_path)
+    complete = files.publish(3, model(3).items(), PROBE)
+    later = Path(complete()["folder"])
+    at_once = publish_weights(tmp_path / "at_once", 3, model(3).items(), PROBE, "run-1")
+    assert {file.name: file.read_bytes() for file in later.iterdir()} == {
+        file.name: file.read_bytes() for file in at_once.iterdir()
+    }
+
+
+def test_from_a_cpu_into_shared_memory_weights_are_written_at_once(tmp_path: Path) -> None:
+    """There is nothing to gain: the file is the copy."""
+    memory = tmp_path / "memory" / "run"
+    memory.parent.mkdir()
+    assert not transport(tmp_path, memory).completes_in_background
+    assert transport(tmp_path, memory, "cuda").completes_in_background
+
+
+@pytest.mark.parametrize("at", ["check", "wait", "start"])
+def test_a_full_disk_ends_the_run_with_the_folder_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(disk, "write_bucket", full)
+    files, background, told = transport(tmp_path), BackgroundPublication(LIMIT_S), list[dict[str, Any]]()
+    publish(files, background, 7, told)
+    with pytest.raises(OSError, match=r"version 7 of the weights cannot be written: No space left .*weights/v000007"):
+        if at == "start":
+            background.start(8, lambda: None)
+        while at == "check":
+            background.check()
+        background.wait()
+    assert not told and not list(files.root.iterdir())
+
+
+def test_a_rank_that_waits_for_a_batch_hears_of_a_failed_publication(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = object.__new__(TrainerControllerClient)
+    client._config, client._rank, client._world_size = grpo().rollout, 0, 1
+    asked: list[str] = []
+
+    def not_yet(path: str, body: Any) -> Any:
+        asked.append(path)
+        return {"wait": True}, []
+
+    monkeypatch.setattr(client, "_frame", not_yet)
+
+    def check() -> None:
+        if len(asked) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device", "v000007")
+
+    with pytest.raises(OSError, match="v000007"):
+        client.batch(7, check)
+
+
+def test_a_publication_that_hangs_ends_by_its_named_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_publication, "CHECK_INTERVAL_S", 0.05)
+    background, ends = BackgroundPublication(0.1), threading.Event()
+
+    def hang() -> None:
+        ends.wait(LIMIT_S)
+
+    background.start(3, hang)
+    with pytest.raises(TimedOut, match=r"^rollout\.request_timeout: .* weights v3 to be published"):
+        background.wait()
+    ends.set()
+
+
+KILLED = """
+import sys, threading
+from pathlib import Path
+from areal_like.weights import disk
+from areal_like.weights.flat_buckets import copy_weights
+from tests.support.weights_group import model
+count, write = 0, disk.write_bucket
+def some(*given):
+    global count
+    count += 1
+    if count == 3:
+        print("half", flush=True)
+        threading.Event().wait()
+    write(*given)
+disk.write_bucket = some
+copy = copy_weights(model(4).items(), None, 4000)
+disk.write_weights(Path(sys.argv[1]), copy.hashed(4, None, "run-1"))
+"""
+
+
+def test_a_trainer_killed_while_it_writes_leaves_no_version(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", KILLED, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None and process.stdout.readline() == "half\n"
+        process.send_signal(signal.SIGKILL)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".v000004.") and list(left.iterdir())
+    with pytest.raises(BadWeights, match="not a complete publication"):
+        read_index(left)
+    remove_versions(tmp_path, keep={4})
+    assert not list(tmp_path.iterdir())
+
+
+class FakeGPU:
+    """Tensors count as a GPU's: copies must be asynchronous, into pinned memory, and waited for once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pinned: list[bool] = []
+        self.synchronizations = 0
+        monkeypatch.setattr(flat_buckets, "is_on_gpu", lambda tensor: True)
+        monkeypatch.setattr(flat_buckets, "host_memory", self._memory)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=self._wait))
+        plain = Tensor.copy_
+
+        def copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+            assert non_blocking, "each copy would wait for the GPU"
+            return plain(target, source)
+
+        monkeypatch.setattr(Tensor, "copy_", copy)
+
+    def _memory(self, size: int, is_pinned: bool) -> Tensor:
+        self.pinned.append(is_pinned)
+        return torch.empty(size, dtype=torch.uint8)
+
+    def _wait(self) -> None:
+        self.synchronizations += 1
+
+
+def test_a_gpu_is_waited_for_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGPU(monkeypatch)
+    weights, index = None, list[Index]()
+    for version in (1, 2):
+        weights = flat_buckets.flatten(version, model(version).items(), None, "run-1", weights, 4000)
+        index.append(weights.index)
+    assert gpu.synchronizations == 2
+    assert gpu.pinned and all(gpu.pinned) and len(gpu.pinned) == len(index[0].buckets)
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("AREAL_LIKE_TOKEN", SECRET)
+    return make_run(tmp_path / "run", "grpo", *SETTINGS, f"actor.path={model_folder(tmp_path, 'qwen3')}")
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_transport, "publication_root", lambda run, *_: (run.weights, "no shared memory"))
+
+
+def trained(run: Run, monkeypatch: pytest.MonkeyPatch, write: Callable[..., None] | None = None) -> FakeController:
+    """Three steps, each with answers of the version before."""
+    if write is not None:
+        monkeypatch.setattr(disk, "write_bucket", write)
+    with serve(run, total_steps=3, lag=1) as controller:
+        controller.lag = 1
+        controllers.append(controller)
+        assert train_in(run) == 0
+    return controller
+
+
+controllers: list[FakeController] = []
+
+
+def test_the_next_step_begins_while_weights_are_written(tmp_path, trainer: Run, monkeypatch) -> None:
+    at_once, plain = trained(trainer, monkeypatch), flat_buckets.write_bucket
+    monkeypatch.setattr(disk_transport, "publication_root", lambda run, *_: (run.weights, "no shared memory"))
+
+    def write_late(folder: Path, *given: Any) -> None:
+        ends = time.monotonic() + LIMIT_S
+        while "v000001" in folder.name and {"step": 1} not in steps_asked_for(controllers[-1]):
+            assert time.monotonic() < ends, "the next step waits for the write"
+            time.sleep(0.01)
+        plain(folder, *given)
+
+    again = make_run(tmp_path / "again", "grpo", *SETTINGS, f"actor.path={trainer.config.actor.path}")
+    later = trained(again, monkeypatch, write_late)
+    assert later.published.keys() == at_once.published.keys() == {0, 1, 2, 3}
+    for version, weights in at_once.published.items():
+        assert later.published[version].hashes == weights.hashes
+    called = [(path, body.get("version", body.get("step"))) for path, body in later.calls]
+    assert called.index(("/batch", 1)) < called.index(("/publish", 1))
+    assert called.index(("/publish", 3)) < called.index(("/finished", 3)), "the last version is needed by evaluations"
+
+
+def steps_asked_for(controller: FakeController) -> list[dict[str, int]]:
+    return [{"step": body["step"]} for body in controller.requests_to("/batch")]
+
+
+def test_a_write_that_fails_ends_training_with_its_reason(trainer: Run, on_disk: None, monkeypatch) -> None:
+    plain = flat_buckets.write_bucket
+
+    def full(folder: Path, *given: Any) -> None:
+        if "v000002" in folder.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        plain(folder, *given)
+
+    with pytest.raises(OSError, match=r"version 2 of the weights cannot be written: No space left .*weights/v000002"):
+        trained(trainer, monkeypatch, full)
+    assert [body["version"] for body in controllers[-1].requests_to("/publish")] == [0, 1]
+    assert not controllers[-1].requests_to("/finished")

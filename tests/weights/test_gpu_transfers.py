@@ -1,0 +1,314 @@
+"""Transfers between GPUs, on a CPU: a stand-in takes the place of NCCL, and a file that of memory which two processes
+share."""
+
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from areal_like.weights import gpu_memory, ipc_transfer, nccl_transfer
+from areal_like.weights.buckets import bucket_hash, file_header, file_order
+from areal_like.weights.collective import BroadcastHost
+from areal_like.weights.device_checksum import checksums
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.gpu_memory import export_memory, open_memory, shareable_memory
+from areal_like.weights.kept_group import KeptGroup
+from areal_like.weights.own_stream import own_stream
+from areal_like.weights.receive import receive_tensors, verify_on_device
+from areal_like.weights.rendezvous import Rendezvous
+from tests.support.weights_group import BackgroundCall, flat, model, rendezvous
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def host() -> Iterator[BroadcastHost]:
+    found = BroadcastHost("127.0.0.1", 0)
+    yield found
+    found.close()
+
+
+class Work:
+    def __init__(self, transfer: Callable[[], bool]) -> None:
+        self._transfer, self._is_done, self.waits = transfer, False, 0
+
+    def is_completed(self) -> bool:
+        self._is_done = self._is_done or self._transfer()
+        return self._is_done
+
+    def wait(self) -> None:
+        assert self._is_done, "a wait for NCCL cannot be ended"
+        self.waits += 1
+
+
+class StandIn:
+    """In place of ProcessGroupNCCL, for the members of one group in one process. Broadcasts complete when they are
+    asked for, once the first rank has sent."""
+
+    made: ClassVar[list["StandIn"]] = []
+
+    class Options:
+        _timeout: Any = None
+
+    def __init__(self, store: Any, rank: int, world: int, options: Options) -> None:
+        self.rank, self.world, self.options, self.aborts = rank, world, options, 0
+        self.environment = {name: os.environ.get(name) for name in nccl_transfer.NO_WATCHDOG}
+        self.arriving: queue.Queue[Tensor] = queue.Queue()
+        self.addresses: list[int] = []
+        self.works: list[Work] = []
+        self.device: torch.device | None = None
+        self.made.append(self)
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        self.device = device
+
+    def broadcast(self, tensors: list[Tensor], options: Any) -> Work:
+        (content,) = tensors
+        assert options.rootRank == options.rootTensor == 0 and content.dtype == torch.uint8
+        self.addresses.append(content.data_ptr())
+        self.works.append(Work(partial(self._send if self.rank == 0 else self._receive, content)))
+        return self.works[-1]
+
+    def _send(self, content: Tensor) -> bool:
+        if len(self.made) < self.world:
+            return False
+        for other in self.made:
+            if other.rank:
+                other.arriving.put(content.clone())
+        return True
+
+    def _receive(self, content: Tensor) -> bool:
+        try:
+            content.copy_(self.arriving.get_nowait())
+        except queue.Empty:
+            return False
+        return True
+
+    def abort(self) -> None:
+        self.aborts += 1
+
+
+@pytest.fixture
+def nccl(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
+    monkeypatch.setattr(StandIn, "made", [])
+    monkeypatch.setattr(nccl_transfer.c10d, "ProcessGroupNCCL", StandIn, raising=False)
+    monkeypatch.setattr(nccl_transfer, "SLOT_BYTES", 1000)
+    return StandIn
+
+
+@pytest.fixture
+def shared_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Two processes on one GPU are two mappings of one file. Handles that were opened."""
+    opened: list[Any] = []
+    paths: dict[int, str] = {}
+
+    def allocate(size: int, device: torch.device) -> Tensor:
+        path = str(tmp_path / f"slot-{len(paths)}")
+        Path(path).write_bytes(bytes(size))
+        content = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+        paths[content.data_ptr()] = path
+        return content
+
+    def open_again(handle: list[Any], device: torch.device) -> Tensor:
+        opened.append(handle)
+        path, size = handle
+        return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+
+    monkeypatch.setattr(ipc_transfer, "SLOT_BYTES", 1000)
+    monkeypatch.setattr(gpu_memory, "shareable_memory", allocate)
+    monkeypatch.setattr(gpu_memory, "export_memory", lambda content: [paths[content.data_ptr()], len(content)])
+    monkeypatch.setattr(gpu_memory, "open_memory", open_again)
+    return opened
+
+
+def received(at: Rendezvous, rank: int, version: int, kept: KeptGroup) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in receive_tensors(at, rank, flat(version).index, kept)}
+
+
+def send(kept: KeptGroup, at: Rendezvous, version: int) -> None:
+    with kept.opened(at) as group:
+        group.join()
+        for content in flat(version).contents:
+            group.send(content)
+        group.finish()
+
+
+def transfer(host: BroadcastHost, backend: str, versions: tuple[int, ...] = (1, 2, 3)) -> None:
+    """Sends the versions to two servers over one group."""
+    trainer, servers = KeptGroup(host=host), [KeptGroup(), KeptGroup()]
+    for version in versions:
+        at = rendezvous(host, 3, f"g{version}", timeout_s=60.0)._replace(backend=backend, continues=trainer.name)
+        calls = [BackgroundCall(partial(received, at, rank, version, kept)) for rank, kept in enumerate(servers, 1)]
+        send(trainer, at, version)
+        for call in calls:
+            tensors = call.wait()
+            assert not isinstance(tensors, Exception), tensors
+            assert all(torch.equal(tensors[name], tensor) for name, tensor in model(version).items())
+    for each in (trainer, *servers):
+        each.leave()
+
+
+def test_weights_arrive_by_nccl_in_the_receivers_memory(host: BroadcastHost, nccl: type[StandIn]) -> None:
+    transfer(host, "nccl")
+    trainer, *servers = sorted(nccl.made, key=lambda member: member.rank)
+    assert [member.rank for member in servers] == [1, 2], "one group for all versions"
+    assert len(set(trainer.addresses)) == nccl_transfer.NUM_SLOTS, "the trainer's copy goes through two buffers"
+    counts = {len(member.works) for member in nccl.made}
+    assert len(counts) == 1 and counts.pop() > 3 * 12
+    assert all(work.waits == 1 for member in nccl.made for work in member.works)
+    assert all(member.device == torch.device("cpu") for member in nccl.made), "connected before the first broadcast"
+
+
+def test_torchs_watchdog_never_ends_a_process_for_a_transfer(
+    host: BroadcastHost, nccl: type[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_MONITORING", "1")
+    transfer(host, "nccl", (1,))
+    for member in nccl.made:
+        assert member.environment == nccl_transfer.NO_WATCHDOG
+        assert member.options._timeout.total_seconds() > 60.0
+        assert member.aborts == 1, "left without waiting for others"
+    assert os.environ["TORCH_NCCL_ENABLE_MONITORING"] == "1"
+    assert "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in os.environ
+
+
+def test_a_wait_for_nccl_ends_when_the_group_is_aborted(host: BroadcastHost, nccl: type[StandIn]) -> None:
+    at = rendezvous(host, 2)._replace(backend="nccl")
+    call = BackgroundCall(partial(received, at, 1, 1, KeptGroup()))
+    with host.open(at) as group:
+        group.join()
+        group.abort("server/1 refused")
+    fault = call.wait()
+    assert isinstance(fault, GroupBroken) and "server/1 refused" in str(fault)
+    assert next(member for member in nccl.made if member.rank).aborts
+
+
+def test_weights_go_through_memory_that_both_processes_opened(host: BroadcastHost, shared_file: list[Any]) -> None:
+    transfer(host, "ipc")
+    assert len(shared_file) == 2 * ipc_transfer.NUM_SLOTS, "opened once for all versions"
+
+
+def test_shared_memory_is_filled_again_only_when_all_have_copied_it(
+    host: BroadcastHost, shared_file: list[Any]
+) -> None:
+    at = rendezvous(host, 3, timeout_s=60.0)._replace(backend="ipc")
+    go_on, sent = threading.Event(), 0
+
+    def slowly(kept: KeptGroup) -> dict[str, Tensor]:
+        tensors = {}
+        for name, tensor in receive_tensors(at, 1, flat(1).index, kept):
+            assert go_on.wait(60)
+            tensors[name] = tensor.clone()
+        return tensors
+
+    servers, kept = (KeptGroup(), KeptGroup()), KeptGroup(host=host)
+    calls = [BackgroundCall(partial(slowly, servers[0])), BackgroundCall(partial(received, at, 2, 1, servers[1]))]
+    with kept.opened(at) as group:
+        trainer = BackgroundCall(partial(_send_all, group))
+        while not sent:
+            sent = int(group.store.add(ipc_transfer.SENT, 0)) if group.store is not None else 0
+        go_on.set()
+        trainer.wait()
+    for call in calls:
+        tensors = call.wait()
+        assert all(torch.equal(tensors[name], tensor) for name, tensor in model(1).items())
+    for each in (kept, *servers):
+        each.leave()
+
+
+def _send_all(group: Any) -> None:
+    group.join()
+    for content in flat(1).contents:
+        group.send(content)
+    group.finish()
+
+
+def test_a_handle_of_shared_memory_survives_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    content, opened = torch.arange(16, dtype=torch.uint8), []
+    parts = 0, b"\0handle\xff", 16, 4, b"counter\x01", 7, b"event\x02", True
+    storage = SimpleNamespace(_share_cuda_=lambda: parts)
+    handle = json.loads(json.dumps(export_memory(SimpleNamespace(untyped_storage=lambda: storage))))  # type: ignore[arg-type]
+
+    def opening(*given: Any) -> Any:
+        opened.append(given)
+        return content.untyped_storage()
+
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", opening)
+    again = open_memory(handle, torch.device("cuda", 5))
+    assert opened == [(5, *parts[1:])] and torch.equal(again, content)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [
+        ("", []),
+        ("max_split_size_mb:512", []),
+        (
+            "expandable_segments:True,max_split_size_mb:512",
+            ["max_split_size_mb:512,expandable_segments:False", "expandable_segments:True,max_split_size_mb:512"],
+        ),
+    ],
+)
+def test_shared_memory_is_outside_of_expandable_segments(
+    settings: str, changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", settings)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", made.append)
+    assert shareable_memory(10, torch.device("cpu")).nbytes == 10
+    assert made == changes
+
+
+def test_a_stream_of_its_own_is_complete_at_the_end_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            done.append("made")
+
+        def __enter__(self) -> None:
+            done.append("used")
+
+        def __exit__(self, *fault: object) -> None:
+            done.append("left")
+
+        def synchronize(self) -> None:
+            done.append("complete")
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    with pytest.raises(GroupBroken), own_stream(torch.device("cuda", 0)):
+        raise GroupBroken("broken")
+    assert done == ["made", "used", "left", "complete"]
+    with own_stream(torch.device("cpu")):
+        pass
+    assert len(done) == 4
+
+
+def test_a_bucket_on_a_gpu_is_verified_by_checksums_computed_there() -> None:
+    weights = flat()
+    bucket, content = weights.index.buckets[0], weights.contents[0]
+    ordered, infos, at = file_order(bucket.tensors), [], 0
+    for info in ordered:
+        (mark,) = checksums([("one", content[at : at + info.nbytes])]).values()
+        infos.append(info._replace(checksum=mark, hash="never computed"))
+        at += info.nbytes
+    marked = bucket._replace(tensors=infos, hash=bucket_hash(file_header(infos), infos))
+    for each, kind in ((marked, "checksum"), (bucket, "hash")):  # published from a GPU, and from a CPU
+        verify_on_device(each, content, 3)
+        content[7] ^= 1
+        with pytest.raises(BadWeights, match=rf"tensor {ordered[0].name} is corrupted: .* not have the {kind} "):
+            verify_on_device(each, content, 3)
+        content[7] ^= 1
+    with pytest.raises(BadWeights, match="its index is not the one that was published"):
+        verify_on_device(marked._replace(hash=bucket.hash), content, 3)
