@@ -20,6 +20,7 @@ from areal_like.serving.engines.embedded.core.load_model import (
     load_engine,
     load_model,
 )
+from areal_like.serving.engines.embedded.weights.double_buffer import beside_generation
 from areal_like.serving.requests import GroupRequest, Sampling
 from tests.support.tiny_models import EOS_ID, tiny_qwen3, write_tiny_model
 
@@ -127,3 +128,26 @@ def test_steps_are_captured_on_a_gpu_unless_forbidden() -> None:
     assert captures(cuda) and captures(cuda, enforce_eager=False)
     assert not captures(cuda, enforce_eager=True)
     assert not captures(cpu) and not captures(cpu, enforce_eager=False)
+
+
+def test_work_beside_generation_waits_for_it_and_is_complete_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU: the standby weights may still be read when they are overwritten."""
+    calls: list[str] = []
+    side = SimpleNamespace(
+        wait_stream=lambda other: calls.append(f"wait for {other}"), synchronize=lambda: calls.append("complete")
+    )
+
+    @contextmanager
+    def current(stream: Any) -> Iterator[None]:
+        assert stream is side
+        yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the engine's stream")
+    monkeypatch.setattr(torch.cuda, "stream", current)
+    with pytest.raises(ValueError), beside_generation(torch.device("cuda:7")):
+        calls.append("copy")
+        raise ValueError
+    assert calls == ["wait for the engine's stream", "copy", "complete"]
+    with beside_generation(torch.device("cpu")):
+        pass

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
@@ -90,13 +91,19 @@ def beside_generation(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = _side_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     try:
         with torch.cuda.stream(stream):
             yield
     finally:
         stream.synchronize()
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all: torch keeps freed memory for the stream that it was taken for."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _some(names: Iterable[str]) -> str:
