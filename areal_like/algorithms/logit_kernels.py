@@ -74,10 +74,10 @@ def logit_gradient(
     temperature: float,
     softcap: float | None,
     dtype: torch.dtype,
-    spare_CV: Tensor | None,
+    in_place: bool,
 ) -> Tensor:
-    """In `dtype`. `spare_CV` is memory of the size of the logits, and both are overwritten; None if compiled."""
-    out_CV, capped_CV = None if spare_CV is None else logits_CV, None
+    """In `dtype`. If `in_place`, the logits are overwritten."""
+    out_CV, capped_CV = logits_CV if in_place else None, None
     if softcap is not None:
         capped_CV = torch.tanh(torch.div(logits_CV, softcap, out=out_CV))
         logits_CV = torch.mul(capped_CV, softcap, out=out_CV)
@@ -87,33 +87,37 @@ def logit_gradient(
         log_p_CV = torch.log_softmax(logits_CV, -1, out=out_CV)
     else:
         log_p_CV = logits_CV - normalizer_C[:, None]
-    grad_CV = log_softmax_gradient(log_p_CV, targets_C, gradients, temperature, spare_CV)
+    grad_CV = log_softmax_gradient(log_p_CV, targets_C, gradients, in_place)
+    if temperature != 1.0:
+        grad_CV = torch.div(grad_CV, temperature, out=grad_CV if in_place else None)
     if capped_CV is not None:
         grad_CV = aten.tanh_backward(grad_CV, capped_CV)
     return grad_CV.to(dtype)
 
 
-def log_softmax_gradient(
-    log_p_CV: Tensor, targets_C: Tensor, gradients: TokenGradients, temperature: float, spare_CV: Tensor | None
-) -> Tensor:
-    """Of logits before the division by the temperature, from log-probabilities of the whole vocabulary:
-    gradient x (one at the target - probability), and the same for the entropy."""
+def log_softmax_gradient(log_p_CV: Tensor, targets_C: Tensor, gradients: TokenGradients, in_place: bool) -> Tensor:
+    """From log-probabilities of the whole vocabulary: gradient x (one at the target - probability), and that of the
+    entropy."""
     grad_C1, targets_C1 = gradients.logprobs_C[:, None], targets_C[:, None]
-    slope: Tensor = grad_C1
+    slope = -grad_C1
     if gradients.entropy_grad_C is not None and gradients.entropy_C is not None:
-        of_entropy_C1 = gradients.entropy_grad_C[:, None]
-        at_zero_C1 = grad_C1 + of_entropy_C1 * gradients.entropy_C[:, None]
-        slope = torch.addcmul(at_zero_C1, log_p_CV, of_entropy_C1)
-    if spare_CV is None:
-        is_target_CV = torch.arange(log_p_CV.shape[1], device=log_p_CV.device) == targets_C1
-        grad_CV = torch.where(is_target_CV, grad_C1, 0.0) - log_p_CV.exp() * slope
-        return grad_CV if temperature == 1.0 else grad_CV / temperature
-    grad_CV = spare_CV.zero_().scatter_(-1, targets_C1, grad_C1)
+        of_entropy_C1 = -gradients.entropy_grad_C[:, None]
+        slope = torch.addcmul(slope + of_entropy_C1 * gradients.entropy_C[:, None], log_p_CV, of_entropy_C1)
+    if in_place:
+        return log_p_CV.exp_().mul_(slope).scatter_add_(-1, targets_C1, grad_C1)
+    is_target_CV = torch.arange(log_p_CV.shape[1], device=log_p_CV.device) == targets_C1
+    return log_p_CV.exp() * slope + torch.where(is_target_CV, grad_C1, 0.0)
+
+
+def kept_gradient(log_p_TV: Tensor, targets_T: Tensor, gradients: TokenGradients, temperature: float) -> Tensor:
+    """The same from log-probabilities that are kept as they are: the way of autograd, bit by bit, where no loss uses
+    the entropy."""
     if gradients.entropy_grad_C is None:
-        aten._log_softmax_backward_data.out(grad_CV, log_p_CV, -1, log_p_CV.dtype, out=grad_CV)
+        grad_TV = torch.zeros_like(log_p_TV).scatter_(-1, targets_T[:, None], gradients.logprobs_C[:, None])
+        aten._log_softmax_backward_data.out(grad_TV, log_p_TV, -1, log_p_TV.dtype, out=grad_TV)
     else:
-        grad_CV.addcmul_(log_p_CV.exp_(), slope, value=-1)
-    return grad_CV if temperature == 1.0 else grad_CV.div_(temperature)
+        grad_TV = log_softmax_gradient(log_p_TV.clone(), targets_T, gradients, in_place=True)
+    return grad_TV if temperature == 1.0 else grad_TV.div_(temperature)
 
 
 @cache

@@ -14,7 +14,7 @@ from areal_like.algorithms.logit_kernels import (
     TokenGradients,
     compiled,
     compiles,
-    log_softmax_gradient,
+    kept_gradient,
     logit_gradient,
     token_values,
 )
@@ -104,11 +104,8 @@ class _TokenLogprobs(torch.autograd.Function):
             gradients = TokenGradients(grad_logprobs_T[part], None, None)
             if grad_entropy_T is not None:
                 gradients = TokenGradients(grad_logprobs_T[part], grad_entropy_T[part], entropy_T[part])
-            spare_CV = None if chunks.compiles else chunks.spare(part)
             if log_p_TV is not None:
-                # That of the entropy overwrites it.
-                kept_TV = log_p_TV if grad_entropy_T is None else log_p_TV.clone()
-                grad_CV = log_softmax_gradient(kept_TV, targets_T, gradients, settings.temperature, spare_CV)
+                grad_CV = kept_gradient(log_p_TV, targets_T, gradients, settings.temperature)
             else:
                 grad_CV = kernel(
                     chunks.logits(part),
@@ -118,7 +115,7 @@ class _TokenLogprobs(torch.autograd.Function):
                     settings.temperature,
                     settings.softcap,
                     chunks.head_VH.dtype,
-                    spare_CV,
+                    not chunks.compiles,
                 )
             grads.add(part, grad_CV)
         return grads.hidden_TH, grads.of_head(), None, None
@@ -169,16 +166,8 @@ class _Chunks:
             return torch.mm(self.hidden(part), self.head_VH.t(), out_dtype=self.dtype, out=out_CV)
         return torch.mm(self.hidden(part), self.head_VH.t(), out=out_CV)
 
-    def spare(self, part: slice) -> Tensor:
-        """Further memory of the size of the logits."""
-        return self._spare_memory[: part.stop - part.start]
-
     @cached_property
     def _memory(self) -> Tensor:
-        return self.hidden_TH.new_empty(self._shape, dtype=self.dtype)
-
-    @cached_property
-    def _spare_memory(self) -> Tensor:
         return self.hidden_TH.new_empty(self._shape, dtype=self.dtype)
 
 

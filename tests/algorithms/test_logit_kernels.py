@@ -125,6 +125,7 @@ def test_products_in_half_precision_are_summed_in_float32(as_on_a_gpu, monkeypat
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 def test_a_compiled_kernel_makes_no_tensor_of_the_size_of_the_logits() -> None:
     """But for the gradient, in the precision of the model."""
@@ -140,10 +141,9 @@ def test_a_compiled_kernel_makes_no_tensor_of_the_size_of_the_logits() -> None:
     assert allocated(codes, tokens, vocabulary) == []
 
     gradients = TokenGradients(torch.randn(tokens), None, None)
-    arguments = (logits, targets, actual.normalizer_C, gradients, 0.7, None, torch.bfloat16, None)
+    arguments = (logits, targets, actual.normalizer_C, gradients, 0.7, None, torch.bfloat16, False)
     grad, codes = run_and_get_code(compile_function(logit_gradient), *arguments)
-    spare = torch.empty_like(logits)
-    plain = logit_gradient(logits.clone(), targets, None, gradients, 0.7, None, torch.bfloat16, spare)
+    plain = logit_gradient(logits.clone(), targets, None, gradients, 0.7, None, torch.bfloat16, True)
     torch.testing.assert_close(grad, plain)
     assert allocated(codes, tokens, vocabulary) == ["torch.bfloat16"]
 

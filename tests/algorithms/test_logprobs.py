@@ -139,14 +139,14 @@ class Operations(TorchDispatchMode):
 
     def passes(self) -> dict[str, int]:
         """Operations that read or write all logits, but for the matrix products. Two others touch single logits."""
-        return {name: count for name, count in self.calls.items() if name not in (*PRODUCTS, "gather", "scatter_")}
+        return {name: count for name, count in self.calls.items() if name not in (*PRODUCTS, "gather", "scatter_add_")}
 
 
 PRODUCTS = ("mm", "addmm", "t", "new_empty")
 ONE_PASS = {"log_softmax": 1}
 ENTROPY_PASSES = {"exp": 1, "mul_": 1, "sum": 1}
-GRADIENT_PASSES = {"zero_": 1, "_log_softmax_backward_data": 1}
-ENTROPY_GRADIENT_PASSES = {"zero_": 1, "addcmul": 1, "exp_": 1, "addcmul_": 1}
+GRADIENT_PASSES = {"exp_": 1, "mul_": 1}
+ENTROPY_GRADIENT_PASSES = {"addcmul": 1, **GRADIENT_PASSES}
 
 
 @pytest.mark.parametrize(
@@ -183,5 +183,5 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(with_entropy) -> None
             total.backward()
         most.append(operations.most_bytes)
     chunk_bytes = 4 * 50 * 1000
-    assert 2 * chunk_bytes < most[0] < 5 * chunk_bytes
+    assert chunk_bytes < most[0] < 4 * chunk_bytes
     assert most[1] - most[0] <= 2000 * 4 * 20, "some numbers per token"
