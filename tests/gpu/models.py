@@ -20,14 +20,14 @@ from tests.support.training_runs import make_engine
 
 IDS: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
 """Of the tokenizer of the built-in models."""
-TINY = Qwen3Config(
+TINY = Qwen3Config(  # sizes of which all engines have kernels
     vocab_size=300,
     hidden_size=64,
     intermediate_size=128,
     num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=2,
-    head_dim=16,
+    head_dim=32,
     max_position_embeddings=2048,
     initializer_range=0.1,
     tie_word_embeddings=True,

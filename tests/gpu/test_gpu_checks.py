@@ -16,7 +16,7 @@ from tests.gpu import check
 from tests.gpu.models import engine_of
 from tests.gpu.part import run_part
 from tests.gpu.parts import PARTS, Part, by_name
-from tests.gpu.report import CANNOT, DONE, FAILED, RUNNING, Aim, CannotRun, Report
+from tests.gpu.report import CANNOT, DONE, FAILED, RUNNING, Aim, CannotRun, Report, write_json
 from tests.gpu.summary import summary
 from tests.support.engine_environments import require_engine
 
@@ -191,14 +191,16 @@ CODE = {
 
 
 @pytest.fixture
-def faked(monkeypatch: Any) -> list[str]:
+def faked(tmp_path_factory: Any, monkeypatch: Any) -> list[str]:
     """Parts whose processes write a file and end, each in its way; the names of those that are started."""
     begun: list[str] = []
+    tmp_path = tmp_path_factory.mktemp("parts")
 
     def command(part: Part, file: Path, small: bool) -> list[str]:
         begun.append(part.name)
-        content = json.dumps(ENDINGS.get(part.name, ENDINGS["head"]))
-        return [sys.executable, "-c", f"open({str(file)!r}, 'w').write({content!r}); {CODE.get(part.name, '0')}"]
+        write_json(written := tmp_path / f"{part.name}.part", ENDINGS.get(part.name, ENDINGS["head"]))
+        move = f"import os; os.replace({str(written)!r}, {str(file)!r})"  # a whole file at once, as a report is
+        return [sys.executable, "-c", f"{move}; {CODE.get(part.name, '0')}"]
 
     monkeypatch.setattr(check, "command", command)
     monkeypatch.setattr(check, "POLL_S", 0.02)
