@@ -11,6 +11,7 @@ from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem, plural
+from areal_like.config.sections.engines.base import EngineKeys
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, resolved_context_length, server_limit
@@ -110,15 +111,14 @@ def server_warnings(config: "BaseExperimentConfig", allocation: Allocation, host
         if allocation.shared_device and allocation.rollout.backend != "embedded" and written:
             yield Problem(key, "the trainer shares this GPU; auto leaves it what it needs")
         if allocation.num_gpus and allocation.rollout.backend != "embedded":
-            yield from _weight_transport(config)
+            yield from _weight_transport(config, engine_keys(allocation.rollout.backend))
         if has_reward_model(config) and allocation.num_gpus and not servers_on_cpu(config):
             shares = f"the reward model shares the GPU of server/0; lower {key} to leave it memory"
             yield Problem("reward.args.path", shares)
 
 
-def _weight_transport(config: GRPOConfig) -> Iterator[Problem]:
+def _weight_transport(config: GRPOConfig, engine: EngineKeys) -> Iterator[Problem]:
     """Weights that do not go from GPU to GPU although the mode may say so."""
-    engine = engine_keys(str(config.rollout.backend).partition(":")[0])
     if config.actor.weight_update_mode in COLLECTIVE_MODES and not engine.receives_on_gpu:
         yield Problem(
             "actor.weight_update_mode",
