@@ -6,18 +6,21 @@ Imports no torch: the launcher picks the checkpoint of a resume by it.
 import json
 import os
 import re
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from areal_like.process.atomic_file import fsync_path, fsync_tree, write_atomic
+from areal_like.process.hashed_files import BLOCK_BYTES, FilePart
 
 COMPLETE, KEPT, MANIFEST, RESUME = ".complete", ".kept", "manifest.json", "resume"
 """In a checkpoint's folder: the mark of a complete checkpoint, the mark of one that `saver` keeps, the list of its
 files, and the folder with the resume state."""
 TRAINER = "trainer.json"
 """In `resume`: the trainer's state that is not tensors."""
+OTHER_CONTENT = "has other content than was written"
 CHECKPOINT_FOLDER = re.compile(r"step_(\d{6,})")
-BLOCK_BYTES = 1 << 22
 
 
 def folder_name(step: int) -> str:
@@ -44,21 +47,38 @@ def attempt_of(checkpoint: Path) -> int:
 
 
 def hash_of(file: Path) -> str:
+    blocks = hash_blocks(file)
+    while True:
+        try:
+            next(blocks)
+        except StopIteration as end:
+            return str(end.value)
+
+
+def hash_blocks(file: Path) -> Generator[int, None, str]:
+    """Hashes a file block by block: yields the size of each that was read, and returns the hash."""
     import xxhash
 
     digest = xxhash.xxh3_64()
-    with file.open("rb") as stream:
+    with file.open("rb", buffering=0) as stream:
         while block := stream.read(BLOCK_BYTES):
             digest.update(block)
+            yield len(block)
     return digest.hexdigest()
 
 
-def write_manifest(folder: Path, step: int) -> None:
+def write_manifest(folder: Path, step: int, written: Mapping[str, FilePart] = MappingProxyType({})) -> None:
     """Writes the manifest of all files in `folder`, then the mark. Everything is synced to disk before the mark, so
-    that a marked checkpoint is complete after a power failure too."""
+    that a marked checkpoint is complete after a power failure too. Only files that are not in `written` are read."""
     paths = (Path(parent, name) for parent, _, names in os.walk(folder, followlinks=True) for name in names)
     files = sorted(path for path in paths if path.name not in (MANIFEST, COMPLETE, KEPT))
-    parts = {str(path.relative_to(folder)): {"bytes": path.stat().st_size, "hash": hash_of(path)} for path in files}
+    parts = {}
+    for path in files:
+        name, size = str(path.relative_to(folder)), path.stat().st_size
+        part = written.get(name) or FilePart(size, hash_of(path))
+        if part.bytes != size:
+            raise OSError(f"{path} has {size} bytes instead of the {part.bytes} that were written")
+        parts[name] = part._asdict()
     _write_manifest_file(folder, {"step": step, "hash": "xxh3_64", "parts": parts})
     fsync_tree(folder)
     (folder / COMPLETE).touch()
@@ -71,16 +91,20 @@ def checkpoint_problems(folder: Path, with_hashes: bool = True) -> list[str]:
     if not (folder / COMPLETE).is_file():
         return [f"{folder.name} was never completed"]
     try:
-        parts = {
-            name: (int(part["bytes"]), str(part["hash"])) for name, part in _read_manifest(folder)["parts"].items()
-        }
+        parts = manifest_parts(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
         return [f"{folder.name}/{MANIFEST} cannot be read ({type(fault).__name__}: {fault})"]
     problems = {
-        name: _file_problem(folder / name, size, digest if with_hashes else None)
-        for name, (size, digest) in parts.items()
+        name: _file_problem(folder / name, part.bytes, part.hash if with_hashes else None)
+        for name, part in parts.items()
     }
     return [f"{folder.name}/{name} {problem}" for name, problem in problems.items() if problem]
+
+
+def manifest_parts(folder: Path) -> dict[str, FilePart]:
+    """The files of a complete checkpoint, by their names in it."""
+    parts = _read_manifest(folder)["parts"]
+    return {name: FilePart(int(part["bytes"]), str(part["hash"])) for name, part in parts.items()}
 
 
 def _file_problem(file: Path, size: int, digest: str | None) -> str | None:
@@ -88,7 +112,7 @@ def _file_problem(file: Path, size: int, digest: str | None) -> str | None:
         return "is missing"
     if (actual := file.stat().st_size) != size:
         return f"has {actual} bytes instead of {size}"
-    return "has other content than was written" if digest is not None and hash_of(file) != digest else None
+    return OTHER_CONTENT if digest is not None and hash_of(file) != digest else None
 
 
 def can_resume(folder: Path) -> bool:

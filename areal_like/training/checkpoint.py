@@ -27,10 +27,10 @@ from areal_like.process.checkpoint_files import (
     complete_checkpoints,
     drop_resume_parts,
     folder_name,
-    resume_problem,
     write_manifest,
 )
 from areal_like.process.errors import Failure, FinalFailure
+from areal_like.process.hashed_files import FilePart, HashedFiles
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import Run
 from areal_like.process.run_links import make_free_folder
@@ -135,10 +135,11 @@ class CheckpointManager:
         }
 
         def work() -> None:
-            if due.to_resume:
-                self._write_resume_state(temporary, snapshots)
+            files = HashedFiles()
+            written = self._write_resume_state(files, temporary, snapshots) if due.to_resume else {}
             if self._world.is_first:
-                self._write_model(temporary, due, snapshots, facts, parts or {})
+                self._write_model(files, temporary, due, snapshots, facts, parts or {})
+                self._complete(temporary, step, written | files.below(temporary))
                 self._prune()
 
         self._begin(work, step)
@@ -189,12 +190,14 @@ class CheckpointManager:
         self._thread = threading.Thread(target=run_work, name=f"checkpoint {step}")
         self._thread.start()
 
-    def _write_resume_state(self, temporary: Path, snapshots: Mapping[str, EngineSnapshot]) -> None:
-        """Every rank writes its own files; returns when all ranks are done."""
+    def _write_resume_state(
+        self, files: HashedFiles, temporary: Path, snapshots: Mapping[str, EngineSnapshot]
+    ) -> dict[str, FilePart]:
+        """Every rank writes its own files; returns those of all ranks when all are done."""
         fault = None
         try:
             for name, snapshot in snapshots.items():
-                snapshot.write_resume(temporary / RESUME / name)
+                snapshot.write_resume(files, temporary / RESUME / name)
         except Exception as error:
             fault = error
         all_succeeded = self._agreement.all_succeeded(fault is None)
@@ -202,9 +205,12 @@ class CheckpointManager:
             raise fault
         if not all_succeeded:
             raise CheckpointNotWritten(f"{temporary}: another rank could not write its part; see the log of that rank")
+        texts = self._agreement.gather(json.dumps(files.below(temporary)), "the files of its part of a checkpoint")
+        return {name: FilePart(*part) for text in texts for name, part in json.loads(text).items()}
 
     def _write_model(
         self,
+        files: HashedFiles,
         temporary: Path,
         due: CheckpointPurpose,
         snapshots: Mapping[str, EngineSnapshot],
@@ -212,15 +218,17 @@ class CheckpointManager:
         parts: Mapping[str, bytes],
     ) -> None:
         for number, (name, snapshot) in enumerate(snapshots.items()):
-            snapshot.write_folder(temporary / name if number else temporary, self._tokenizer)
+            snapshot.write_folder(files, temporary / name if number else temporary, self._tokenizer)
         if due.to_resume:
-            (temporary / RESUME / TRAINER).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+            files.write(temporary / RESUME / TRAINER, (json.dumps(facts, indent=1) + "\n").encode())
             for name, content in parts.items():
-                (temporary / RESUME / name).write_bytes(content)
+                files.write(temporary / RESUME / name, content)
         if due.to_keep:
             (temporary / KEPT).touch()
-        write_manifest(temporary, facts["step"])
-        target = self._root / folder_name(facts["step"])
+
+    def _complete(self, temporary: Path, step: int, written: Mapping[str, FilePart]) -> None:
+        write_manifest(temporary, step, written)
+        target = self._root / folder_name(step)
         if target.exists():  # of a timeline that was rolled back
             _remove(target)
         temporary.rename(target)
@@ -245,12 +253,6 @@ def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
     """The trainer's state that is not tensors."""
     facts: dict[str, Any] = json.loads((checkpoint / RESUME / TRAINER).read_text(encoding="utf-8"))
     return facts
-
-
-def check_complete(checkpoint: Path) -> None:
-    """A damaged checkpoint is a failure that names what is wrong with it."""
-    if wrong := resume_problem(checkpoint, with_hashes=True):
-        raise Failure(f"resume: cannot resume from {checkpoint}: {wrong}; choose another with resume_step")
 
 
 def _remove(folder: Path) -> None:

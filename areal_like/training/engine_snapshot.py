@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from areal_like.config.sections.weights import WeightsConfig
+from areal_like.process.hashed_files import HashedFiles
 from areal_like.training.engine import TrainEngine
 from areal_like.training.hf_folder import write_adapter, write_hf_folder
 from areal_like.training.resume_state import engine_state
@@ -37,16 +38,16 @@ class EngineSnapshot:
         adapter = _on_first(engine, engine.export_weights(adapter_only=True)) if has_adapter else {}
         return cls(engine, config, weights, adapter, engine_state(engine, is_first) if to_resume else {})
 
-    def write_resume(self, folder: Path) -> None:
-        write_shards(folder, self.shards, self.engine.world.rank)
+    def write_resume(self, files: HashedFiles, folder: Path) -> None:
+        write_shards(files, folder, self.shards, self.engine.world.rank)
 
-    def write_folder(self, folder: Path, tokenizer: Path | None) -> None:
+    def write_folder(self, files: HashedFiles, folder: Path, tokenizer: Path | None) -> None:
         """In the format of transformers, and the adapter in that of peft."""
         engine = self.engine
         dtype = getattr(torch, engine.config.dtype)
-        write_hf_folder(folder, engine.model, engine.folder, self.weights, dtype, self.config, tokenizer)
+        write_hf_folder(folder, engine.model, engine.folder, self.weights, dtype, self.config, tokenizer, files)
         if engine.adapter is not None and self.adapter:
-            write_adapter(folder / ADAPTER, self.adapter, engine.adapter.peft_config, self.config)
+            write_adapter(files, folder / ADAPTER, self.adapter, engine.adapter.peft_config, self.config)
 
 
 def _on_first(engine: TrainEngine, tensors: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:

@@ -129,14 +129,13 @@ def load_trained_engine(
     """The engine of a trained model, from the attempt's checkpoint where there is one (in its subfolder `part`, if
     given), else from the configuration. A frozen model is not in checkpoints."""
     from areal_like.models import model_folder
-    from areal_like.training.checkpoint import check_complete
+    from areal_like.training.checkpoint_check import check_complete
     from areal_like.training.engine import TrainEngine
+    from areal_like.training.rank_vote import RankVote
 
     checkpoint = run.start_point().checkpoint if config.optimizer is not None else None
     if checkpoint is not None and part is None:
-        if world.is_first:
-            check_complete(checkpoint)
-        world.barrier()
+        check_complete(checkpoint, RankVote(world, config.dist_timeout_s, f"{section}.dist_timeout_s"))
     elif checkpoint is not None and part is not None:
         root, checkpoint = checkpoint, checkpoint / part
         if not checkpoint.is_dir():

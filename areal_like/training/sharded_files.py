@@ -4,7 +4,9 @@ The format is that of torch's distributed checkpoint (DCP) on safetensors, which
 itself: nothing is gathered or pickled, and no rank waits for another.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -22,6 +25,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
 
+from areal_like.process.hashed_files import HashedFiles
 from areal_like.training.file_split import split_by_size
 
 MAX_FILE_BYTES = 1 << 28
@@ -55,12 +59,13 @@ def shard_of(tensor: Tensor, is_first: bool) -> TensorShard | None:
     return TensorShard(copy_to_host(tensor.to_local()), chunk.offsets, tensor.shape) if 0 not in chunk.sizes else None
 
 
-def write_shards(folder: Path, shards: Mapping[str, TensorShard], rank: int) -> None:
+def write_shards(files: HashedFiles, folder: Path, shards: Mapping[str, TensorShard], rank: int) -> None:
     """Into separate files per rank, which are synced to disk on return, by torch's writer."""
     folder.mkdir(parents=True, exist_ok=True)
     if not shards:
         return
     writer = HuggingFaceStorageWriter(str(folder), _files(shards), save_distributed=True)
+    writer.fs = _HashedFileSystem(files)
     plan = writer.prepare_local_plan(SavePlan([_item(name, shard) for name, shard in shards.items()]))
     plans_before = [SavePlan([])] * rank  # a file's name contains the index of its plan
     writer.write_data(writer.prepare_global_plan([*plans_before, plan])[-1], _ShardPlanner(shards)).wait()
@@ -102,6 +107,19 @@ def _item(name: str, shard: TensorShard) -> WriteItem:
     chunk = ChunkStorageMetadata(offsets=shard.offsets, sizes=shard.tensor.shape)
     data = TensorWriteData(chunk=chunk, properties=TensorProperties.create_from_tensor(shard.tensor), size=shard.shape)
     return WriteItem(index=MetadataIndex(name, shard.offsets), type=WriteItemType.SHARD, tensor_data=data)
+
+
+class _HashedFileSystem(FileSystem):
+    """Where torch's writer opens its files."""
+
+    def __init__(self, files: HashedFiles) -> None:
+        self._files = files
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        assert mode == "wb", mode
+        with self._files.open(Path(path)) as stream:
+            yield stream
 
 
 class _ShardPlanner(DefaultSavePlanner):

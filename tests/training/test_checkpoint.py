@@ -18,7 +18,8 @@ from areal_like.process.checkpoint_files import complete_checkpoints, folder_nam
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
-from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose, check_complete
+from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.checkpoint_check import check_complete
 from areal_like.training.engine import TrainEngine
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.progress import TrainingProgress
@@ -61,6 +62,10 @@ def resumed(run: Run, folder: Path, **engines: TrainEngine) -> TrainingProgress:
     return progress
 
 
+def alone() -> RankVote:
+    return RankVote(world(), 60, "actor.dist_timeout_s")
+
+
 SETTINGS = {
     "adam": {},
     "sgd": {"type": "sgd"},
@@ -83,7 +88,7 @@ def test_a_resumed_engine_equals_one_that_never_stopped(run, settings):
     for completed in range(3, 6):
         learn(engine, completed)
 
-    check_complete(folder)
+    check_complete(folder, alone())
     again = make_engine(engine.folder, folder, **settings)
     progress = resumed(run, folder, actor=again)
     for completed in range(3, 6):
@@ -118,7 +123,7 @@ def test_several_engines_are_in_one_checkpoint(run):
         assert all(torch.equal(tensor, expected[key]) for key, tensor in weights_of(again[name]).items())
     critic: Any = AutoModelForSequenceClassification.from_pretrained(folder / "critic")
     assert critic.score.weight.abs().sum() > 0
-    check_complete(folder)
+    check_complete(folder, alone())
 
 
 def test_a_checkpoint_is_a_folder_that_transformers_loads(run):
@@ -160,7 +165,7 @@ def test_a_damaged_file_is_detected_and_named(run, part, how):
         and part in checkpoint_files.checkpoint_problems(folder)[0]
     )
     with pytest.raises(Failure, match=part):
-        check_complete(folder)
+        check_complete(folder, alone())
 
 
 def test_a_checkpoint_without_its_mark_is_ignored(run):
@@ -181,7 +186,7 @@ def test_the_newest_keep_resume_state_and_saved_ones_their_weights(run):
     kept = run.checkpoints / "step_000004"
     assert not (kept / "resume").exists() and checkpoint_files.checkpoint_problems(kept) == []
     with pytest.raises(Failure, match="weights alone"):
-        check_complete(kept)
+        check_complete(kept, alone())
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step_000004", "step_000006", "step_000008"]
 
 

@@ -73,6 +73,16 @@ def test_a_checkpoint_of_four_ranks_is_resumed_by_two_and_then_one(tmp_path):
                 atol, rtol = (1e-5, 1e-5) if kind != "masters" else (0.01, 0.02)
                 torch.testing.assert_close(actual[name], tensor, atol=atol, rtol=rtol, msg=f"{kind} {name}")
     check_parts(fours["full"].checkpoints / "step_000002")
+    check_shares(twos["full"], fours["full"].checkpoints / "step_000002")
+
+
+def check_shares(run: Run, checkpoint: Path) -> None:
+    """Each of two ranks has read about half of the checkpoint that they resumed from, and no file was read twice."""
+    shares = [json.loads((run.directory / f"hashed-{rank}.json").read_text()) for rank in range(2)]
+    names = [str(checkpoint / name) for name in checkpoint_files.manifest_parts(checkpoint)]
+    assert sorted(shares[0] + shares[1]) == sorted(names)
+    sizes = [sum(Path(name).stat().st_size for name in share) for share in shares]
+    assert min(sizes) > 0.3 * sum(sizes)
 
 
 def check_parts(folder: Path) -> None:

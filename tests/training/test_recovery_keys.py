@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from areal_like.process.checkpoint_files import can_resume, complete_checkpoints, folder_name, write_manifest
+from areal_like.process.hashed_files import FilePart
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
@@ -178,9 +180,9 @@ def test_save_async_writes_a_checkpoint_during_training(tmp_path, monkeypatch, i
     engine, order = make_engine(Path(run.config.model.path)), []
     goes_on_first = threading.Event()
 
-    def slow(folder: Path, step: int) -> None:
+    def slow(folder: Path, step: int, written: Mapping[str, FilePart]) -> None:
         goes_on_first.wait(10 if is_async else 0.2)
-        write_manifest(folder, step)
+        write_manifest(folder, step, written)
         order.append("written")
 
     monkeypatch.setattr(checkpoint_module, "write_manifest", slow)
