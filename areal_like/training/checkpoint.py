@@ -36,6 +36,7 @@ from areal_like.process.run import Run
 from areal_like.process.run_links import make_free_folder
 from areal_like.training.engine import TrainEngine
 from areal_like.training.engine_snapshot import EngineSnapshot
+from areal_like.training.host_copies import HOST, HostCopies
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.rank_vote import RankVote
 from areal_like.training.resume_state import engine_scalars, restore_engine
@@ -87,6 +88,7 @@ class CheckpointManager:
         self._agreement = RankVote(world, getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s")
         self._tokenizer = model_folder(run.config.tokenizer_path, run.cwd) if run.config.tokenizer_path else None
         self._written = LastCheckpoint(-1, NOT_DUE)
+        self._memory: dict[str, HostCopies] = {}
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
         if world.is_first:
@@ -123,7 +125,8 @@ class CheckpointManager:
             if due.to_resume and (resume_root := self._run.resume_states) is not None:
                 (temporary / RESUME).symlink_to(make_free_folder(resume_root / folder_name(step)))
         snapshots = {
-            name: EngineSnapshot.of(engine, due.to_resume, self._weights_config) for name, engine in engines.items()
+            name: EngineSnapshot.of(engine, due.to_resume, self._weights_config, self._memory_of(name))
+            for name, engine in engines.items()
         }
         self._world.barrier()  # the first rank has removed leftovers
         facts = {
@@ -179,6 +182,12 @@ class CheckpointManager:
             timer.restore(facts["timers"][name])
         progress.restore(facts["progress"])
         self._written = LastCheckpoint(step, CheckpointPurpose(True, (checkpoint / KEPT).is_file()))
+
+    def _memory_of(self, name: str) -> HostCopies:
+        """Of the snapshots of one engine: one is written before the next is made."""
+        if name not in self._memory:
+            self._memory[name] = HostCopies(keeps=self._world.device != HOST)
+        return self._memory[name]
 
     def _begin(self, work: Callable[[], None], step: int) -> None:
         def run_work() -> None:

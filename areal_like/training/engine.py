@@ -25,10 +25,11 @@ from areal_like.process.seeds import derive_seed
 from areal_like.training.attention import resolve_attention
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.gradient_reduction import reduce_gradients, resolve_reduction
+from areal_like.training.host_copies import HOST, HostCopies
 from areal_like.training.loss_scale import make_scale
 from areal_like.training.micro_batches import make_micro_batches
 from areal_like.training.model import PackedModel, load_model
-from areal_like.training.offload import HOST, step_from_host, to_host
+from areal_like.training.offload import step_from_host, to_host
 from areal_like.training.optimizer_step import OptimizerStep, sum_of_squares
 from areal_like.training.optimizers import embedding_parameters, make_optimizer
 from areal_like.training.row_shards import local_tensor
@@ -93,6 +94,7 @@ class TrainEngine:
             self.module.requires_grad_(False)
             return
         self.optimizer = make_optimizer(self.parameters, config.optimizer, embedding_parameters(self.model))
+        self.state_on_host = HostCopies(keeps=world.device != HOST)
         self.scale = make_scale(config.optimizer, config.dtype, config.grad_reduce_dtype)
         self.forward_context = forward_context(config)
         self.reduction = resolve_reduction(config, section, world)
@@ -137,7 +139,7 @@ class TrainEngine:
         precision and still on the device: nothing here waits for it."""
         assert self.config.optimizer is not None, "a frozen model has no gradient"
         if self.config.optimizer.offload:
-            to_host(self.optimizer)
+            to_host(self.optimizer, self.state_on_host)
         self.module.train()
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         padded = self._pad_with_dummies(micros)
@@ -172,7 +174,7 @@ class TrainEngine:
                 torch._foreach_mul_(gradients, factor)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
-            step_from_host(self.optimizer) if config.offload else self.optimizer.step()
+            step_from_host(self.optimizer, self.state_on_host) if config.offload else self.optimizer.step()
             self.scale.good()
         else:
             self.scale.overflow()

@@ -11,8 +11,9 @@ from areal_like.config.sections.weights import WeightsConfig
 from areal_like.process.hashed_files import HashedFiles
 from areal_like.training.engine import TrainEngine
 from areal_like.training.hf_folder import write_adapter, write_hf_folder
+from areal_like.training.host_copies import HostCopies
 from areal_like.training.resume_state import engine_state
-from areal_like.training.sharded_files import TensorShard, copy_to_host, write_shards
+from areal_like.training.sharded_files import TensorShard, write_shards
 
 ADAPTER = "adapter"
 """Subfolder of the adapter beside the merged weights."""
@@ -30,13 +31,15 @@ class EngineSnapshot:
     shards: dict[str, TensorShard]
 
     @classmethod
-    def of(cls, engine: TrainEngine, to_resume: bool, config: WeightsConfig) -> "EngineSnapshot":
-        """All ranks must call it."""
-        is_first = engine.world.is_first
-        weights = _on_first(engine, engine.export_weights())
+    def of(cls, engine: TrainEngine, to_resume: bool, config: WeightsConfig, memory: HostCopies) -> "EngineSnapshot":
+        """All ranks must call it. It is valid until the next of the same `memory`."""
+        weights = _on_first(engine, "weights", engine.export_weights(), memory)
         has_adapter = config.save_adapter_separately and engine.adapter is not None
-        adapter = _on_first(engine, engine.export_weights(adapter_only=True)) if has_adapter else {}
-        return cls(engine, config, weights, adapter, engine_state(engine, is_first) if to_resume else {})
+        tensors = engine.export_weights(adapter_only=True) if has_adapter else iter(())
+        adapter = _on_first(engine, ADAPTER, tensors, memory)
+        state = engine_state(engine, memory) if to_resume else {}
+        memory.wait()
+        return cls(engine, config, weights, adapter, state)
 
     def write_resume(self, files: HashedFiles, folder: Path) -> None:
         write_shards(files, folder, self.shards, self.engine.world.rank)
@@ -50,7 +53,10 @@ class EngineSnapshot:
             write_adapter(files, folder / ADAPTER, self.adapter, engine.adapter.peft_config, self.config)
 
 
-def _on_first(engine: TrainEngine, tensors: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def _on_first(
+    engine: TrainEngine, kind: str, tensors: Iterator[tuple[str, Tensor]], memory: HostCopies
+) -> dict[str, Tensor]:
     """Gathered by all ranks, kept by the first."""
-    copies = ((name, copy_to_host(tensor) if engine.world.is_first else None) for name, tensor in tensors)
+    is_first = engine.world.is_first
+    copies = ((name, memory.copy((kind, name), tensor) if is_first else None) for name, tensor in tensors)
     return {name: tensor for name, tensor in copies if tensor is not None}

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from areal_like.training.host_copies import HOST, HostCopies
 from areal_like.training.row_shards import local_tensor, shard_group
 
-HOST = torch.device("cpu")
 STATE_AT_ONCE = 1 << 28
 """Bytes of parameters whose optimizer state is on the GPU at a time."""
 MIN_ELEMENTS = 1 << 10
 """Smaller activations are not moved."""
 
 
-def step_from_host(optimizer: torch.optim.Optimizer, at_once: int = STATE_AT_ONCE) -> None:
-    """An optimizer step that loads the state of a few parameters at a time."""
+def step_from_host(optimizer: torch.optim.Optimizer, memory: HostCopies, at_once: int = STATE_AT_ONCE) -> None:
+    """An optimizer step that loads the state of a few parameters at a time, from `memory` and back."""
     groups, group_parameters = optimizer.param_groups, [group["params"] for group in optimizer.param_groups]
     try:
         for number, parameters in enumerate(group_parameters):
@@ -28,19 +28,21 @@ def step_from_host(optimizer: torch.optim.Optimizer, at_once: int = STATE_AT_ONC
                     group["params"] = []
                 groups[number]["params"] = chunk
                 for parameter in chunk:
-                    _move(optimizer, parameter, local_tensor(parameter).device)
+                    _load(optimizer, parameter)
                 optimizer.step()
                 for parameter in chunk:
-                    _move(optimizer, parameter, HOST)
+                    _store(optimizer, parameter, memory)
+        memory.wait()
     finally:
         for group, parameters in zip(groups, group_parameters, strict=True):
             group["params"] = parameters
 
 
-def to_host(optimizer: torch.optim.Optimizer) -> None:
+def to_host(optimizer: torch.optim.Optimizer, memory: HostCopies) -> None:
     """Moves all optimizer state to the host, such as after loading a checkpoint."""
     for parameter in list(optimizer.state):
-        _move(optimizer, parameter, HOST)
+        _store(optimizer, parameter, memory)
+    memory.wait()
 
 
 def _in_parts(parameters: list[nn.Parameter], at_once: int) -> Iterator[list[nn.Parameter]]:
@@ -59,12 +61,29 @@ def _in_parts(parameters: list[nn.Parameter], at_once: int) -> Iterator[list[nn.
         yield chunk
 
 
-def _move(optimizer: torch.optim.Optimizer, parameter: Tensor, device: torch.device) -> None:
-    state: dict[str, Any] = optimizer.state.get(parameter, {})
+def _load(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
+    """To the device of the parameter."""
+    device = local_tensor(parameter).device
+    state = _state(optimizer, parameter)
     for kind, value in state.items():
-        # A scalar tensor is a step count, and stays on the device that its optimizer requires.
-        if isinstance(value, Tensor) and value.dim() and local_tensor(value).device != device:
-            state[kind] = value.to(device)
+        state[kind] = value.to(device, non_blocking=True)
+    optimizer.state[parameter].update(state)
+
+
+def _store(optimizer: torch.optim.Optimizer, parameter: Tensor, memory: HostCopies) -> None:
+    for kind, value in _state(optimizer, parameter).items():
+        if is_on_device(value):
+            optimizer.state[parameter][kind] = memory.copy((id(parameter), kind), value)
+
+
+def _state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """Without scalar tensors: these are step counts, and stay on the device that their optimizer requires."""
+    state: dict[str, Any] = optimizer.state.get(parameter, {})
+    return {kind: value for kind, value in state.items() if isinstance(value, Tensor) and value.dim()}
+
+
+def is_on_device(tensor: Tensor) -> bool:
+    return local_tensor(tensor).device != HOST
 
 
 class HostCopy(NamedTuple):
@@ -131,7 +150,7 @@ class HostActivations(saved_tensors_hooks):
         return is_large and not isinstance(base, nn.Parameter) and self.is_on_device(tensor)
 
     def is_on_device(self, tensor: Tensor) -> bool:
-        return tensor.device != HOST
+        return is_on_device(tensor)
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
         """A separate stream for copies."""

@@ -9,16 +9,17 @@ from torch.distributed.tensor import DTensor
 
 from areal_like.process.errors import Failure
 from areal_like.training.engine import TrainEngine
+from areal_like.training.host_copies import HostCopies
 from areal_like.training.sharded_files import StateMismatch, TensorShard, load_into, shard_of, stored_tensors
 
 MASTER = "master"
 """Key prefix of master weights; that of optimizer state is the optimizer's name of it."""
 
 
-def engine_state(engine: TrainEngine, is_first: bool) -> dict[str, TensorShard]:
-    """This rank's part, copied."""
+def engine_state(engine: TrainEngine, memory: HostCopies) -> dict[str, TensorShard]:
+    """This rank's part, copied to `memory`."""
     tensors = {f"{kind}/{name}": tensor for name, kind, tensor in _tensors(engine)}
-    shards = {key: shard_of(tensor, is_first) for key, tensor in tensors.items()}
+    shards = {key: shard_of(key, tensor, engine.world.is_first, memory) for key, tensor in tensors.items()}
     return {key: shard for key, shard in shards.items() if shard is not None}
 
 

@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 
 from areal_like.process.hashed_files import HashedFiles
 from areal_like.training.file_split import split_by_size
+from areal_like.training.host_copies import HostCopies
 
 MAX_FILE_BYTES = 1 << 28
 """Writing a file copies it in memory."""
@@ -46,17 +47,21 @@ class StateMismatch(Exception):
     """The stored state does not match the target."""
 
 
-def shard_of(tensor: Tensor, is_first: bool) -> TensorShard | None:
-    """None where another rank writes the same values; a tensor that is not sharded is written by the first rank."""
+def shard_of(key: str, tensor: Tensor, is_first: bool, memory: HostCopies) -> TensorShard | None:
+    """Copied to `memory`. None where another rank writes the same values; a tensor that is not sharded is written by
+    the first rank."""
     if not isinstance(tensor, DTensor):
-        full = TensorShard(copy_to_host(tensor), torch.Size([0] * tensor.dim()), tensor.shape)
-        return full if is_first else None
+        if not is_first:
+            return None
+        return TensorShard(memory.copy(key, tensor), torch.Size([0] * tensor.dim()), tensor.shape)
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None, "the tensor is not on this rank"
     if any(index and placement.is_replicate() for index, placement in zip(coordinate, tensor.placements, strict=True)):
         return None
     (chunk,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
-    return TensorShard(copy_to_host(tensor.to_local()), chunk.offsets, tensor.shape) if 0 not in chunk.sizes else None
+    if 0 in chunk.sizes:
+        return None
+    return TensorShard(memory.copy(key, tensor.to_local()), chunk.offsets, tensor.shape)
 
 
 def write_shards(files: HashedFiles, folder: Path, shards: Mapping[str, TensorShard], rank: int) -> None:
@@ -91,10 +96,6 @@ def load_into(folder: Path, tensors: dict[str, Any]) -> None:
     reader.set_up_storage_reader(stored, is_coordinator=True)
     (plan,) = reader.prepare_global_plan([reader.prepare_local_plan(planner.create_local_plan())])
     reader.read_data(planner.finish_plan(plan), planner).wait()
-
-
-def copy_to_host(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _files(shards: Mapping[str, TensorShard]) -> dict[str, int]:

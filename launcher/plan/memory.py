@@ -63,7 +63,7 @@ def model_memory(
     base = 0 if trainable == whole else whole
     weights, gradients = (base * dtype + trainable * master) // split, trainable * master // split
     if shards > 1 and choose_reduction(engine, shards, on_gpu)[0] == PER_STEP:
-        gradients += trainable * BYTES[engine.grad_reduce_dtype] // parallel.tensor
+        gradients = trainable * BYTES[engine.grad_reduce_dtype] // parallel.tensor
     optimizer = int(_optimizer_bytes(engine.optimizer, trainable, shape, master) // split)
     offloaded = 0
     if on_gpu and engine.fsdp.offload_params:

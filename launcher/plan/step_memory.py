@@ -1,7 +1,7 @@
 """Bytes that a training step of one model takes on one rank beside weights, gradients and optimizer, by arithmetic.
 
 A step needs most at the end of the forward pass or in the backward pass of the last layers, when the activations of
-all layers are in memory. `tests/launcher/plan/test_step_memory.py` compares it to the bytes of real steps.
+all layers are in memory. Sums are upper limits: not all of their parts are in memory at the same moment.
 """
 
 from typing import TYPE_CHECKING
@@ -64,33 +64,37 @@ def _norm_bytes(shape: ModelShape, width: int) -> int:
 
 
 def working_bytes(engine: "TrainEngineConfig", shape: ModelShape, shards: int, tensor: int, on_gpu: bool) -> int:
-    """Gathered weights, gradients on their way to their shards, and logits: what a step of any length takes."""
+    """What a step of any length takes: embedding and head, which are gathered during the whole pass, and the larger of
+    two stages: the logits, or the backward pass of a layer."""
+    width, root = BYTES[engine.dtype], shape.outside_layers(engine.is_critic) // tensor
+    head = head_bytes(engine, shape, on_gpu) if not engine.is_critic else 0
+    stages = max(head, layer_stage_bytes(engine, shape, shards, tensor))
+    return max(width * root + stages, export_bytes(engine, shape))
+
+
+def layer_stage_bytes(engine: "TrainEngineConfig", shape: ModelShape, shards: int, tensor: int) -> int:
+    """Gathered layers, and gradients on their way to their shards; those of embedding and head wait for the end."""
     width, reduced = BYTES[engine.dtype], BYTES[engine.grad_reduce_dtype]
     root, layer = shape.outside_layers(engine.is_critic) // tensor, shape.layer // tensor
     copies = 1 if shards == 1 else 2  # the gathered weights, and the buffer that they arrive in
-    gathered = width * (root + copies * layer)
+    gathered = copies * layer
     if not engine.fsdp.reshard_after_forward:
-        gathered = width * (shape.parameters(engine.is_critic) // tensor + layer)
-    if engine.optimizer is None:
-        return gathered + head_bytes(engine, shape, on_gpu)
-    trains_weights = not engine.use_lora
-    layer_gradients = layer * (width + reduced + reduced // shards) if trains_weights else 0
-    root_gradients = root * width if trains_weights else 0
-    step = gathered + root_gradients + max(layer_gradients, head_bytes(engine, shape, on_gpu))
-    return max(step, export_bytes(engine, shape))
+        gathered = shape.layers * layer + layer
+    if engine.optimizer is None or engine.use_lora:
+        return width * gathered
+    return width * (gathered + root) + layer * (width + reduced + reduced // shards)
+
+
+def head_bytes(engine: "TrainEngineConfig", shape: ModelShape, on_gpu: bool) -> int:
+    """Logits of one chunk of tokens with their gradient, and the gradient of the head in float32 and as given."""
+    logits, width = LOGITS_AT_ONCE[on_gpu], BYTES[engine.dtype]
+    if (most := engine.mb_spec.token_limit) is not None:
+        logits = min(logits, most * shape.vocab)
+    trains_head = engine.optimizer is not None and not engine.use_lora
+    gradient = shape.embedding * (FLOAT32 + (width if width != FLOAT32 else 0)) if trains_head else 0
+    return 2 * FLOAT32 * logits + gradient
 
 
 def export_bytes(engine: "TrainEngineConfig", shape: ModelShape) -> int:
     """The largest tensor, whole, as it is published or written to a checkpoint."""
     return (BYTES[engine.dtype] + BYTES[engine.master_dtype]) * shape.embedding
-
-
-def head_bytes(engine: "TrainEngineConfig", shape: ModelShape, on_gpu: bool) -> int:
-    """Logits of one chunk of tokens with their gradient, and the gradient of the head in float32."""
-    if engine.is_critic:
-        return 0
-    logits = LOGITS_AT_ONCE[on_gpu]
-    if (most := engine.mb_spec.token_limit) is not None:
-        logits = min(logits, most * shape.vocab)
-    trains_head = engine.optimizer is not None and not engine.use_lora
-    return 2 * FLOAT32 * logits + (FLOAT32 * shape.embedding if trains_head else 0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from areal_like.process.checkpoint_files import hash_blocks
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run, open_run
 from areal_like.training import checkpoint_check
@@ -51,13 +52,12 @@ def train(run: Run, steps: int, world: World, beside: bool = False) -> None:
 
 def main(jobs: list[dict[str, Any]], world: World) -> None:
     hashed: list[str] = []
-    hash_blocks = checkpoint_check.hash_blocks
 
     def noted(file: Path) -> Any:
         hashed.append(str(file))
         return hash_blocks(file)
 
-    setattr(checkpoint_check, "hash_blocks", noted)  # noqa: B010
+    setattr(checkpoint_check, hash_blocks.__name__, noted)
     for job in jobs:
         train(open_run(Path(job["run"])), job["steps"], world, beside=True)
         Path(job["run"], f"hashed-{world.rank}.json").write_text(json.dumps(hashed))

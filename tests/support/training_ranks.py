@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from areal_like.config.load import load
 from areal_like.config.sections.actor import NormConfig, PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.optimizer import OptimizerConfig
-from areal_like.config.sections.train_engine import FSDPEngineConfig, TrainEngineConfig
+from areal_like.config.sections.train_engine import FSDPEngineConfig, MicroBatchSpec, TrainEngineConfig
 from areal_like.observe.timing import Stopwatch
 from areal_like.training.actor import Actor
 from areal_like.training.batch import TrainingBatch, read_batch
@@ -24,9 +24,10 @@ from areal_like.training.critic import Critic
 from areal_like.training.engine import TrainEngine
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.reference import NoReference
-from areal_like.training.sequences import Sequences
+from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.supervised import SupervisedLearner
 from areal_like.training.world import World
+from tests.support import step_bytes
 from tests.support.training_controller import Groups, batch_frame, trajectory
 from tests.support.training_runs import section, train_step
 
@@ -140,6 +141,23 @@ def replicated(folder: Path, world: World) -> RankResults:
     return steps, engine
 
 
+def reduced_each(folder: Path, world: World) -> RankResults:
+    """Gradients are summed over the ranks with each of three micro-batches. With replicas, within these alone."""
+    fsdp = section(FSDPEngineConfig, reduce_gradients="per_micro_batch", dp_replicate=world.size // 2 or 1)
+    steps, engine = learn(folder, world, ADAM, fsdp=fsdp, mb_spec=section(MicroBatchSpec, n_mbs=3))
+    has_gradient: list[bool] = []
+
+    def noted(micro: MicroBatch, logprobs: Tensor, entropies: Tensor | None) -> Tensor:
+        has_gradient.append(engine.parameters[0].grad is not None)
+        return logprobs.sum()
+
+    ids = np.arange(6, dtype=np.int32)
+    engine.accumulate(engine.micro_batches(Sequences(ids, ids >= 0, np.array([2, 2, 2])), [0, 1, 2]), noted)
+    assert has_gradient == [False, world.size < 4, world.size < 4]
+    assert all(parameter.grad is not None for parameter in engine.parameters)
+    return steps, engine
+
+
 def local_numel(parameter: Tensor) -> int:
     return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
 
@@ -156,6 +174,8 @@ WAYS: dict[str, Callable[[Path, World], RankResults]] = {
     "sent": sent,
     "offloaded": offloaded,
     "replicated": replicated,
+    "reduced-each": reduced_each,
+    "bytes": step_bytes.measured,
 }
 """All kinds of training that must give the same on any number of ranks."""
 

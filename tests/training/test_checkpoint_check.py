@@ -105,7 +105,8 @@ def test_a_share_is_read_in_portions_and_its_damaged_files_are_named(checkpoint)
     damaged, missing = checkpoint / "resume" / "part-1", checkpoint / "resume" / "part-4"
     damaged.write_bytes(b"x" * 2000)
     missing.unlink()
-    share, left = SharedCheck(checkpoint, parts), []
+    share = SharedCheck(checkpoint, parts)
+    left: list[int] = []
     while not left or left[-1]:
         left.append(share.advance(0.0))
     assert left[:3] == [14000, 12000, 9000] and left[-1] == 0

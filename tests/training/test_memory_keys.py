@@ -21,6 +21,7 @@ from areal_like.process.identity import TOKEN
 from areal_like.training import engine as engine_module
 from areal_like.training import main, sharding, torch_compile
 from areal_like.training.engine import TrainEngine
+from areal_like.training.host_copies import HostCopies
 from areal_like.training.sequences import MicroBatch
 from areal_like.training.sharding import load_from_first_rank
 from tests.support.planning import loaded
@@ -201,13 +202,13 @@ def of_offload(where: str) -> None:
     """On a CPU the state is in host memory anyway: only the moves are checked."""
     calls: list[str] = []
 
-    def noted(optimizer: torch.optim.Optimizer) -> None:
+    def noted(optimizer: torch.optim.Optimizer, memory: HostCopies) -> None:
         calls.append("in")
         optimizer.step()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_module, "step_from_host", noted)
-        patch.setattr(engine_module, "to_host", lambda optimizer: calls.append("out"))
+        patch.setattr(engine_module, "to_host", lambda optimizer, memory: calls.append("out"))
         usual, offloaded = moved(made(where)), moved(made(where, "offload"))
     assert torch.equal(usual, offloaded) and calls == ["out", "in"]
 

@@ -11,6 +11,7 @@ from torch import nn
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.training import offload
 from areal_like.training.adamw_bf16 import AdamWBf16
+from areal_like.training.host_copies import HostCopies
 from areal_like.training.offload import step_from_host, to_host
 from areal_like.training.optimizers import embedding_parameters, make_optimizer
 from tests.support.checkpoint_ranks import train
@@ -190,13 +191,13 @@ def test_a_step_with_state_loaded_in_parts_is_the_same_step(kind):
 
     def after(at_once: int | None) -> list[torch.Tensor]:
         weights = [nn.Parameter(torch.linspace(-1, 1, 96).view(shape)) for shape in ((12, 8), (96,), (4, 24))]
-        optimizer = make_optimizer(weights, config_of(type=kind, lr=0.1))
+        optimizer, memory = make_optimizer(weights, config_of(type=kind, lr=0.1)), HostCopies(keeps=False)
         groups = [group["params"] for group in optimizer.param_groups]
         for gradient in gradients(3):
             for weight in weights:
                 weight.grad = gradient.view(weight.shape).clone()
-            optimizer.step() if at_once is None else step_from_host(optimizer, at_once)
-        to_host(optimizer)
+            optimizer.step() if at_once is None else step_from_host(optimizer, memory, at_once)
+        to_host(optimizer, memory)
         assert [group["params"] for group in optimizer.param_groups] == groups
         return [weight.detach() for weight in weights]
 
@@ -214,7 +215,7 @@ def test_offloaded_state_is_loaded_in_bounded_parts():
     optimizer.register_step_pre_hook(
         lambda *_: seen.append(sum(len(group["params"]) for group in optimizer.param_groups))
     )
-    step_from_host(optimizer, at_once=800)
+    step_from_host(optimizer, HostCopies(keeps=False), at_once=800)
     assert seen == [2, 2, 1]
 
 

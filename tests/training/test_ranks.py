@@ -9,14 +9,26 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.support import rank_processes, training_ranks
+from tests.support import rank_processes, step_bytes, training_ranks
 from tests.support.rank_processes import free_port as free_port
 from tests.support.training_runs import model_folder, world
 
 WAYS = {
     1: ["actor", "critic", "adam", "sgd", "lora-adam", "lora-sgd", "muon", "adam_bf16"],
-    2: ["actor", "critic", "adam", "sgd", "lora-adam", "lora-sgd", "muon", "adam_bf16", "sent", "offloaded"],
-    4: ["adam", "sgd", "lora-adam", "lora-sgd", "sent", "replicated"],
+    2: [
+        "actor",
+        "critic",
+        "adam",
+        "sgd",
+        "lora-adam",
+        "lora-sgd",
+        "muon",
+        "adam_bf16",
+        "sent",
+        "offloaded",
+        "reduced-each",
+    ],
+    4: ["adam", "sgd", "lora-adam", "lora-sgd", "sent", "replicated", "reduced-each"],
 }
 SEVERAL = (2, 4)
 
@@ -115,3 +127,22 @@ def test_two_replicas_of_two_ranks_each_are_one_rank(worlds):
         for name in ("train/loss", "train/grad_norm"):
             assert together[name] == pytest.approx(alone[name], rel=1e-6), name
     alike(worlds[1].of("adam"), worlds[4].of("replicated"), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", SEVERAL)
+def test_gradients_summed_per_micro_batch_are_those_of_one_rank(worlds, size):
+    """With four ranks: two replicas. The ranks have checked when a gradient is there."""
+    for alone, together in zip(worlds[1].steps["adam"], worlds[size].steps["reduced-each"], strict=True):
+        for name in ("train/loss", "train/grad_norm"):
+            assert together[name] == pytest.approx(alone[name], rel=1e-6), name
+    alike(worlds[1].of("adam"), worlds[size].of("reduced-each"), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("place", range(len(step_bytes.CASES)))
+def test_the_plan_counts_the_bytes_of_a_step(worlds, place):
+    """Of a real step of two ranks: each item, and that there is never more than planned, and not much less."""
+    case, actual = step_bytes.CASES[place], worlds[2].steps["bytes"][place]
+    plan = step_bytes.planned(case, num_ranks=2)
+    for item in ("weights", "gradients", "optimizer"):
+        assert plan[item] == pytest.approx(actual[item], rel=0.01), item
+    assert actual["peak"] <= plan["peak"] <= 1.15 * actual["peak"]

@@ -187,10 +187,17 @@ def memory_of(tmp_path, *overrides, config=None, gpus=2, experiment="grpo"):
 def test_a_rank_holds_master_weights_gradients_and_two_moments(tmp_path):
     (actor,) = memory_of(tmp_path, "actor.backend=fsdp:d1").trainer
     assert (actor.weights, actor.gradients, actor.optimizer) == (4 * 596_049_920, 4 * 596_049_920, 8 * 596_049_920)
-    layer = (596_049_920 - 151936 * 1024 - 1024) // 28
-    root, logits = 151936 * 1024 + 1024, 1 << 28
-    gathered = 2 * (root + layer)
-    assert actor.working == gathered + 2 * root + 8 * logits + 4 * 151936 * 1024
+    embedding, logits = 151936 * 1024, 1 << 28
+    assert actor.working == 2 * (embedding + 1024) + 8 * logits + (4 + 2) * embedding
+
+
+def test_where_a_layer_is_larger_than_the_logits_it_decides_the_working_memory(tmp_path):
+    limited = ("actor.backend=fsdp:d2", "actor.mb_spec.max_tokens_per_mb=8")
+    shape = LLAMA31_8B | {"vocab_size": 32000}
+    (actor,) = memory_of(tmp_path, *limited, config=shape, gpus=4).trainer
+    hidden, root = 4096, 2 * 32000 * 4096 + 4096
+    layer = 2 * hidden * hidden + 2 * hidden * 1024 + 3 * hidden * 14336 + 2 * hidden
+    assert actor.working == 2 * root + 2 * (2 * layer + root) + layer * (2 + 4 + 2)
 
 
 def test_several_ranks_keep_whole_gradients_only_where_asked(tmp_path):
@@ -202,7 +209,7 @@ def test_several_ranks_keep_whole_gradients_only_where_asked(tmp_path):
             ["actor.backend=fsdp:d4", "actor.fsdp.reduce_gradients=per_step"],
         )
     )
-    assert (each, whole) == (one // 4, one + one // 4)
+    assert (each, whole) == (one // 4, one)
 
 
 def test_activations_per_token_depend_on_what_is_recomputed_or_moved(tmp_path):
