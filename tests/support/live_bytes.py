@@ -1,15 +1,6 @@
 """Counts the bytes of all tensors that are alive, operator by operator."""
 
 import weakref
-<<<<<<< HEAD
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
-
-=======
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +11,6 @@ from torch.utils._pytree import tree_iter
 
 from areal_like.training.row_shards import local_tensor
 
->>>>>>> 408b60b (Checkpoints and offloaded state use page-locked memory that is kept; the plan of memory is compared with the bytes of a real step on two ranks)
 Storage = torch.UntypedStorage
 
 
@@ -48,19 +38,11 @@ class LiveBytes(TorchDispatchMode):
         super().__exit__(*exception)
         setattr(Storage, "resize_", self._resize)  # noqa: B010
 
-<<<<<<< HEAD
-    def count(self, tensors: "list[Tensor] | nn.Module") -> int:
-        """Tensors that were made before; returns their bytes."""
-        before = self.now
-        for tensor in tensors.parameters() if isinstance(tensors, nn.Module) else tensors:
-            self._note(getattr(tensor, "_local_tensor", tensor).untyped_storage())
-=======
     def count(self, tensors: Sequence[Tensor]) -> int:
         """Tensors that were made before; returns their bytes on this rank."""
         before = self.now
         for tensor in tensors:
             self._note(local_tensor(tensor).untyped_storage())
->>>>>>> 408b60b (Checkpoints and offloaded state use page-locked memory that is kept; the plan of memory is compared with the bytes of a real step on two ranks)
         return self.now - before
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
