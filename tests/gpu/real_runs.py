@@ -30,6 +30,7 @@ PUBLISH_S, STALL_MS, SERVED_S = Aim(most=0.1), Aim(most=10), Aim(most=0.2)
 FIRST_STEP_S = Aim(most=60)
 LOGPROBS_OFF = Aim(most=0.05)
 """Mean difference per token of two programs in bfloat16."""
+BETWEEN = "without the time in which the trainer hashes and writes them beside its next step"
 REWARD = '''"""Any reward that differs between the answers of random weights, so that there is something to train on."""
 
 
@@ -109,7 +110,7 @@ def updates(report: Report, root: Path, folder: Path, mode: str, engine: str) ->
     stall = ended.values("perf/update_stall_s", skipped)
     report.figure(f"{mode}: publish", median(publish), "s", PUBLISH_S, note="the trainer waits for it")
     report.figure(f"{mode}: stall", 1000 * median(stall), "ms", STALL_MS, note="no tokens are generated")
-    report.figure(f"{mode}: served after", median(publish) + median(delay), "s", SERVED_S)
+    report.figure(f"{mode}: served after", median(publish) + median(delay), "s", SERVED_S, note=BETWEEN)
     report.figure(f"{mode}: loaded beside generation in", median(ended.values("perf/update_load_s", skipped)), "s")
     difference = ended.values("offpolicy/logprob_diff_mean")
     report.limit(
