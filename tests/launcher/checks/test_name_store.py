@@ -89,7 +89,7 @@ def fake_run(root, member, *words, **behaviour):
 
 def test_a_run_over_etcd_is_found_by_others_and_its_password_by_its_processes_alone(guarded, tmp_path, monkeypatch):
     monkeypatch.delenv(PASSWORD, raising=False)
-    run = fake_run(tmp_path, guarded, "trial_name=mine", steps=1000)
+    run = fake_run(tmp_path, guarded, "trial_name=mine", steps=100_000)
     run.until("metrics/trainer-0.jsonl")
     pids = run.pids()
     for name in ("server/0", "rollout/0", "trainer/0"):
