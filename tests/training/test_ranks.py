@@ -27,6 +27,7 @@ WAYS = {
         "sent",
         "offloaded",
         "reduced-each",
+        "bytes",
     ],
     4: ["adam", "sgd", "lora-adam", "lora-sgd", "sent", "replicated", "reduced-each"],
 }
