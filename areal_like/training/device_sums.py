@@ -1,6 +1,7 @@
 """Sums over the micro-batches of a step that stay on the device until the step is done: reading a number waits for all
 kernels before it."""
 
+import operator
 from collections.abc import Callable, Mapping
 
 import torch
@@ -8,7 +9,10 @@ from torch import Tensor
 
 
 class DeviceSums:
-    """Sums and maxima of scalars by name, in double precision. `read` transfers all of them at once."""
+    """Sums and maxima of scalars by name, in double precision. `read` transfers all of them at once.
+
+    Calls may have different names: a user's loss need not report the same statistics for every micro-batch.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, ...], Tensor] = {}
@@ -21,11 +25,15 @@ class DeviceSums:
 
     def read(self) -> dict[str, float]:
         """Waits for the device. A name that was never added is missing."""
-        vectors = {**self._sums, **self._maxima}
+        vectors = [*self._sums.values(), *self._maxima.values()]
         if not vectors:
             return {}
-        numbers = torch.cat(list(vectors.values())).tolist()
-        return dict(zip((name for names in vectors for name in names), numbers, strict=True))
+        numbers = iter(torch.cat(vectors).tolist())
+        read: dict[str, float] = {}
+        for kind, add in ((self._sums, operator.add), (self._maxima, max)):
+            for name in (name for names in kind for name in names):
+                read[name] = add(read.get(name, 0.0), next(numbers))
+        return read
 
 
 def _join(

@@ -1,7 +1,7 @@
 """The policy loss that `actor.loss` names, built in or the user's, with its arguments."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from areal_like.algorithms.losses import Inputs, Loss
 from areal_like.algorithms.losses.base import InvalidLoss, PolicyLoss, as_loss
 from areal_like.algorithms.losses.by_name import accepts, by_name
 from areal_like.algorithms.losses.entropy_and_kl import with_entropy_and_kl
-from areal_like.algorithms.statistics import TOKENS
+from areal_like.algorithms.statistics import TOKENS, Statistics
 from areal_like.config.built_in import LOSS_KEYS
 from areal_like.config.checks.user_code import LOSS_INPUTS
 from areal_like.config.sections.actor import PPOActorConfig
@@ -125,6 +125,18 @@ def _with_gradient(loss: PolicyLoss) -> PolicyLoss:
         result = as_loss(loss(inputs), inputs)
         if not result.total.requires_grad:
             raise InvalidLoss("what it returned has no gradient; compute it from logprobs or entropy")
-        return result
+        return result._replace(statistics=_as_scalars(result.statistics, inputs.logprobs.device))
 
     return checked
+
+
+def _as_scalars(given: Statistics, device: torch.device) -> Statistics:
+    """Statistics that a user's function computed itself may be numbers of Python, or tensors in host memory."""
+
+    def scalars(values: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {
+            name: torch.as_tensor(value).detach().to(device, torch.float64, non_blocking=True).sum()
+            for name, value in values.items()
+        }
+
+    return Statistics(scalars(given.sums), scalars(given.maxima))

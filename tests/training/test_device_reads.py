@@ -109,6 +109,15 @@ def test_sums_of_micro_batches_equal_those_of_python():
     assert DeviceSums().read() == {}
 
 
+def test_a_sum_counts_every_call_whatever_else_is_in_it():
+    """A user's loss may report a statistic for some micro-batches only, or in another order."""
+    sums = DeviceSums()
+    for names in ("ab", "a", "ba"):
+        sums.add({name: torch.tensor(1.0) for name in names}, {f"top {name}": torch.tensor(2.0) for name in names})
+    sums.add({}, {"top b": torch.tensor(1.0)})
+    assert sums.read() == {"a": 3.0, "b": 2.0, "top a": 2.0, "top b": 2.0}
+
+
 def test_statistics_on_a_gpu_make_no_copies_in_double_precision():
     made: list[Tensor] = []
 

@@ -31,7 +31,7 @@ CODE = """
 import torch
 
 from areal_like.algorithms.losses import Loss
-from areal_like.algorithms.statistics import statistics
+from areal_like.algorithms.statistics import Statistics, statistics
 
 
 def tokens(logprobs, old_logprobs, advantages):
@@ -45,6 +45,13 @@ def weighted(weights, **known):
 def reported(logprobs, old_logprobs, advantages, loss_mask, weights, *, scale=1.0):
     loss = scale * tokens(logprobs, old_logprobs, advantages)
     return Loss((loss * weights).sum(), statistics(loss_mask, {"ratio": (logprobs - old_logprobs).exp()}, {}))
+
+
+def counts_itself(logprobs, advantages):
+    sums = {"calls": 1.0, "best": logprobs.detach().max().reshape(1)}
+    if len(logprobs) > 5:
+        sums["tokens"] = torch.tensor(len(logprobs))
+    return Loss(-(advantages * logprobs).sum(), Statistics(sums, {}))
 
 
 def drawn_back(logprobs, reference_logprobs, kl_ctl):
@@ -157,6 +164,13 @@ def test_a_user_loss_has_arguments_and_reports_metrics(root) -> None:
     assert twice["train/loss"] == pytest.approx(2 * once["train/loss"], rel=1e-5)
     assert once["train/own/ratio"] == pytest.approx(np.exp(0.1), rel=1e-4)
     assert "train/clip_fraction" not in once and not [name for name in step(root) if name.startswith("train/own")]
+
+
+def test_a_user_loss_may_count_by_itself_what_it_reports(root) -> None:
+    """With numbers of Python, in tensors of any form, and not the same for every micro-batch."""
+    metrics = step(root, f"actor.loss={root}/mine.py:counts_itself", "actor.ppo_n_minibatches=1")
+    calls = metrics["train/own/calls"] * metrics["train/loss_tokens"]
+    assert calls == pytest.approx(round(calls)) and calls >= 1 and metrics["train/own/best"] < 0
 
 
 def test_a_user_loss_gets_every_token_even_without_advantage(root) -> None:
