@@ -73,6 +73,7 @@ class InferenceServer:
         folder, probe_check = settings.model_folder, ProbeCheck(engine.info)
         adapters = Adapters(engine, self.pauser, self.served, folder, settings.request_timeout_s, probe_check)
         expected = ExpectedTensors(folder, engine.info.tensors)
+        self._probe_check = probe_check
         self.updates = WeightUpdater(
             *(engine, self.generation, self.queue, self.pauser, self.served, expected, adapters, probe_check),
             run_id=settings.accepted_run,
@@ -103,7 +104,7 @@ class InferenceServer:
         status = "broken" if self.served.fault is not None else "paused" if paused else "ok"
         server: dict[str, Any] = {"status": status, "run_id": self._settings.run_id, "model": self._settings.model}
         server |= {"version": self.served.reported_version, "attempt": self._guard.attempt}
-        engine = {"engine": info.engine, "engine_version": info.version}
+        engine = {"engine": info.engine, "engine_version": info.version, "dtype": self._probe_check.dtype}
         return json_response({**server, **engine, "processes": info.processes, "devices": info.devices})
 
     async def generate(self, request: web.Request) -> web.StreamResponse:

@@ -66,6 +66,23 @@ def test_a_replaced_server_is_measured_by_the_noise_of_the_first(tmp_path: Path)
     scenario(tmp_path, test)
 
 
+def test_a_late_server_may_differ_by_as_much_as_the_others(tmp_path: Path) -> None:
+    """Its own check would refuse what only first weights are refused for: it has the noise from its first update on."""
+
+    async def test(world: World) -> None:
+        apart(world, 0.1)
+        await world.publish(0)
+        await served(world, 0)
+        await world.remove_server(world.servers[0])
+        await world.publish(1)
+        late = await world.add_server(0, incarnation=2)
+        apart(world, 0.3)
+        await served(world, 1)
+        assert late.noise == [pytest.approx([0.1, 0.1])]
+
+    scenario(tmp_path, test)
+
+
 def test_a_server_of_another_kind_has_a_noise_of_its_own(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.add_server(1)

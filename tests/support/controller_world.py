@@ -97,7 +97,9 @@ class FakeServer:
         return json_response({**done, **self.facts, "probe_logprobs": self.probe})
 
     async def _health(self, request: web.Request) -> web.Response:
-        return json_response({"version": self.version})
+        name, _, version = self.facts.get("engine", "embedded 1").partition(" ")
+        engine = {**self.facts, "engine": name, "engine_version": version}
+        return json_response({**engine, "version": self.version})
 
     async def _command(self, request: web.Request) -> web.Response:
         self.times.append(time.monotonic())

@@ -21,6 +21,13 @@ class ProbeNoise:
     def of(self, kind: str) -> Difference | None:
         return self._by_kind.get(kind)
 
+    def kind_of(self, probe: Probe, health: Mapping[str, Any]) -> str:
+        """Of a server that has not reported an update yet; empty while nothing is measured."""
+        if not self._by_kind:
+            return ""
+        named = {"engine": f"{health['engine']} {health['engine_version']}"} if "engine" in health else {}
+        return _kind(probe, {**health, **named}, health.get("dtype", self._dtype))
+
     def check(self, server: str, probe: Probe, report: Mapping[str, Any]) -> tuple[str, Difference]:
         """Refuses a server that computes another model. Returns its kind, and how much it differs."""
         dtype = report.get("dtype", self._dtype)

@@ -49,7 +49,7 @@ class ServerHandle:
     name: str
     entry: Entry
     kind: str = ""
-    """What the noise of its probe depends on; known after its first update."""
+    """What the noise of its probe depends on; known after its first update, or before it if noise is measured."""
     loaded: int = NO_VERSION
     lost: Counter[int] = field(default_factory=Counter)
     """By version: how often staged weights were lost before they were committed."""
@@ -223,6 +223,8 @@ class Servers:
         if self._pauses_for(publication):
             await self._command(server, "pause", None if mode == "auto" else {"mode": mode})
             await asyncio.sleep(self._rollout.pause_grace_period)
+        if probe is not None and not server.kind:  # a late server may differ by as much as the others
+            server.kind = self.probe_noise.kind_of(probe, await self.health(server))
         report: dict[str, Any] = await self._command(
             server, what, publication.body(mode, self.probe_noise.of(server.kind)), self._rollout.request_timeout
         )

@@ -100,6 +100,7 @@ def test_generation_is_refused_before_the_first_weights() -> None:
             "version": -1,
             "engine": "embedded",
             "engine_version": __version__,
+            "dtype": "float32",
             "attempt": 1,
             "processes": 1,
             "devices": [],
