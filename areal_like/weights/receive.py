@@ -10,6 +10,7 @@ from torch import Tensor
 from areal_like.weights.buckets import file_order
 from areal_like.weights.collective import CPU, BroadcastGroup
 from areal_like.weights.device_checksum import checksum_texts, checksum_values
+from areal_like.weights.errors import GroupBroken
 from areal_like.weights.fingerprint import tensor_hash
 from areal_like.weights.flat_buckets import tensor_in, write_bucket
 from areal_like.weights.index import Bucket, Index, write_index
@@ -60,7 +61,10 @@ def _buckets(group: BroadcastGroup, index: Index) -> Iterator[tuple[Bucket, Tens
     ones."""
     device = CPU if group.rendezvous.backend == GLOO else group.device
     largest = max((payload_bytes(bucket) for bucket in index.buckets), default=0)
-    buffer = torch.empty(largest, dtype=torch.uint8, device=device)
+    try:
+        buffer = torch.empty(largest, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError as fault:  # the next transfer uses main memory
+        raise GroupBroken(f"no memory on the GPU for a bucket of {largest} bytes") from fault
     for bucket in index.buckets:
         content = buffer[: payload_bytes(bucket)]
         group.receive(content)

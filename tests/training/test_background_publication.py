@@ -24,6 +24,7 @@ from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.transports import disk as disk_transport
 from areal_like.training.transports.disk import DiskTransport
 from areal_like.weights import disk, flat_buckets
+from areal_like.weights.device_checksum import checksums
 from areal_like.weights.disk import load_version, publish_weights, remove_versions
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.index import Index, read_index
@@ -257,6 +258,8 @@ def test_a_gpu_is_waited_for_once_per_version(monkeypatch: pytest.MonkeyPatch) -
         index.append(weights.index)
     assert gpu.synchronizations == 2
     assert gpu.pinned and all(gpu.pinned) and len(gpu.pinned) == len(index[0].buckets)
+    published = {info.name: info.checksum for info in index[1].tensors}
+    assert published == checksums(model(2).items()), "without them a server on a GPU reads the weights back"
 
 
 @pytest.fixture

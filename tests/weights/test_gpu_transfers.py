@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from areal_like.weights import gpu_memory, ipc_transfer, nccl_transfer
+from areal_like.weights import gpu_memory, ipc_transfer, nccl_transfer, receive
 from areal_like.weights.buckets import bucket_hash, file_header, file_order
 from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.device_checksum import checksums
@@ -190,6 +190,21 @@ def test_a_wait_for_nccl_ends_when_the_group_is_aborted(host: BroadcastHost, ncc
     fault = call.wait()
     assert isinstance(fault, GroupBroken) and "server/1 refused" in str(fault)
     assert next(member for member in nccl.made if member.rank).aborts
+
+
+def test_a_gpu_without_memory_breaks_the_group_so_that_main_memory_is_next(
+    host: BroadcastHost, nccl: type[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any, **options: Any) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.32 GiB")
+
+    at = rendezvous(host, 2)._replace(backend="nccl")
+    monkeypatch.setattr(receive, "torch", SimpleNamespace(**{**vars(torch), "empty": full}))
+    call = BackgroundCall(partial(received, at, 1, 1, KeptGroup()))
+    with host.open(at) as group:
+        group.join()
+        fault = call.wait()
+    assert isinstance(fault, GroupBroken) and "no memory on the GPU for a bucket of " in str(fault)
 
 
 def test_weights_go_through_memory_that_both_processes_opened(host: BroadcastHost, shared_file: list[Any]) -> None:

@@ -12,7 +12,11 @@ from areal_like.serving.engines.vllm.plugin import worker
 from areal_like.serving.engines.vllm.plugin.worker import WorkerExtension, has_room_on, served_hash
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.device_checksum import checksums
+from areal_like.weights.errors import GroupBroken
 from areal_like.weights.fingerprint import tensor_hash
+from areal_like.weights.index import Index
+from areal_like.weights.kept_group import KeptGroup
+from areal_like.weights.rendezvous import Rendezvous
 
 GPU = torch.device("cuda", 0)
 
@@ -53,6 +57,22 @@ def test_gpus_are_those_of_the_workers_in_the_order_of_ranks(gpu: None) -> None:
 def test_staged_weights_stay_on_a_gpu_that_has_room_for_them(gpu: None) -> None:
     assert has_room_on(GPU, 9 * 2**30) and not has_room_on(GPU, 10 * 2**30)
     assert has_room_on(torch.device("cpu"), 1 << 60)
+
+
+def test_memory_that_ran_out_while_weights_came_breaks_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller sends them again, through main memory."""
+
+    class Sent:
+        def clone(self) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def sent(*given: Any) -> Any:
+        yield "model.norm.weight", Sent()
+
+    monkeypatch.setattr(worker, "receive_tensors", sent)
+    at, index = Rendezvous("127.0.0.1", 1, "g.s", "nccl", 1, 2, 1.0), Index(1, "run", [], None)
+    with pytest.raises(GroupBroken, match=r"no memory on the GPU for model\.norm\.weight"):
+        list(worker._received(at, index, 0, KeptGroup()))
 
 
 def test_a_served_tensor_on_a_gpu_is_compared_by_its_checksum(monkeypatch: pytest.MonkeyPatch) -> None:

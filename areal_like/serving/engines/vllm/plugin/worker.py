@@ -252,7 +252,11 @@ def _received(rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup)
         sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index, group)
         with closing(sent):
             for name, tensor in sent:
-                yield name, tensor.clone() if stays else tensor.cpu()
+                try:
+                    copy = tensor.clone() if stays else tensor.cpu()
+                except torch.OutOfMemoryError as fault:  # used by vLLM since; the next transfer uses main memory
+                    raise GroupBroken(f"no memory on the GPU for {name}") from fault
+                yield name, copy
 
 
 def has_room_on(device: torch.device, num_bytes: int) -> bool:
