@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from areal_like.algorithms.statistics import statistics
 from areal_like.config.built_in import BUILT_IN
@@ -19,11 +22,12 @@ from areal_like.training.batch import RETURNS, VALUES, TrainingBatch
 from areal_like.training.critic import Critic
 from areal_like.training.device_sums import DeviceSums
 from areal_like.training.engine import TrainEngine
+from areal_like.training.optimizer_step import sum_of_squares
 from areal_like.training.reference import ReferenceModel
 from areal_like.training.reward_model import RewardModelLearner
 from areal_like.training.supervised import SupervisedLearner
 from tests.support.device_reads import counted
-from tests.support.training_runs import make_engine, model_folder, section, train_step
+from tests.support.training_runs import make_engine, model_folder, section, train_step, world
 from tests.training.test_actor_keys import actor_of, batch_of
 
 REWARDS, GENERATED = [1.0, 0.0, 4.0, 2.0], [2, 10, 8, 4]
@@ -118,17 +122,46 @@ def test_a_sum_counts_every_call_whatever_else_is_in_it():
     assert sums.read() == {"a": 3.0, "b": 2.0, "top a": 2.0, "top b": 2.0}
 
 
+class Made(TorchDispatchMode):
+    """Tensors that operators return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[Tensor] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.tensors += [each for each in tree_leaves(result) if isinstance(each, Tensor)]
+        return result
+
+    @property
+    def doubles(self) -> list[int]:
+        """Sizes of those in double precision, but for single numbers."""
+        return [each.numel() for each in self.tensors if each.dtype == torch.float64 and each.numel() > 1]
+
+
 def test_statistics_on_a_gpu_make_no_copies_in_double_precision():
-    made: list[Tensor] = []
-
-    class Made(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            made.append(result)
-            return result
-
     values = torch.ones(1000, device="meta")
-    with Made():
+    with Made() as made:
         result = statistics(values > 0, {"loss": values}, {"largest": values})
-    assert result.sums["loss"].dtype == torch.float64
-    assert not [each for each in made if each.dtype == torch.float64 and each.numel() > 1]
+    assert result.sums["loss"].dtype == torch.float64 and not made.doubles
+
+
+def test_the_norm_of_gradients_is_exact_without_copies_in_double_precision():
+    gradients = [torch.full((4000,), 0.1), torch.full((30, 40), 1e-3), torch.zeros(0, 4)]
+    with Made() as made:
+        squares = sum_of_squares(gradients)
+    assert set(made.doubles) == {len(gradients)}, "a norm for each tensor"
+    exact = sum(float(each.double().square().sum()) for each in gradients)
+    assert squares.item() == pytest.approx(exact, rel=1e-12)
+
+
+def test_numbers_of_python_are_summed_over_ranks_in_host_memory(monkeypatch):
+    """On a GPU a sum would wait for all kernels before it."""
+    ranks, devices = world(), list[str]()
+    monkeypatch.setattr(ranks, "size", 2)
+    monkeypatch.setattr(ranks, "device", torch.device("meta"))
+    for name in ("all_reduce", "broadcast"):
+        monkeypatch.setattr(dist, name, lambda tensor, **how: devices.append(tensor.device.type))
+    assert (ranks.sum([1.5]), ranks.max([2.0]), ranks.first([3.0])) == ([1.5], [2.0], [3.0])
+    assert devices == ["cpu"] * 3

@@ -2,12 +2,13 @@
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.process.checkpoint_files import folder_name
@@ -92,6 +93,21 @@ def test_a_copy_that_is_not_kept_is_new_memory():
     one, other = memory.copy("a", tensor), memory.copy("a", tensor)
     assert torch.equal(one, tensor) and one.is_contiguous()
     assert len({each.data_ptr() for each in (tensor, one, other)}) == 3
+
+
+def test_a_copy_to_kept_memory_does_not_wait_for_the_gpu():
+    class Copies(TorchDispatchMode):
+        are_asynchronous: ClassVar[list[bool]] = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.copy_.default:
+                self.are_asynchronous.append(args[2])
+            return func(*args, **(kwargs or {}))
+
+    memory, tensor = CountedMemory(), torch.rand(4, 3)
+    with Copies() as copies:
+        copy = memory.copy("a", tensor)
+    assert copies.are_asynchronous == [True] and torch.equal(copy, tensor) and memory.waits == 0
 
 
 def test_memory_that_cannot_be_locked_is_used_unlocked(monkeypatch, caplog):
