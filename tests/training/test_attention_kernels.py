@@ -1,7 +1,9 @@
 """Kernels of a GPU, driven on a CPU: which is chosen, what it is called with, and what memory that takes. torch's own
 functions run as they are; the kernels below them are stand-ins with the same signatures."""
 
+import importlib.util
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -197,6 +199,41 @@ def test_the_kernel_follows_from_gpu_precision_lengths_and_window(monkeypatch, g
     assert attention_kernels.choose_kernel(query, query, group_by_length(lengths), window) == expected
     described = describe_kernels(torch.device("cpu"), dtype)
     assert expected is None or expected in described
+
+
+@pytest.fixture
+def gpu(monkeypatch) -> Iterator[Any]:
+    """What a GPU of this compute capability can do, with this version of cuDNN and these packages."""
+
+    def choose(major: int, cudnn: int, packages: tuple[str, ...] = ()) -> tuple[bool, Capability | None]:
+        attention_kernels._capability.cache_clear()
+        active.clear()
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major))
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in packages else None)
+        device = torch.device("cuda", 0)
+        assert attention_kernels.capability(device) is not None
+        return attention_kernels.activate_flash_3(device), attention_kernels.capability(device)
+
+    active: list[str] = []
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", active.append)
+    monkeypatch.setattr(torch.nn.attention, "current_flash_attention_impl", lambda: active[-1] if active else None)
+    yield choose
+    attention_kernels._capability.cache_clear()
+
+
+def test_cudnn_is_used_where_it_is_right_and_fast(gpu):
+    assert gpu(9, 91501)[1] == gpu(10, 91900)[1]._replace(major=9) == H100
+    assert gpu(9, 91500)[1] == H100._replace(has_cudnn=False), "wrong for some lengths"
+    assert gpu(8, 91900)[1] == A100 and gpu(12, 91900)[1] == A100._replace(major=12)
+
+
+def test_flash_attention_3_is_used_where_it_is_installed_on_hopper(gpu):
+    package = ("flash_attn_interface",)
+    assert gpu(9, 91900, package) == (True, H100._replace(has_flash_3=True))
+    assert gpu(9, 91900) == (False, H100) and gpu(10, 91900, package) == (False, H100._replace(major=10))
+    assert gpu(8, 91900, package) == (False, A100)
 
 
 def of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):

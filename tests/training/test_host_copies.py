@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.process.checkpoint_files import folder_name
 from areal_like.training import checkpoint as checkpoint_module
+from areal_like.training import engine as engine_module
 from areal_like.training import offload
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
 from areal_like.training.engine_snapshot import EngineSnapshot
@@ -108,6 +109,19 @@ def test_a_copy_to_kept_memory_does_not_wait_for_the_gpu():
     with Copies() as copies:
         copy = memory.copy("a", tensor)
     assert copies.are_asynchronous == [True] and torch.equal(copy, tensor) and memory.waits == 0
+
+
+def test_engines_and_checkpoints_keep_the_copies_of_a_gpu_alone(tmp_path, monkeypatch):
+    """Here a device without data stands for it."""
+    kept: list[bool] = []
+    for module in (engine_module, checkpoint_module):
+        monkeypatch.setattr(module, "HostCopies", lambda keeps: kept.append(keeps))
+    run = make_run(tmp_path / "run", "sft", f"model.path={model_folder(tmp_path, 'llama')}")
+    for device in (HOST, torch.device("meta")):
+        monkeypatch.setattr(world(), "device", device)
+        make_engine(Path(run.config.model.path))
+        CheckpointManager(run, world(), 100)._memory_of("model")
+    assert kept == [False, False, True, True]
 
 
 def test_memory_that_cannot_be_locked_is_used_unlocked(monkeypatch, caplog):
