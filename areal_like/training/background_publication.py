@@ -28,6 +28,10 @@ class BackgroundPublication:
         if self._current is not None and self._current.done():
             self._current.result()
 
+    def is_done(self, wait_s: float) -> bool:
+        """Waits for so long at most."""
+        return self._current is None or not wait([self._current], wait_s).not_done
+
     def wait(self) -> None:
         if self._current is None:
             return

@@ -5,14 +5,19 @@ import torch
 
 from areal_like.models import model_folder
 from areal_like.process.run import Run
-from areal_like.training.background_publication import BackgroundPublication
+from areal_like.process.wait import NamedWait
+from areal_like.training.background_publication import KEY, BackgroundPublication
 from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.engine import TrainEngine
 from areal_like.training.probe_prompt import PROBE_TOKENS, probe_tokens
+from areal_like.training.rank_vote import RankVote
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.transports import open_transport
 from areal_like.weights.hub_names import HubNames
 from areal_like.weights.probe import Probe, precision
+
+ROUNDS = 60
+"""The ranks tell each other that they still wait so many times within the limit of a collective."""
 
 
 class NoPublisher:
@@ -37,7 +42,9 @@ class WeightPublisher:
     def __init__(self, run: Run, engine: TrainEngine, controller: TrainerControllerClient) -> None:
         self._engine, self._controller = engine, controller
         self._transport = open_transport(run, engine, controller)
-        self._background = BackgroundPublication(run.config.rollout.request_timeout)
+        self._limit_s = run.config.rollout.request_timeout
+        self._background = BackgroundPublication(self._limit_s)
+        self._ranks = RankVote(engine.world, engine.config.dist_timeout_s, "actor.dist_timeout_s")
         self._names = HubNames(engine.model)
         named = run.config.tokenizer_path
         tokenizer = model_folder(named, run.cwd) if named else engine.folder
@@ -52,6 +59,7 @@ class WeightPublisher:
     def publish(self, version: int) -> None:
         """All ranks must call it; the first one copies the weights. They may be written, and the controller may be
         notified, during the next step."""
+        self._wait_for_write()
         micro = micro_batch_of(self._tokens, self._engine.world.device)
         logprobs = self._engine.logprobs([micro], temperature=1.0)[0]
         tensors = self._engine.export_weights(adapter_only=self._transport.takes_adapter)
@@ -68,6 +76,16 @@ class WeightPublisher:
             self._background.start(version, lambda: self._controller.publish(complete()))
         else:
             self._controller.publish(complete())
+
+    def _wait_for_write(self) -> None:
+        """The first rank may still write the version before: the others wait for it on the CPU, as a collective on GPUs
+        would be ended by its watchdog meanwhile."""
+        if self._ranks.size == 1:
+            return
+        limit_s = self._engine.config.dist_timeout_s / ROUNDS
+        waiting = NamedWait("the weights before to be published", self._limit_s, KEY)
+        while self._ranks.sum(int(not self._background.is_done(limit_s)), "whether the weights before are published"):
+            waiting.check()
 
     def check(self) -> None:
         """Raises the error with which the last publication failed, as soon as it is known."""

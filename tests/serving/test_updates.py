@@ -13,6 +13,7 @@ import torch
 from areal_like.process.errors import HttpError
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
+from areal_like.serving.engines.base import SwapResult, Verification
 from areal_like.weights.fingerprint import tensor_hash
 from tests.support.external_server import (
     PROMPT,
@@ -201,10 +202,12 @@ def test_the_probe_detects_a_model_that_differs_from_the_trainer(tmp_path: Path)
     with_server(tmp_path, test)
 
 
+@pytest.mark.parametrize("swaps", [False, True])
 def test_old_computation_is_detected_though_the_noise_hides_the_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swaps: bool
 ) -> None:
-    """The noise allows any of these answers; the server's is that for the weights before, in every digit."""
+    """The noise allows any of these answers; the server's is that for the weights before, in every digit. `swaps`: the
+    engine computes the probe in its swap."""
     hidden = {"dtype": "bfloat16", "noise": [50.0, 10.0]}
 
     def probed(version: int, change: float) -> dict[str, Any]:
@@ -215,6 +218,9 @@ def test_old_computation_is_detected_though_the_noise_hides_the_update(
         await client.call("POST", UPDATE, probed(1, 0.0))
         await client.call("POST", UPDATE, probed(2, 6.0))
         stale = await client.engine.logprobs(PROMPT)
+        if swaps:
+            swapped = SwapResult(0.0, Verification(), stale)
+            monkeypatch.setattr(client.engine, "commit", AsyncMock(return_value=swapped))
         monkeypatch.setattr(client.engine, "logprobs", AsyncMock(return_value=stale))
         response = await refusal(client, UPDATE, probed(3, 12.0))
         assert response.status == 503 and "the server computes with old weights" in response.message

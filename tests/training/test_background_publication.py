@@ -23,6 +23,7 @@ from areal_like.training.background_publication import BackgroundPublication
 from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.transports import disk as disk_transport
 from areal_like.training.transports.disk import DiskTransport
+from areal_like.training.weight_publisher import WeightPublisher
 from areal_like.weights import disk, flat_buckets
 from areal_like.weights.device_checksum import checksums
 from areal_like.weights.disk import load_version, publish_weights, remove_versions
@@ -190,6 +191,34 @@ def test_a_publication_that_hangs_ends_by_its_named_limit(monkeypatch: pytest.Mo
     with pytest.raises(TimedOut, match=r"^rollout\.request_timeout: .* weights v3 to be published"):
         background.wait()
     ends.set()
+
+
+def test_ranks_wait_on_the_cpu_while_the_first_one_still_writes() -> None:
+    """In a collective on GPUs the watchdog would end them."""
+    go_on, votes = threading.Event(), list[int]()
+
+    def vote(number: int, what: str) -> int:
+        votes.append(number)
+        if len(votes) == 3:
+            go_on.set()
+            publisher._background.wait()
+        return number
+
+    def in_a_collective(*given: Any, **options: Any) -> None:
+        assert votes == [1, 1, 1, 0]
+        raise StopIteration
+
+    publisher: Any = object.__new__(WeightPublisher)
+    publisher._limit_s, publisher._tokens = LIMIT_S, [1, 2]
+    publisher._background, publisher._ranks = BackgroundPublication(LIMIT_S), SimpleNamespace(size=2, sum=vote)
+    publisher._engine = SimpleNamespace(
+        config=SimpleNamespace(dist_timeout_s=0.6),
+        world=SimpleNamespace(device=torch.device("cpu")),
+        logprobs=in_a_collective,
+    )
+    publisher._background.start(1, go_on.wait)
+    with pytest.raises(StopIteration):
+        publisher.publish(2)
 
 
 KILLED = """
