@@ -177,7 +177,8 @@ def _words(
         text = f"{text}, and in host memory {_listed(offloaded)} = {size_text(model.host)}" if away else text
         text += f"; each token of a micro-batch takes {size_text(model.activations_per_token)} more"
         if model.checkpoint:
-            text += f", and while a checkpoint is written rank 0 has {size_text(model.checkpoint)} in host memory"
+            when = "from its first checkpoint on" if on_gpu else "while a checkpoint is written"
+            text += f", and {when} rank 0 has {size_text(model.checkpoint)} in host memory"
         words.append(text)
     if rank is not None:
         place = "GPU" if on_gpu else "process"

@@ -142,7 +142,7 @@ class ModelMemory(NamedTuple):
     activations_per_token: int = 0
     """bytes per token of a micro-batch, in addition"""
     checkpoint: int = 0
-    """bytes of host memory on the first rank while a checkpoint is written"""
+    """bytes of host memory on the first rank while a checkpoint is written; with GPUs kept from the first one on"""
 
     @property
     def total(self) -> int:

@@ -1,20 +1,24 @@
-"""Trainer ranks of one machine listen on loopback only."""
+"""Trainer ranks of one machine listen on loopback only; what they reduce with."""
 
 import json
 import os
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
+
+from areal_like.training import world
 from areal_like.training.world import World
 from tests.support.listening_sockets import listening, open_to_others
 from tests.support.rank_processes import finish, start
 
 
-def list_sockets(world: World, folder: str) -> None:
+def list_sockets(ranks: World, folder: str) -> None:
     """While all ranks are connected."""
-    world.sum([1.0])
+    ranks.sum([1.0])
     actual = listening([os.getpid()])
-    Path(folder, f"{world.rank}.json").write_text(json.dumps([sorted(actual[os.getpid()]), open_to_others(actual)]))
-    world.barrier()
+    Path(folder, f"{ranks.rank}.json").write_text(json.dumps([sorted(actual[os.getpid()]), open_to_others(actual)]))
+    ranks.barrier()
 
 
 def test_ranks_listen_on_loopback_alone(tmp_path, monkeypatch):
@@ -24,3 +28,17 @@ def test_ranks_listen_on_loopback_alone(tmp_path, monkeypatch):
     for rank in range(2):
         addresses, reachable = json.loads((tmp_path / f"{rank}.json").read_text())
         assert len(addresses) >= 1 and reachable == [], addresses
+
+
+def test_ranks_with_gpus_can_also_reduce_in_host_memory(monkeypatch):
+    asked: list[tuple[str, object]] = []
+    gpu = torch.device("cuda", 1)
+    for name, value in {"is_available": True, "device_count": 2, "set_device": None}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **how: asked.append((backend, how["device_id"])))
+    monkeypatch.setattr(world, "rendezvous_store", lambda *_: None)
+    monkeypatch.setattr(world, "World", lambda *_: None)
+    for name, number in {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1}.items():
+        monkeypatch.setenv(name, str(number))
+    world.open_world(60)
+    assert asked == [("cpu:gloo,cuda:nccl", gpu)]

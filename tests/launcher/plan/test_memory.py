@@ -435,3 +435,9 @@ def test_a_reference_that_is_the_actor_without_its_adapter_takes_no_memory():
         other = plan_of("grpo", *base, "actor.dtype=float32", own)
         assert [model.model for model in other.memory.trainer] == ["actor", "ref"]
         assert not [word for word in other.memory.words if "switched off" in word]
+
+
+def test_host_memory_of_a_checkpoint_is_kept_where_there_are_gpus():
+    on_cpu, on_gpu = (" ".join(plan_of("sft", host=machine_with(gpus, 32)).memory.words) for gpus in (0, 1))
+    assert "while a checkpoint is written rank 0 has" in on_cpu and "from its first checkpoint on" not in on_cpu
+    assert "from its first checkpoint on rank 0 has" in on_gpu
