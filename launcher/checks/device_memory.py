@@ -2,24 +2,28 @@
 learning rate is one for a much smaller model."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.problems import Problem
 from launcher.plan.host import HostInfo
 from launcher.plan.memory import count_text, size_text
-from launcher.plan.micro_batch_limit import LIMIT, usable_bytes
-from launcher.plan.plan import BatchPlan, Memory
-from launcher.plan.shared_gpu import SharedGpu
+from launcher.plan.micro_batch_limit import LIMIT, RECOMPUTE, trainer_bytes, usable_bytes
+from launcher.plan.plan import BatchPlan, Memory, Resolved
+from launcher.plan.shared_gpu import SharedGpu, plan_shared_gpu
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 SMALLER = (
-    "{0}.use_lora=true, {0}.optimizer.offload=true, or {0}.optimizer.type=adam_bf16 with {0}.master_dtype=bfloat16 "
-    "need less"
+    ("use_lora=true",),
+    ("optimizer.offload=true",),
+    ("optimizer.type=adam_bf16", "master_dtype=bfloat16"),
+    ("fsdp.offload_params=true",),
 )
+"""What makes a rank smaller, with the least cost first."""
 LARGE_MODEL = 50_000_000
 HIGH_RATES = {"actor": 5e-5, "critic": 1e-4}
 """Learning rates above which reinforcement learning of all weights of a large model mostly diverges."""
@@ -33,12 +37,12 @@ def room_warnings(
     if not allocation.num_gpus or (config.cluster.type != "local" and host.is_here):
         return
     size = _smallest_gpu(host)
-    left = size - shared.server_bytes
+    usable = max(0, usable_bytes(size, shared.server_bytes))
     has = size_text(size)
-    if rank is not None and rank > left:
-        beside = f", of which the server takes {size_text(shared.server_bytes)}" if shared.server_bytes else ""
-        need = f"a trainer rank needs {size_text(rank)} before activations, and a GPU has {has}{beside}"
-        yield Problem("actor.backend", f"{need}; {SMALLER.format(trained_models(config)[0][0])}")
+    if rank is not None and rank > usable:
+        beside = f" beside the server's {size_text(shared.server_bytes)}" if shared.server_bytes else ""
+        need = f"a trainer rank needs {size_text(rank)} before activations, and can use {size_text(usable)} of a GPU's"
+        yield Problem("actor.backend", f"{need} {has}{beside}; {_smaller(config, allocation, host, size, shared)}")
     if server is not None and server.weights > size:
         weights = f"a server's weights are {size_text(server.weights)}, and a GPU has {has}"
         yield Problem("rollout.backend", weights)
@@ -56,6 +60,7 @@ def micro_batch_warnings(
     config: "BaseExperimentConfig",
     host: HostInfo,
     shared: SharedGpu,
+    auto: dict[str, Resolved],
 ) -> Iterator[Problem]:
     """Micro-batches whose activations do not fit beside the models of a rank."""
     rank, per_token = memory.trainer_rank_bytes, max((m.activations_per_token for m in memory.trainer), default=0)
@@ -65,10 +70,14 @@ def micro_batch_warnings(
     left = usable_bytes(_smallest_gpu(host), shared.server_bytes) - rank
     if left < 0 or tokens * per_token <= left:
         return  # no room for the models at all is another warning
-    name = trained_models(config)[0][0]
+    name, engine = trained_models(config)[0]
+    chosen = auto.get(f"{name}.{RECOMPUTE}")
+    is_recomputed = bool(chosen.value if chosen else engine.gradient_checkpointing)
     limit = "a micro-batch" if batch.max_tokens_per_micro_batch else "null, and a minibatch"
     needs = f"{limit} of {tokens:,} tokens takes {size_text(tokens * per_token)}, and {size_text(left)} of the GPU are"
-    yield Problem(f"{name}.{LIMIT}", f"{needs} left beside the models; {_remedy(batch, name, left // per_token)}")
+    yield Problem(
+        f"{name}.{LIMIT}", f"{needs} left beside the models; {_remedy(batch, name, left // per_token, is_recomputed)}"
+    )
 
 
 def learning_rate_warnings(config: "BaseExperimentConfig", memory: Memory) -> Iterator[Problem]:
@@ -86,11 +95,37 @@ def learning_rate_warnings(config: "BaseExperimentConfig", memory: Memory) -> It
             yield Problem(f"{name}.optimizer.lr", reason)
 
 
-def _remedy(batch: BatchPlan, name: str, fitting: int) -> str:
+def _smaller(
+    config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo, size: int, shared: SharedGpu
+) -> str:
+    """What makes it fit, by the plan's own arithmetic."""
+    trained = [name for name, engine in trained_models(config) if engine.optimizer is not None]
+    remedies = [[f"{name}.{word}" for name in trained for word in remedy] for remedy in SMALLER]
+    fitting = []
+    for words in ([f"{key}=auto" for key in shared.written], *remedies):
+        smaller = config
+        for word in words:
+            key, _, value = word.partition("=")
+            smaller = _replaced(smaller, key.split("."), True if value == "true" else value)
+        need, server = trainer_bytes(smaller, allocation, host), plan_shared_gpu(smaller, allocation, host).server_bytes
+        if words and need is not None and need.least <= usable_bytes(size, server):
+            fitting.append(" ".join(words))
+    more = "use more GPUs for the trainer or a smaller model"
+    return f"set {' or '.join(fitting)}, or {more}" if fitting else more
+
+
+def _replaced(section: Any, names: list[str], value: Any) -> Any:
+    """The same dataclass with another value at this path."""
+    name, *rest = names
+    return replace(section, **{name: _replaced(getattr(section, name), rest, value) if rest else value})
+
+
+def _remedy(batch: BatchPlan, name: str, fitting: int, is_recomputed: bool) -> str:
     longest = batch.max_tokens_per_sample
+    recompute = "" if is_recomputed else f"set {name}.{RECOMPUTE}=true, or "
     if longest is not None and fitting < longest:
-        return f"set {name}.gradient_checkpointing=true, or lower gconfig.max_new_tokens"
-    return f"lower it to {fitting:,} or set it to auto, or set {name}.gradient_checkpointing=true"
+        return f"{recompute}lower gconfig.max_new_tokens"
+    return f"{recompute}lower it to {fitting:,} or set it to auto"
 
 
 def _whole_minibatch(batch: BatchPlan) -> int | None:

@@ -2,7 +2,7 @@
 it measures what is free; the trainer has the rest."""
 
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import starts_servers
@@ -10,6 +10,7 @@ from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import default_engine
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import plural
+from areal_like.config.sections.engines.base import EngineKeys
 from areal_like.serving.engines.registry import engine_spec
 from areal_like.serving.engines.spec import CONTEXT_BYTES, GpuShare
 from launcher.plan.host import HostInfo
@@ -35,6 +36,8 @@ class SharedGpu(NamedTuple):
     server_bytes: int = 0
     resolved: tuple[Resolved, ...] = ()
     words: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    """The keys that decide what the server takes, instead of the plan."""
 
 
 def plan_shared_gpu(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> SharedGpu:
@@ -49,20 +52,48 @@ def plan_shared_gpu(config: "BaseExperimentConfig", allocation: Allocation | Non
     share = None
     if gpu_bytes is not None and need is not None and server is not None:
         share = _share(config, allocation, host, server, need, gpu_bytes)
+    planned = share
+    share = planned and _with_written_cache(config, spec.keys, planned)
+    fraction = _written(config, spec.keys.memory_key)
     values = {f"{spec.name}.{name}": value for name, value in spec.shared_gpu(share).items()}
-    resolved = [Resolved(key, *value) for key, value in values.items() if value_of(config, key) == "auto"]
-    written = value_of(config, spec.keys.memory_key) if spec.keys.memory_key else None
     server_bytes = 0 if share is None else share.total
-    if gpu_bytes is not None and isinstance(written, float):
-        server_bytes = ceil(written * gpu_bytes)
+    if gpu_bytes is not None and isinstance(fraction, float) and share == planned:
+        # The engine fills what is written: a planned cache would take its place.
+        values = {key: value for key, value in values.items() if key not in _cache_keys(spec.keys)}
+        beside = spec.working_bytes if spec.keys.cache_tokens_key else 0
+        server_bytes = ceil(fraction * gpu_bytes) + beside
+    resolved = [Resolved(key, *value) for key, value in values.items() if value_of(config, key) == "auto"]
     words: list[str] = []
     if gpu_bytes is not None and server_bytes:
         left = size_text(max(0, usable_bytes(gpu_bytes, server_bytes)))
         text = (
-            f"the server takes {size_text(server_bytes)} of the GPU and starts first; {left} are left for the trainer"
+            f"the server takes {size_text(server_bytes)} of the GPU and starts first; {left} are left for the trainer: "
+            f"{USABLE:.0%} of {size_text(gpu_bytes)} can be used, and the driver takes {size_text(CONTEXT_BYTES)} for "
+            "each of the two processes"
         )
         words.append(text)
-    return SharedGpu(server_bytes, tuple(resolved), tuple(words))
+    keys = dict.fromkeys((spec.keys.memory_key, *_cache_keys(spec.keys)))
+    written = tuple(key for key in keys if _written(config, key) is not None)
+    return SharedGpu(server_bytes, tuple(resolved), tuple(words), written)
+
+
+def _cache_keys(keys: EngineKeys) -> list[str]:
+    return [key for key in (keys.cache_bytes_key, keys.cache_tokens_key) if key]
+
+
+def _written(config: GRPOConfig, key: str) -> Any:
+    """None where nothing sets it."""
+    value = value_of(config, key) if key else None
+    return None if value == "auto" else value
+
+
+def _with_written_cache(config: GRPOConfig, keys: EngineKeys, share: GpuShare) -> GpuShare:
+    per_token = share.cache_bytes // share.cache_tokens
+    if (size := _written(config, keys.cache_bytes_key)) is not None:
+        return share._replace(cache_bytes=size, cache_tokens=size // per_token)
+    if (tokens := _written(config, keys.cache_tokens_key)) is not None:
+        return share._replace(cache_bytes=tokens * per_token, cache_tokens=tokens)
+    return share
 
 
 def _share(
@@ -93,7 +124,9 @@ def _share(
     total = max(least, min(total, usable - need.least))
     tokens = (total - weights - working) // per_token
     for_all = f"{plural(requests, 'sequence')} of {longest} tokens"
-    reason = f"{for_all} at once" if total >= wanted else f"{for_all} would need more"
+    reason = f"{for_all} at once" if total >= wanted else f"{for_all} would need more, {tokens // longest} fit at once"
+    if requests * longest < least_tokens:
+        reason = f"a sequence of {least_tokens - BLOCK} tokens, the longest that it accepts"
     return GpuShare(gpu_bytes, weights, working, tokens * per_token, tokens, reason)
 
 

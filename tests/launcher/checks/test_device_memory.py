@@ -10,10 +10,26 @@ def warned(plan, key):
     return [warning for warning in plan.warnings if warning.startswith(f"{key}:")]
 
 
-def test_models_that_do_not_fit_come_with_ways_to_make_them_smaller():
-    (warning,) = warned(plan_of("grpo", "actor=qwen2_5_1_5b", host=machine(24)), "actor.backend")
-    assert "a GPU has 24.0 GiB, of which the server takes" in warning
-    assert "actor.use_lora=true, actor.optimizer.offload=true" in warning
+def test_models_that_do_not_fit_come_with_ways_that_make_them_fit():
+    words = ("actor=qwen2_5_1_5b", "gconfig.max_new_tokens=1024")
+    (warning,) = warned(plan_of("grpo", *words, host=machine(24)), "actor.backend")
+    assert "of a GPU's 24.0 GiB beside the server's" in warning and "actor.optimizer.offload=true" not in warning
+    ways = warning.partition("; set ")[2].partition(", or use")[0].split(" or ")
+    assert "actor.use_lora=true" in ways
+    for way in ways:
+        followed = plan_of("grpo", *words, *way.split(), host=machine(24))
+        assert not warned(followed, "actor.backend") and not warned(followed, LIMIT), way
+
+
+def test_a_rank_that_fits_only_without_context_and_reserve_is_a_warning():
+    """Of 24 GiB a rank with actor and critic needs 19, beside a server with 3.5."""
+    (warning,) = warned(plan_of("ppo", "actor=qwen3_0_6b", host=machine(24)), "actor.backend")
+    assert "actor.optimizer.offload=true critic.optimizer.offload=true" in warning
+
+
+def test_a_warning_does_not_name_what_is_done_already():
+    (warning,) = warned(plan_of("grpo", *QWEN, f"{LIMIT}=300000", host=machine(24)), LIMIT)
+    assert RECOMPUTE not in warning and "lower it to" in warning
 
 
 @pytest.mark.parametrize(

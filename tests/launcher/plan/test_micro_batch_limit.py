@@ -51,7 +51,7 @@ def test_shipped_actors_are_sane_runs_on_one_gpu_and_on_eight(gpu_gib, gpus, act
 
 def test_reasons_name_the_bytes_of_models_server_and_tokens():
     chosen = autos(plan_of("grpo", *QWEN, host=machine(80)))
-    assert "tokens of 158 KiB fit into 80.0 GiB beside 12.1 GiB of models and the server's" in chosen[LIMIT].reason
+    assert "tokens of 158 KiB fit into 80.0 GiB beside 12.0 GiB of models and the server's" in chosen[LIMIT].reason
     assert "16,384 are wanted" in chosen[RECOMPUTE].reason
 
 

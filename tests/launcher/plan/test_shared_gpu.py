@@ -75,6 +75,50 @@ def test_written_sizes_of_a_server_win(rollout, written, flag):
     assert flags(plan)[flag] == value and key not in autos(plan)
 
 
+@pytest.mark.parametrize(
+    ("written", "server_gib"),
+    [
+        (("embedded.kv_cache_tokens=150000",), 16),
+        (("rollout=vllm", "vllm.kv_cache_memory_bytes=16000000000"), 14.9),
+        (("rollout=vllm", "vllm.gpu_memory_utilization=0.6"), 19.2),
+        (("rollout=sglang", "sglang.max_total_tokens=200000"), 21.3),
+        (("rollout=sglang", "sglang.mem_fraction_static=0.6"), 19.2),
+    ],
+)
+def test_the_trainer_gets_what_a_written_size_leaves(written, server_gib):
+    plan = plan_of("grpo", *QWEN, *written, host=machine(32))
+    assert plan.memory.trainer_rank_bytes is not None
+    (warning,) = [each for each in plan.warnings if each.startswith("actor.backend")]
+    size = float(warning.partition("beside the server's ")[2].split()[0])
+    assert server_gib <= size < server_gib + 4.5
+    assert f"set {written[-1].partition('=')[0]}=auto" in warning
+
+
+@pytest.mark.parametrize(
+    ("rollout", "written", "planned"),
+    [
+        ("vllm", "vllm.gpu_memory_utilization=0.5", "--kv-cache-memory-bytes"),
+        ("sglang", "sglang.mem_fraction_static=0.5", "--max-total-tokens"),
+    ],
+)
+def test_no_planned_cache_replaces_a_written_fraction(rollout, written, planned):
+    """vLLM ignores the fraction where it is given the bytes of its cache."""
+    assert planned not in flags(plan_of("grpo", *QWEN, f"rollout={rollout}", written, host=machine(80)))
+
+
+def test_a_cache_of_one_long_sequence_says_so():
+    """Samples are short, and the server accepts longer ones."""
+    plan = plan_of("grpo", "actor=qwen3_0_6b", "rollout=sglang", host=machine(80))
+    assert autos(plan)["sglang.max_total_tokens"].reason == "a sequence of 32768 tokens, the longest that it accepts"
+
+
+def test_the_plan_says_why_less_than_the_rest_of_the_gpu_is_left():
+    (words,) = [
+        each for each in plan_of("grpo", *QWEN, host=machine(80)).memory.words if "left for the trainer" in each
+    ]
+    assert "92% of 80.0 GiB can be used" in words
+
+
 def test_servers_with_gpus_of_their_own_keep_the_usual_sizes():
     vllm, sglang = (flags(plan_of("grpo", *QWEN, f"rollout={name}", gpus=2)) for name in ("vllm", "sglang"))
     assert vllm["--gpu-memory-utilization"] == sglang["--mem-fraction-static"] == "0.9"

@@ -10,6 +10,7 @@ KEYS = EngineKeys(
     length_key="embedded.context_length",
     dtype_key="embedded.dtype",
     memory_key="embedded.kv_cache_tokens",
+    cache_tokens_key="embedded.kv_cache_tokens",
     requests_key="embedded.max_running_requests",
     device_key="embedded.device",
     receives_on_gpu=True,

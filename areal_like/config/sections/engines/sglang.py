@@ -12,6 +12,7 @@ KEYS = EngineKeys(
     length_key="sglang.context_length",
     dtype_key="sglang.dtype",
     memory_key="sglang.mem_fraction_static",
+    cache_tokens_key="sglang.max_total_tokens",
     requests_key="sglang.max_running_requests",
     kv_dtype_key="sglang.kv_cache_dtype",
     images_key="sglang.enable_multimodal",

@@ -13,6 +13,7 @@ KEYS = EngineKeys(
     length_key="vllm.max_model_len",
     dtype_key="vllm.dtype",
     memory_key="vllm.gpu_memory_utilization",
+    cache_bytes_key="vllm.kv_cache_memory_bytes",
     requests_key="vllm.max_num_seqs",
     receives_on_gpu=True,
     gpu_rank=0,
