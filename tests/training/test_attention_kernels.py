@@ -201,6 +201,23 @@ def test_the_kernel_follows_from_gpu_precision_lengths_and_window(monkeypatch, g
     assert expected is None or expected in described
 
 
+@pytest.mark.parametrize(
+    ("size", "value_size", "expected"),
+    [
+        (128, 128, Kernel.CUDNN),
+        (192, 128, Kernel.FLASH),
+        (256, 256, Kernel.FLASH),
+        (512, 512, Kernel.EFFICIENT),
+        (64, 128, Kernel.EFFICIENT),
+        (60, 60, None),
+    ],
+)
+def test_the_kernel_supports_the_sizes_of_the_heads(monkeypatch, size, value_size, expected):
+    told(monkeypatch, H100)
+    query, value = (torch.zeros(1, 2, 4, each, dtype=torch.bfloat16) for each in (size, value_size))
+    assert attention_kernels.choose_kernel(query, value, group_by_length([2000]), None) == expected
+
+
 @pytest.fixture
 def gpu(monkeypatch) -> Iterator[Any]:
     """What a GPU of this compute capability can do, with this version of cuDNN and these packages."""
