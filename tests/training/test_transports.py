@@ -1,8 +1,10 @@
 """The trainer's weight transports: each listens on the configured address and sends what was published."""
 
+import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +14,12 @@ import torch
 
 from areal_like.config.problems import ConfigError
 from areal_like.training.transports import open_transport
+from areal_like.training.transports import sender as sender_module
 from areal_like.training.transports.collective import CollectiveTransport
 from areal_like.training.transports.sender import WeightSender
-from areal_like.weights.collective import BroadcastHost
+from areal_like.weights.collective import BroadcastGroup, BroadcastHost
 from areal_like.weights.index import parse_index
+from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.probe import Probe
 from areal_like.weights.receive import receive_tensors
 from tests.support.rollout_world import grpo
@@ -33,6 +37,7 @@ class Controller:
         self.rendezvous_bodies: list[dict[str, Any]] = []
         self.over: set[str] = set()
         self.versions: list[int] = []
+        self.kept = ""
         self.ends = False
 
     def ask_once(self, path: str, body: dict[str, Any]) -> dict[str, object]:
@@ -40,6 +45,7 @@ class Controller:
         if path == "/sending":
             return {"over": body["group"] in self.over, "why": ""}
         self.versions.append(body["version"])
+        self.kept = body["kept"]
         if self.ends:
             return {"end": True}
         return {"meeting": self.rendezvous_bodies.pop(0)} if self.rendezvous_bodies else {"wait": True}
@@ -138,6 +144,49 @@ def test_the_newest_version_stays_available_until_released() -> None:
     assert closing.result is None and controller.versions[-1] == 7
     controller.ends = True
     assert closing.wait() is None
+    host.close()
+
+
+def test_the_next_version_goes_to_the_same_group_on_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    @contextlib.contextmanager
+    def own_stream(device: torch.device) -> Iterator[None]:
+        order.append("stream")
+        yield
+        order.append("complete")
+
+    def noting(name: str, plain: Callable[..., None]) -> Callable[..., None]:
+        def call(*given: Any) -> None:
+            order.append(name)
+            plain(*given)
+
+        return call
+
+    for name in ("send", "finish"):
+        monkeypatch.setattr(BroadcastGroup, name, noting(name, getattr(BroadcastGroup, name)))
+    monkeypatch.setattr(sender_module, "own_stream", own_stream)
+    host, controller, server = BroadcastHost("127.0.0.1", 0), Controller(), KeptGroup()
+    sender = WeightSender(host, controller.ask_once, 30.0)
+    continues = ""
+    for version in (1, 2):
+        weights = flat(version)
+        sender.offer(weights)
+        while controller.versions[-1:] != [version]:
+            time.sleep(0.01)
+        at = rendezvous(host, world=2, group=f"of v{version}", timeout_s=60.0)._replace(continues=continues)
+        controller.rendezvous_bodies.append(at._replace(first_rank=0)._asdict())
+        actual = {name: tensor.clone() for name, tensor in receive_tensors(at, 1, weights.index, server)}
+        assert torch.equal(actual["model.turned"], model(version)["model.turned"])
+        controller.over.add(at.group)
+        asked, continues = len(controller.versions), "of v1"
+        while len(controller.versions) < asked + 2:
+            time.sleep(0.01)
+        assert controller.kept == "of v1"
+    assert order == 2 * ["stream", *["send"] * len(weights.contents), "finish", "complete"]
+    controller.ends = True
+    sender.close(early=False)
+    server.leave()
     host.close()
 
 
