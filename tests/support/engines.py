@@ -115,6 +115,7 @@ class LiveServer:
         self, engine: str, root: Path, words: tuple[str, ...] = (), count: int = 1, models: Models = model
     ) -> None:
         self.engine, self.models = engine, models
+        self._names: dict[int, HubNames] = {}
         self.version = self.seed = -1
         self.model_folder = root / "model"
         models(0).save_pretrained(self.model_folder)
@@ -199,7 +200,8 @@ class LiveServer:
     def tensors(self, seed: int) -> list[tuple[str, torch.Tensor]]:
         """Tensors as a trainer publishes them: tied ones once, with the names of the model's files."""
         model = self.models(seed)
-        return list(HubNames(model).rename((name, tensor.detach()) for name, tensor in model.named_parameters()))
+        names = self._names.setdefault(seed, HubNames(model))  # as a trainer keeps them over its versions
+        return list(names.rename((name, tensor.detach()) for name, tensor in model.named_parameters()))
 
     def probe(self, seed: int) -> Probe:
         return Probe(PROBE, logprobs_of(self.models(seed), PROBE).tolist())
