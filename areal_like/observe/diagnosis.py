@@ -41,6 +41,7 @@ class RunDiagnosis:
             Symptom("apart", 1, self._disagrees, self._why_disagrees),
             Symptom("drifting", DRIFT_STEPS, self._is_drifting, self._why_disagrees),
             Symptom("equal", 5, self._learns_nothing, self._why_no_spread),
+            Symptom("negative", 1, self._has_negative_rewards, self._why_not_negative),
             Symptom("truncated", 5, self._is_truncated, _why_truncated),
             Symptom("skipped", 1, lambda values: values.get("train/skipped_updates", 0.0) > 0, _why_skipped),
             Symptom("failed", 1, lambda values: values.get("rollout/failed", 0.0) > 0, _why_failed),
@@ -127,6 +128,26 @@ class RunDiagnosis:
             "all answers of each prompt get the same reward, so nothing is learnt; the task may be too hard or "
             f"too easy, or gconfig.temperature={config.gconfig.temperature:g} too low, or "
             f"gconfig.n_samples={config.gconfig.n_samples} too few"
+        )
+
+
+    def _has_negative_rewards(self, values: Mapping[str, float]) -> bool:
+        """Whether advantages are divided by means of rewards that may be 0 or negative."""
+        if "reward/min" not in values or not self._config.actor.advantage.mean_norm:
+            return False
+        return self._lowest_reward(values) < 0
+
+    def _lowest_reward(self, values: Mapping[str, float]) -> float:
+        """After bias and scaling."""
+        actor = self._config.actor
+        rewards = values["reward/min"], values["reward/max"]
+        return float(min((reward + actor.reward_bias) * actor.reward_scaling for reward in rewards))
+
+    def _why_not_negative(self, step: int, values: Mapping[str, float]) -> str:
+        return (
+            f"rewards are as low as {self._lowest_reward(values):.3g}, and actor.advantage.mean_norm (MaxRL) divides by "
+            "the mean of a group: nothing is learnt from groups whose mean is not above 0, and advantages are very "
+            "large where it is just above; raise all rewards by actor.reward_bias, or use algorithm=grpo"
         )
 
 

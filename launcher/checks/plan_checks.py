@@ -143,6 +143,7 @@ PLAN_CHECKS = (
     Check("keys of other engines", Stage.NO_EFFECT, unread_keys.typed_keys_of_other_engines),
     Check("ppo without a critic", Stage.WARNING, warnings.critic_warnings),
     Check("old samples", Stage.WARNING, warnings.staleness_warnings),
+    Check("negative rewards", Stage.WARNING, warnings.group_mean_warnings),
     Check("servers", Stage.WARNING, warnings.server_warnings),
     Check("options that the engine has lost", Stage.NO_EFFECT, warnings.removed_flags),
     Check("options of the engine to know about", Stage.WARNING, warnings.engine_notes),

@@ -102,6 +102,21 @@ def staleness_warnings(config: "BaseExperimentConfig") -> Iterator[Problem]:
         )
 
 
+def group_mean_warnings(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    """Rewards made negative, by whose mean advantages are divided. Those of the task are known once it runs."""
+    if not generates(config) or not config.actor.advantage.mean_norm:
+        return
+    actor = config.actor
+    lowering = {"reward_bias": actor.reward_bias < 0}
+    lowering["overlong_reward_penalty"] = actor.overlong_reward_penalty and actor.reward_bias <= 0
+    for name in (name for name, lowers in lowering.items() if lowers):
+        yield Problem(
+            f"actor.{name}",
+            "lowers rewards below 0, and actor.advantage.mean_norm (MaxRL) divides by the mean of a group: nothing is "
+            "learnt from groups whose mean is not above 0; leave it out, or use algorithm=grpo",
+        )
+
+
 def server_warnings(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> Iterator[Problem]:
     """Contexts that are too short, and servers that share a GPU."""
     if starts_servers(config) and isinstance(config, GRPOConfig) and allocation.rollout:

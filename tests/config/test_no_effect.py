@@ -28,6 +28,8 @@ from tests.support.planning import plan_of
         (["actor.loss=importance_sampling", "actor.c_clip=3"], "actor.c_clip"),
         (["actor.loss=importance_sampling", "actor.eps_clip=0.1"], "actor.eps_clip"),
         (["algorithm=cispo", "actor.eps_clip=0.1"], "actor.eps_clip"),
+        (["algorithm=sapo", "actor.eps_clip=0.3"], "actor.eps_clip"),
+        (["algorithm=sapo", "actor.ratio.mask_low=2", "actor.ratio.mask_high=1"], "actor.ratio.mask_low"),
         (["algorithm=sapo", "actor.ratio.mask_high=2"], "actor.ratio.mask_high"),
         (["algorithm=dppo", "actor.use_decoupled_loss=true"], "actor.use_decoupled_loss"),
         (["actor.kl_in=loss"], "actor.kl_in"),
@@ -87,6 +89,13 @@ def test_a_task_beside_a_data_file_is_a_warning_with_what_it_still_provides(expe
     plan = plan_of(experiment, "train_dataset.path=rows.jsonl", *overrides)
     messages = [warning for warning in plan.warnings if warning.startswith("task.name: ")]
     assert messages == [f"task.name: {message}: training rows come from rows.jsonl (train_dataset.path)"]
+
+
+def test_a_key_of_another_loss_is_reported_with_the_arguments_of_the_selected_one():
+    words = "algorithm=sapo", "actor.eps_clip=0.3", "actor.behav_imp_weight_floor=6", "actor.behav_imp_weight_cap=5"
+    reason = "has no effect: actor.loss is sapo; its arguments (actor.loss_args) are tau_pos, tau_neg"
+    keys = "behav_imp_weight_cap", "behav_imp_weight_floor", "eps_clip"
+    assert [warning for warning in plan_of("grpo", *words).warnings] == [f"actor.{key}: {reason}" for key in keys]
 
 
 def test_ratio_keys_have_no_effect_with_a_user_loss(tmp_path):

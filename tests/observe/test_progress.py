@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.sections.actor import NormConfig
+from areal_like.config.sections.actor import AdvantageConfig, NormConfig
 from areal_like.observe.diagnosis import RunDiagnosis
 from areal_like.observe.history import History
 from areal_like.observe.progress import ProgressDisplay, is_live
@@ -331,6 +331,19 @@ def test_groups_without_spread_give_no_warning_without_group_baseline() -> None:
     assert [line for step in range(1, 60) for line in RunDiagnosis(batch).check(step, some)] == []
     health = RunDiagnosis(batch)
     assert [step for step in range(1, 10) if health.check(step, none)] == [5]
+
+
+def test_negative_rewards_are_reported_where_advantages_are_divided_by_their_mean() -> None:
+    def lines(lowest: float, **changes: Any) -> list[str]:
+        health = RunDiagnosis(config(actor__advantage=maxrl, **changes))
+        return health.check(1, {"reward/min": lowest, "reward/max": 1.0})
+
+    cls: Any = AdvantageConfig
+    maxrl = cls(mean_norm=True)
+    (line,) = lines(-1.0)
+    assert line.startswith("step 1: rewards are as low as -1, and actor.advantage.mean_norm (MaxRL) divides by the mean")
+    assert lines(0.0) == lines(-1.0, actor__reward_bias=1.0) == RunDiagnosis(config()).check(1, {"reward/min": -1}) == []
+    assert "as low as -4" in lines(-1.0, actor__reward_bias=1.0, actor__reward_scaling=-2.0)[0]
 
 
 def test_a_lasting_symptom_is_reported_once() -> None:

@@ -7,6 +7,7 @@ plan checks what depends on this machine.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from areal_like.config.checks.built_in_code import loss_parameters
 from areal_like.config.engines import engines
 from areal_like.config.problems import Problem
 from areal_like.config.sections.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_TEMPERATURE
@@ -93,20 +94,22 @@ def stops(get: ValueGetter) -> Iterator[Problem]:
 
 
 def clipping(get: ValueGetter) -> Iterator[Problem]:
+    """Of a loss that reads them; with another one they have no effect."""
+    reads = loss_parameters(get("actor.loss") or "")
     lower, higher = get("actor.eps_clip"), get("actor.eps_clip_higher")
-    if lower is not None and higher is not None and higher < lower:
+    if "eps_clip_higher" in reads and lower is not None and higher is not None and higher < lower:
         yield Problem(
             "actor.eps_clip_higher",
             f"is {higher}, below actor.eps_clip={lower}; raise it, or leave it out",
             also=("actor.eps_clip",),
         )
     low, high = get("actor.ratio.mask_low"), get("actor.ratio.mask_high")
-    if low is not None and high is not None and low >= high:
+    if "ratio" in reads and low is not None and high is not None and low >= high:
         yield Problem(
             "actor.ratio.mask_low", f"is {low}, not below actor.ratio.mask_high={high}", also=("actor.ratio.mask_high",)
         )
     floor, cap = get("actor.behav_imp_weight_floor"), get("actor.behav_imp_weight_cap")
-    if floor is not None and cap is not None and floor >= cap:
+    if "behav_imp_weight_cap" in reads and floor is not None and cap is not None and floor >= cap:
         message = f"is {floor}, not below actor.behav_imp_weight_cap={cap}"
         yield Problem("actor.behav_imp_weight_floor", message, also=("actor.behav_imp_weight_cap",))
 

@@ -66,8 +66,8 @@ def built_in_arguments(kind: str, name: str) -> frozenset[str]:
 
 
 def loss_parameters(name: str) -> dict[str, Parameter]:
-    """Of a built-in loss, by name."""
-    return parameters_of(LOSSES[name])
+    """Of a built-in loss, by name; a loss of the user has none of these."""
+    return parameters_of(LOSSES[name]) if name in LOSSES else {}
 
 
 def loss_arguments(name: str) -> dict[str, Parameter]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, trained_models
-from areal_like.config.checks.built_in_code import loss_parameters
+from areal_like.config.checks.built_in_code import loss_arguments, loss_parameters
 from areal_like.config.checks.key_rules import changed_keys
 from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
@@ -74,9 +74,9 @@ def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Problem]:
 def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Problem]:
     """Keys of another loss than the selected one."""
     limits, weights = ("eps_clip_higher", "c_clip"), ("behav_imp_weight_cap", "behav_imp_weight_floor")
-    reads = loss_parameters(actor.loss) if is_built_in(actor.loss) else {}
-    unread = {f"actor.loss is {actor.loss}": tuple(name for name in (*limits, *weights) if name not in reads)}
-    if is_built_in(actor.loss) and not actor.use_decoupled_loss:
+    reads = loss_parameters(actor.loss)
+    unread = {_loss_text(actor): tuple(name for name in (*limits, *weights) if name not in reads)}
+    if not actor.use_decoupled_loss:
         unread["actor.use_decoupled_loss is false"] = tuple(name for name in weights if name in reads)
     for why, names in unread.items():
         for name in names:
@@ -87,18 +87,24 @@ def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Problem]:
     # It also decides whose log-probabilities are recomputed.
     is_decoupled_alone = actor.use_decoupled_loss and not actor.recompute_logprob
     if is_decoupled_alone and is_built_in(actor.loss) and "proximal_logprobs" not in reads:
-        yield Problem("actor.use_decoupled_loss", f"has no effect: actor.loss is {actor.loss}")
+        yield Problem("actor.use_decoupled_loss", f"has no effect: {_loss_text(actor)}")
+
+
+def _loss_text(actor: PPOActorConfig) -> str:
+    """The selected loss, with its own arguments."""
+    own = ", ".join(loss_arguments(actor.loss))
+    return f"actor.loss is {actor.loss}" + (f"; its arguments (actor.loss_args) are {own}" if own else "")
 
 
 def _unread_by_loss(actor: PPOActorConfig, config: GRPOConfig) -> Iterator[Problem]:
     """Keys that the loss does not read; those that have no effect by a rule of their own are reported by it."""
-    reads = loss_parameters(actor.loss) if is_built_in(actor.loss) else {}
+    reads = loss_parameters(actor.loss)
     reported = {"actor.ratio.length_norm"} if actor.ratio.level == "token" else set()
     reported |= set() if actor.use_decoupled_loss else {"actor.behav_imp_weight_level"}
     for name in ("eps_clip", "behav_imp_weight_level", "ratio"):
         for key in changed_keys(config, f"actor.{name}") if name not in reads else ():
             if key not in reported:
-                yield Problem(key, f"has no effect: actor.loss is {actor.loss}")
+                yield Problem(key, f"has no effect: {_loss_text(actor)}")
 
 
 def is_asynchronous(config: GRPOConfig) -> bool:

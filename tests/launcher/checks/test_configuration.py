@@ -150,6 +150,8 @@ def test_a_model_that_would_be_downloaded_is_only_a_warning():
     [
         (["actor.use_decoupled_loss=false", "rollout.max_head_offpolicyness=2"], "actor.use_decoupled_loss"),
         (["async_training=false", "rollout.max_head_offpolicyness=2"], "rollout.max_head_offpolicyness"),
+        (["algorithm=maxrl", "actor.reward_bias=-0.5"], "actor.reward_bias"),
+        (["algorithm=maxrl", "actor.overlong_reward_penalty=true"], "actor.overlong_reward_penalty"),
         (["actor.dtype=bfloat16"], "actor.dtype"),
         (["actor.kl_ctl=0.1", "ref.path=other/model"], "ref.path"),
     ],
