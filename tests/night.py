@@ -33,7 +33,7 @@ def jobs() -> dict[str, list[str]]:
     pytest = ["-m", "pytest", "-q", "-m", SELECTED, "--timeout", "7200"]
     return {
         **{file.removesuffix(".py").replace("/", "."): [*pytest, file] for file in files},
-        "curves": ["tests/bench/algorithm_curves.py", "--output", str(RESULTS / "algorithm_curves.json")],
+        "curves": ["tests/bench/algorithm_curves.py", "--output", str(RESULTS / "curves")],
         "mutate-keys": ["-m", "tests.mutation.mutate_keys"],
     }
 

@@ -130,7 +130,6 @@ class RunDiagnosis:
             f"gconfig.n_samples={config.gconfig.n_samples} too few"
         )
 
-
     def _has_negative_rewards(self, values: Mapping[str, float]) -> bool:
         """Whether advantages are divided by means of rewards that may be 0 or negative."""
         if "reward/min" not in values or not self._config.actor.advantage.mean_norm:
@@ -145,8 +144,8 @@ class RunDiagnosis:
 
     def _why_not_negative(self, step: int, values: Mapping[str, float]) -> str:
         return (
-            f"rewards are as low as {self._lowest_reward(values):.3g}, and actor.advantage.mean_norm (MaxRL) divides by "
-            "the mean of a group: nothing is learnt from groups whose mean is not above 0, and advantages are very "
+            f"rewards are as low as {self._lowest_reward(values):.3g}, and actor.advantage.mean_norm (MaxRL) divides "
+            "by the mean of a group: nothing is learnt from groups whose mean is not above 0, and advantages are very "
             "large where it is just above; raise all rewards by actor.reward_bias, or use algorithm=grpo"
         )
 

@@ -40,7 +40,9 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "share",
         ),
         "train/truncated": Metric("Share of the tokens whose importance weight was truncated", "share"),
-        "train/own/*": Metric("Values reported by a user's own loss, mean over the tokens in the loss"),
+        "train/own/*": Metric(
+            "Statistics that only the selected loss reports, such as a user's own, mean over the tokens in the loss"
+        ),
         "train/entropy": Metric("Entropy of the policy at the tokens trained on, mean", "nats"),
         "train/kl_ref": Metric(
             "Distance of the policy from the reference model at the tokens trained on, mean", "nats"

@@ -19,12 +19,10 @@ from areal_like.data.user_code import SearchFolders, config_error, is_built_in, 
 from areal_like.process.errors import FinalFailure
 from areal_like.training.loss_example import check_user_loss, example, learns_without_advantages, loss_error_text
 
-USER_METRICS = "train/own/"
-BUILT_IN_METRICS = {
-    "clip_fraction": "train/clip_fraction",
-    "taken_out": "train/taken_out",
-    "truncated": "train/truncated",
-}
+METRICS, OWN_METRICS = "train/", "train/own/"
+SHARED = ("clip_fraction", "taken_out", "truncated")
+"""Statistics of several built-in losses, whose metrics are `train/NAME`. Those of a single one, and of a user's, are
+`train/own/NAME`."""
 
 
 class ActorLoss:
@@ -65,8 +63,8 @@ class BuiltInLoss(ActorLoss):
             config, by_name(function, arguments), config.kl_ctl if has_reference and config.kl_in == "loss" else 0.0
         )
         inputs = example(has_reference, device)
-        known = as_loss(self._loss(inputs), inputs).statistics.sums
-        self.reports = {name: metric for name, metric in BUILT_IN_METRICS.items() if name in known}
+        known = _statistics_of(as_loss(self._loss(inputs), inputs))
+        self.reports = {name: f"{METRICS if name in SHARED else OWN_METRICS}{name}" for name in known}
         adds = self._kl_ctl > 0 or config.entropy_coef > 0
         self.needs_all = adds or learns_without_advantages(self._loss, device)
 
@@ -86,8 +84,8 @@ class UserLoss(ActorLoss):
         adds_kl = has_reference and config.kl_in == "loss" and "reference_logprobs" not in takes
         super().__init__(config, _with_gradient(by_name(function, arguments)), config.kl_ctl if adds_kl else 0.0)
         self.needs_proximal = "proximal_logprobs" in takes
-        known = check_user_loss(self._name, self._loss, has_reference, device).statistics.sums
-        self.reports = {name: f"{USER_METRICS}{name}" for name in sorted(set(known) - {TOKENS})}
+        known = _statistics_of(check_user_loss(self._name, self._loss, has_reference, device))
+        self.reports = {name: f"{OWN_METRICS}{name}" for name in known}
 
     def __call__(self, inputs: Inputs) -> Loss:
         try:
@@ -116,6 +114,10 @@ def actor_loss(config: PPOActorConfig, places: SearchFolders, has_reference: boo
     if is_built_in(config.loss):
         return BuiltInLoss(config, has_reference, device)
     return UserLoss(config, places, has_reference, device)
+
+
+def _statistics_of(loss: Loss) -> list[str]:
+    return sorted(set(loss.statistics.sums) - {TOKENS})
 
 
 def _with_gradient(loss: PolicyLoss) -> PolicyLoss:

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from areal_like.algorithms.losses import Inputs
+from areal_like.algorithms.losses import Inputs, Loss
+from areal_like.algorithms.losses.base import summed
 from areal_like.config.built_in import LOSS_KEYS, LOSSES
 from areal_like.config.checks.built_in_code import loss_parameters
 from areal_like.config.checks.user_code import LOSS_INPUTS
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.data.user_code import SearchFolders, load_built_in
+from areal_like.observe.metrics import find_metric
 from areal_like.process.errors import FinalFailure
 from areal_like.training.actor import Actor
 from areal_like.training.loss_example import example
@@ -164,6 +167,19 @@ def test_a_user_loss_has_arguments_and_reports_metrics(root) -> None:
     assert twice["train/loss"] == pytest.approx(2 * once["train/loss"], rel=1e-5)
     assert once["train/own/ratio"] == pytest.approx(np.exp(0.1), rel=1e-4)
     assert "train/clip_fraction" not in once and not [name for name in step(root) if name.startswith("train/own")]
+
+
+def moved(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, loss_mask: Tensor, weights: Tensor) -> Loss:
+    """A built-in loss with a statistic of its own."""
+    distance = (logprobs - old_logprobs).abs()
+    return summed(-logprobs * advantages, loss_mask, weights, distance=distance, taken_out=distance > 1)
+
+
+def test_a_built_in_loss_reports_a_statistic_that_no_other_file_lists(root, monkeypatch) -> None:
+    monkeypatch.setitem(LOSSES, "moved", f"{__name__}:moved")
+    actual = step(root, "actor.loss=moved")
+    assert actual["train/own/distance"] == pytest.approx(0.1, rel=1e-4) and actual["train/taken_out"] == 0
+    assert "train/own/taken_out" not in actual and find_metric("train/own/distance")
 
 
 def test_a_user_loss_may_count_by_itself_what_it_reports(root) -> None:

@@ -77,9 +77,8 @@ def as_loss(result: Tensor | Loss, inputs: Inputs) -> Loss:
 
 
 def summed(loss: Tensor, loss_mask: Tensor, weights: Tensor, **sums: Tensor) -> Loss:
-    """The weighted sum of a loss per token, and statistics by name."""
-    per_token = {"policy_loss": loss, **sums}
-    counted = {name: masked(values, loss_mask) for name, values in per_token.items()}
+    """The weighted sum of a loss per token, and statistics by name, which are logged as means over the tokens."""
+    counted = {name: masked(values, loss_mask) for name, values in sums.items()}
     return Loss((masked(loss, loss_mask) * weights).sum(), statistics(loss_mask, counted, {}))
 
 

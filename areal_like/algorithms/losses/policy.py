@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from areal_like.algorithms.losses.base import Loss, masked
+from areal_like.algorithms.losses.base import Loss, masked, summed
 from areal_like.algorithms.losses.ratio import RatioLimits, importance_weights, ratio_of, within_limits
-from areal_like.algorithms.statistics import statistics
 
 
 def ppo(
@@ -37,19 +36,18 @@ def ppo(
     proximal = old_logprobs if proximal_logprobs is None else proximal_logprobs
     of_tokens = ratio_of(logprobs - proximal, loss_mask, cu_seqlens, ratio.level, ratio.length_norm)
     loss = -advantages * of_tokens
-    is_clipped = is_dual_clipped = torch.zeros_like(loss_mask)
+    is_clipped = torch.zeros_like(loss_mask)
     if eps_clip is not None:
         highest = 1 + (eps_clip if eps_clip_higher is None else eps_clip_higher)
         clipped = -advantages * of_tokens.clamp(1 - eps_clip, highest)
         loss, is_clipped = torch.maximum(loss, clipped), loss < clipped
     if c_clip is not None:
         ceiling = advantages.abs() * c_clip
-        is_dual_clipped = (advantages < 0) & (loss > ceiling)
-        loss = torch.where(is_dual_clipped, ceiling, loss)
+        loss = torch.where((advantages < 0) & (loss > ceiling), ceiling, loss)
 
-    behaviour, taken, is_truncated = torch.ones_like(loss), loss_mask, torch.zeros_like(loss_mask)
+    taken, is_truncated = loss_mask, torch.zeros_like(loss_mask)
     if proximal_logprobs is not None:
-        weight, behaviour, taken_out, is_truncated = importance_weights(
+        weight, taken_out, is_truncated = importance_weights(
             proximal - old_logprobs,
             loss_mask,
             cu_seqlens,
@@ -63,18 +61,8 @@ def ppo(
         moved = ratio_of((logprobs - old_logprobs).detach(), loss_mask, cu_seqlens, ratio.level, ratio.length_norm)
         taken = taken & within_limits(moved, loss_mask, cu_seqlens, ratio)
 
-    policy = masked(loss * weights, taken)
-    sums = {
-        "policy_loss": policy,
-        "ratio": masked(of_tokens, loss_mask),
-        "clip_fraction": loss_mask & is_clipped,
-        "dual_clip_fraction": is_dual_clipped,
-        "behaviour_weight": masked(behaviour, loss_mask),
-        "taken_out": loss_mask & ~taken,
-        "truncated": is_truncated,
-    }
-    maxima = {"ratio_max": sums["ratio"], "behaviour_weight_max": sums["behaviour_weight"]}
-    return Loss(policy.sum(), statistics(loss_mask, sums, maxima))
+    statistics = {"clip_fraction": is_clipped, "taken_out": ~taken, "truncated": is_truncated}
+    return summed(masked(loss, taken), loss_mask, weights, **statistics)
 
 
 def importance_sampling(

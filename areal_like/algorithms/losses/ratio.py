@@ -55,10 +55,9 @@ def within_limits(ratio: Tensor, counts: Tensor, cu_seqlens: Tensor, limits: Rat
 
 
 class ImportanceWeights(NamedTuple):
-    """The weight per token, the same before limits, and where a limit masked or truncated it."""
+    """The weight per token, and where a limit masked or truncated it."""
 
     weight: Tensor
-    unlimited: Tensor
     taken_out: Tensor
     truncated: Tensor
 
@@ -87,6 +86,6 @@ def importance_weights(
         beyond = beyond | (counts & (ratio < floor))
     none = torch.zeros_like(counts)
     if mode == "mask":
-        return ImportanceWeights(torch.where(beyond, 0.0, ratio), ratio, beyond, none)
+        return ImportanceWeights(torch.where(beyond, 0.0, ratio), beyond, none)
     weight = ratio if cap is None and floor is None else ratio.clamp(floor, cap)
-    return ImportanceWeights(weight, ratio, none, beyond)
+    return ImportanceWeights(weight, none, beyond)
