@@ -15,7 +15,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from docs.make.results_page import RESULTS, read_results, rise, table  # noqa: E402
+from docs.make.results_page import RESULTS, Curve, read_results, rise, table  # noqa: E402
 from tests.bench.watched import watch  # noqa: E402
 
 LEAST_RISE = 0.15
@@ -106,7 +105,7 @@ def keep(file: Path, case: Case, new: dict[str, Any]) -> None:
     file.write_text(f'{{\n{head}\n "runs": [\n{lines}\n ]\n}}\n', encoding="utf-8")
 
 
-def rises(curve: Sequence[Sequence[float]]) -> bool:
+def rises(curve: Curve) -> bool:
     return rise(curve) >= LEAST_RISE
 
 
