@@ -57,6 +57,12 @@ class TrainerControllerClient:
             time.sleep(LIMITS_PAUSE_S)
         return StepLimits(answer["total_steps"], answer["steps_per_epoch"])
 
+    def data_tokens(self) -> list[int]:
+        """The first tokens of the training rows, the same for all ranks; empty if they have none. To be called after
+        `step_limits`."""
+        tokens: list[int] = self._json("GET", "/facts")["probe_tokens"]
+        return tokens
+
     def publish(self, publication: dict[str, Any]) -> None:
         """Announces a version with a transport's description, from any thread. Returns at once: servers load it during
         the next step."""

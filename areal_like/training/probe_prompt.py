@@ -1,8 +1,10 @@
-"""The prompt of the probe: a text of the kind that language models are trained on, the same for all versions of a run.
+"""The prompt of the probe: the first tokens of the training rows, the same for all versions of a run.
 
 Rounding changes unlikely tokens most: random tokens would hide far larger faults than text does.
 """
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,8 @@ from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engines
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.seeds import derive_seed
+from areal_like.weights.probe import PROBE_TOKENS
 
-PROBE_TOKENS = 64
-"""The mean over fewer is not stable."""
 MARGIN = 2
 """Engines generate a token after a prompt to score it, and some want another one of their context."""
 TEXT = (
@@ -26,15 +27,23 @@ TEXT = (
 """Without characters that a tokenizer of few characters lacks."""
 
 
-def probe_tokens(config: Any, folder: Path, vocab_size: int, max_length: int) -> list[int]:
-    """The text's first tokens; random ones for a model without a tokenizer for it. `max_length`: that of the model."""
+log = logging.getLogger(__name__)
+
+
+def probe_tokens(config: Any, data: Sequence[int], folder: Path, vocab_size: int, max_length: int) -> list[int]:
+    """`data` are the first tokens of the training rows. Without them, or if the model lacks one of them, it is the
+    start of TEXT; random tokens for a model without a tokenizer for that. `max_length`: that of the model."""
     limits = (value_of(config, keys.length_key) for keys in engines())
     longest = min(PROBE_TOKENS, max_length - MARGIN, *(limit - MARGIN for limit in limits if limit))
     try:
-        ids = TextTokenizer(folder).encode(TEXT)[:longest]
+        text = TextTokenizer(folder).encode(TEXT)
     except ValueError:
-        ids = []
-    if len(ids) == longest and max(ids) < vocab_size:
-        return ids
+        text = []
+    for source, ids in (("the first training rows", data), ("a fixed text, as the rows give none", text)):
+        found = [*ids[:longest]]
+        if len(found) == longest and max(found) < vocab_size:
+            log.info("probe: %d tokens of %s", longest, source)
+            return found
+    log.info("probe: %d random tokens, as neither rows nor tokenizer give any that the model knows", longest)
     generator = np.random.Generator(np.random.PCG64(derive_seed(config.seed, "probe")))
     return [int(number) for number in generator.integers(0, vocab_size, longest)]

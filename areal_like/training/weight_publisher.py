@@ -9,12 +9,12 @@ from areal_like.process.wait import NamedWait
 from areal_like.training.background_publication import KEY, BackgroundPublication
 from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.engine import TrainEngine
-from areal_like.training.probe_prompt import PROBE_TOKENS, probe_tokens
+from areal_like.training.probe_prompt import probe_tokens
 from areal_like.training.rank_vote import RankVote
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.transports import open_transport
 from areal_like.weights.hub_names import HubNames
-from areal_like.weights.probe import Probe, precision
+from areal_like.weights.probe import PROBE_TOKENS, Probe, precision
 
 ROUNDS = 60
 """The ranks tell each other that they still wait so many times within the limit of a collective."""
@@ -49,7 +49,8 @@ class WeightPublisher:
         named = run.config.tokenizer_path
         tokenizer = model_folder(named, run.cwd) if named else engine.folder
         longest = getattr(engine.model.config.get_text_config(), "max_position_embeddings", PROBE_TOKENS + 2)
-        self._tokens = probe_tokens(run.config, tokenizer, engine.vocab_size, longest)
+        data = controller.data_tokens()
+        self._tokens = probe_tokens(run.config, data, tokenizer, engine.vocab_size, longest)
         self._dtype = precision(engine.config.dtype, on_gpu=engine.world.device.type != "cpu")
 
     @property

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from areal_like.weights.errors import BadWeights
 
+PROBE_TOKENS = 64
+"""The mean over fewer is not stable."""
 ALLOWED = 4.0
 FLOAT32, TF32 = "float32", "tf32"
 

@@ -94,7 +94,7 @@ class MockParts:
     async def work(self) -> None:
         """Acts as an episodes worker: sends all finished results in one request."""
         hashes = [f"{row:016x}" for row in range(ROWS)]
-        train = {"rows": ROWS, "digest": "bench", "row_hashes": hashes}
+        train = {"rows": ROWS, "digest": "bench", "row_hashes": hashes, "probe_tokens": []}
         hello = {"worker": "episodes/0", "incarnation": 1, "datasets": {"train": train, "valid": None}}
         await self.worker.json("POST", self.address, "/hello", hello)
         handing_in = asyncio.create_task(self._hand_in())

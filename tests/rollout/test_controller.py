@@ -48,7 +48,7 @@ def test_a_run_completes_all_its_steps(tmp_path):
             facts = await world.json("/facts", method="GET")
             assert facts == {
                 **{"ready": True, "total_steps": 3, "steps_per_epoch": 5, "train_rows": 20, "valid_rows": 5},
-                "start_step": 0,
+                **{"start_step": 0, "probe_tokens": [1, 2, 3]},
             }
             working = asyncio.create_task(world.work())
             steps = await world.train()

@@ -23,7 +23,7 @@ from tests.support.rollout_world import facts
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(3600 if FULL else 300)]
 HUGE = 1 << 53
 NUMBERS: tuple[Any, ...] = (None, "1", 1.5, True, -1, HUGE, [], {})
-DATASET = {"rows": 2, "digest": "d1", "row_hashes": ["a", "b"]}
+DATASET = {"rows": 2, "digest": "d1", "row_hashes": ["a", "b"], "probe_tokens": [1]}
 HELLO = {"worker": "episodes/0", "incarnation": 1, "datasets": {"train": DATASET, "valid": None}}
 INDEX: dict[str, Any] = {"version": 1, "run_id": "run1", "buckets": [], "tensors": [], "probe": None}
 PLACE = {"host": "127.0.0.1", "port": 1, "devices": []}
@@ -61,6 +61,7 @@ HELLOS = [
     *without(HELLO, "datasets.train.rows", *NUMBERS, HUGE - 1, 3),
     *without(HELLO, "datasets.train.digest", None, 1),
     *without(HELLO, "datasets.train.row_hashes", None, {}, ["a"], ["a", 1]),
+    *without(HELLO, "datasets.train.probe_tokens", None, {}, ["1"], [-1], [True], [1 << 31]),
     {**HELLO, "datasets": {"train": DATASET, "valid": {**DATASET, "rows": HUGE - 1}}},
     {**HELLO, "datasets": {"train": DATASET, "valid": []}},
 ]
@@ -185,6 +186,7 @@ def test_malformed_calls_change_nothing_and_the_run_completes(tmp_path: Path, ca
         async with world_of(make_run(tmp_path / "run")) as world:
             await world.hello()
             await world.publish(0)
+            await world.until(lambda: world.controller.server_pool.served_version == 0)
             leases = await world.lease()
             assert leases
             before = state(world)

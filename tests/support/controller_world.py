@@ -185,6 +185,7 @@ class World:
         self, who: str = "episodes/0", incarnation: int = 1, rows: int = 20, valid: int = 0, digest: str = "d1"
     ) -> Any:
         train = {"rows": rows, "digest": digest, "row_hashes": [f"{row:016x}" for row in range(rows)]}
+        train["probe_tokens"] = PROBE.token_ids
         held_out = {"rows": valid, "digest": "d2", "row_hashes": [f"v{row}" for row in range(valid)]} if valid else None
         body = {"worker": who, "incarnation": incarnation, "datasets": {"train": train, "valid": held_out}}
         return await self.json("/hello", body, who, life=incarnation)

@@ -31,6 +31,7 @@ class FakeController:
         self.run, self._secret, self._make, self._total_steps, self._stop_at = run, secret, make, total_steps, stop_at
         self.calls: list[tuple[str, Any]] = []
         self.published: dict[int, LoadedWeights] = {}
+        self.probe_tokens = [each % 40 for each in range(64)]
         self.lag: int | None = None
         """Batch N waits for the weights of version N - lag; for none if None."""
         self._waited: set[int] = set()
@@ -66,7 +67,7 @@ class FakeController:
 
     async def _facts(self, request: web.Request) -> web.Response:
         facts = {"total_steps": self._total_steps, "steps_per_epoch": 100, "train_rows": 100, "valid_rows": 0}
-        return http.json_response({"ready": True, "start_step": 0, **facts})
+        return http.json_response({"ready": True, "start_step": 0, "probe_tokens": self.probe_tokens, **facts})
 
     async def _note(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -120,17 +120,11 @@ def test_a_published_probe_matches_the_published_weights(run):
     with serve(run, total_steps=1) as controller:
         train_in(run)
 
-    prompts = set()
     for publication in controller.published.values():
         model.load_state_dict(publication.tensors, strict=False)
         probe = publication.probe
-        assert probe is not None
-        prompts.add(tuple(probe.token_ids))
+        assert probe is not None and probe.token_ids == controller.probe_tokens[:62], "its context is 64"
         check_probe(probe, _logprobs(model, probe.token_ids, temperature=1.0)[1:], "float32")
-    assert (
-        len({tuple(publication.probe.token_ids) for publication in controller.published.values() if publication.probe})
-        == 1
-    )
 
 
 def test_on_policy_samples_show_no_gap_and_old_ones_their_age(run):

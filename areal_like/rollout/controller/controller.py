@@ -51,6 +51,8 @@ class Controller:
         """None until a worker has reported its data."""
         self.digest = ""
         self.valid_rows = 0
+        self.probe_tokens: list[int] = []
+        """The first tokens of the training rows; empty if they have none."""
         self.changed = ChangeSignal()
         self.over = False
         """Workers may exit."""
@@ -132,6 +134,7 @@ class Controller:
     def _start_loop(self, train: dict[str, Any], valid: dict[str, Any] | None, digest: str) -> None:
         try:
             self.valid_rows = 0 if valid is None else valid["rows"]
+            self.probe_tokens = train["probe_tokens"]
             loop = RolloutLoop(
                 self.settings, self.server_pool, train["row_hashes"], self.valid_rows, start_step=self.start.step
             )

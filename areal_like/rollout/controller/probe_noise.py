@@ -4,6 +4,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+import xxhash
+
 from areal_like.weights.probe import Difference, Probe, check_probe, coarsest, tolerance
 
 log = logging.getLogger(__name__)
@@ -52,4 +55,7 @@ class ProbeNoise:
 def _kind(probe: Probe, report: Mapping[str, Any], dtype: str) -> str:
     """All that the noise depends on, beside the model."""
     processes = report.get("processes", 1)
-    return f"{report.get('engine', 'server')} in {dtype} x {processes}, trainer in {probe.dtype or dtype}"
+    tokens = xxhash.xxh3_64_hexdigest(orjson.dumps(probe.token_ids))[:8]
+    return (
+        f"{report.get('engine', 'server')} in {dtype} x {processes}, trainer in {probe.dtype or dtype}, tokens {tokens}"
+    )

@@ -18,6 +18,7 @@ FILE_TRANSPORTS = ("disk", "adapter")
 """Transports that publish a folder."""
 MAX_NAME_LENGTH = 512
 MAX_RANKS = 1 << 16
+MAX_TOKEN = 1 << 31
 INTEGER_FACTS = ("length", "generated", "version_min", "version_max")
 """Integer facts of a sample."""
 
@@ -40,6 +41,9 @@ def datasets(body: Any) -> dict[str, Any]:
         rows, hashes = body_int(dataset, "rows"), body_field(dataset, "row_hashes", list)
         if len(hashes) != rows or not all(isinstance(each, str) for each in hashes):
             raise HttpError(400, f"datasets.{part}: row_hashes must be {rows} strings, one per row")
+    tokens = body_field(parts["train"], "probe_tokens", list)
+    if not all(type(each) is int and 0 <= each < MAX_TOKEN for each in tokens):
+        raise HttpError(400, f"datasets.train: probe_tokens must be token ids, numbers from 0 to {MAX_TOKEN - 1}")
     return parts
 
 

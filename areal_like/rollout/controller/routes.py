@@ -112,6 +112,7 @@ class Routes:
                 "train_rows": loop.length.rows,
                 "valid_rows": controller.valid_rows,
                 "start_step": controller.start.step,
+                "probe_tokens": controller.probe_tokens,
             }
         )
 

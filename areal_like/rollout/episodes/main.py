@@ -8,6 +8,7 @@ from typing import Any
 from areal_like.config.problems import ConfigError
 from areal_like.data.data_record import RECORD
 from areal_like.data.datasets import CheckedRows, Datasets, load_datasets, task_name
+from areal_like.data.first_tokens import first_tokens
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error
 from areal_like.discovery import Entry, NameStore, open_name_store, parse_entry
@@ -25,6 +26,7 @@ from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.worker import EpisodeWorker
 from areal_like.rollout.episodes.workflows import DEFAULT, make_workflow
 from areal_like.rollout.settings import rollout_settings
+from areal_like.weights.probe import PROBE_TOKENS
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ async def _main(run: Run, me: Identity) -> None:
                 tools = WorkerTools(
                     *(tokenizer, client, rewards), rollout.allow_mismatched_sampling, rollout.enable_rollout_tracing
                 )
-                await controller.post("/hello", _hello(me, datasets))
+                await controller.post("/hello", _hello(me, datasets, tokenizer))
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
                 runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format)
                 try:
@@ -100,9 +102,10 @@ def _find(names: NameStore, waiting: NamedWait) -> Entry:
     return parse_entry(names.wait(Identity(CONTROLLER, 0).name, waiting))
 
 
-def _hello(me: Identity, datasets: Datasets) -> dict[str, Any]:
+def _hello(me: Identity, datasets: Datasets, tokenizer: TextTokenizer) -> dict[str, Any]:
     valid = None if datasets.valid is None else _describe(datasets.valid)
-    described = {"train": _describe(datasets.train), "valid": valid}
+    probe_tokens = first_tokens(datasets.train.rows, tokenizer, PROBE_TOKENS)
+    described = {"train": {**_describe(datasets.train), "probe_tokens": probe_tokens}, "valid": valid}
     return {"worker": me.name, "incarnation": me.incarnation, "datasets": described}
 
 

@@ -10,7 +10,9 @@ import time
 
 import pytest
 
+from areal_like.data.tokenizer import TextTokenizer
 from areal_like.discovery import announce, open_name_store
+from areal_like.models import model_folder
 from areal_like.process.identity import Identity
 from areal_like.process.run import open_run
 from areal_like.rollout.episodes.main import max_in_flight
@@ -103,6 +105,8 @@ def test_a_worker_registers_with_its_controller_and_works_until_the_end(tmp_path
     train, valid = hello["datasets"]["train"], hello["datasets"]["valid"]
     assert (train["rows"], valid["rows"], len(train["row_hashes"])) == (8036, 1964, 8036)
     assert all(len(text) == 16 for text in train["row_hashes"])
+    text = TextTokenizer(model_folder("builtin:tiny-addition")).decode(train["probe_tokens"], skip_special=False)
+    assert text.startswith("00+00=000<eos>00+02=002<eos>") and len(train["probe_tokens"]) == 64
     assert sorted(controller.results) == [f"{number}.1" for number in range(5)]
     assert {result["status"] for result in controller.results.values()} == {"done"}
     assert max_in_flight(run.config) in controller.wants

@@ -52,7 +52,7 @@ def test_right_weights_are_accepted_and_wrong_ones_refused(tmp_path: Path, folde
     start = {name: tensor.clone() for name, tensor in trainer.export_weights()}
 
     async def test(vllm: VLLMEngine, server: Server) -> None:
-        tokens = probe_tokens(server.config, folder, 49152, 8192)
+        tokens = probe_tokens(server.config, [], folder, 49152, 8192)
         noise, check, versions = ProbeNoise("bfloat16", {}), ProbeCheck(vllm.info), iter(range(1, 100))
 
         async def answer(trained: Weights, served: Weights | None) -> tuple[Probe, dict[str, Any], WeightUpdate]:
