@@ -447,7 +447,12 @@ def test_the_engine_on_its_page_is_the_one_that_passes_the_contract_suite() -> N
 
 def real_commands() -> list[Any]:
     return [
-        pytest.param(block.page, command, id=f"{command.place} {command.text}")
+        pytest.param(
+            block.page,
+            command,
+            id=f"{command.place} {command.text}",
+            marks=() if block.page == "own-task.md" else pytest.mark.slow,
+        )
         for page in WRITTEN
         for block in blocks(page)
         if block.language in ("console", "bash")

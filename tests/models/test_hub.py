@@ -14,6 +14,7 @@ from launcher.plan.auto import resolved_values
 from launcher.plan.build import build_plan
 from launcher.runs.fetch import fetch_from_hub
 from tests.support.commands import REPOSITORY
+from tests.support.fake_runs import start_fake_run
 from tests.support.model_hub import NAME, REVISION, hub, in_cache
 from tests.support.planning import loaded, machine_with, of_role, plan_of
 
@@ -140,10 +141,8 @@ def test_a_model_can_be_downloaded_beforehand(online, host):
 
 
 def test_a_run_records_the_revision_used_by_all_roles(online, host, tmp_path):
-    from tests.ring.start import SHORT, run
-
-    ended = run(tmp_path, MODEL, *SHORT, "total_train_steps=1", "evaluator.freq_steps=null", "trial_name=t")
-    assert ended.code == 0, ended.text
+    ended = start_fake_run(tmp_path, MODEL, steps=1).wait()
+    assert ended.code == 0, ended
     assert f"fetching {NAME}" in ended.err
     values = yaml.safe_load((ended.directory / "config.yaml").read_text())
     paths = {values["actor"]["path"], values["embedded"]["model_path"], values["tokenizer_path"]}

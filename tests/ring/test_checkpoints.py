@@ -3,62 +3,49 @@
 import os
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 
 from areal_like.process.checkpoint_files import complete_checkpoints
 from tests.ring.start import Ended, left_behind, run, running
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
-EPOCH, STEPS = 15, 18
+EVERY = 3
+"""Steps from one checkpoint to the next. An epoch has two: every resumed run passes the end of one."""
 WORDS = (
-    "train_dataset.batch_size=512",
-    "evaluator.freq_steps=1",  # which takes long enough that a run can be killed between two steps
-    "evaluator.num_examples=1000",
-    "recover.freq_steps=2",
-    "recover.keep=null",
-    "model.optimizer.warmup_steps=0",
+    *("task.name=null", "train_dataset.path=rows.jsonl", "valid_dataset=null", "train_dataset.batch_size=16"),
+    *("model.optimizer.warmup_steps=0", "model.optimizer.lr_scheduler_type=constant"),
+    *(f"recover.freq_steps={EVERY}", "recover.keep=null"),
 )
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Ended:
-    """One rank, from the first step to the last."""
-    ended = run(tmp_path_factory.mktemp("whole"), *WORDS, f"total_train_steps={STEPS}", config="sft.yaml")
-    assert ended.code == 0, ended.text
-    return ended
+class KilledRun(NamedTuple):
+    """A run whose launcher was killed; its newest checkpoint is damaged."""
+
+    step: int
+    """Of that checkpoint."""
+    model: dict[str, torch.Tensor]
+    """In that checkpoint, before it was damaged."""
+    num_parts: int
 
 
-def weights(ended: Ended) -> dict[str, torch.Tensor]:
-    return load_file(ended.model() / "model.safetensors")
-
-
-def killed(root: Path, *words: str) -> Path:
-    """A run whose launcher was killed near the end of the first epoch; returns its newest checkpoint."""
-    with running(root, *WORDS, f"total_train_steps={STEPS}", *words, config="sft.yaml") as begun:
-        begun.wait_for_step(EPOCH - 2)
+def killed(root: Path, *words: str) -> KilledRun:
+    rows = "".join(f'{{"prompt": "{n}+{n}=", "answer": "{2 * n}"}}\n' for n in range(40))
+    root.joinpath("rows.jsonl").write_text(rows)
+    with running(root, *WORDS, "total_train_steps=1000", *words, config="sft.yaml") as begun:
+        begun.wait_for_step(3 * EVERY)
         os.kill(begun.launcher(), signal.SIGKILL)
         assert begun.process.wait(120) == 1
     assert left_behind(begun.directory, set()) == []
-    newest, folder = complete_checkpoints(begun.directory / "checkpoints")[-1]
-    assert EPOCH - 6 < newest < EPOCH
-    return folder
-
-
-def test_a_killed_run_resumes_past_a_damaged_checkpoint_and_an_epoch_end(whole, tmp_path):
-    folder = killed(tmp_path)
-    newest = int(folder.name.removeprefix("step_"))
+    step, folder = complete_checkpoints(begun.directory / "checkpoints")[-1]
+    assert step >= 2 * EVERY
+    model = load((folder / "model.safetensors").read_bytes())
     damage(folder / "model.safetensors")
-
-    ended = run(tmp_path, "resume=t", config=None)
-    assert ended.code == 0, ended.text
-    assert f"step_{newest:06}/model.safetensors has other content than was written" in ended.out
-    assert f"resuming from step {newest - 2} (attempt 2)" in ended.out
-    assert ended.metric("train/loss") == whole.metric("train/loss")
-    assert all(torch.equal(tensor, weights(ended)[name]) for name, tensor in weights(whole).items())
+    return KilledRun(step, model, len(list((folder / "resume" / "model").iterdir())))
 
 
 def damage(file: Path) -> None:
@@ -68,13 +55,39 @@ def damage(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_a_run_of_two_ranks_is_resumed_with_one(whole, tmp_path):
-    folder = killed(tmp_path, "model.backend=fsdp:d2")
-    parts = sorted(file.name[:11] for file in (folder / "resume" / "model").iterdir())
-    assert parts == ["shard-00001", "shard-00002"]
-
-    ended = run(tmp_path, "resume=t", "model.backend=fsdp:d1", config=None)
+def resumed(root: Path, before: KilledRun, *words: str) -> Ended:
+    """From the checkpoint before the damaged one, up to where that was."""
+    ended = run(root, "resume=t", f"total_train_steps={before.step}", *words, config=None)
     assert ended.code == 0, ended.text
-    assert ended.metric("train/loss") == pytest.approx(whole.metric("train/loss"), rel=1e-5)
-    for name, tensor in weights(whole).items():
-        torch.testing.assert_close(weights(ended)[name], tensor, atol=1e-5, rtol=1e-4, msg=name)
+    assert f"step_{before.step:06}/model.safetensors has other content than was written" in ended.out
+    assert f"resuming from step {before.step - EVERY} (attempt 2)" in ended.out
+    assert [line["step"] for line in ended.lines("metrics.jsonl")] == list(range(1, before.step + 1))
+    return ended
+
+
+def losses(ended: Ended, before: KilledRun) -> tuple[list[float], list[float]]:
+    """Of the same steps, when they were made first and when they were made again."""
+    first = [line["train/loss"] for line in ended.lines("metrics.attempt-1.jsonl")][:EVERY]
+    return first, ended.metric("train/loss")[-EVERY:]
+
+
+def test_a_killed_run_resumes_past_a_damaged_checkpoint_and_an_epoch_end(tmp_path):
+    before = killed(tmp_path)
+    ended = resumed(tmp_path, before)
+    first, again = losses(ended, before)
+    assert first == again
+    model = load_file(ended.model() / "model.safetensors")
+    assert model.keys() == before.model.keys()
+    assert all(torch.equal(model[name], tensor) for name, tensor in before.model.items())
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_is_resumed_with_one(tmp_path):
+    before = killed(tmp_path, "model.backend=fsdp:d2")
+    assert before.num_parts == 2
+    ended = resumed(tmp_path, before, "model.backend=fsdp:d1")
+    first, again = losses(ended, before)
+    assert again == pytest.approx(first, rel=1e-5)
+    model = load_file(ended.model() / "model.safetensors")
+    for name, tensor in before.model.items():
+        torch.testing.assert_close(model[name], tensor, atol=1e-5, rtol=1e-4, msg=name)

@@ -17,33 +17,35 @@ def checkpoint_of(ring, step):
     return ring.directory / "checkpoints" / f"step_{step:06d}" / ".complete"
 
 
-def test_every_way_to_stop_leaves_a_checkpoint_that_the_same_command_resumes(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, 75, id="a scheduler", marks=pytest.mark.slow),  # 75 means `start me again`
+    ],
+)
+def test_a_stopped_run_leaves_a_checkpoint_that_the_same_command_resumes(tmp_path, number, code):
     with running(tmp_path, *WORDS) as ring:
         ring.wait_for_step(1)
-        os.kill(ring.process.pid, signal.SIGTERM)
+        if number == signal.SIGINT:
+            os.killpg(ring.process.pid, number)
+        else:
+            os.kill(ring.process.pid, number)
         ended = ring.wait(120)
-    assert ended.code == 75, f"what a scheduler takes for `start me again`\n{ended.text}"
-    first = max(ring.steps())
-    assert checkpoint_of(ring, first).exists()
-
-    with running(tmp_path, *WORDS) as ring:
-        ring.wait_for_step(first + 1, attempt=2)
-        os.killpg(ring.process.pid, signal.SIGINT)
-        ended = ring.wait(120)
-    assert ended.code == 130, f"Ctrl-C once\n{ended.text}"
-    assert "Traceback" not in ended.out
-    second = max(ring.steps())
-    assert checkpoint_of(ring, second).exists()
+    assert ended.code == code and "Traceback" not in ended.out, ended.text
+    last = max(ring.steps())
+    assert checkpoint_of(ring, last).exists()
     assert left_behind(ended.directory, set()) == []
 
-    done = run(tmp_path, *WORDS, f"total_train_steps={second + 2}")
+    done = run(tmp_path, *WORDS, f"total_train_steps={last + 2}")
     assert done.code == 0, done.text
     steps = [line["step"] for line in done.lines("metrics.jsonl") if "train/loss" in line]
-    assert steps == list(range(1, second + 3))
-    assert done.summary["attempts"] == 3
+    assert steps == list(range(1, last + 3))
+    assert done.summary["attempts"] == 2
     assert audit(done.ledger(), 2) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_ends_at_once(tmp_path):
     with running(tmp_path, *WORDS) as ring:
         ring.wait_for_step(1)

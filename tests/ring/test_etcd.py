@@ -18,6 +18,7 @@ SHAPE = (
 )
 
 
+@pytest.mark.slow
 def test_no_step_and_no_process_is_lost_when_etcd_is_killed_and_restarted(tmp_path):
     with etcd_servers(tmp_path / "etcd") as (etcd,):
         names = ("cluster.name_resolve.type=etcd3", f"cluster.name_resolve.etcd3_addr={etcd.address}")

@@ -2,7 +2,10 @@
 
 import pytest
 
-from tests.ring.start import SHORT, run
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+from areal_like.rollout.trajectory import prompt_hash
+from tests.ring.start import SHORT, Ended, run
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -35,7 +38,7 @@ class Leaves:
 
 class Task:
     def rows(self, split):
-        return [{"prompt": f"{a}+{b}=", "answer": f"{a + b:03}"} for a in range(10, 40) for b in range(10, 20)]
+        return [{"prompt": f"{a}+{b}=", "answer": f"{a + b:03}"} for b in range(10, 40) for a in range(10, 100, 3)]
 """
 
 
@@ -49,10 +52,14 @@ def folder(tmp_path):
     ("words", "message"),
     [
         (("reward.name=mine.py:raises",), "no judge today"),
-        (("reward.name=mine.py:hangs", "reward.timeout_s=0.2", "rollout.request_retries=1"), "reward.timeout_s"),
+        pytest.param(
+            ("reward.name=mine.py:hangs", "reward.timeout_s=0.2", "rollout.request_retries=1"),
+            "reward.timeout_s",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(("reward.name=mine.py:nan",), "nan", marks=pytest.mark.slow),
         pytest.param(("workflow.name=mine.py:Falls",), "nothing there", marks=pytest.mark.slow),
-        (("workflow.name=mine.py:Leaves",), "os._exit(0)"),
+        pytest.param(("workflow.name=mine.py:Leaves",), "os._exit(0)", marks=pytest.mark.slow),
     ],
     ids=[
         "a reward that raises",
@@ -69,38 +76,46 @@ def test_code_that_never_works_ends_the_run_with_its_error(words, message, folde
     assert "Traceback" not in ended.err and "Traceback" not in ended.out
 
 
-def test_a_reward_that_fails_on_some_rows_drops_them_and_continues(folder):
-    words = ("reward.name=mine.py:sometimes", "rollout.request_retries=0", "train_dataset.batch_size=16")
-    ended = run(folder, *WORDS, *words)
-    assert ended.code == 0, ended.text
-    failed = ended.summary["failed_groups"]
-    assert sum(ended.metric("rollout/failed")) == failed["failed"] >= failed["error_groups"] > 0
-    assert "@judge refused" in failed["error"] and "pass-1234" not in failed["error"]
-    assert "because every attempt failed; most frequent error (" in ended.out
-
-
-def test_the_error_of_an_evaluation_is_shown_without_secrets(folder):
+@pytest.fixture(scope="module")
+def sometimes(tmp_path_factory) -> Ended:
+    """A run of a task in a file of the user, whose reward fails on some rows."""
+    folder = tmp_path_factory.mktemp("sometimes")
+    (folder / "mine.py").write_text(REWARDS)
     (folder / "keys.env").write_text("JUDGE_API_KEY=my-own-key\n")
-    words = (
-        *("reward.name=mine.py:sometimes", "rollout.request_retries=0", "launcher.env_file=[keys.env]"),
-        *("total_train_steps=1", "evaluator.freq_steps=1", "evaluator.num_examples=20", "train_dataset.batch_size=4"),
+    ended = run(
+        folder,
+        *SHORT,
+        *("task.name=mine.py:Task", "reward.name=mine.py:sometimes", "rollout.request_retries=0"),
+        *("launcher.env_file=[keys.env]", "total_train_steps=2", "evaluator.freq_steps=2", "evaluator.num_examples=20"),
     )
-    ended = run(folder, *SHORT, *words)
     assert ended.code == 0, ended.text
-    evaluations = [line for line in ended.lines("metrics.jsonl") if "eval/failed" in line]
-    assert [line["eval/due_step"] for line in evaluations] == [0, 1]
+    return ended
+
+
+def test_a_reward_that_fails_on_some_rows_drops_them_and_continues(sometimes):
+    failed = sometimes.summary["failed_groups"]
+    assert sum(sometimes.metric("rollout/failed")) == failed["failed"] >= failed["error_groups"] > 0
+    assert "@judge refused" in failed["error"] and "pass-1234" not in failed["error"]
+    assert "because every attempt failed; most frequent error (" in sometimes.out
+
+
+def test_the_error_of_an_evaluation_is_shown_without_secrets(sometimes):
+    evaluations = [line for line in sometimes.lines("metrics.jsonl") if "eval/failed" in line]
+    assert [line["eval/due_step"] for line in evaluations] == [0, 2]
     for line in evaluations:
         assert line["eval/error"].endswith("not this one: http://<secret>@judge refused <secret>")
         assert 0 < line["eval/error_rows"] == line["eval/failed"] < line["eval/rows"]
-    assert evaluations[-1]["eval/error"] in ended.summary["score_missing"]
-    assert ended.out.count(evaluations[-1]["eval/error"]) == 3, "a line per evaluation, and the summary"
-    assert not any("eval/error" in line for line in ended.lines("metrics.jsonl") if "train/loss" in line)
+    assert evaluations[-1]["eval/error"] in sometimes.summary["score_missing"]
+    shown = [line for line in sometimes.out.splitlines() if evaluations[-1]["eval/error"] in line]
+    assert len([line for line in shown if "because every attempt failed" not in line]) == 3, "two lines, and the summary"
+    assert not any("eval/error" in line for line in sometimes.lines("metrics.jsonl") if "train/loss" in line)
 
 
-def test_a_user_task_is_loaded_from_a_file(folder):
-    words = ("task.name=mine.py:Task", "reward.name=addition", "total_train_steps=1")
-    ended = run(folder, *WORDS, *words, "valid_dataset=null")
-    assert ended.code == 0, ended.text
+def test_a_user_task_is_loaded_from_a_file(sometimes):
+    tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
+    prompts = [f"{a}+{b}=" for b in range(10, 40) for a in range(10, 100, 3)]
+    seen = {event["prompt_hash"] for event in sometimes.ledger() if event["event"] == "finished"}
+    assert seen and seen <= {prompt_hash(tokenizer.encode(prompt)) for prompt in prompts}
 
 
 def test_a_task_file_with_an_error_gives_one_message(folder):

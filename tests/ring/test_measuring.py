@@ -25,13 +25,14 @@ def test_bench_runs_a_few_steps_and_prints_a_table(tmp_path):
     assert "bench" not in lines[-1] and lines[-1].startswith("train ")
 
 
-def test_a_trainer_of_two_ranks_on_random_tokens_is_all_that_is_started(tmp_path):
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_trainer_on_random_tokens_is_all_that_is_started(ranks, tmp_path):
     fake = ("train_dataset.fake.batch_size=4", "train_dataset.fake.seq_len=32", "valid_dataset=null")
-    ended = run(tmp_path, *fake, "total_train_steps=3", "actor.backend=fsdp:d2", "evaluator.freq_steps=null")
+    ended = run(tmp_path, *fake, "total_train_steps=3", f"actor.backend=fsdp:d{ranks}", "evaluator.freq_steps=null")
     assert ended.code == 0, ended.text
     assert ended.metric("train/tokens") == [128.0] * 3
     logs = {path.stem for path in (ended.directory / "logs").glob("*.log")}
-    assert logs == {"trainer-0", "trainer-1"}
+    assert logs == {f"trainer-{rank}" for rank in range(ranks)}
     assert "tokens/s, " in ended.out and "(mean of 2 steps after the first)" in ended.out
     assert "chat" not in ended.out, "there is no model to chat with"
     assert left_behind(ended.directory, set()) == []

@@ -12,6 +12,7 @@ from tests.ring.start import LIMIT_S, SHORT, environment
 pytestmark = pytest.mark.xdist_group("ring-2")
 
 
+@pytest.mark.slow
 def test_a_sweep_of_two_runs_has_a_table_and_objectives(tmp_path):
     words = [*SHORT, "cluster.fileroot=runs", "total_train_steps=2", "evaluator.freq_steps=2", "seed=1,2"]
     done = subprocess.run(

@@ -24,9 +24,9 @@ def held_out(folder: Path) -> float:
     return greedy_accuracy(folder, Addition().rows("test"))
 
 
-def sound_run(folder: Path, steps: int) -> Ended:
+def sound_run(folder: Path, steps: int, *words: str) -> Ended:
     """A run without a warning whose checkpoint has a policy and a critic, and which leaves nothing behind."""
-    ended = run(folder, *SHORTER, f"total_train_steps={steps}", config="ppo.yaml")
+    ended = run(folder, *SHORTER, f"total_train_steps={steps}", *words, config="ppo.yaml")
     assert ended.code == 0 and warnings_in(ended.out) == [], ended.text
     assert len(ended.metric("critic/loss")) == steps and ended.metric("critic/value_mean")[0] == 0
     kinds: dict[Any, Path] = {AutoModelForCausalLM: ended.model()}
@@ -39,7 +39,7 @@ def sound_run(folder: Path, steps: int) -> Ended:
 
 
 def test_policy_and_critic_learn_in_one_run_and_both_are_in_its_checkpoint(tmp_path):
-    losses = sound_run(tmp_path, 8).metric("critic/loss")
+    losses = sound_run(tmp_path, 8, "train_dataset.batch_size=32").metric("critic/loss")
     assert sum(losses[-3:]) < sum(losses[:3])
 
 

@@ -20,6 +20,7 @@ def working_folder(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.slow
 def test_a_run_from_python(tmp_path, capfd):
     """Several updates a step are no reason to warn of anything."""
     text = (REPOSITORY / "README.md").read_text()

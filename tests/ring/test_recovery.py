@@ -17,15 +17,16 @@ WORDS = (*SHORT, f"total_train_steps={STEPS}", "evaluator.freq_steps=12")
 
 
 def test_a_run_survives_killed_trainer_controller_server_and_worker(tmp_path):
-    with running(tmp_path, *WORDS) as ring:
-        for step, name in ((2, "server"), (6, "trainer"), (10, "rollout"), (14, "episodes")):
+    last = 15
+    with running(tmp_path, *WORDS, f"total_train_steps={last}") as ring:
+        for step, name in ((2, "server"), (5, "trainer"), (8, "rollout"), (11, "episodes")):
             ring.wait_for_step(step)
             ring.kill(name)
         ended = ring.wait()
     assert ended.code == 0, ended.text
     assert ended.summary["attempts"] == 3, "trainer and controller each cost an attempt, the others none"
     lines = [line["step"] for line in ended.lines("metrics.jsonl") if "train/loss" in line]
-    assert lines == list(range(1, STEPS + 1))
+    assert lines == list(range(1, last + 1))
     events = ended.ledger()
     assert audit(events, 2) == []
     assert wait_until_gone(ended.directory) == {}
@@ -46,6 +47,7 @@ def test_a_run_killed_at_a_random_moment_recovers(name, seed, tmp_path):
     assert audit(ended.ledger(), 2) == []
 
 
+@pytest.mark.slow
 def test_without_its_launcher_a_run_leaves_no_process_port_or_memory(tmp_path):
     with running(tmp_path, *WORDS, "total_train_steps=1000") as ring:
         ring.wait_for_step(2)
@@ -56,6 +58,7 @@ def test_without_its_launcher_a_run_leaves_no_process_port_or_memory(tmp_path):
     assert left_behind(directory, ports) == []
 
 
+@pytest.mark.slow
 def test_a_killed_trainer_without_recovery_ends_the_whole_run(tmp_path):
     with running(tmp_path, *WORDS, "recover.mode=disabled", "total_train_steps=1000") as ring:
         ring.wait_for_step(1)

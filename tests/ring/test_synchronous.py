@@ -1,4 +1,4 @@
-"""Synchronous runs give the same bits, also across a kill."""
+"""Synchronous runs give the same bits, also across a kill, and with two ranks the same to rounding."""
 
 import asyncio
 import hashlib
@@ -18,9 +18,10 @@ from areal_like.rollout.audit import audit
 from areal_like.rollout.controller.routes import Routes
 from areal_like.serving.control_protocol import OPEN_PATHS
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
-from tests.ring.start import SHORT, Ended, Running, run, running, warnings_in
+from tests.ring.start import SHORT, Ended, Running, left_behind, run, running, warnings_in
 from tests.support.embedded_servers import embedded_server
 from tests.support.hostile_requests import routes_of, send_all
+from tests.support.listening_sockets import listening, open_to_others
 from tests.support.tiny_models import tiny_qwen3
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
-WORDS = (*SHORT, "max_head_offpolicyness=0", "total_train_steps=6", "evaluator.freq_steps=3", "seed=3")
+WORDS = (
+    *(*SHORT, "max_head_offpolicyness=0", "total_train_steps=6", "evaluator.freq_steps=3", "seed=3"),
+    "actor.entropy_coef=0.05",
+)
 SAME = ("train/loss", "train/grad_norm", "reward/mean", "eval/score", "offpolicy/logprob_diff_max")
 
 
@@ -121,3 +125,24 @@ def test_resuming_by_hand_from_an_earlier_checkpoint_gives_the_same_end(once, tm
     again = run(root, f"resume={once.directory}", "resume_step=3", config=None)
     assert again.code == 0, again.text
     assert bits(again) == weights
+
+
+def test_two_ranks_start_like_one_and_both_end(once, tmp_path):
+    """The first batch is the same, and so are its loss (with its entropy: the rest is 0 on average) and its
+    gradient."""
+    with running(tmp_path, *WORDS, "total_train_steps=3", "actor.backend=fsdp:d2") as going:
+        going.wait_for_step(1)
+        sockets = listening([going.process.pid, going.launcher(), *going.pids()])
+        two = going.wait()
+    assert two.code == 0, two.text
+    assert len([addresses for addresses in sockets.values() if addresses]) >= 4, "server, controller, two ranks"
+    assert open_to_others(sockets) == []
+
+    assert two.metric("reward/mean")[0] == once.metric("reward/mean")[0]
+    for name in ("train/loss", "train/grad_norm"):
+        assert two.metric(name)[0] == pytest.approx(once.metric(name)[0], rel=1e-4, abs=1e-7), name
+    assert len(two.metric("train/loss")) == 3
+    logs = {path.name for path in (two.directory / "logs").glob("trainer-*.log")}
+    assert logs == {"trainer-0.log", "trainer-1.log"}
+    assert (two.model() / "model.safetensors").is_file()
+    assert left_behind(two.directory, set()) == []

@@ -1,16 +1,15 @@
-"""A trainer rank of a test of checkpoints: `python -m tests.support.checkpoint_ranks JSON`, in torchrun's environment.
+"""The work of every trainer rank in a test of checkpoints.
 
-The JSON is a list of jobs, each with the folder of a `run`, and how many `steps` it is trained to. A job goes on from
-where its run begins, and writes a checkpoint after its last step: `beside` another step.
+Each job is JSON with the folder of a `run`, and how many `steps` it is trained to. A job goes on from where its run
+begins, and writes a checkpoint after its last step: `beside` another step.
 """
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft  # noqa: F401 (it takes seconds, and is imported once for all ranks)
 
 from areal_like.process.checkpoint_files import hash_blocks
 from areal_like.process.identity import Identity
@@ -21,7 +20,7 @@ from areal_like.training.main import load_trained_engine
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.sequences import Sequences
 from areal_like.training.supervised import SupervisedLearner
-from areal_like.training.world import World, open_world
+from areal_like.training.world import World
 
 
 def batch_of(step: int) -> Sequences:
@@ -50,7 +49,7 @@ def train(run: Run, steps: int, world: World, beside: bool = False) -> None:
     checkpoints.wait()
 
 
-def main(jobs: list[dict[str, Any]], world: World) -> None:
+def run(world: World, *jobs: str) -> None:
     hashed: list[str] = []
 
     def noted(file: Path) -> Any:
@@ -58,15 +57,8 @@ def main(jobs: list[dict[str, Any]], world: World) -> None:
         return hash_blocks(file)
 
     setattr(checkpoint_check, hash_blocks.__name__, noted)
-    for job in jobs:
+    for job in map(json.loads, jobs):
         train(open_run(Path(job["run"])), job["steps"], world, beside=True)
         Path(job["run"], f"hashed-{world.rank}.json").write_text(json.dumps(hashed))
         hashed.clear()
         world.barrier()
-
-
-if __name__ == "__main__":
-    world = open_world(60)
-    main(json.loads(sys.argv[1]), world)
-    world.close()
-    os._exit(0)  # as a trainer ends

@@ -23,7 +23,7 @@ from areal_like.training.batch import TrainingBatch, read_batch
 from areal_like.training.critic import Critic
 from areal_like.training.engine import TrainEngine
 from areal_like.training.full_tensor import full_tensor
-from areal_like.training.reference import NoReference
+from areal_like.training.reference import BaseModelReference, NoReference
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.supervised import SupervisedLearner
 from areal_like.training.world import World
@@ -158,6 +158,32 @@ def reduced_each(folder: Path, world: World) -> RankResults:
     return steps, engine
 
 
+def adapter(folder: Path, world: World) -> RankResults:
+    """Before each update the log-probabilities by the base model, which stay what those of the engine were at first.
+    Plain SGD, so that rounding errors stay small."""
+    lora = {"use_lora": True, "lora_rank": 4, "lora_modules_to_save": ["lm_head"]}
+    engine = engine_of(
+        folder.with_name("llama"), world, {"type": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}, **lora
+    )
+    reference = BaseModelReference(engine, engine.config, "ref")
+    draw = np.random.default_rng(5)
+    lengths = np.array([3, 9, 4, 7, 2])
+    sequences = Sequences(draw.integers(0, 40, lengths.sum()).astype(np.int32), np.ones(lengths.sum()), lengths)
+    rows = np.arange(5)[world.rank :: world.size]
+
+    def logprobs(model: TrainEngine | BaseModelReference) -> float:
+        values = model.logprobs(model.micro_batches(sequences, rows), 1.0)
+        return world.sum([float(sum(each.double().sum() for each in values))])[0]
+
+    steps = []
+    for step in range(STEPS):
+        before = {"of_reference": logprobs(reference), "of_model": logprobs(engine)}
+        part = engine.accumulate(engine.micro_batches(sequences, rows), lambda _, result, entropy: -result.sum() / 20)
+        made = engine.step(step, part)
+        steps.append({**before, "loss": made.loss, "grad_norm": made.grad_norm})
+    return steps, engine
+
+
 def local_numel(parameter: Tensor) -> int:
     return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
 
@@ -169,6 +195,7 @@ WAYS: dict[str, Callable[[Path, World], RankResults]] = {
     "sgd": lambda folder, world: learn(folder, world, SGD),
     "lora-adam": lambda folder, world: learn(folder, world, ADAM, **LORA),
     "lora-sgd": lambda folder, world: learn(folder, world, SGD, **LORA),
+    "adapter": adapter,
     "muon": lambda folder, world: learn(folder, world, {"type": "muon", "lr": 0.002}),
     "adam_bf16": lambda folder, world: learn(folder, world, {"type": "adam_bf16", "lr": 0.002}),
     "sent": sent,
@@ -186,6 +213,8 @@ def run(world: World, folder: str, out: str, *ways: str) -> None:
     for way in ways:
         results[way], engine = WAYS[way](Path(folder), world)
         exported = dict(engine.export_weights())
+        if engine.adapter is not None:
+            exported |= engine.export_weights(adapter_only=True)
         tensors |= {f"{way}/{name}": tensor.clone() for name, tensor in exported.items()}
         for name, parameter in engine.model.named_parameters():
             for kind, value in engine.optimizer.state.get(parameter, {}).items():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -20,7 +20,6 @@ from areal_like.training.main import _reference, load_trained_engine
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.reference import BaseModelReference, ReferenceModel
 from areal_like.weights.disk import publish_weights
-from tests.support import lora_ranks, rank_processes
 from tests.support.training_runs import ME, make_engine, make_run, model_folder, start_from, weights_of, world
 from tests.training.test_checkpoint import learn, written
 from tests.training.test_engine import mean_loss, tokens
@@ -286,25 +285,6 @@ def test_only_one_bucket_of_merged_weights_is_in_memory(tmp_path):
 
     publish_weights(tmp_path / "weights", 1, counted(), None, "run", max_bucket_bytes=2 * largest)
     assert 0 < most[0] <= 3 * largest, "a bucket, and the tensor that did not fit into it any more"
-
-
-def test_two_ranks_equal_one_in_reference_and_export(tmp_path):
-    folder = str(model_folder(tmp_path, "llama"))
-    started = rank_processes.start("tests.support.lora_ranks:run", {2: [folder, str(tmp_path / "two.json")]})
-    try:
-        lora_ranks.run(world(), folder, str(tmp_path / "one.json"))
-    finally:
-        rank_processes.finish(started)
-
-    one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
-    for alone, together in zip(one["steps"], two["steps"], strict=True):
-        assert together == pytest.approx(alone, rel=1e-6, abs=1e-7)
-    assert two["before"] == pytest.approx(one["before"], rel=1e-6)
-    assert two["reference"] == two["before"] and one["reference"] == one["before"] != one["after"]
-    weights = [load_file(tmp_path / f"{name}.safetensors") for name in ("one", "two")]
-    assert weights[0].keys() == weights[1].keys()
-    for name, tensor in weights[0].items():
-        torch.testing.assert_close(weights[1][name], tensor, atol=1e-6, rtol=1e-5, msg=name)
 
 
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys")

@@ -10,28 +10,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.support import rank_processes, step_bytes, training_ranks
-from tests.support.rank_processes import free_port as free_port
 from tests.support.training_runs import model_folder, world
 
-WAYS = {
-    1: ["actor", "critic", "adam", "sgd", "lora-adam", "lora-sgd", "muon", "adam_bf16"],
-    2: [
-        "actor",
-        "critic",
-        "adam",
-        "sgd",
-        "lora-adam",
-        "lora-sgd",
-        "muon",
-        "adam_bf16",
-        "sent",
-        "offloaded",
-        "reduced-each",
-        "bytes",
-    ],
-    4: ["adam", "sgd", "lora-adam", "lora-sgd", "sent", "replicated", "reduced-each"],
-}
-SEVERAL = (2, 4)
+pytestmark = pytest.mark.xdist_group("trainer-ranks")
+
+ALONE = ["actor", "critic", "adam", "sgd", "lora-adam", "lora-sgd", "adapter", "muon", "adam_bf16"]
+WAYS = {1: ALONE, 2: [*ALONE, "sent", "offloaded", "reduced-each", "bytes"], 4: ["replicated"]}
+OF_FOUR = ["adam", "sgd", "lora-adam", "lora-sgd", "sent", "reduced-each"]
+SEVERAL = (2, pytest.param(4, marks=pytest.mark.slow))
 
 
 class RankResults(NamedTuple):
@@ -45,20 +31,42 @@ class RankResults(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, RankResults]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    actual: Path = tmp_path_factory.mktemp("ranks")
+    for name in ("qwen3", "llama"):
+        model_folder(actual, name)
+    return actual
+
+
+def words(root: Path, name: str, ways: list[str]) -> list[str]:
+    return [str(root / "qwen3"), str(root / f"{name}.json"), *ways]
+
+
+@pytest.fixture(scope="module")
+def worlds(root: Path) -> dict[int, RankResults]:
     """By the number of ranks."""
-    root = tmp_path_factory.mktemp("ranks")
-    folder = model_folder(root, "qwen3")
-
-    def words(size: int) -> list[str]:
-        return [str(folder), str(root / f"{size}.json"), *WAYS[size]]
-
-    started = rank_processes.start("tests.support.training_ranks:run", {size: words(size) for size in SEVERAL})
+    calls = {size: words(root, str(size), WAYS[size]) for size in (2, 4)}
+    started = rank_processes.start("tests.support.training_ranks:run", calls)
     try:
-        training_ranks.run(world(), *words(1))
+        training_ranks.run(world(), *words(root, "1", WAYS[1]))
     finally:
         rank_processes.finish(started)
     return {size: _read(root / f"{size}.json") for size in WAYS}
+
+
+@pytest.fixture(scope="module")
+def four(root: Path) -> RankResults:
+    """What four ranks make that are no replicas."""
+    calls = {4: words(root, "four", OF_FOUR)}
+    rank_processes.finish(rank_processes.start("tests.support.training_ranks:run", calls))
+    return _read(root / "four.json")
+
+
+@pytest.fixture
+def ranks(size: int, worlds: dict[int, RankResults], request: pytest.FixtureRequest) -> RankResults:
+    """The results of so many."""
+    together: RankResults = worlds[2] if size == 2 else request.getfixturevalue("four")
+    return together
 
 
 def _read(path: Path) -> RankResults:
@@ -74,16 +82,16 @@ def alike(one: dict[str, Tensor], other: dict[str, Tensor], atol: float, rtol: f
 
 @pytest.mark.parametrize("kind", ["", "lora-"])
 @pytest.mark.parametrize("size", SEVERAL)
-def test_five_steps_have_the_losses_and_gradients_of_one_rank(worlds, size, kind):
-    for alone, together in zip(worlds[1].steps[f"{kind}adam"], worlds[size].steps[f"{kind}adam"], strict=True):
+def test_five_steps_have_the_losses_and_gradients_of_one_rank(worlds, ranks, kind):
+    for alone, together in zip(worlds[1].steps[f"{kind}adam"], ranks.steps[f"{kind}adam"], strict=True):
         for name in ("train/loss", "train/grad_norm"):
             assert together[name] == pytest.approx(alone[name], rel=1e-6), name
 
 
 @pytest.mark.parametrize("kind", ["", "lora-"])
 @pytest.mark.parametrize("size", SEVERAL)
-def test_five_steps_of_descent_end_at_the_weights_of_one_rank(worlds, size, kind):
-    alike(worlds[1].of(f"{kind}sgd"), worlds[size].of(f"{kind}sgd"), atol=1e-6)
+def test_five_steps_of_descent_end_at_the_weights_of_one_rank(worlds, ranks, kind):
+    alike(worlds[1].of(f"{kind}sgd"), ranks.of(f"{kind}sgd"), atol=1e-6)
 
 
 def test_a_critic_is_equal_on_two_ranks_even_if_one_has_no_tokens(worlds):
@@ -93,11 +101,12 @@ def test_a_critic_is_equal_on_two_ranks_even_if_one_has_no_tokens(worlds):
 
 
 @pytest.mark.parametrize(
-    ("way", "size"), [(way, size) for way in ("adam", "muon", "adam_bf16") for size in SEVERAL if way in WAYS[size]]
+    ("way", "size"),
+    [("adam", 2), ("muon", 2), ("adam_bf16", 2), pytest.param("adam", 4, marks=pytest.mark.slow)],
 )
-def test_sharded_optimizers_hold_the_state_of_one_rank(worlds, way, size):
+def test_sharded_optimizers_hold_the_state_of_one_rank(worlds, way, ranks):
     rounded = {"atol": 1e-4, "rtol": 1e-2} if way == "adam_bf16" else {"atol": 1e-6, "rtol": 1e-5}
-    alike(worlds[1].of(way), worlds[size].of(way), **rounded)
+    alike(worlds[1].of(way), ranks.of(way), **rounded)
 
 
 def test_two_ranks_of_the_actor_learn_from_their_shares_as_one_does_from_all(worlds):
@@ -111,9 +120,19 @@ def test_two_ranks_of_the_actor_learn_from_their_shares_as_one_does_from_all(wor
 
 
 @pytest.mark.parametrize("size", SEVERAL)
-def test_a_model_sent_by_rank_0_trains_like_one_loaded_by_each_rank(worlds, size):
+def test_a_model_sent_by_rank_0_trains_like_one_loaded_by_each_rank(worlds, ranks):
     """The ranks themselves have compared the weights before the first step, to the last bit."""
-    alike(worlds[1].of("sgd"), worlds[size].of("sent"), atol=1e-6)
+    alike(worlds[1].of("sgd"), ranks.of("sent"), atol=1e-6)
+
+
+def test_an_adapter_and_its_reference_are_equal_on_two_ranks(worlds):
+    """With a module that is trained in full. The adapter alone is compared, and the weights that it is merged into."""
+    one, two = (worlds[size].steps["adapter"] for size in (1, 2))
+    for steps in (one, two):
+        assert {step["of_reference"] for step in steps} == {steps[0]["of_model"]} != {steps[-1]["of_model"]}
+    for alone, together in zip(one, two, strict=True):
+        assert together == pytest.approx(alone, rel=1e-6, abs=1e-7)
+    alike(worlds[1].of("adapter"), worlds[2].of("adapter"), atol=1e-6, rtol=1e-5)
 
 
 def test_offloaded_training_gives_the_same_result(worlds):
@@ -131,12 +150,12 @@ def test_two_replicas_of_two_ranks_each_are_one_rank(worlds):
 
 
 @pytest.mark.parametrize("size", SEVERAL)
-def test_gradients_summed_per_micro_batch_are_those_of_one_rank(worlds, size):
+def test_gradients_summed_per_micro_batch_are_those_of_one_rank(worlds, ranks):
     """With four ranks: two replicas. The ranks have checked when a gradient is there."""
-    for alone, together in zip(worlds[1].steps["adam"], worlds[size].steps["reduced-each"], strict=True):
+    for alone, together in zip(worlds[1].steps["adam"], ranks.steps["reduced-each"], strict=True):
         for name in ("train/loss", "train/grad_norm"):
             assert together[name] == pytest.approx(alone[name], rel=1e-6), name
-    alike(worlds[1].of("adam"), worlds[size].of("reduced-each"), atol=1e-6, rtol=1e-5)
+    alike(worlds[1].of("adam"), ranks.of("reduced-each"), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("place", range(len(step_bytes.CASES)))

@@ -119,10 +119,10 @@ def test_a_refused_resume_does_not_change_the_runs_configuration(tmp_path):
 
 def test_a_process_that_is_never_ready_is_named_with_limit_and_log_tail(tmp_path):
     ended = start_fake_run(
-        tmp_path, "rollout.setup_timeout=5", faults={"server/0 1.1": {"do": "hang"}}, step_s=30
+        tmp_path, "rollout.setup_timeout=3", faults={"server/0 1.1": {"do": "hang"}}, step_s=30
     ).wait()
     assert ended.code == 1
-    assert "rollout.setup_timeout: server/0 was not ready within 5 s" in ended.err
+    assert "rollout.setup_timeout: server/0 was not ready within 3 s" in ended.err
     assert "    loading the model" in ended.err
     assert "rollout/0 ready" in ended.out
 
@@ -266,7 +266,7 @@ def prefix(run):
 
 
 def test_a_stalled_run_prints_once_what_it_waits_for(tmp_path):
-    faults = {"trainer/0 1.1": {"step": 3, "do": "wait 5"}}
+    faults = {"trainer/0 1.1": {"step": 3, "do": "wait 2"}}
     ended = start_fake_run(
         tmp_path, steps=6, faults=faults, constants={"launcher.supervisor.stall_detector.STALL_S": 0.5}
     ).wait()
