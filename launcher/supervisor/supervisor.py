@@ -75,7 +75,7 @@ class Supervisor:
                 while (ending := self._poll(signals)) is None:
                     self._lifecycle.on_poll()
                     signals.wait(POLL_S)
-                if ending.outcome not in ("failed", "lost"):
+                if ending.outcome not in ("failed", "lost", "refused"):
                     self.roster.end()
                 return ending
         finally:

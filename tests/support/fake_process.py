@@ -21,7 +21,7 @@ from areal_like.process.identity import Identity, identity
 
 BEHAVIOUR: dict[str, Any] = json.loads(os.environ.get("FAKE_PROCESS", "{}"))
 DIRECTORY = Path(os.environ["AREAL_LIKE_RUN_DIR"])
-STOP, FINISHED = DIRECTORY / "stop", DIRECTORY / "finished"
+STOP, FINISHED, GO = DIRECTORY / "stop", DIRECTORY / "finished", DIRECTORY / "go"
 
 
 def main() -> int:
@@ -88,13 +88,14 @@ def _checkpoint(step: int) -> None:
 
 
 def _do(what: str, me: Identity) -> None:
-    """`kill`, `exit N`, `say WORDS`, `refuse WORDS`, `fail WORDS`, `give_up WORDS`, `damage WORDS`, `wait SECONDS`,
-    `hang`, `orphan`, or nothing."""
+    """`kill`, `exit N`, `say WORDS`, `refuse WORDS`, `fail WORDS`, `give_up WORDS`, `damage WORDS`, `wait` (for
+    GO), `hang`, `orphan`, or nothing."""
     word, _, rest = what.partition(" ")
     if word == "wait":
         message = "trainer/0 INFO still waiting for batch 5 from rollout/0: 20 s of 3600 s (rollout.request_timeout)"
         print(time.strftime(f"%Y-%m-%d %H:%M:%S,000 {message}"), flush=True)
-        time.sleep(float(rest))
+        while not GO.exists():
+            time.sleep(0.02)
     elif word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif word == "exit":
