@@ -267,8 +267,7 @@ def prefix(run):
 
 def test_a_stalled_run_prints_once_what_it_waits_for(tmp_path):
     faults = {"trainer/0 1.1": {"step": 3, "do": "wait"}}
-    supervisor = "launcher.supervisor"
-    constants = {f"{supervisor}.stall_detector.STALL_S": 0.5, f"{supervisor}.supervisor.CHECK_S": 0.05}
+    constants = {f"launcher.supervisor.stall_detector.{name}": 0.5 for name in ("STALL_S", "FIRST_STEP_S")}
     run = start_fake_run(tmp_path, steps=6, faults=faults, constants=constants)
     run.until_output("no step for ")
     assert run.process.stdout is not None
