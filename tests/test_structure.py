@@ -6,10 +6,14 @@ Each rule has a list of today's exceptions. It may only shrink: an exception tha
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("sources")
 
 ROOT = Path(__file__).resolve().parents[1]
 # From the top down; rooms of one row do not import each other.
@@ -63,14 +67,44 @@ def module_name(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+class Module(NamedTuple):
+    """What the rules ask about a module; its tree is not kept."""
+
+    imports: set[str]
+    """Modules of the product, also inside functions and for types alone."""
+    on_import: set[str]
+    """Names in import statements outside of functions and not for types alone, with the packages above them."""
+    anywhere: set[str]
+    """The same of all import statements."""
+    classes: list[str]
+
+
 @cache
-def tree(module: str) -> ast.Module:
-    return ast.parse(sources()[module].read_text(encoding="utf-8"))
+def read(module: str) -> Module:
+    body = ast.parse(sources()[module].read_text(encoding="utf-8")).body
+    everything = list(statements(body))
+    return Module(
+        set(imports(module, everything)),
+        imported_names(statements(body, only_on_import=True)),
+        imported_names(everything),
+        [node.name for node in everything if isinstance(node, ast.ClassDef)],
+    )
 
 
-def imports(module: str) -> Iterator[str]:
-    """Modules of the product that it imports, also inside functions and for types alone."""
-    for node in ast.walk(tree(module)):
+def statements(body: Iterable[ast.AST], only_on_import: bool = False) -> Iterator[ast.AST]:
+    """All of them, also inner ones; or those outside of functions and not for types alone."""
+    for node in body:
+        if only_on_import and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if only_on_import and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from statements(getattr(node, field, ()), only_on_import)
+
+
+def imports(module: str, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in sources())
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -113,7 +147,7 @@ def test_imports_go_down():
     upward = set()
     for module in sources():
         mine = row(module)
-        for other in imports(module):
+        for other in read(module).imports:
             theirs = row(other)
             if mine is None or theirs is None or room(module) == room(other):
                 continue
@@ -122,19 +156,7 @@ def test_imports_go_down():
     compare("imports that go up or sideways", upward, UPWARD)
 
 
-def run_on_import(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes outside of functions, and not for types alone."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield child
-        yield from run_on_import(child)
-
-
-def imported_names(nodes: Iterator[ast.AST]) -> set[str]:
-    """Modules that import statements name, with the packages above them."""
+def imported_names(nodes: Iterable[ast.AST]) -> set[str]:
     names = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -147,11 +169,11 @@ def imported_names(nodes: Iterator[ast.AST]) -> set[str]:
 
 def test_few_packages_alone_import_torch():
     """No other module loads it when it is imported, not even through other modules."""
-    on_import = {module: imported_names(run_on_import(tree(module))) for module in sources()}
+    on_import = {module: read(module).on_import for module in sources()}
     loading = {module for module, names in on_import.items() if names & HEAVY}
     while more := {module for module, names in on_import.items() if names & loading} - loading:
         loading |= more
-    importing = {module for module in sources() if imported_names(ast.walk(tree(module))) & HEAVY}
+    importing = {module for module in sources() if read(module).anywhere & HEAVY}
     outside = {module for module in loading | importing if not module.startswith(HEAVY_PACKAGES)}
     compare("modules that load torch or transformers", outside, HEAVY_MODULES)
 
@@ -166,7 +188,7 @@ def circles() -> list[list[str]]:
     def visit(module: str) -> None:
         index[module] = low[module] = len(index)
         stack.append(module)
-        for other in set(imports(module)):
+        for other in read(module).imports:
             if other not in index:
                 visit(other)
                 low[module] = min(low[module], low[other])
@@ -191,21 +213,21 @@ def test_no_modules_import_each_other():
 def test_a_class_name_means_one_class():
     homes: dict[str, list[str]] = {}
     for module in sources():
-        for node in ast.walk(tree(module)):
-            if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, []).append(module)
+        for name in read(module).classes:
+            homes.setdefault(name, []).append(module)
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
 
 
-def code_words(module: str) -> Iterator[str]:
+def code_words(text: str) -> Iterator[str]:
     """Names and strings of a module; docstrings and comments are no code."""
     docstrings = set()
-    for node in ast.walk(tree(module)):
+    nodes = list(ast.walk(ast.parse(text)))
+    for node in nodes:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             # Also the strings below fields, which are their help texts.
             docstrings |= {id(item.value) for item in body if isinstance(item, ast.Expr)}
-    for node in ast.walk(tree(module)):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
         elif isinstance(node, ast.Name):
@@ -221,11 +243,11 @@ def code_words(module: str) -> Iterator[str]:
 
 
 def test_an_engine_is_named_in_its_own_rooms():
+    files = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in sources().values()}
     naming = {
-        str(file.relative_to(ROOT))
-        for module, file in sources().items()
-        if not str(file.relative_to(ROOT)).startswith(OWN_ROOMS)
-        and any(ENGINES.search(word) for word in code_words(module))
+        name
+        for name, text in files.items()
+        if not name.startswith(OWN_ROOMS) and ENGINES.search(text) and any(map(ENGINES.search, code_words(text)))
     }
     assert not naming, f"files that name an engine: {sorted(naming)}"
 
