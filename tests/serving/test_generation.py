@@ -67,7 +67,7 @@ def test_answers_continue_after_a_pause_without_lost_or_doubled_tokens(tmp_path:
                 assert request.sampling["max_new_tokens"] == request.sampling["min_new_tokens"] == 40 - have
             assert len({(request.seed, len(request.prompt)) for request in parts}) == len(parts)
 
-    with_server(tmp_path, test, can_keep=True, token_s=0.02)
+    with_server(tmp_path, test, can_keep=True, token_s=0.01)
 
 
 def test_an_unsupported_pause_is_refused_with_a_message(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_answers_cross_updates_and_every_token_has_its_version(tmp_path: Path, m
         paused = "pause" in client.engine.log
         assert paused == (mode == "keep" or (mode == "auto" and can_keep))
 
-    with_server(tmp_path, test, can_keep=can_keep, token_s=0.02)
+    with_server(tmp_path, test, can_keep=can_keep, token_s=0.01)
 
 
 def test_keep_is_refused_without_versions_per_token_and_nothing_is_loaded(tmp_path: Path) -> None:

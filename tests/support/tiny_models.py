@@ -1,12 +1,14 @@
 """Tiny models with random weights, as HF directories, for tests of generation and training."""
 
+import copy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    PretrainedConfig,
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -39,22 +41,18 @@ head prefers to repeat its input, so it gets less."""
 
 def tiny_qwen3(seed: int = 0, **changes: Any) -> Qwen3ForCausalLM:
     """Head and embeddings are one tensor, as in the small models of that family."""
-    torch.manual_seed(seed)
-    return _spread(Qwen3ForCausalLM(Qwen3Config(**{**SHAPE, "tie_word_embeddings": True, **changes})), SPREAD_TIED)
+    return _made(Qwen3ForCausalLM, Qwen3Config, SPREAD_TIED, seed, {"tie_word_embeddings": True, **changes})
 
 
 def tiny_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """Head and embeddings are two tensors."""
-    torch.manual_seed(seed)
-    return _spread(LlamaForCausalLM(LlamaConfig(**{**SHAPE, "tie_word_embeddings": False, **changes})), SPREAD_UNTIED)
+    return _made(LlamaForCausalLM, LlamaConfig, SPREAD_UNTIED, seed, {"tie_word_embeddings": False, **changes})
 
 
 def tiny_mixture(seed: int = 0, **changes: Any) -> Qwen3MoeForCausalLM:
     """Each token uses two of four experts, in every layer."""
-    torch.manual_seed(seed)
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    config = Qwen3MoeConfig(**{**SHAPE, **experts, "tie_word_embeddings": False, **changes})
-    return _spread(Qwen3MoeForCausalLM(config), SPREAD_UNTIED)
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "tie_word_embeddings": False}
+    return _made(Qwen3MoeForCausalLM, Qwen3MoeConfig, SPREAD_UNTIED, seed, {**experts, **changes})
 
 
 def write_tiny_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
@@ -63,6 +61,21 @@ def write_tiny_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
     model.save_pretrained(folder)
     write_tokenizer(folder, model.config.vocab_size)
     return folder
+
+
+_KNOWN: dict[str, tuple[PreTrainedModel, torch.Tensor]] = {}
+"""What was made so far, and the state of torch's random numbers after it: to copy a model is faster than to make it."""
+
+
+def _made(model: type[M], config: type[PretrainedConfig], spread: float, seed: int, changes: dict[str, Any]) -> M:
+    key = f"{model.__name__} {seed} {sorted(changes.items())} {torch.get_default_dtype()} {torch.get_default_device()}"
+    if key not in _KNOWN:
+        torch.manual_seed(seed)
+        made = _spread(model(config(**{**SHAPE, **changes})), spread)
+        _KNOWN[key] = made, torch.get_rng_state()
+    known, state = _KNOWN[key]
+    torch.set_rng_state(state)
+    return cast(M, copy.deepcopy(known))
 
 
 def _spread(model: M, factor: float) -> M:
