@@ -18,6 +18,8 @@ ACCEPTED, WRONG_USAGE, UNKNOWN = 0, 2, -1
 """Exit codes of a parser."""
 FLAG = re.compile(r"--[a-z][\w-]*")
 ERROR_TEXT = re.compile(r"error: (?P<message>.*)\Z", re.DOTALL)
+ANY_VALUE = ("--model", "--model-path", "--seed", "--random-seed")
+"""Flags whose values, as our configuration lets them through, no parser refuses: other values need no further check."""
 SHARED_KEYS = {"model": "actor.path", "model-path": "actor.path"}
 
 
@@ -97,5 +99,6 @@ def _user_cache() -> Path:
 
 
 def _cache_name(parser: FlagParser, python: str, version: str, flags: Sequence[str]) -> str:
-    text = json.dumps([parser.script, python, version, list(flags)])
+    known = ["" if flag in ANY_VALUE else word for flag, word in zip(["", *flags], flags, strict=False)]
+    text = json.dumps([parser.script, python, version, known])
     return f"{parser.engine.name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"

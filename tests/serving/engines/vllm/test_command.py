@@ -177,10 +177,15 @@ def test_an_unsupported_version_is_refused_before_the_parser_runs(tmp_path):
 def test_an_accepted_command_is_cached(tmp_path):
     """Here by a Python that takes all; the real one is asked in test_vllm_real."""
     python = environment(tmp_path / "env", "vllm-0.32.0")
-    for _ in range(2):
-        command = [str(python), "--model", "m", "--port", "<port>"]
-        assert refused_flags(PARSER, str(python), command, cache=tmp_path / "cache") == []
-    assert len([*(tmp_path / "cache").iterdir()]) == 1
+
+    def num_asked(*words: str) -> int:
+        assert refused_flags(PARSER, str(python), [str(python), *words, "--port", "<port>"], cache=cache) == []
+        return len([*cache.iterdir()])
+
+    cache = tmp_path / "cache"
+    assert [num_asked("--model", "m", "--seed", "1", "--dtype", "float32") for _ in range(2)] == [1, 1]
+    assert num_asked("--model", "/of/another/run", "--seed", "2", "--dtype", "float32") == 1
+    assert num_asked("--model", "m", "--seed", "1", "--dtype", "float16") == 2
 
 
 def test_the_command_line_needs_neither_torch_nor_vllm():
