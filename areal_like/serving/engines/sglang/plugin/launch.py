@@ -4,11 +4,14 @@ too.
 `python -m areal_like.serving.engines.sglang.plugin.launch`, and SGLang's flags. SGLang's own API key is a flag, which
 all users of the machine can read."""
 
+import multiprocessing
+import os
 import runpy
 from collections.abc import Callable
 from typing import Any
 
 FREEZE_FUNCTION = "sglang.srt.entrypoints.http_server._freeze_gc_after_server_warmup"
+PROCESSES_FUNCTION = "sglang.srt.entrypoints.engine._set_envs_and_config"
 CHECKSUM_FUNCTION = "sglang.srt.utils.weight_checker._hash_tensor"
 
 
@@ -20,11 +23,20 @@ def main() -> None:
 
     app.add_middleware(RequireToken)
     HookRegistry.register(FREEZE_FUNCTION, _do_nothing, HookType.REPLACE)
+    if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+        HookRegistry.register(PROCESSES_FUNCTION, _fork_processes, HookType.AFTER)
+        _register_checksum()
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=False)
 
 
 def _do_nothing(*_: Any) -> None:
     """SGLang would call its route /freeze_gc here, without the token; the engine's client calls it."""
+
+
+def _fork_processes(*_: Any, **__: Any) -> None:
+    """SGLang would start its child processes anew, and each of them would import all of SGLang again. Without a GPU
+    they can be forked: no other thread runs yet, and nothing has been computed."""
+    multiprocessing.set_start_method("fork", force=True)
 
 
 def _register_checksum() -> None:
