@@ -13,7 +13,7 @@ from areal_like.process.checkpoint_files import complete_checkpoints
 from areal_like.process.run import CONFIG as RUN_CONFIG
 from areal_like.process.run_links import CHECKPOINTS
 from launcher.plan.host import HostInfo
-from launcher.plan.model_shape import read_config
+from launcher.plan.model_config import read_config
 from launcher.plan.reward_model import KEY as REWARD
 from launcher.plan.reward_model import has_reward_model, reward_model_source
 from launcher.runs.registry import find_runs

@@ -8,7 +8,7 @@ from areal_like.config.allocation.models import gpus_per_node, starts_servers, t
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem, plural
 from launcher.plan.host import HostInfo
-from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.model_config import known_shape
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -48,7 +48,7 @@ def _key(config: "BaseExperimentConfig", name: str, backend: str) -> str:
 def _heads(key: str, parallel: ParallelStrategy, path: str, host: HostInfo) -> Iterator[Problem]:
     """Each rank takes whole attention heads; a KV head may be shared by several ranks."""
     size = parallel.tensor
-    shape = shape_of(find_config(path, host)[0]) if size > 1 else None
+    shape = known_shape(path, host) if size > 1 else None
     if shape is None:
         return
     if shape.heads % size:

@@ -16,7 +16,7 @@ from launcher.plan.batch import staleness_bound
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, resolved_context_length, server_limit
 from launcher.plan.memory import LINEAR_LAYERS, unknown_target_modules
-from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.model_config import known_shape
 from launcher.plan.plan import BatchPlan
 from launcher.plan.ports import COLLECTIVE_MODES
 from launcher.plan.processes import ServerCommand
@@ -145,7 +145,7 @@ def _weight_transport(config: GRPOConfig, engine: EngineKeys) -> Iterator[Proble
 def _server_lengths(config: GRPOConfig, backend: str, host: HostInfo) -> Iterator[Problem]:
     """A context that is shorter than the longest sample, or longer than the model supports."""
     key, context = server_limit(config, backend)
-    shape = shape_of(find_config(config.actor.path, host)[0])
+    shape = known_shape(config.actor.path, host)
     answer, positions = config.gconfig.max_new_tokens, shape.max_positions if shape else None
     if positions and context is not None and context > positions and not resolved_context_length(config, backend, host):
         more = f"{context} is more than the {positions} positions of {config.actor.path}; {backend} refuses that"

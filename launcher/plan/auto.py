@@ -10,13 +10,14 @@ from areal_like.config.allocation.models import generates, starts_servers, train
 from areal_like.config.attention import beyond_kernels, choose_attention
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.gradient_reduction import choose_reduction
+from areal_like.models.model_shape import BYTES
 from areal_like.serving.engines.registry import engine_spec
 from launcher.checks.engines import resolved_engine
 from launcher.plan.bench import bench_values
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import resolved_context_length
 from launcher.plan.memory import num_shards
-from launcher.plan.model_shape import BYTES, find_config, shape_of
+from launcher.plan.model_config import find_model_config, known_shape
 from launcher.plan.placement import PlacementPlan
 from launcher.plan.plan import Resolved, RunDirectory
 from launcher.plan.reward_model import resolved_reward_model
@@ -128,7 +129,7 @@ def _attention(config: "BaseExperimentConfig", allocation: Allocation, host: Hos
     for name, engine in trained_models(config):
         if engine.attn_impl == "auto":
             names = [gpu.name for gpu in host.gpus] or ["GPU"]
-            beyond = beyond_kernels(find_config(engine.path, host)[0], engine.disable_dropout)
+            beyond = beyond_kernels(find_model_config(engine.path, host)[0], engine.disable_dropout)
             gpus = names if allocation.num_gpus else []
             value, reason = choose_attention(engine.dtype, gpus, host.packages, beyond)
             if not host.is_here and allocation.num_gpus:
@@ -187,7 +188,7 @@ def _embedded(config: GRPOConfig, allocation: Allocation, host: HostInfo) -> Ite
 
 def _cache_tokens(config: GRPOConfig, allocation: Allocation, host: HostInfo, on_gpu: bool) -> tuple[int, str] | None:
     """Enough for all requests at maximum length, limited by a share of the memory."""
-    shape = shape_of(find_config(config.actor.path, host)[0])
+    shape = known_shape(config.actor.path, host)
     memory = (host.gpus[0].memory_bytes if host.gpus else None) if on_gpu else host.memory_bytes
     if shape is None or memory is None or allocation.rollout is None:
         return None

@@ -10,8 +10,9 @@ from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
+from areal_like.models.model_shape import shape_of
 from launcher.plan.host import HostInfo
-from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.model_config import find_model_config, known_shape
 from launcher.plan.plan import Resolved
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def resolved_context_length(config: GRPOConfig, backend: str, host: HostInfo) ->
     key, limit = server_limit(config, backend)
     section, name = key.split(".")
     default = next(field.default for field in dataclasses.fields(getattr(config, section)) if field.name == name)
-    shape = shape_of(find_config(config.actor.path, host)[0])
+    shape = known_shape(config.actor.path, host)
     positions = shape.max_positions if shape else None
     if limit is None or limit != default or positions is None or positions >= limit:
         return []
@@ -56,7 +57,7 @@ def answer_length_problems(
         key, context = server_limit(config, backend)
         if resolved_context_length(config, backend, host):
             context = None
-    content = find_config(config.actor.path, host)[0]
+    content = find_model_config(config.actor.path, host)[0]
     shape = shape_of(content)
     positions = shape.max_positions if shape and not (content or {}).get("rope_scaling") else None
     answer = config.gconfig.max_new_tokens

@@ -9,9 +9,10 @@ from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.gradient_reduction import PER_STEP, choose_reduction
+from areal_like.models.model_shape import BYTES, ModelShape, shape_of
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import server_limit
-from launcher.plan.model_shape import BYTES, ModelShape, find_config, shape_of
+from launcher.plan.model_config import find_model_config
 from launcher.plan.plan import Memory, ModelMemory, ServerMemory
 from launcher.plan.step_memory import activation_bytes_per_token, working_bytes
 
@@ -147,7 +148,7 @@ def server_memory(config: GRPOConfig, allocation: Allocation | None, host: HostI
 
 
 def _shape(key: str, engine: "TrainEngineConfig", host: HostInfo, unknown: list[str]) -> ModelShape | None:
-    content, where = find_config(engine.path, host)
+    content, where = find_model_config(engine.path, host)
     shape = shape_of(content, engine.debug.num_layers if engine.debug else None)
     if shape is None:
         why = f"{where} does not describe a model of a known type"

@@ -11,7 +11,7 @@ from areal_like.serving.engines.spec import CONTEXT_BYTES
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, server_limit
 from launcher.plan.memory import model_memory, rank_bytes, size_text, unknown_target_modules
-from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.model_config import known_shape
 from launcher.plan.plan import ModelMemory, Resolved
 
 if TYPE_CHECKING:
@@ -125,14 +125,14 @@ def usable_bytes(gpu_bytes: int, server_bytes: int) -> int:
 def unknown_size(config: "BaseExperimentConfig", host: HostInfo) -> str:
     """What of the models is not known before the start."""
     models = [engine for _, engine in trained_models(config)]
-    if any(shape_of(find_config(engine.path, host)[0]) is None for engine in models):
+    if any(known_shape(engine.path, host) is None for engine in models):
         return "the size of the model"
     return "the size of the adapters" if any(map(unknown_target_modules, models)) else ""
 
 
 def _longest(config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo) -> int:
     """0 where nothing limits it."""
-    shapes = [shape_of(find_config(engine.path, host)[0]) for _, engine in trained_models(config)]
+    shapes = [known_shape(engine.path, host) for _, engine in trained_models(config)]
     positions = min((shape.max_positions for shape in shapes if shape and shape.max_positions), default=None)
     return longest_unit(config, positions, allocation.rollout.backend if allocation.rollout else None) or 0
 
@@ -183,7 +183,7 @@ def _memories(
         decided = (
             replace(engine, gradient_checkpointing=recompute) if engine.gradient_checkpointing == "auto" else engine
         )
-        shape = shape_of(find_config(engine.path, host)[0], engine.debug.num_layers if engine.debug else None)
+        shape = known_shape(engine.path, host, engine.debug.num_layers if engine.debug else None)
         parallel = getattr(allocation, name, None) or allocation.actor
         assert shape is not None and parallel is not None
         yield model_memory(name, decided, shape, parallel)

@@ -16,7 +16,7 @@ from areal_like.serving.engines.registry import engine_spec
 from launcher.checks.engines import ENGINE_SEPARATOR
 from launcher.plan.environment import base_environment, node_address, trainer_environment
 from launcher.plan.host import HostInfo
-from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.model_config import known_shape
 from launcher.plan.placement import PlacementPlan, ProcessPlacement
 from launcher.plan.plan import Process
 
@@ -81,7 +81,7 @@ def server_starts(context: ProcessContext) -> list[ServerCommand]:
     spec, servers = engine_spec(parallel.backend), context.placement.servers
     if spec.command is None:
         return [ServerCommand([]) for _ in servers]
-    shape = shape_of(find_config(context.config.actor.path, context.host)[0])
+    shape = known_shape(context.config.actor.path, context.host)
     is_placeholder = spec.distribution is not None and context.config.cluster.type == "local"
     return [
         spec.command(

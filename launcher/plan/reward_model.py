@@ -9,7 +9,7 @@ from areal_like.config.problems import Problem
 from areal_like.config.sections.data import REWARD_MODEL
 from areal_like.process.checkpoint_files import complete_checkpoints
 from launcher.plan.host import HostInfo
-from launcher.plan.model_shape import find_config
+from launcher.plan.model_config import find_model_config
 from launcher.plan.plan import Resolved
 from launcher.runs.registry import ambiguity_text, find_runs
 
@@ -40,7 +40,7 @@ def reward_model_source(config: "BaseExperimentConfig", host: HostInfo) -> Rewar
         return None
     path = str(config.reward.args["path"])
     source = RewardModelSource(path)
-    content, why = find_config(path, host)
+    content, why = find_model_config(path, host)
     if content is None:
         root = host.directory / Path(config.cluster.fileroot).expanduser()
         runs = find_runs(path, root, host.directory)
@@ -57,7 +57,7 @@ def reward_model_source(config: "BaseExperimentConfig", host: HostInfo) -> Rewar
             return RewardModelSource(path, problem=f"{run} has no complete checkpoint yet")
         folder = str(checkpoints[-1][1].resolve())
         source = RewardModelSource(folder, f"the newest checkpoint of {'/'.join(run.parts[-2:])}")
-        content, why = find_config(folder, host)
+        content, why = find_model_config(folder, host)
     kinds = (content or {}).get("architectures") or [why]
     if not any(str(kind).endswith(ARCHITECTURE) for kind in kinds):
         problem = f"{source.path} is not a reward model ({', '.join(map(str, kinds))}); reward_model.yaml trains one"

@@ -11,13 +11,14 @@ from areal_like.config.engines import default_engine
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import plural
 from areal_like.config.sections.engines.base import EngineKeys
+from areal_like.models.model_shape import BYTES
 from areal_like.serving.engines.registry import engine_spec
 from areal_like.serving.engines.spec import CONTEXT_BYTES, GpuShare
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, server_limit
 from launcher.plan.memory import server_memory, size_text
 from launcher.plan.micro_batch_limit import USABLE, TrainerBytes, trainer_bytes, usable_bytes
-from launcher.plan.model_shape import BYTES, find_config, shape_of
+from launcher.plan.model_config import known_shape
 from launcher.plan.plan import Resolved, ServerMemory
 from launcher.plan.server_memory import embedded_bytes
 
@@ -110,7 +111,7 @@ def _share(
     weights, working = spec.weight_copies * server.weights, spec.working_bytes
     usable = int(gpu_bytes * USABLE) - 2 * CONTEXT_BYTES
     requests, longest = _requests(config, spec.keys.requests_key), longest_sample(config)
-    shape = shape_of(find_config(config.actor.path, host)[0])
+    shape = known_shape(config.actor.path, host)
     if spec.keys is default_engine() and shape is not None:
         own = embedded_bytes(config, allocation, shape, BYTES[config.actor.dtype], longest)
         weights, working, per_token = own.weights, own.working, own.cache_per_token

@@ -6,7 +6,7 @@ all layers are in memory. Sums are upper limits: not all of their parts are in m
 
 from typing import TYPE_CHECKING
 
-from launcher.plan.model_shape import BYTES, ModelShape
+from areal_like.models.model_shape import BYTES, ModelShape
 
 if TYPE_CHECKING:
     from areal_like.config.sections.train_engine import TrainEngineConfig

@@ -10,10 +10,11 @@ from areal_like.config.engines import gpu_engines
 from areal_like.config.problems import ConfigError, Problem, plural
 from areal_like.config.suggest import nearest
 from areal_like.models import hub_cache
+from areal_like.models.model_shape import shape_of
 from areal_like.serving.engines.external.installations import EngineDistribution, Installation
 from launcher.plan.host import Gpu, HostInfo, local_host
 from launcher.plan.memory import size_text
-from launcher.plan.model_shape import find_config, read_config, shape_of
+from launcher.plan.model_config import find_model_config, read_config
 
 FOR, MODEL_CONFIG = "--for", "--model-config"
 PLACE = "that machine"
@@ -109,7 +110,7 @@ def with_model_config(host: HostInfo, path: str, config: Any) -> HostInfo:
     """`path`: the config.json of the trained model, or a model on this machine: a folder, a built-in model, or a name
     in the cache."""
     file = host.directory / Path(path).expanduser()
-    content, where = (read_config(file), str(file)) if file.is_file() else find_config(path, host)
+    content, where = (read_config(file), str(file)) if file.is_file() else find_model_config(path, host)
     if content is None:
         reason = "is not a JSON object" if file.is_file() else f"does not exist ({where})"
         raise ConfigError([Problem(MODEL_CONFIG, f"{path} {reason}; name a model's config.json, or its folder")])

@@ -12,13 +12,13 @@ from areal_like.algorithms import logprobs
 from areal_like.config.allocation import ParallelStrategy
 from areal_like.config.sections.optimizer import OptimizerConfig
 from areal_like.config.sections.train_engine import FSDPEngineConfig, MicroBatchSpec, TrainEngineConfig
+from areal_like.models.model_shape import shape_of
 from areal_like.training.engine import TrainEngine
 from areal_like.training.row_shards import local_tensor
 from areal_like.training.sequences import Sequences
 from areal_like.training.world import World
 from launcher.plan import step_memory
 from launcher.plan.memory import model_memory
-from launcher.plan.model_shape import shape_of
 from tests.support.live_bytes import LiveBytes
 from tests.support.training_runs import section
 

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from areal_like.models import model_folder as built_in_folder
+from areal_like.models.model_shape import shape_of
 from launcher.plan.memory import count_text, size_text
-from launcher.plan.model_shape import find_config, shape_of
+from launcher.plan.model_config import find_model_config
 from tests.support.planning import GIB, machine_with, plan_of
 
 QWEN3_06B = {
@@ -155,13 +156,13 @@ def test_shapes_are_read_from_a_folder_or_the_cache_or_are_missing(tmp_path):
     model_folder(cached / "snapshots" / "bbb")
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("bbb\n", "utf-8")
-    assert find_config("model", host)[0] == QWEN3_06B
-    assert find_config(str(tmp_path / "model"), host)[0] == QWEN3_06B
-    assert find_config("org/name", host)[0] == QWEN3_06B
-    content, why = find_config("org/other", host)
+    assert find_model_config("model", host)[0] == QWEN3_06B
+    assert find_model_config(str(tmp_path / "model"), host)[0] == QWEN3_06B
+    assert find_model_config("org/name", host)[0] == QWEN3_06B
+    content, why = find_model_config("org/other", host)
     assert content is None
     assert why == f"org/other is neither a folder nor in the Hugging Face cache ({host.hub})"
-    assert find_config("builtin:tiny", host)[0] is None
+    assert find_model_config("builtin:tiny", host)[0] is None
 
 
 def test_a_built_in_model_has_the_size_of_its_files():

@@ -1,11 +1,6 @@
 """Size of a model from its config.json: parameters and KV cache, without loading it."""
 
-import json
-from pathlib import Path
 from typing import Any, NamedTuple
-
-from areal_like.models import BUILT_IN, built_in_models, config_file, published_config, snapshots
-from launcher.plan.host import HostInfo
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -54,41 +49,6 @@ class ModelShape(NamedTuple):
         """Embedding, head and last norm: FSDP's root unit, which is gathered during the whole pass."""
         head = self.hidden if critic else 0 if self.tied else self.embedding
         return self.embedding + head + self.hidden
-
-
-def find_config(path: str, host: HostInfo) -> tuple[dict[str, Any] | None, str]:
-    """The content of a model's config.json and its path, or None and the reason."""
-    if not path:
-        return None, "no model is set"
-    if path in host.configs:
-        return read_config(host.configs[path]), str(host.configs[path])
-    if path.startswith(BUILT_IN):
-        name = path.removeprefix(BUILT_IN)
-        if name not in built_in_models():
-            return None, f"{path} is not a built-in model"
-        file = config_file(name)
-        return read_config(file), str(file)
-    folder = host.directory / Path(path).expanduser()
-    if folder.is_dir():
-        file = folder / "config.json"
-        if not file.is_file():
-            return None, f"{path} has no config.json"
-        return read_config(file), str(file)
-    for snapshot in snapshots(path, host.hub):
-        if (snapshot / "config.json").is_file():
-            return read_config(snapshot / "config.json"), str(snapshot / "config.json")
-    published = published_config(path)
-    if published is not None:
-        return read_config(published), str(published)
-    return None, f"{path} is neither a folder nor in the Hugging Face cache ({host.hub})"
-
-
-def read_config(file: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(file.read_text())
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def shape_of(config: dict[str, Any] | None, num_layers: int | None = None) -> ModelShape | None:
