@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from areal_like.config.allocation.models import allocate
 from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
+from areal_like.config.number_text import size_text
 from areal_like.serving.engines.registry import engine_spec
-from launcher.plan.memory import plan_memory, size_text
+from launcher.plan.memory import plan_memory
 from launcher.plan.micro_batch_limit import resolved_micro_batches, usable_bytes, with_micro_batches
 from launcher.plan.shared_gpu import plan_shared_gpu
 from launcher.plan.target_machine import TargetMachine

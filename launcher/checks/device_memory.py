@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.number_text import count_text, size_text
 from areal_like.config.problems import Problem
 from launcher.plan.host import HostInfo
-from launcher.plan.memory import count_text, size_text
 from launcher.plan.micro_batch_limit import LIMIT, RECOMPUTE, trainer_bytes, usable_bytes
 from launcher.plan.plan import BatchPlan, Memory, Resolved
 from launcher.plan.shared_gpu import SharedGpu, plan_shared_gpu

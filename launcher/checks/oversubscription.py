@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import starts_servers, trained_models
+from areal_like.config.number_text import GIB, size_text
 from areal_like.config.problems import Problem, plural
 from areal_like.serving.engines.registry import engine_spec
 from launcher.plan.host import HostInfo
-from launcher.plan.memory import GIB, size_text
 from launcher.plan.placement import PlacementPlan
 from launcher.plan.plan import Memory
 

@@ -9,6 +9,7 @@ from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.gradient_reduction import PER_STEP, choose_reduction
+from areal_like.config.number_text import count_text, size_text
 from areal_like.models.model_shape import BYTES, ModelShape, shape_of
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import server_limit
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.sections.train_engine import TrainEngineConfig
 
-GIB, MIB = 1 << 30, 1 << 20
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ALL_LINEAR = "all-linear"
 
@@ -196,22 +196,3 @@ def _words(
 
 def _listed(parts: list[tuple[str, int]]) -> str:
     return " + ".join(f"{name} {size_text(size)}" for name, size in parts if size)
-
-
-def size_text(size: int) -> str:
-    """12.3 GiB, 45 MiB, 112 KiB"""
-    for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):
-        if size >= scale:
-            amount = size / scale
-            return f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
-    return f"{size} B"
-
-
-def count_text(number: int) -> str:
-    """596 M, 8.03 B"""
-    for unit, scale in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
-        if number >= scale:
-            amount = number / scale
-            digits = 2 if amount < 10 else 1 if amount < 100 else 0
-            return f"{amount:.{digits}f} {unit}"
-    return str(number)

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.number_text import size_text
 from areal_like.models.model_shape import ModelShape
 from areal_like.serving.engines.embedded.memory import EngineShape, working_bytes
-from launcher.plan.memory import size_text
 
 
 class ServerBytes(NamedTuple):

@@ -9,6 +9,7 @@ from areal_like.config.allocation.models import starts_servers
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import default_engine
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.number_text import size_text
 from areal_like.config.problems import plural
 from areal_like.config.sections.engines.base import EngineKeys
 from areal_like.models.model_shape import BYTES
@@ -16,7 +17,7 @@ from areal_like.serving.engines.registry import engine_spec
 from areal_like.serving.engines.spec import CONTEXT_BYTES, GpuShare
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, server_limit
-from launcher.plan.memory import server_memory, size_text
+from launcher.plan.memory import server_memory
 from launcher.plan.micro_batch_limit import USABLE, TrainerBytes, trainer_bytes, usable_bytes
 from launcher.plan.model_config import known_shape
 from launcher.plan.plan import Resolved, ServerMemory

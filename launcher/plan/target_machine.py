@@ -7,13 +7,13 @@ from typing import Any
 
 from areal_like.config.allocation import Machine
 from areal_like.config.engines import gpu_engines
+from areal_like.config.number_text import size_text
 from areal_like.config.problems import ConfigError, Problem, plural
 from areal_like.config.suggest import nearest
 from areal_like.models import hub_cache
 from areal_like.models.model_shape import shape_of
 from areal_like.serving.engines.external.installations import EngineDistribution, Installation
 from launcher.plan.host import Gpu, HostInfo, local_host
-from launcher.plan.memory import size_text
 from launcher.plan.model_config import find_model_config, read_config
 
 FOR, MODEL_CONFIG = "--for", "--model-config"

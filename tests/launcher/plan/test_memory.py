@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from areal_like.config.number_text import count_text, size_text
 from areal_like.models import model_folder as built_in_folder
 from areal_like.models.model_shape import shape_of
-from launcher.plan.memory import count_text, size_text
 from launcher.plan.model_config import find_model_config
 from tests.support.planning import GIB, machine_with, plan_of
 
