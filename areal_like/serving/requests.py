@@ -117,7 +117,7 @@ class FinishedGroup:
 
 
 def parse_group(
-    body: Any, vocab_size: int, context_length: int = MAX_TOKENS, length_key: str = "embedded.context_length"
+    body: Any, vocab_size: int, context_length: int = MAX_TOKENS, length_key: str = "rollout"
 ) -> GroupRequest:
     """Raises BadRequest. Every number is bounded by the model and its context, which `length_key` sets."""
     if not isinstance(body, Mapping):

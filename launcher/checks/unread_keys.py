@@ -11,7 +11,7 @@ from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.checks.config_checks import NO_EFFECT_CHECKS
 from areal_like.config.checks.registry import run_checks
-from areal_like.config.engines import engine_names
+from areal_like.config.engines import default_engine, engine_names
 from areal_like.config.problems import Problem, Stage
 from launcher.plan.changes import BODY, OVERRIDE, is_set_by_user
 from launcher.plan.plan import UnreadFileValue
@@ -70,10 +70,10 @@ def _is_written_for_another(loaded: "Loaded", key: str) -> bool:
 
 
 def _of_other_engines(loaded: "Loaded", allocation: Allocation | None) -> list[str]:
-    """Keys in sections of engines that this run does not use. A reward model is served by the embedded engine."""
+    """Keys in sections of engines that this run does not use. A reward model is served by the default one."""
     config = loaded.config
     if allocation is None or allocation.rollout is None or not generates(config) or not starts_servers(config):
         return []
-    running = {allocation.rollout.backend, "embedded"} if has_reward_model(config) else {allocation.rollout.backend}
+    running = {allocation.rollout.backend, *([default_engine().name] if has_reward_model(config) else [])}
     others = tuple(f"{name}." for name in engine_names() if name not in running)
     return [key for key in loaded.provenance.history if key.startswith(others)]

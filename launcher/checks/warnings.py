@@ -12,6 +12,7 @@ from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem, plural
 from areal_like.config.sections.engines.base import EngineKeys
+from launcher.checks.engines import is_external
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, resolved_context_length, server_limit
@@ -122,10 +123,9 @@ def server_warnings(config: "BaseExperimentConfig", allocation: Allocation, host
     if starts_servers(config) and isinstance(config, GRPOConfig) and allocation.rollout:
         yield from _server_lengths(config, allocation.rollout.backend, host)
         key = engine_keys(allocation.rollout.backend).memory_key
-        written = value_of(config, key) != "auto"
-        if allocation.shared_device and allocation.rollout.backend != "embedded" and written:
+        if allocation.shared_device and is_external(allocation.rollout.backend) and value_of(config, key) != "auto":
             yield Problem(key, "the trainer shares this GPU; auto leaves it what it needs")
-        if allocation.num_gpus and allocation.rollout.backend != "embedded":
+        if allocation.num_gpus:
             yield from _weight_transport(config, engine_keys(allocation.rollout.backend))
         if has_reward_model(config) and allocation.num_gpus and not servers_on_cpu(config):
             shares = f"the reward model shares the GPU of server/0; lower {key} to leave it memory"

@@ -6,22 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import generates, starts_servers, trained_models
+from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.attention import beyond_kernels, choose_attention
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.gradient_reduction import choose_reduction
-from areal_like.models.model_shape import BYTES
-from areal_like.serving.engines.registry import engine_spec
-from launcher.checks.engines import resolved_engine
 from launcher.plan.bench import bench_values
+from launcher.plan.engine_values import resolved_engine_values
 from launcher.plan.host import HostInfo
-from launcher.plan.lengths import resolved_context_length
 from launcher.plan.memory import num_shards
-from launcher.plan.model_config import find_model_config, known_shape
-from launcher.plan.placement import PlacementPlan
+from launcher.plan.model_config import find_model_config
 from launcher.plan.plan import Resolved, RunDirectory
 from launcher.plan.reward_model import resolved_reward_model
-from launcher.plan.server_memory import embedded_bytes
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
 CORES_PER_EPISODE_WORKER = 4
 MAX_EPISODE_WORKERS = 8
 CLUSTER_EPISODE_WORKERS = 4
-SHARE_OF_MAIN_MEMORY = 0.25
 UNDECIDED = "auto"
 """The value where only a started process can decide."""
 
@@ -52,25 +46,10 @@ def resolve_auto(
         resolved += _gradients(config, allocation)
         if generates(config):
             resolved += _rollout(config, host)
-            resolved += resolved_engine(config, allocation, host)
-            if allocation.rollout and allocation.rollout.backend == "embedded":
-                resolved += _embedded(config, allocation, host)
-            elif allocation.rollout and starts_servers(config):
-                resolved += resolved_context_length(config, allocation.rollout.backend, host)
-                autos = engine_spec(allocation.rollout.backend).autos(config, bool(allocation.num_gpus))
-                resolved += [Resolved(*value) for value in autos]
+            resolved += resolved_engine_values(config, allocation, host)
     resolved += resolved_reward_model(config, host)
     resolved += bench_values(config)
     return {each.key: each for each in resolved}
-
-
-def add_server_threads(resolved: dict[str, Resolved], config: "BaseExperimentConfig", placement: PlacementPlan) -> None:
-    """Adds `embedded.threads`, which follows from the placement."""
-    if generates(config) and config.embedded.threads == "auto" and placement.servers:
-        backend = resolved["rollout.backend"].value if "rollout.backend" in resolved else config.rollout.backend
-        if str(backend).startswith("embedded"):
-            threads = placement.servers[0].threads
-            resolved["embedded.threads"] = Resolved("embedded.threads", threads, "its share of the cores")
 
 
 def resolved_values(loaded: "Loaded", resolved: Iterable[Resolved]) -> dict[str, Any]:
@@ -164,50 +143,3 @@ def episode_workers(config: GRPOConfig, host: HostInfo) -> tuple[int, str]:
     cores = host.machine.num_cpu_cores
     count = max(1, min(cores // CORES_PER_EPISODE_WORKER, MAX_EPISODE_WORKERS, batch))
     return count, f"1 per {CORES_PER_EPISODE_WORKER} cores; {cores} here, at most {MAX_EPISODE_WORKERS}"
-
-
-def _embedded(config: GRPOConfig, allocation: Allocation, host: HostInfo) -> Iterator[Resolved]:
-    embedded = config.embedded
-    on_gpu = bool(allocation.num_gpus) and embedded.device != "cpu"
-    if embedded.dtype == "auto":
-        yield Resolved("embedded.dtype", config.actor.dtype, "same as actor.dtype")
-    if embedded.device == "auto":
-        reason = "a GPU is assigned" if on_gpu else f"no GPU ({host.machine.how})"
-        yield Resolved("embedded.device", "cuda" if on_gpu else "cpu", reason)
-    if embedded.enforce_eager == "auto":
-        reason = "decode steps are captured as CUDA graphs" if on_gpu else "a CPU has no graphs to capture"
-        yield Resolved("embedded.enforce_eager", not on_gpu, reason)
-    if embedded.kv_cache_tokens == "auto":
-        tokens = _cache_tokens(config, allocation, host, on_gpu)
-        if tokens is None:
-            reason = "the size of the model or of the device's memory is unknown before the start"
-            yield Resolved("embedded.kv_cache_tokens", UNDECIDED, f"decided by the server after loading: {reason}")
-        else:
-            yield Resolved("embedded.kv_cache_tokens", *tokens)
-
-
-def _cache_tokens(config: GRPOConfig, allocation: Allocation, host: HostInfo, on_gpu: bool) -> tuple[int, str] | None:
-    """Enough for all requests at maximum length, limited by a share of the memory."""
-    shape = known_shape(config.actor.path, host)
-    memory = (host.gpus[0].memory_bytes if host.gpus else None) if on_gpu else host.memory_bytes
-    if shape is None or memory is None or allocation.rollout is None:
-        return None
-    width = BYTES.get(config.embedded.dtype, BYTES[config.actor.dtype])
-    longest = min(config.gconfig.max_tokens, config.embedded.context_length or shape.max_positions or 1 << 30)
-    tokens = config.embedded.max_running_requests * longest
-    per_token = shape.kv_per_token * width
-    if on_gpu:
-        taken = embedded_bytes(config, allocation, shape, width, longest)
-        per_token = taken.cache_per_token
-        share = (0.5 if allocation.shared_device else 0.9) * memory - taken.weights - taken.working
-        limit = "half of the GPU's memory" if allocation.shared_device else "nine tenths of the GPU's memory"
-        limit += f" beside {taken.text}"
-        if share < longest * per_token:
-            return longest, f"one sequence, which does not fit into {limit}; lower embedded.max_running_requests"
-    else:
-        share = SHARE_OF_MAIN_MEMORY * memory / allocation.rollout.data
-        limit = "a quarter of main memory" + (" over all servers" if allocation.rollout.data > 1 else "")
-    max_tokens = max(longest, int(share) // per_token)
-    if tokens <= max_tokens:
-        return tokens, f"embedded.max_running_requests={config.embedded.max_running_requests} of {longest} tokens each"
-    return max_tokens, f"fits into {limit}"

@@ -17,11 +17,12 @@ from launcher.checks.plan_checks import checks_of
 from launcher.checks.unread_keys import unread_file_values
 from launcher.clusters.ray import plan_ray
 from launcher.clusters.slurm import plan_slurm
-from launcher.plan.auto import add_server_threads, resolve_auto, resolved_values
+from launcher.plan.auto import resolve_auto, resolved_values
 from launcher.plan.batch import plan_batch
 from launcher.plan.changes import changed_settings, replaced_file_values, settings_over_base, with_places
 from launcher.plan.compiled_layers import uncompiled_layers
 from launcher.plan.datasets import resolved_datasets
+from launcher.plan.engine_values import resolved_threads
 from launcher.plan.host import HostInfo, local_host
 from launcher.plan.hub import resolved_models
 from launcher.plan.memory import plan_memory
@@ -71,7 +72,9 @@ def build_plan(
     starts: list[ServerCommand] = []
     if allocation is not None:
         placement = _placement(config, allocation, auto, host, serves)
-        add_server_threads(auto, config, placement)
+        if allocate.generates(config) and allocation.rollout is not None:
+            threads = resolved_threads(config, allocation.rollout.backend, placement)
+            auto |= {each.key: each for each in threads}
         nodes = max(placement.num_nodes, 1)
         has_command = allocation.rollout is not None and is_external(allocation.rollout.backend)
         started_config = _as_started(loaded, auto) if has_command else config

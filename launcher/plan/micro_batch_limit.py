@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers, trained_models
 from areal_like.config.number_text import size_text
-from areal_like.serving.engines.spec import CONTEXT_BYTES
+from areal_like.serving.engines.engine_site import CONTEXT_BYTES
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, server_limit
 from launcher.plan.memory import model_memory, rank_bytes, unknown_target_modules

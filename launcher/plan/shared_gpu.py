@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import starts_servers
 from areal_like.config.dotted_path import value_of
-from areal_like.config.engines import default_engine
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.number_text import size_text
 from areal_like.config.problems import plural
 from areal_like.config.sections.engines.base import EngineKeys
-from areal_like.models.model_shape import BYTES
+from areal_like.serving.engines.engine_site import CONTEXT_BYTES, GpuShare
 from areal_like.serving.engines.registry import engine_spec
-from areal_like.serving.engines.spec import CONTEXT_BYTES, GpuShare
+from launcher.plan.engine_values import engine_site
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, server_limit
 from launcher.plan.memory import server_memory
 from launcher.plan.micro_batch_limit import USABLE, TrainerBytes, trainer_bytes, usable_bytes
-from launcher.plan.model_config import known_shape
 from launcher.plan.plan import Resolved, ServerMemory
-from launcher.plan.server_memory import embedded_bytes
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -112,11 +109,11 @@ def _share(
     weights, working = spec.weight_copies * server.weights, spec.working_bytes
     usable = int(gpu_bytes * USABLE) - 2 * CONTEXT_BYTES
     requests, longest = _requests(config, spec.keys.requests_key), longest_sample(config)
-    shape = known_shape(config.actor.path, host)
-    if spec.keys is default_engine() and shape is not None:
-        own = embedded_bytes(config, allocation, shape, BYTES[config.actor.dtype], longest)
+    site = engine_site(config, allocation, host)
+    if spec.count_bytes is not None and site.model is not None:
+        own = spec.count_bytes(config, site, longest)
         weights, working, per_token = own.weights, own.working, own.cache_per_token
-    positions = shape.max_positions if shape else None
+    positions = site.model.max_positions if site.model else None
     limits = (server_limit(config, spec.name)[1] if spec.is_external else longest, positions)
     least_tokens = min(limit for limit in limits if limit) + BLOCK
     least, wanted = (

@@ -18,7 +18,6 @@ from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.probe_noise import ProbeNoise
 from areal_like.rollout.controller.publications import Publication, Publications, UpdateTimings
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.probe import ROUNDING
 from areal_like.weights.versions import NO_VERSION
 
 LOOKUP_INTERVAL_S = 0.5
@@ -77,8 +76,7 @@ class Servers:
     ) -> None:
         """`probe_noise`: what was measured before the checkpoint that the run continues from."""
         self._rollout = config.rollout
-        dtype = config.embedded.dtype
-        self.probe_noise = ProbeNoise(dtype if dtype in ROUNDING else config.actor.dtype, probe_noise)
+        self.probe_noise = ProbeNoise(config.actor.dtype, probe_noise)
         self._num_servers, self._names, self._http, self._spawn = num_servers, names, http, spawn
         self._listener = listener
         self.publications, self.times = Publications(), UpdateTimings()

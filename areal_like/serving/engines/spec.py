@@ -4,10 +4,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from areal_like.config.checks.registry import Check
+from areal_like.config.number_text import MIB
 from areal_like.config.sections.engines.base import EngineKeys
+from areal_like.serving.engines.engine_site import EngineBytes, EngineSite, GpuShare
 from areal_like.serving.engines.external.command_line import ServerCommand, ServerSite
 from areal_like.serving.engines.external.engine_log import MemoryHint
 from areal_like.serving.engines.external.flag_check import FlagParser
@@ -21,32 +23,12 @@ if TYPE_CHECKING:
     from areal_like.serving.engines.base import InferenceEngine
     from areal_like.serving.engines.external.external_engine import ExternalEngine
 
-MIB = 1 << 20
-CONTEXT_BYTES = 1 << 30
-"""What a process takes of a GPU before it loads anything: the context of CUDA, kernels, buffers of NCCL."""
-
-AutoValues = Callable[["GRPOConfig", bool], Iterable[tuple[str, Any, str]]]
-"""From the configuration, and whether the servers have GPUs: keys that are `auto`, with value and reason."""
+AutoValues = Callable[["GRPOConfig", EngineSite], Iterable[tuple[str, Any, str]]]
+"""Keys that are `auto`, with value and reason."""
 OpenEngine = Callable[["Run", "Identity", Any], AbstractAsyncContextManager["InferenceEngine"]]
+CountBytes = Callable[["GRPOConfig", EngineSite, int], EngineBytes]
+"""The number is that of the tokens of the longest sequence. The site has the model."""
 Connect = Callable[[str, str, "Run", Path, "ProofVerifier | None"], "ExternalEngine"]
-
-
-class GpuShare(NamedTuple):
-    """Bytes that a server takes of a GPU which a trainer shares; `working`: all beside weights and cache."""
-
-    gpu_bytes: int
-    weights: int
-    working: int
-    cache_bytes: int
-    cache_tokens: int
-    reason: str
-    """Of the size of the cache."""
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.working + self.cache_bytes
-
-
 SharedGpuValues = Callable[[GpuShare | None], dict[str, tuple[Any, str]]]
 """Keys of the engine's section with value and reason, for a server that shares a GPU with a trainer. None: the size of
 the model is not known."""
@@ -59,7 +41,7 @@ class HttpProbe(Protocol):
         """The JSON that it answers; None for anything else."""
 
 
-def no_values(config: "GRPOConfig", on_gpu: bool) -> Iterable[tuple[str, Any, str]]:
+def no_values(config: "GRPOConfig", site: EngineSite) -> Iterable[tuple[str, Any, str]]:
     return ()
 
 
@@ -96,6 +78,8 @@ class EngineSpec:
     """Copies of the weights that a server holds."""
     working_bytes: int = 1024 * MIB
     """Memory of a GPU that it takes beside weights and cache, without its context: activations, graphs, samples."""
+    count_bytes: CountBytes | None = None
+    """What a server takes of a GPU, where it depends on more: then the two numbers above are not read."""
     memory_hints: tuple[MemoryHint, ...] = ()
     cannot_keep: str = ""
     """Why requests cannot stay in the engine during an update; empty if they can."""

@@ -9,11 +9,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from areal_like.config.sections.engines.embedded import EmbeddedConfig
 from areal_like.models.model_shape import shape_of
 from areal_like.serving.engines.embedded import memory
+from areal_like.serving.engines.embedded.auto_values import engine_shape
 from areal_like.serving.engines.embedded.core import load_model, model_runner, sampler, scheduler
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.engines.embedded.memory import EngineShape, working_bytes
 from areal_like.serving.requests import GroupRequest, Sampling
-from launcher.plan.server_memory import engine_shape
 from tests.launcher.plan.test_auto import autos
 from tests.launcher.plan.test_memory import QWEN3_06B, QWEN25_15B, model_folder
 from tests.support.live_bytes import LiveBytes

@@ -30,6 +30,8 @@ class EngineKeys:
     """Data type of the KV cache, where it may differ from that of the weights."""
     device_key: str = ""
     """With the value `cpu` the servers use no GPU."""
+    threads_key: str = ""
+    """CPU threads of an engine inside the server's process; `auto`: the server's share of the cores."""
     images_key: str = ""
     """Enables images in prompts, which are not supported."""
     dims: str = "dtp"

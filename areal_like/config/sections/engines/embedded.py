@@ -13,6 +13,7 @@ KEYS = EngineKeys(
     cache_tokens_key="embedded.kv_cache_tokens",
     requests_key="embedded.max_running_requests",
     device_key="embedded.device",
+    threads_key="embedded.threads",
     receives_on_gpu=True,
     dims="d",
 )

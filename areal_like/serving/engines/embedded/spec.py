@@ -13,7 +13,8 @@ from areal_like.config.problems import Problem, Stage
 from areal_like.config.sections.engines.embedded import KEYS
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
-from areal_like.serving.engines.spec import EngineSpec, GpuShare
+from areal_like.serving.engines.embedded.auto_values import auto_values, count_bytes, shared_gpu_values
+from areal_like.serving.engines.spec import EngineSpec
 
 if TYPE_CHECKING:
     from areal_like.config.allocation import Allocation
@@ -67,14 +68,12 @@ def _without_gpu(config: "GRPOConfig", allocation: "Allocation", host: Any) -> I
         yield Problem("embedded.device", reason)
 
 
-def _on_shared_gpu(share: GpuShare | None) -> dict[str, tuple[Any, str]]:
-    return {} if share is None else {"kv_cache_tokens": (share.cache_tokens, share.reason)}
-
-
 SPEC = EngineSpec(
     KEYS,
     open=_open,
     prepare=_prepare,
     checks=(Check("a GPU for the engine", Stage.MISSING, _without_gpu),),
-    shared_gpu=_on_shared_gpu,
+    autos=auto_values,
+    shared_gpu=shared_gpu_values,
+    count_bytes=count_bytes,
 )

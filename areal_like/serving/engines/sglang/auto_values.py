@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from areal_like.serving.engines.spec import CONTEXT_BYTES, GpuShare
+from areal_like.serving.engines.engine_site import CONTEXT_BYTES, GpuShare
 
 if TYPE_CHECKING:
     from areal_like.config.sections.engines.sglang import SGLangConfig

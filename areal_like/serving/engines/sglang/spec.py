@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from areal_like.config.number_text import MIB
 from areal_like.config.sections.engines.sglang import KEYS
+from areal_like.serving.engines.engine_site import EngineSite
 from areal_like.serving.engines.sglang.auto_values import auto_values, shared_gpu_values
 from areal_like.serving.engines.sglang.command import FLAG_PARSER, sglang_command
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
 from areal_like.serving.engines.sglang.memory_hints import MEMORY_HINTS
-from areal_like.serving.engines.spec import MIB, EngineSpec, HttpProbe
+from areal_like.serving.engines.spec import EngineSpec, HttpProbe
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
@@ -24,8 +26,8 @@ def _connect(address: str, secret: str, run: "Run", folder: Path, proofs: "Proof
     return SGLangEngine(address, secret, run.config, folder, run.weights, proofs)
 
 
-def _autos(config: "GRPOConfig", on_gpu: bool) -> Iterator[tuple[str, Any, str]]:
-    for name, (value, reason) in auto_values(on_gpu).items():
+def _autos(config: "GRPOConfig", site: EngineSite) -> Iterator[tuple[str, Any, str]]:
+    for name, (value, reason) in auto_values(site.on_gpu).items():
         if getattr(config.sglang, name) == "auto":
             yield f"sglang.{name}", value, reason
 

@@ -3,7 +3,7 @@
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from areal_like.serving.engines.spec import GpuShare
+from areal_like.serving.engines.engine_site import GpuShare
 
 if TYPE_CHECKING:
     from areal_like.config.sections.engines.vllm import vLLMConfig

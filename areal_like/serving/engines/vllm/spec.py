@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from areal_like.config.number_text import MIB
 from areal_like.config.sections.engines.vllm import KEYS
-from areal_like.serving.engines.spec import MIB, EngineSpec, HttpProbe
+from areal_like.serving.engines.engine_site import EngineSite
+from areal_like.serving.engines.spec import EngineSpec, HttpProbe
 from areal_like.serving.engines.vllm.auto_values import auto_values, shared_gpu_values
 from areal_like.serving.engines.vllm.command import FLAG_PARSER, vllm_command
 from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
@@ -24,8 +26,8 @@ def _connect(address: str, secret: str, run: "Run", folder: Path, proofs: "Proof
     return VLLMEngine(address, secret, run.config, folder, proofs)
 
 
-def _autos(config: "GRPOConfig", on_gpu: bool) -> Iterator[tuple[str, Any, str]]:
-    for name, (value, reason) in auto_values(on_gpu).items():
+def _autos(config: "GRPOConfig", site: EngineSite) -> Iterator[tuple[str, Any, str]]:
+    for name, (value, reason) in auto_values(site.on_gpu).items():
         if getattr(config.vllm, name) == "auto":
             yield f"vllm.{name}", value, reason
 
