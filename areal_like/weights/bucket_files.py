@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_like.weights.buckets import TensorInfo, bucket_hash, file_header, file_order
+from areal_like.process.run_memory import SHARED_MEMORY
+from areal_like.weights.buckets import TensorInfo, bucket_hash, file_header, file_order, places
 from areal_like.weights.errors import BadWeights, with_layer
 from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index
-
-MEMORY = Path("/dev/shm")
 
 Bytes = NDArray[np.uint8]
 """The content of a tensor as it lies in its file."""
@@ -47,10 +46,9 @@ def iterate_bucket(folder: Path, bucket: Bucket, version: int) -> Iterator[tuple
             f"version {version} of the weights: bucket {bucket.file} is corrupted: its header is not the one that was "
             "published"
         )
-    at = len(header)
-    for info in ordered:
-        yield info, _checked(info, content[at : at + info.nbytes], bucket.file, version)
-        at += info.nbytes
+    payload = content[len(header) :]
+    for info, place in places(bucket.tensors):
+        yield info, _checked(info, payload[place], bucket.file, version)
 
 
 def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:
@@ -69,7 +67,7 @@ def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:
 def read_bytes(path: Path, size: int) -> Bytes:
     """Maps the file if it is in shared memory, else reads it."""
     with path.open("rb", buffering=0) as file:
-        if path.is_relative_to(MEMORY):
+        if path.is_relative_to(SHARED_MEMORY):
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
         content = np.empty(size, np.uint8)
         view: Any = content.data

@@ -91,6 +91,14 @@ def file_order(infos: Sequence[TensorInfo]) -> list[TensorInfo]:
     return sorted(infos, key=lambda info: -DTYPES[info.dtype].size)
 
 
+def places(infos: Sequence[TensorInfo]) -> Iterator[tuple[TensorInfo, slice]]:
+    """The tensors of a bucket in the order of its file, each with its place in the bytes after the header."""
+    at = 0
+    for info in file_order(infos):
+        yield info, slice(at, at + info.nbytes)
+        at += info.nbytes
+
+
 def file_header(ordered: Sequence[TensorInfo]) -> bytes:
     """Header of a safetensors file."""
     entries, at = {}, 0

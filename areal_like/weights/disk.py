@@ -13,7 +13,6 @@ from torch import Tensor
 from areal_like.weights.bucket_files import Bytes, read_bucket
 from areal_like.weights.buckets import (
     MAX_BUCKET_BYTES,
-    TensorInfo,
     bucket_file,
     bucket_hash,
     file_header,
@@ -22,7 +21,7 @@ from areal_like.weights.buckets import (
     require_unique_names,
 )
 from areal_like.weights.fingerprint import describe_tensors, dtype_name
-from areal_like.weights.flat_buckets import FlatWeights, write_bucket
+from areal_like.weights.flat_buckets import FlatWeights, as_tensor, write_bucket
 from areal_like.weights.index import Bucket, Index, read_index, write_index
 from areal_like.weights.probe import Probe
 from areal_like.weights.verify import verify_index
@@ -109,11 +108,6 @@ def load_version(folder: Path, expected: Expected, newer_than: int, run_id: str 
 def with_dtype_names(expected: Expected) -> dict[str, tuple[tuple[int, ...], str]]:
     """The same without torch types."""
     return {name: (tuple(shape), dtype_name(dtype)) for name, (shape, dtype) in expected.items()}
-
-
-def as_tensor(info: TensorInfo, content: Tensor) -> Tensor:
-    """Bytes as a tensor of their type and shape."""
-    return content.view(getattr(torch, info.dtype)).reshape(info.shape)
 
 
 def remove_versions(folder_root: Path, keep: set[int]) -> None:

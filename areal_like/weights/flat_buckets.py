@@ -15,6 +15,7 @@ from areal_like.weights.buckets import (
     bucket_hash,
     file_header,
     file_order,
+    places,
     plan_buckets,
     require_unique_names,
 )
@@ -95,9 +96,9 @@ def flatten(
     return copy_weights(tensors, buffer, max_bucket_bytes).hashed(version, probe, run_id)
 
 
-def tensor_in(content: Tensor, info: TensorInfo, at: int) -> Tensor:
-    """The tensor at byte offset `at` of a bucket."""
-    return content[at : at + info.nbytes].view(getattr(torch, info.dtype)).reshape(info.shape)
+def as_tensor(info: TensorInfo, content: Tensor) -> Tensor:
+    """Bytes as a tensor of their type and shape."""
+    return content.view(getattr(torch, info.dtype)).reshape(info.shape)
 
 
 def write_bucket(folder: Path, bucket: Bucket, content: Tensor) -> None:
@@ -124,11 +125,9 @@ def _take(free: list[Tensor], size: int, is_pinned: bool) -> Tensor:
 def _copy(content: Tensor, bucket: list[tuple[str, Tensor]]) -> BucketCopy:
     tensors = dict(bucket)
     infos = [TensorInfo(name, dtype_name(tensor.dtype), tuple(tensor.shape), "") for name, tensor in bucket]
-    at = 0
-    for info in file_order(infos):
+    for info, place in places(infos):
         tensor = tensors[info.name].detach()
-        tensor_in(content, info, at).copy_(tensor, non_blocking=is_on_gpu(tensor))
-        at += info.nbytes
+        as_tensor(info, content[place]).copy_(tensor, non_blocking=is_on_gpu(tensor))
     on_gpu = [tensor for _, tensor in bucket if is_on_gpu(tensor)]
     return BucketCopy(infos, content, checksum_values(on_gpu) if len(on_gpu) == len(bucket) else None)
 
@@ -141,11 +140,10 @@ def _with_checksums(copy: BucketCopy) -> BucketCopy:
 
 
 def _hashed(number: int, copy: BucketCopy) -> Bucket:
-    hashes, at = {}, 0
-    for info in file_order(copy.infos):
-        part = copy.content[at : at + info.nbytes]
-        hashes[info.name] = hash_of(info.dtype, info.shape, part.numpy().data)
-        at += info.nbytes
+    hashes = {
+        info.name: hash_of(info.dtype, info.shape, copy.content[place].numpy().data)
+        for info, place in places(copy.infos)
+    }
     infos = [info._replace(hash=hashes[info.name]) for info in copy.infos]
     ordered = file_order(infos)
     header = file_header(ordered)

@@ -7,17 +7,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from areal_like.weights.buckets import file_order
+from areal_like.weights.buckets import places
 from areal_like.weights.collective import CPU, BroadcastGroup
 from areal_like.weights.device_checksum import checksum_texts, checksum_values
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.fingerprint import tensor_hash
-from areal_like.weights.flat_buckets import tensor_in, write_bucket
+from areal_like.weights.flat_buckets import as_tensor, write_bucket
 from areal_like.weights.index import Bucket, Index, write_index
 from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.rendezvous import Rendezvous
 from areal_like.weights.transfer_path import GLOO
-from areal_like.weights.verify import checked_order, corrupted, payload_bytes, verify_bucket
+from areal_like.weights.verify import check_index, corrupted, payload_bytes, verify_bucket
 
 
 def receive_tensors(
@@ -28,10 +28,8 @@ def receive_tensors(
     trainer and servers all use theirs."""
     with _joined(rendezvous, rank, kept) as group:
         for bucket, content in _buckets(group, index):
-            at = 0
-            for info in file_order(bucket.tensors):
-                yield info.name, tensor_in(content, info, at)
-                at += info.nbytes
+            for info, place in places(bucket.tensors):
+                yield info.name, as_tensor(info, content[place])
 
 
 def receive_folder(
@@ -78,11 +76,10 @@ def _buckets(group: BroadcastGroup, index: Index) -> Iterator[tuple[Bucket, Tens
 def verify_on_device(bucket: Bucket, content: Tensor, version: int) -> None:
     """The same as `verify_bucket` for content on a GPU: by checksums that are computed there, where the trainer has
     published them."""
-    ordered, at, parts = checked_order(bucket, version), 0, []
-    for info in ordered:
-        parts.append(tensor_in(content, info, at))
-        at += info.nbytes
-    for info, part, checksum in zip(ordered, parts, checksum_texts(checksum_values(parts)), strict=True):
+    check_index(bucket, version)
+    tensors = [(info, as_tensor(info, content[place])) for info, place in places(bucket.tensors)]
+    found = checksum_texts(checksum_values([part for _, part in tensors]))
+    for (info, part), checksum in zip(tensors, found, strict=True):
         if info.checksum and checksum != info.checksum:
             raise corrupted(info, f"checksum {info.checksum}", version)
         if not info.checksum and tensor_hash(part) != info.hash:

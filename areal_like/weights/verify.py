@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 
 from areal_like.weights.bucket_files import Bytes, check_version, read_bucket
-from areal_like.weights.buckets import DTYPES, TensorInfo, bucket_hash, file_header, file_order
+from areal_like.weights.buckets import DTYPES, TensorInfo, bucket_hash, file_header, file_order, places
 from areal_like.weights.errors import BadWeights, count_by_layer, with_layer
 from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index, read_index
@@ -36,22 +36,20 @@ def verify_index(index: Index, expected: Expected | None, newer_than: int, run_i
 
 def verify_bucket(bucket: Bucket, content: Bytes, version: int) -> None:
     """Refuses a received bucket (the content of its file after the header) unless it is what was published."""
-    at = 0
-    for info in checked_order(bucket, version):
-        if hash_of(info.dtype, info.shape, content[at : at + info.nbytes].data) != info.hash:
+    check_index(bucket, version)
+    for info, place in places(bucket.tensors):
+        if hash_of(info.dtype, info.shape, content[place].data) != info.hash:
             raise corrupted(info, f"hash {info.hash}", version)
-        at += info.nbytes
 
 
-def checked_order(bucket: Bucket, version: int) -> list[TensorInfo]:
-    """The tensors of a received bucket as they lie in it."""
+def check_index(bucket: Bucket, version: int) -> None:
+    """Refuses a received bucket whose tensors are not those that were published."""
     ordered = file_order(bucket.tensors)
     if bucket_hash(file_header(ordered), ordered) != bucket.hash:
         raise BadWeights(
             f"version {version} of the weights: bucket {bucket.file} is corrupted: its index is not the one that was "
             "published"
         )
-    return ordered
 
 
 def corrupted(info: TensorInfo, published: str, version: int) -> BadWeights:

@@ -25,7 +25,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from areal_like.weights.bucket_files import MEMORY  # noqa: E402
+from areal_like.process.run_memory import SHARED_MEMORY  # noqa: E402
 from areal_like.weights.disk import load_version, publish_weights, remove_versions  # noqa: E402
 from areal_like.weights.fingerprint import compare, tensor_hash  # noqa: E402
 from tests.bench import weights_transports  # noqa: E402
@@ -124,7 +124,7 @@ def main() -> None:
         parser.error("--repeats, --megabytes: at least 1")
     torch.set_num_threads(1)
     tensors = make_model(arguments.megabytes * 1_000_000)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=MEMORY if MEMORY.is_dir() else None) as name:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as name:
         folder = Path(name) / "weights"
         steps = measure(folder, tensors, arguments.repeats)
         transports = weights_transports.measure(folder, arguments.megabytes, arguments.repeats)

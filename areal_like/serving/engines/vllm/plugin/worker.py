@@ -17,9 +17,9 @@ from areal_like.serving.engines.vllm.plugin.weight_view import ServedTensor, pac
 from areal_like.weights.bucket_files import iterate_bucket
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.device_checksum import checksums, uses_checksums
-from areal_like.weights.disk import as_tensor
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.fingerprint import dtype_name, tensor_hash
+from areal_like.weights.flat_buckets import as_tensor
 from areal_like.weights.gpu_ids import gpu_ids
 from areal_like.weights.index import Index, parse_index, read_index
 from areal_like.weights.kept_group import KeptGroup
