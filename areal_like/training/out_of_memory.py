@@ -5,10 +5,9 @@ from typing import Any
 
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
+from areal_like.config.sections.train_engine import CAUTIOUS_TOKENS
 from areal_like.process.errors import Failure
 from areal_like.process.identity import START_AFTER
-
-CAUTIOUS_TOKENS = 8192
 
 
 def out_of_memory(error: BaseException, config: Any) -> Failure:

@@ -13,7 +13,8 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.number_text import size_text
 from areal_like.serving.engines.registry import engine_spec
 from launcher.plan.memory import plan_memory
-from launcher.plan.micro_batch_limit import resolved_micro_batches, usable_bytes, with_micro_batches
+from launcher.plan.micro_batch_limit import resolved_micro_batches, with_micro_batches
+from launcher.plan.rank_memory import usable_bytes
 from launcher.plan.shared_gpu import plan_shared_gpu
 from launcher.plan.target_machine import TargetMachine
 

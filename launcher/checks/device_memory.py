@@ -1,17 +1,17 @@
-"""Warns where models, micro-batches or offloaded parts are larger than the memory that they are for, and where a
-learning rate is one for a much smaller model."""
+"""Warns where models, micro-batches or offloaded parts are larger than the memory that they are for."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import generates, trained_models
-from areal_like.config.number_text import count_text, size_text
+from areal_like.config.allocation.models import trained_models
+from areal_like.config.number_text import size_text
 from areal_like.config.problems import Problem
 from launcher.plan.host import HostInfo
-from launcher.plan.micro_batch_limit import LIMIT, RECOMPUTE, trainer_bytes, usable_bytes
+from launcher.plan.micro_batch_limit import LIMIT, RECOMPUTE
 from launcher.plan.plan import BatchPlan, Memory, Resolved
+from launcher.plan.rank_memory import trainer_bytes, usable_bytes
 from launcher.plan.shared_gpu import SharedGpu, plan_shared_gpu
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ SMALLER = (
     ("fsdp.offload_params=true",),
 )
 """What makes a rank smaller, with the least cost first."""
-LARGE_MODEL = 50_000_000
-HIGH_RATES = {"actor": 5e-5, "critic": 1e-4}
-"""Learning rates above which reinforcement learning of all weights of a large model mostly diverges."""
 
 
 def room_warnings(
@@ -78,21 +75,6 @@ def micro_batch_warnings(
     yield Problem(
         f"{name}.{LIMIT}", f"{needs} left beside the models; {_remedy(batch, name, left // per_token, is_recomputed)}"
     )
-
-
-def learning_rate_warnings(config: "BaseExperimentConfig", memory: Memory) -> Iterator[Problem]:
-    """Rates of a tiny model, kept in a file whose actor is another one."""
-    if not generates(config):
-        return
-    sizes = {model.model: model for model in memory.trainer}
-    for name, engine in trained_models(config):
-        size, most = sizes.get(name), HIGH_RATES.get(name)
-        if size is None or most is None or engine.optimizer is None or size.trainable < LARGE_MODEL:
-            continue
-        if engine.optimizer.lr > most:
-            count = count_text(size.trainable)
-            reason = f"{engine.optimizer.lr:g} is high for a model of {count} parameters; 1e-6 to 2e-5 are usual"
-            yield Problem(f"{name}.optimizer.lr", reason)
 
 
 def _smaller(

@@ -134,7 +134,7 @@ PLAN_CHECKS = (
     Check("devices that are shared or assumed", Stage.WARNING, warnings.allocation_warnings),
     Check("memory of a device", Stage.WARNING, device_memory.room_warnings),
     Check("memory of micro-batches", Stage.WARNING, device_memory.micro_batch_warnings),
-    Check("learning rates", Stage.WARNING, device_memory.learning_rate_warnings),
+    Check("learning rates", Stage.WARNING, warnings.learning_rate_warnings),
     Check("models to download", Stage.WARNING, hub.model_download_warnings),
     Check("models beside the actor", Stage.WARNING, warnings.model_warnings),
     Check("number formats", Stage.WARNING, warnings.precision_warnings),

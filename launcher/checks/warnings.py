@@ -10,6 +10,7 @@ from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.number_text import count_text
 from areal_like.config.problems import Problem, plural
 from areal_like.config.sections.engines.base import EngineKeys
 from launcher.checks.engines import is_external
@@ -18,7 +19,7 @@ from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, resolved_context_length, server_limit
 from launcher.plan.memory import LINEAR_LAYERS, unknown_target_modules
 from launcher.plan.model_config import known_shape
-from launcher.plan.plan import BatchPlan
+from launcher.plan.plan import BatchPlan, Memory
 from launcher.plan.ports import COLLECTIVE_MODES
 from launcher.plan.processes import ServerCommand
 from launcher.plan.reward_model import has_reward_model
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
 
 PPO_GROUP = ("algorithm", "ppo.yaml")
+LARGE_MODEL = 50_000_000
+HIGH_RATES = {"actor": 5e-5, "critic": 1e-4}
+"""Learning rates above which reinforcement learning of all weights of a large model mostly diverges."""
 
 
 def allocation_warnings(allocation: Allocation) -> Iterable[Problem]:
@@ -56,6 +60,21 @@ def precision_warnings(
             if engine.dtype != "float32":
                 slow = f"{engine.dtype} is slow on a CPU; {name}.dtype=float32 is faster and more exact"
                 yield Problem(f"{name}.dtype", slow)
+
+
+def learning_rate_warnings(config: "BaseExperimentConfig", memory: Memory) -> Iterator[Problem]:
+    """Rates of a tiny model, kept in a file whose actor is another one."""
+    if not generates(config):
+        return
+    sizes = {model.model: model for model in memory.trainer}
+    for name, engine in trained_models(config):
+        size, most = sizes.get(name), HIGH_RATES.get(name)
+        if size is None or most is None or engine.optimizer is None or size.trainable < LARGE_MODEL:
+            continue
+        if engine.optimizer.lr > most:
+            count = count_text(size.trainable)
+            reason = f"{engine.optimizer.lr:g} is high for a model of {count} parameters; 1e-6 to 2e-5 are usual"
+            yield Problem(f"{name}.optimizer.lr", reason)
 
 
 def batch_warnings(batch: BatchPlan, allocation: Allocation | None = None) -> Iterator[Problem]:

@@ -17,8 +17,8 @@ from launcher.plan.engine_values import engine_site
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import longest_sample, server_limit
 from launcher.plan.memory import server_memory
-from launcher.plan.micro_batch_limit import USABLE, TrainerBytes, trainer_bytes, usable_bytes
 from launcher.plan.plan import Resolved, ServerMemory
+from launcher.plan.rank_memory import USABLE, TrainerBytes, trainer_bytes, usable_bytes
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

@@ -3,6 +3,9 @@
 from areal_like.config.fields import Auto, config, key, must_follow, no_effect, not_built, optional_section, section
 from areal_like.config.sections.optimizer import OptimizerConfig
 
+CAUTIOUS_TOKENS = 8192
+"""Tokens of a micro-batch where the size of the model or of the GPU is not known, and a first remedy without memory."""
+
 
 @config
 class FSDPWrapPolicy:

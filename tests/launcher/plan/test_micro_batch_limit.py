@@ -3,7 +3,8 @@
 import pytest
 
 from areal_like.config.problems import ConfigError
-from launcher.plan.micro_batch_limit import MOST_TOKENS, STEP, usable_bytes
+from launcher.plan.micro_batch_limit import MOST_TOKENS, STEP
+from launcher.plan.rank_memory import usable_bytes
 from tests.support.planning import GIB, loaded, machine_with, plan_of
 
 LIMIT, RECOMPUTE = "actor.mb_spec.max_tokens_per_mb", "actor.gradient_checkpointing"
