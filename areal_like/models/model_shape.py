@@ -3,6 +3,8 @@
 from typing import Any, NamedTuple
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_ALIASES = {"half": "float16", "float": "float32", "fp16": "float16", "fp32": "float32", "bf16": "bfloat16"}
+"""Names that engines take for them."""
 
 
 class ModelShape(NamedTuple):

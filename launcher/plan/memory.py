@@ -10,7 +10,7 @@ from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.gradient_reduction import PER_STEP, choose_reduction
 from areal_like.config.number_text import count_text, size_text
-from areal_like.models.model_shape import BYTES, ModelShape, shape_of
+from areal_like.models.model_shape import BYTES, DTYPE_ALIASES, ModelShape, shape_of
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import server_limit
 from launcher.plan.model_config import find_model_config
@@ -137,7 +137,7 @@ def server_memory(config: GRPOConfig, allocation: Allocation | None, host: HostI
     rollout = allocation.rollout
     keys = engine_keys(rollout.backend)
     dtype = value_of(config, keys.dtype_key)
-    width = BYTES.get({"half": "float16", "float": "float32", "auto": config.actor.dtype}.get(dtype, dtype), 2)
+    width = BYTES.get(config.actor.dtype if dtype == "auto" else DTYPE_ALIASES.get(dtype, dtype), 2)
     kv_dtype = value_of(config, keys.kv_dtype_key) if keys.kv_dtype_key else ""
     kv_width = 1 if kv_dtype.startswith("fp8") else width
     share = rollout.tensor * rollout.pipeline

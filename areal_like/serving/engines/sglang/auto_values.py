@@ -1,11 +1,9 @@
 """Values of SGLang's `auto` keys: on a GPU fast for groups of samples, on a CPU AReaL's defaults."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from areal_like.serving.engines.engine_site import CONTEXT_BYTES, GpuShare
-
-if TYPE_CHECKING:
-    from areal_like.config.sections.engines.sglang import SGLangConfig
+from areal_like.serving.engines.external.auto_table import AutoTable
 
 SHARED = "on a GPU: the samples of a group share one prompt; each weight update empties it"
 IN_ORDER = "requests have priorities, which SGLang supports only with fcfs and lof"
@@ -31,9 +29,7 @@ ON_CPU: dict[str, tuple[Any, str]] = {
     "schedule_policy": ("fcfs", IN_ORDER),
 }
 
-
-def auto_values(on_gpu: bool) -> dict[str, tuple[Any, str]]:
-    return ON_GPU if on_gpu else ON_CPU
+AUTOS = AutoTable("sglang", ON_GPU, ON_CPU)
 
 
 def shared_gpu_values(share: GpuShare | None) -> dict[str, tuple[Any, str]]:
@@ -47,9 +43,3 @@ def shared_gpu_values(share: GpuShare | None) -> dict[str, tuple[Any, str]]:
         "mem_fraction_static": (min(1.0, round(fraction, 3)), reason),
         "max_total_tokens": (share.cache_tokens, share.reason),
     }
-
-
-def resolved_value(sglang: "SGLangConfig", name: str, on_gpu: bool) -> Any:
-    """The configured value, or that of `auto`."""
-    value: Any = getattr(sglang, name)
-    return auto_values(on_gpu)[name][0] if value == "auto" else value

@@ -8,7 +8,7 @@ from areal_like.process.run import LOOPBACK
 from areal_like.serving.engines.external.command_line import ServerCommand, ServerSite, add_extra_flags
 from areal_like.serving.engines.external.flag_check import FlagParser
 from areal_like.serving.engines.external.model_files import max_sequence_length
-from areal_like.serving.engines.sglang.auto_values import resolved_value
+from areal_like.serving.engines.sglang.auto_values import AUTOS
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
 from areal_like.serving.engines.sglang.requests import Capabilities, unsupported_sampling
 from areal_like.serving.requests import parse_sampling
@@ -114,7 +114,7 @@ def sglang_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
     for name in SAME_NAME:
         start.add(name, getattr(sglang, name))
     for name in AUTO_FLAGS:
-        start.add(name, resolved_value(sglang, name, site.on_gpu))
+        start.add(name, AUTOS.value_of(sglang, name, site.on_gpu))
     _context(sglang, site, start)
     _renamed(sglang, site, start)
     _device(sglang, site, start)
@@ -158,7 +158,7 @@ def _renamed(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> 
 def _device(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> None:
     """On a CPU, compiling the penalties would delay the first request by half a minute, and a server that polls for
     requests without a pause would take a core from the trainer."""
-    fraction = resolved_value(sglang, "mem_fraction_static", site.on_gpu)
+    fraction = AUTOS.value_of(sglang, "mem_fraction_static", site.on_gpu)
     kernels = {name: getattr(sglang, name, None) for name in CPU_CHOICES}
     overlap_off = sglang.disable_overlap_schedule
     if not site.on_gpu:
@@ -179,8 +179,8 @@ def _device(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> N
 
 def _policy(sglang: "SGLangConfig", site: ServerSite, start: ServerCommand) -> None:
     """Without its prompt cache SGLang cannot order requests by the longest prefix."""
-    policy = resolved_value(sglang, "schedule_policy", site.on_gpu)
-    if policy == "lpm" and resolved_value(sglang, "disable_radix_cache", site.on_gpu):
+    policy = AUTOS.value_of(sglang, "schedule_policy", site.on_gpu)
+    if policy == "lpm" and AUTOS.value_of(sglang, "disable_radix_cache", site.on_gpu):
         policy = "fcfs"
     start.add("schedule_policy", policy)
     if policy in PRIORITY_POLICIES:

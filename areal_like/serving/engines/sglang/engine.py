@@ -9,15 +9,13 @@ from typing import Any
 from areal_like.config.sections.engines.sglang import KEYS
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.engines.base import (
-    EngineGone,
     EngineInfo,
     GenerateOutput,
     GenerateRequest,
     Verification,
     WeightUpdate,
 )
-from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine, NotReady
-from areal_like.serving.engines.external.http_calls import RefusedCall
+from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine
 from areal_like.serving.engines.external.installations import unsupported_version
 from areal_like.serving.engines.external.model_files import eos_token_ids, max_sequence_length, vocab_size
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
@@ -41,6 +39,7 @@ GAUGES = {"running": "num_running_reqs", "waiting": "num_waiting_reqs", "cached_
 class SGLangEngine(ExternalEngine):
     """Its requests cannot be kept while its weights change: they are aborted, and continued from their tokens."""
 
+    start_hint = START_HINT
     hashes_files = True
 
     def __init__(
@@ -62,21 +61,11 @@ class SGLangEngine(ExternalEngine):
         self._names: dict[str, list[str]] = {}
         """Our id -> SGLang's names of running requests."""
 
-    async def ready(self) -> EngineInfo:
-        try:
-            await self.calls.read("GET", "/health")
-            self.info = await self.read_info()
-            await self.generate(
-                GenerateRequest("ready", [min(5, self.info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
-            )
-            await self.calls.read("POST", "/freeze_gc")  # or it scans all its memory at each update
-        except RefusedCall as refusal:
-            if refusal.status == 401:
-                raise IncompatibleEngine("the server is not of this run: it requires another token") from refusal
-            raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
-        except EngineGone as fault:
-            raise NotReady(str(fault)) from fault
-        return self.info
+    async def get_ready(self) -> None:
+        await self.calls.read("GET", "/health")
+        self.info = await self.read_info()
+        await self.generate_token()
+        await self.calls.read("POST", "/freeze_gc")  # or it scans all its memory at each update
 
     async def read_info(self) -> EngineInfo:
         server = await self.calls.get("/server_info")
@@ -152,10 +141,6 @@ class SGLangEngine(ExternalEngine):
         body |= {"return_logprob": True, "logprob_start_len": 0}
         response = await self.calls.post("/generate", body if adapter is None else body | {"lora_path": adapter})
         return prompt_logprobs(response)
-
-    async def loaded_adapters(self) -> list[str]:
-        cards = (await self.calls.get("/v1/models"))["data"]
-        return [card["id"] for card in cards if card.get("parent") is not None]
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         await self.calls.post("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})

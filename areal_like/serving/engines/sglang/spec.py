@@ -1,20 +1,17 @@
 """What the launcher and the servers know of SGLang."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from areal_like.config.number_text import MIB
 from areal_like.config.sections.engines.sglang import KEYS
-from areal_like.serving.engines.engine_site import EngineSite
-from areal_like.serving.engines.sglang.auto_values import auto_values, shared_gpu_values
+from areal_like.serving.engines.sglang.auto_values import AUTOS, shared_gpu_values
 from areal_like.serving.engines.sglang.command import FLAG_PARSER, sglang_command
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
 from areal_like.serving.engines.sglang.memory_hints import MEMORY_HINTS
 from areal_like.serving.engines.spec import EngineSpec, HttpProbe
 
 if TYPE_CHECKING:
-    from areal_like.config.experiment import GRPOConfig
     from areal_like.process.proof_handshake import ProofVerifier
     from areal_like.process.run import Run
     from areal_like.serving.engines.external.external_engine import ExternalEngine
@@ -24,12 +21,6 @@ def _connect(address: str, secret: str, run: "Run", folder: Path, proofs: "Proof
     from areal_like.serving.engines.sglang.engine import SGLangEngine
 
     return SGLangEngine(address, secret, run.config, folder, run.weights, proofs)
-
-
-def _autos(config: "GRPOConfig", site: EngineSite) -> Iterator[tuple[str, Any, str]]:
-    for name, (value, reason) in auto_values(site.on_gpu).items():
-        if getattr(config.sglang, name) == "auto":
-            yield f"sglang.{name}", value, reason
 
 
 async def _answers_at(server: HttpProbe) -> bool:
@@ -46,7 +37,7 @@ SPEC = EngineSpec(
     answers_at=_answers_at,
     distribution=DISTRIBUTION,
     flag_parser=FLAG_PARSER,
-    autos=_autos,
+    autos=AUTOS.resolve,
     memory_hints=MEMORY_HINTS,
     shared_gpu=shared_gpu_values,
     working_bytes=3072 * MIB,

@@ -1,12 +1,10 @@
 """Values of vLLM's `auto` keys: on a GPU fast for groups of samples, on a CPU what works."""
 
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from areal_like.serving.engines.engine_site import GpuShare
-
-if TYPE_CHECKING:
-    from areal_like.config.sections.engines.vllm import vLLMConfig
+from areal_like.serving.engines.external.auto_table import AutoTable
 
 MEMORY = (0.9, "AReaL's default")
 PROFILED = (None, "vLLM measures what is left")
@@ -28,9 +26,7 @@ ON_CPU: dict[str, tuple[Any, str]] = {
 UNKNOWN_SHARE = 0.4
 """Of a GPU that a trainer shares, where the size of the model is not known."""
 
-
-def auto_values(on_gpu: bool) -> dict[str, tuple[Any, str]]:
-    return ON_GPU if on_gpu else ON_CPU
+AUTOS = AutoTable("vllm", ON_GPU, ON_CPU)
 
 
 def shared_gpu_values(share: GpuShare | None) -> dict[str, tuple[Any, str]]:
@@ -43,9 +39,3 @@ def shared_gpu_values(share: GpuShare | None) -> dict[str, tuple[Any, str]]:
         "gpu_memory_utilization": (min(1.0, fraction), "of the GPU that the trainer shares; free when vLLM starts"),
         "kv_cache_memory_bytes": (share.cache_bytes, f"{share.cache_tokens:,} tokens; {share.reason}"),
     }
-
-
-def resolved_value(vllm: "vLLMConfig", name: str, on_gpu: bool) -> Any:
-    """The configured value, or that of `auto`."""
-    value: Any = getattr(vllm, name)
-    return auto_values(on_gpu)[name][0] if value == "auto" else value

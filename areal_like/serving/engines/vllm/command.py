@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from areal_like.process.run import LOOPBACK
 from areal_like.serving.engines.external.command_line import ServerCommand, ServerSite, add_extra_flags, boolean_flag
 from areal_like.serving.engines.external.flag_check import FlagParser
-from areal_like.serving.engines.vllm.auto_values import resolved_value
+from areal_like.serving.engines.vllm.auto_values import AUTOS
 from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def vllm_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
     start.add("pipeline_parallel_size", site.pipeline)
     for name in SAME_NAME:
         start.add(name, getattr(vllm, name))
-    start.command += [boolean_flag(name, resolved_value(vllm, name, site.on_gpu)) for name in AUTO_FLAGS]
+    start.command += [boolean_flag(name, AUTOS.value_of(vllm, name, site.on_gpu)) for name in AUTO_FLAGS]
     start.command.append(boolean_flag("disable_sliding_window", vllm.disable_sliding_window))
     if vllm.enable_auto_tool_choice:
         start.command += ["--enable-auto-tool-choice", "--tool-call-parser", vllm.tool_call_parser]
@@ -110,10 +110,10 @@ def vllm_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
 
 def _on_gpu(vllm: "vLLMConfig", start: ServerCommand) -> None:
     start.add("block_size", vllm.block_size)
-    start.add("gpu_memory_utilization", resolved_value(vllm, "gpu_memory_utilization", True))
-    start.add("kv_cache_memory_bytes", resolved_value(vllm, "kv_cache_memory_bytes", True))
+    start.add("gpu_memory_utilization", AUTOS.value_of(vllm, "gpu_memory_utilization", True))
+    start.add("kv_cache_memory_bytes", AUTOS.value_of(vllm, "kv_cache_memory_bytes", True))
     start.add("enable_sleep_mode", vllm.enable_sleep_mode)
-    start.command.append(boolean_flag("enable_chunked_prefill", resolved_value(vllm, "enable_chunked_prefill", True)))
+    start.command.append(boolean_flag("enable_chunked_prefill", AUTOS.value_of(vllm, "enable_chunked_prefill", True)))
 
 
 def _on_cpu(vllm: "vLLMConfig", site: ServerSite, start: ServerCommand) -> None:
@@ -126,11 +126,11 @@ def _on_cpu(vllm: "vLLMConfig", site: ServerSite, start: ServerCommand) -> None:
         start.env["VLLM_CPU_KVCACHE_SPACE"] = str(_gib_of_cache(site.memory_bytes))
     if site.cores:
         start.env["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(str(core) for core in site.cores)
-    if resolved_value(vllm, "enable_chunked_prefill", False):
+    if AUTOS.value_of(vllm, "enable_chunked_prefill", False):
         reason = "has no effect on a CPU, where vLLM crashes with it and seeded requests"
         start.notes.append(("vllm.enable_chunked_prefill", reason))
-    start.add("kv_cache_memory_bytes", resolved_value(vllm, "kv_cache_memory_bytes", False))
-    if resolved_value(vllm, "gpu_memory_utilization", False) != GPU_MEMORY:
+    start.add("kv_cache_memory_bytes", AUTOS.value_of(vllm, "kv_cache_memory_bytes", False))
+    if AUTOS.value_of(vllm, "gpu_memory_utilization", False) != GPU_MEMORY:
         start.notes.append(("vllm.gpu_memory_utilization", "has no effect without a GPU"))
     if vllm.enable_sleep_mode:
         reason = "vLLM does not support sleep mode on a CPU; remove it, or generate on a GPU"

@@ -18,8 +18,7 @@ from areal_like.serving.engines.base import (
     Verification,
     WeightUpdate,
 )
-from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine, NotReady
-from areal_like.serving.engines.external.http_calls import RefusedCall
+from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine
 from areal_like.serving.engines.external.installations import unsupported_version
 from areal_like.serving.engines.external.model_files import eos_token_ids, vocab_size
 from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
@@ -49,6 +48,7 @@ START_HINT = (
 
 
 class VLLMEngine(ExternalEngine):
+    start_hint = START_HINT
     native_pauses = frozenset((KEEP,))
 
     def __init__(
@@ -62,21 +62,11 @@ class VLLMEngine(ExternalEngine):
         self._has_version = False
         """Whether vLLM was given the version of its weights."""
 
-    async def ready(self) -> EngineInfo:
-        try:
-            self.info = await self.read_info()
-            await self._check_extension()
-            self.info = self.info._replace(devices=await self._devices())
-            await self.generate(
-                GenerateRequest("ready", [min(5, self.info.vocab_size - 1)], 1, 0, {"max_new_tokens": 1})
-            )
-        except RefusedCall as refusal:
-            if refusal.status == 401:
-                raise IncompatibleEngine("the server is not of this run: it requires another token") from refusal
-            raise IncompatibleEngine(f"{refusal}; {START_HINT}") from refusal
-        except EngineGone as fault:
-            raise NotReady(str(fault)) from fault
-        return self.info
+    async def get_ready(self) -> None:
+        self.info = await self.read_info()
+        await self._check_extension()
+        self.info = self.info._replace(devices=await self._devices())
+        await self.generate_token()
 
     async def _check_extension(self) -> None:
         try:
@@ -181,10 +171,6 @@ class VLLMEngine(ExternalEngine):
         sampling |= {"logprobs": 2, "logprob_token_ids": [token, token]}  # the sampled one counts as one of the two
         body = {"token_ids": list(prompt), "sampling_params": sampling, "model": adapter}
         return logprob_of(token, await self.calls.post(GENERATE, body))
-
-    async def loaded_adapters(self) -> list[str]:
-        cards = (await self.calls.get("/v1/models"))["data"]
-        return [card["id"] for card in cards if card.get("parent") is not None]
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         await self.calls.read("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
