@@ -32,9 +32,9 @@ from areal_like.process.run_memory import SHARED_MEMORY  # noqa: E402
 from areal_like.serving.engines.external.installations import find_installation  # noqa: E402
 from areal_like.weights.flat_buckets import flatten  # noqa: E402
 from tests.bench import serving_models as models  # noqa: E402
-from tests.support.engine_environments import distribution  # noqa: E402
+from tests.support.engine_environments import ENGINES, distribution  # noqa: E402
 from tests.support.engine_transports import send_flat  # noqa: E402
-from tests.support.engines import ENGINES, LiveServer  # noqa: E402
+from tests.support.engines import LiveServer  # noqa: E402
 from tests.support.server_session import ServerSession, group, open_session  # noqa: E402
 
 EXACT = {"min_new_tokens": models.NEW, "max_new_tokens": models.NEW}
