@@ -3,11 +3,12 @@ too."""
 
 from typing import TYPE_CHECKING
 
+from areal_like.models.model_shape import BYTES
+
 if TYPE_CHECKING:
     from areal_like.config.sections.train_engine import TrainEngineConfig
 
 PER_MICRO_BATCH, PER_STEP = "per_micro_batch", "per_step"
-WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def choose_reduction(engine: "TrainEngineConfig", num_shards: int, on_gpu: bool) -> tuple[str, str]:
@@ -16,7 +17,7 @@ def choose_reduction(engine: "TrainEngineConfig", num_shards: int, on_gpu: bool)
         return engine.fsdp.reduce_gradients, "as set"
     if num_shards == 1:
         return PER_STEP, "a rank has whole gradients, as it shares them with no other"
-    if WIDTH[engine.master_dtype] < WIDTH[engine.grad_reduce_dtype]:
+    if BYTES[engine.master_dtype] < BYTES[engine.grad_reduce_dtype]:
         reason = f"whole gradients in {engine.grad_reduce_dtype}: shards would be summed in {engine.master_dtype}"
         return PER_STEP, f"{reason} (master_dtype), and lose small ones"
     if not on_gpu:
