@@ -85,7 +85,8 @@ class CheckpointManager:
         self._saver = IntervalTimer(run.config.saver, steps_per_epoch)
         self._timers = {"recover": self._recover, "saver": self._saver, **others}
         trained = "actor" if hasattr(run.config, "actor") else "model"
-        self._agreement = RankVote(world, getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s")
+        limit_s, key = getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s"
+        self._agreement, self._completion = RankVote(world, limit_s, key), RankVote(world, limit_s, key)
         self._tokenizer = model_folder(run.config.tokenizer_path, run.cwd) if run.config.tokenizer_path else None
         self._written = LastCheckpoint(-1, NOT_DUE)
         self._memory: dict[str, HostCopies] = {}
@@ -116,7 +117,7 @@ class CheckpointManager:
     ) -> None:
         """The first of `engines` is written to the checkpoint's folder itself, the others to subfolders by their names.
         `parts` (by file name) is resume state of other components. All ranks must call it."""
-        self.wait()
+        self._wait_for_all()
         self._written = LastCheckpoint(step, due)
         temporary = self._root / f".{folder_name(step)}.half"
         if self._world.is_first:
@@ -147,7 +148,7 @@ class CheckpointManager:
 
         self._begin(work, step)
         if not self._weights_config.save_async:
-            self.wait()
+            self._wait_for_all()
 
     def wait(self) -> None:
         """Until this rank's part of the current write is complete."""
@@ -162,6 +163,16 @@ class CheckpointManager:
                     f"{self._root}: a checkpoint could not be written: {fault}; {hint}"
                 ) from fault
             raise fault
+
+    def _wait_for_all(self) -> None:
+        """Until every rank's part is complete: the first rank has the most to write."""
+        self._completion.wait_for(self._is_done, "a checkpoint to be written")
+        self.wait()
+
+    def _is_done(self, wait_s: float) -> bool:
+        if self._thread is not None:
+            self._thread.join(wait_s)
+        return self._thread is None or not self._thread.is_alive()
 
     def resume(self, engines: Mapping[str, TrainEngine], progress: TrainingProgress) -> None:
         """Restores the state of the run from the attempt's checkpoint, if it has one, except what `recover` says to

@@ -1,15 +1,22 @@
 """What ranks tell each other on the CPU, independent of the collectives of training."""
 
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from areal_like.process.errors import TimedOut
 from areal_like.training.world import World
+from areal_like.weights.text_gather import gather_texts
+
+ROUNDS = 60
+"""The ranks tell each other that they still wait so many times within the limit."""
+
+log = logging.getLogger(__name__)
 
 
 class RankVote:
@@ -18,7 +25,7 @@ class RankVote:
 
     def __init__(self, world: World, timeout_s: float, key: str) -> None:
         """`key` is the configuration key of the timeout, for messages."""
-        self.rank, self.size = world.rank, world.size
+        self.rank, self.size, self._round_s = world.rank, world.size, timeout_s / ROUNDS
         self._group, self._limit = None, f"{key}: another rank did not report within {timeout_s} s"
         if world.size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
@@ -35,20 +42,21 @@ class RankVote:
                 dist.all_reduce(total, group=self._group)
         return int(total.item())
 
+    def wait_for(self, is_done: Callable[[float], bool], what: str, check: Callable[[], None] | None = None) -> None:
+        """Until it is done on every rank. `is_done` waits for so many seconds at most; `check` may end the wait. The
+        ranks that are done wait on the CPU: in a collective on GPUs the watchdog would end them meanwhile."""
+        began = time.monotonic()
+        while self.sum(int(not is_done(self._round_s)), f"whether it waits for {what}"):
+            log.info("ranks wait for %s, %.0f s so far", what, time.monotonic() - began)
+            if check is not None:
+                check()
+
     def gather(self, text: str, what: str) -> list[str]:
         """The texts of all ranks."""
         if self._group is None:
             return [text]
-        content = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with self._within_limit(what):
-            dist.all_gather(lengths, torch.tensor([len(content)]), group=self._group)
-            longest = max(int(length.item()) for length in lengths)
-            texts = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
-            dist.all_gather(texts, nn.functional.pad(content, (0, longest - len(content))), group=self._group)
-        return [
-            bytes(padded[: int(length.item())].tolist()).decode() for padded, length in zip(texts, lengths, strict=True)
-        ]
+            return gather_texts(text, self._group)
 
     @contextmanager
     def _within_limit(self, what: str) -> Iterator[None]:

@@ -16,9 +16,6 @@ from areal_like.training.transports import open_transport
 from areal_like.weights.hub_names import HubNames
 from areal_like.weights.probe import PROBE_TOKENS, Probe, precision
 
-ROUNDS = 60
-"""The ranks tell each other that they still wait so many times within the limit of a collective."""
-
 
 class NoPublisher:
     """Of a run without servers."""
@@ -79,14 +76,10 @@ class WeightPublisher:
             self._controller.publish(complete())
 
     def _wait_for_write(self) -> None:
-        """The first rank may still write the version before: the others wait for it on the CPU, as a collective on GPUs
-        would be ended by its watchdog meanwhile."""
-        if self._ranks.size == 1:
-            return
-        limit_s = self._engine.config.dist_timeout_s / ROUNDS
-        waiting = NamedWait("the weights before to be published", self._limit_s, KEY)
-        while self._ranks.sum(int(not self._background.is_done(limit_s)), "whether the weights before are published"):
-            waiting.check()
+        """The first rank may still write the version before."""
+        if self._ranks.size > 1:
+            what = "the weights before to be published"
+            self._ranks.wait_for(self._background.is_done, what, NamedWait(what, self._limit_s, KEY).check)
 
     def check(self) -> None:
         """Raises the error with which the last publication failed, as soon as it is known."""

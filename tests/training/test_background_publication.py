@@ -21,6 +21,7 @@ from areal_like.process.run import Run
 from areal_like.training import background_publication
 from areal_like.training.background_publication import BackgroundPublication
 from areal_like.training.controller_client import TrainerControllerClient
+from areal_like.training.rank_vote import RankVote
 from areal_like.training.transports import disk as disk_transport
 from areal_like.training.transports.disk import DiskTransport
 from areal_like.training.weight_publisher import WeightPublisher
@@ -209,10 +210,11 @@ def test_ranks_wait_on_the_cpu_while_the_first_one_still_writes() -> None:
         raise StopIteration
 
     publisher: Any = object.__new__(WeightPublisher)
-    publisher._limit_s, publisher._tokens = LIMIT_S, [1, 2]
-    publisher._background, publisher._ranks = BackgroundPublication(LIMIT_S), SimpleNamespace(size=2, sum=vote)
+    publisher._limit_s, publisher._tokens, publisher._background = LIMIT_S, [1, 2], BackgroundPublication(LIMIT_S)
+    world: Any = SimpleNamespace(rank=0, size=1)
+    ranks: Any = RankVote(world, 0.6, "actor.dist_timeout_s")
+    ranks.size, ranks.sum, publisher._ranks = 2, vote, ranks
     publisher._engine = SimpleNamespace(
-        config=SimpleNamespace(dist_timeout_s=0.6),
         world=SimpleNamespace(device=torch.device("cpu")),
         logprobs=in_a_collective,
     )

@@ -17,6 +17,7 @@ from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
 from areal_like.training.main import load_trained_engine
 from areal_like.training.progress import TrainingProgress
+from areal_like.training.rank_vote import RankVote
 from areal_like.training.supervised import SupervisedLearner, train
 from areal_like.training.supervised_data import SupervisedData
 from launcher.supervisor.rollback import roll_back
@@ -192,3 +193,26 @@ def test_save_async_writes_a_checkpoint_during_training(tmp_path, monkeypatch, i
     goes_on_first.set()
     checkpoints.wait()
     assert order == (["training", "written"] if is_async else ["written", "training"])
+
+
+def test_ranks_wait_on_the_cpu_while_the_first_one_writes_a_checkpoint(tmp_path, monkeypatch):
+    """In the next collective on GPUs the watchdog would end them."""
+    words = f"model.path={model_folder(tmp_path, 'llama')}", "weights.save_async=false", "model.dist_timeout_s=1"
+    run, goes_on, votes = make_run(tmp_path / "run", "sft", *words), threading.Event(), list[int]()
+
+    def slow(folder: Path, step: int, written: Mapping[str, FilePart]) -> None:
+        assert goes_on.wait(60)
+        write_manifest(folder, step, written)
+
+    def vote(ranks: RankVote, number: int, what: str) -> int:
+        if what == "whether it waits for a checkpoint to be written":
+            votes.append(number)
+            if len(votes) == 4:
+                goes_on.set()
+        return number
+
+    monkeypatch.setattr(checkpoint_module, "write_manifest", slow)
+    monkeypatch.setattr(RankVote, "sum", vote)
+    checkpoints, engine = CheckpointManager(run, world(), 100), make_engine(Path(run.config.model.path))
+    checkpoints.write(1, CheckpointPurpose(True, True), {"model": engine}, TrainingProgress(run, ME, world()))
+    assert votes[:4] == [0, 1, 1, 1] and votes[-1] == 0, "none before it, then until it is written"
