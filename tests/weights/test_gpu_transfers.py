@@ -3,21 +3,21 @@ share."""
 
 import json
 import os
-import queue
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from areal_like.weights import gpu_memory, ipc_transfer, nccl_transfer, receive
+from areal_like.weights import ipc_transfer, nccl_transfer, receive
 from areal_like.weights.buckets import bucket_hash, file_header, file_order
-from areal_like.weights.collective import BroadcastHost
+from areal_like.weights.collective import BroadcastHost, join_group
 from areal_like.weights.device_checksum import checksums
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.gpu_memory import export_memory, open_memory, shareable_memory
@@ -25,6 +25,7 @@ from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.own_stream import own_stream
 from areal_like.weights.receive import receive_tensors, verify_on_device
 from areal_like.weights.rendezvous import Rendezvous
+from tests.support.gpu_transfers import StandIn, replace_nccl, replace_shared_memory
 from tests.support.weights_group import BackgroundCall, flat, model, rendezvous
 
 pytestmark = pytest.mark.timeout(300)
@@ -37,97 +38,14 @@ def host() -> Iterator[BroadcastHost]:
     found.close()
 
 
-class Work:
-    def __init__(self, transfer: Callable[[], bool]) -> None:
-        self._transfer, self._is_done, self.waits = transfer, False, 0
-
-    def is_completed(self) -> bool:
-        self._is_done = self._is_done or self._transfer()
-        return self._is_done
-
-    def wait(self) -> None:
-        assert self._is_done, "a wait for NCCL cannot be ended"
-        self.waits += 1
-
-
-class StandIn:
-    """In place of ProcessGroupNCCL, for the members of one group in one process. Broadcasts complete when they are
-    asked for, once the first rank has sent."""
-
-    made: ClassVar[list["StandIn"]] = []
-
-    class Options:
-        _timeout: Any = None
-
-    def __init__(self, store: Any, rank: int, world: int, options: Options) -> None:
-        self.rank, self.world, self.options, self.aborts = rank, world, options, 0
-        self.environment = {name: os.environ.get(name) for name in nccl_transfer.NO_WATCHDOG}
-        self.arriving: queue.Queue[Tensor] = queue.Queue()
-        self.addresses: list[int] = []
-        self.works: list[Work] = []
-        self.device: torch.device | None = None
-        self.made.append(self)
-
-    def eager_connect_single_device(self, device: torch.device) -> None:
-        self.device = device
-
-    def broadcast(self, tensors: list[Tensor], options: Any) -> Work:
-        (content,) = tensors
-        assert options.rootRank == options.rootTensor == 0 and content.dtype == torch.uint8
-        self.addresses.append(content.data_ptr())
-        self.works.append(Work(partial(self._send if self.rank == 0 else self._receive, content)))
-        return self.works[-1]
-
-    def _send(self, content: Tensor) -> bool:
-        if len(self.made) < self.world:
-            return False
-        for other in self.made:
-            if other.rank:
-                other.arriving.put(content.clone())
-        return True
-
-    def _receive(self, content: Tensor) -> bool:
-        try:
-            content.copy_(self.arriving.get_nowait())
-        except queue.Empty:
-            return False
-        return True
-
-    def abort(self) -> None:
-        self.aborts += 1
-
-
 @pytest.fixture
 def nccl(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
-    monkeypatch.setattr(StandIn, "made", [])
-    monkeypatch.setattr(nccl_transfer.c10d, "ProcessGroupNCCL", StandIn, raising=False)
-    monkeypatch.setattr(nccl_transfer, "SLOT_BYTES", 1000)
-    return StandIn
+    return replace_nccl(monkeypatch)
 
 
 @pytest.fixture
 def shared_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """Two processes on one GPU are two mappings of one file. Handles that were opened."""
-    opened: list[Any] = []
-    paths: dict[int, str] = {}
-
-    def allocate(size: int, device: torch.device) -> Tensor:
-        path = str(tmp_path / f"slot-{len(paths)}")
-        Path(path).write_bytes(bytes(size))
-        content = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
-        paths[content.data_ptr()] = path
-        return content
-
-    def open_again(handle: list[Any], device: torch.device) -> Tensor:
-        opened.append(handle)
-        path, size = handle
-        return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
-
-    monkeypatch.setattr(ipc_transfer, "SLOT_BYTES", 1000)
-    monkeypatch.setattr(gpu_memory, "shareable_memory", allocate)
-    monkeypatch.setattr(gpu_memory, "export_memory", lambda content: [paths[content.data_ptr()], len(content)])
-    monkeypatch.setattr(gpu_memory, "open_memory", open_again)
-    return opened
+    return replace_shared_memory(monkeypatch, tmp_path)
 
 
 def received(at: Rendezvous, rank: int, version: int, kept: KeptGroup) -> dict[str, Tensor]:
@@ -245,6 +163,62 @@ def _send_all(group: Any) -> None:
     for content in flat(1).contents:
         group.send(content)
     group.finish()
+
+
+PART = torch.arange(100, dtype=torch.uint8)
+
+
+def receive_one(at: Rendezvous, rank: int, go_on: threading.Event) -> Tensor:
+    with join_group(at, rank) as group:
+        assert go_on.wait(60)
+        into = torch.zeros_like(PART)
+        group.receive(into)
+        return into
+
+
+def test_the_sender_keeps_its_memory_until_all_have_confirmed(host: BroadcastHost, shared_file: list[Any]) -> None:
+    at = rendezvous(host, 3, timeout_s=60.0)._replace(backend="ipc")
+    soon, late = threading.Event(), threading.Event()
+    soon.set()
+    calls = [BackgroundCall(partial(receive_one, at, rank, event)) for rank, event in ((1, soon), (2, late))]
+    with host.open(at) as group:
+
+        def confirmed() -> list[int]:
+            return [int(group.store.add(f"taken-by-{rank}", 0)) for rank in (1, 2)]
+
+        def finish() -> list[int]:
+            group.finish()
+            return confirmed()
+
+        group.join()
+        group.send(PART)
+        finishing = BackgroundCall(finish)
+        while confirmed() != [1, 0]:
+            pass
+        late.set()
+        assert finishing.wait() == [1, 1]
+    assert all(torch.equal(call.wait(), PART) for call in calls)
+
+
+def test_a_receiver_that_never_confirms_ends_the_transfer_after_a_named_limit(
+    host: BroadcastHost, shared_file: list[Any]
+) -> None:
+    at, kept, never = (
+        rendezvous(host, 2, timeout_s=1.0)._replace(backend="ipc"),
+        KeptGroup(host=host),
+        threading.Event(),
+    )
+    call = BackgroundCall(partial(receive_one, at, 1, never))
+    limit = r"the trainer could not send: weights\.broadcast\.timeout_s: waited 1 s for the last confirmations"
+    with pytest.raises(GroupBroken, match=limit), kept.opened(at) as group:
+        group.join()
+        group.send(PART)
+        buffers = [weakref.ref(slot) for slot in group._transfer._slots]  # type: ignore[union-attr]
+        group.finish()
+    assert kept.name == "", "the next transfer needs a new group"
+    assert not any(buffer() for buffer in buffers), "freed; torch gives it to no tensor before the receiver closes it"
+    never.set()
+    call.wait()
 
 
 def test_a_handle_of_shared_memory_survives_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
