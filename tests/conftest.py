@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.engine_environments import CONTRACT, require_engine
+from tests.support.engine_environments import contract_engines, require_engine
 
 if TYPE_CHECKING:
     from tests.support.engines import LiveServer
@@ -41,7 +41,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-@pytest.fixture(scope="session", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in CONTRACT])
+@pytest.fixture(scope="session", params=contract_engines())
 def one_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["LiveServer"]:
     """A real server of each engine, which lives through all tests of it."""
     from tests.support.engines import started

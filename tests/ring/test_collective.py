@@ -250,6 +250,7 @@ def test_training_does_not_depend_on_the_weight_transport(tmp_path: Path) -> Non
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_and_replaced_gets_weights_and_the_run_ends_well(tmp_path: Path) -> None:
     words = ("total_train_steps=30", "evaluator.freq_steps=null", "actor.weight_update_mode=collective")
     with running(tmp_path, *SHORT, *words, "rollout.backend=embedded:d2") as ring:

@@ -2,7 +2,9 @@
 
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,22 @@ from areal_like.serving.engines.registry import engine_spec
 ENGINES = tuple(keys.name for keys in SHIPPED)
 CONTRACT = (*ENGINES, "plain")
 """Engines that pass the contract suite: ours, others, and one that a test registers."""
+EXTERNAL = tuple(name for name in ENGINES if engine_spec(name).distribution is not None)
+
+
+def group_of(engine: str, is_slow: bool = False) -> list[pytest.MarkDecorator]:
+    """Marks of a test: one worker runs all tests of an engine."""
+    return [pytest.mark.xdist_group(engine), *([pytest.mark.slow] if is_slow else [])]
+
+
+def contract_engines(slow: Collection[str] = ()) -> list[Any]:
+    """Parameters of the fixture `one_server`; a test with this list of its own marks those of `slow`."""
+    return [pytest.param(engine, marks=group_of(engine, engine in slow)) for engine in CONTRACT]
+
+
+def slow_on(*engines: str) -> pytest.MarkDecorator:
+    """Runs the test on all engines, on these only with the slow tests."""
+    return pytest.mark.parametrize("one_server", contract_engines(engines), indirect=True, scope="session")
 
 
 def distribution(engine: str) -> EngineDistribution:

@@ -14,6 +14,7 @@ from areal_like.process.identity import Identity, call_headers
 from areal_like.weights.fingerprint import tensor_hash
 from tests.ring.server import flip_a_byte
 from tests.support.engine_answers import CANNOT_KEEP, PARITY, generating, largest_gap, length_of, long_groups
+from tests.support.engine_environments import EXTERNAL, slow_on
 from tests.support.engines import PROBE, SECRET, LiveServer, logprobs_of, model
 from tests.support.raw_http import DISGUISES, status_of
 from tests.support.server_session import CONTROLLER, ServerSession, group, in_session
@@ -138,10 +139,19 @@ def test_the_fingerprint_is_that_of_the_published_weights(server: LiveServer) ->
     in_session(server, test)
 
 
-@pytest.mark.parametrize("mode", ["keep", "abort", "wait", "auto"])
+@pytest.mark.parametrize("mode", ["keep", "abort"])
 def test_a_request_across_an_update_has_logprobs_of_both_weights(server: LiveServer, mode: str) -> None:
     """What was computed with the old weights is not used with the new ones."""
+    cross_an_update(server, mode)
 
+
+@slow_on(*EXTERNAL)
+@pytest.mark.parametrize("mode", ["wait", "auto"])
+def test_a_mode_of_update_that_every_engine_has_gives_logprobs_of_its_weights(server: LiveServer, mode: str) -> None:
+    cross_an_update(server, mode)
+
+
+def cross_an_update(server: LiveServer, mode: str) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         old = server.version
@@ -220,6 +230,8 @@ def nowhere(body: dict[str, Any]) -> None:
 FAULTS = {
     "a flipped byte": (flipped, f"tensor {TENSOR} (layer 1) is corrupted"),
     "a layer less": (without_a_layer, "layer 1: 11 tensors are missing: model.layers.1."),
+}
+UNREADABLE = {
     "another run": (of_another_run, "belongs to run another, and this is run "),
     "a file less": (without_a_file, "is missing: it was not published completely"),
     "no folder": (nowhere, "v999999"),
@@ -228,8 +240,16 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_damaged_weights_are_refused_by_name_and_the_old_ones_stay(server: LiveServer, fault: str) -> None:
-    damage, words = FAULTS[fault]
+    check_refusal(server, *FAULTS[fault])
 
+
+@slow_on(*EXTERNAL)
+@pytest.mark.parametrize("fault", UNREADABLE)
+def test_what_is_no_publication_of_the_run_is_refused_and_the_old_weights_stay(server: LiveServer, fault: str) -> None:
+    check_refusal(server, *UNREADABLE[fault])
+
+
+def check_refusal(server: LiveServer, damage: Callable[[dict[str, Any]], None], words: str) -> None:
     async def test(one: ServerSession) -> None:
         await one.serve(1)
         old, before = server.version, await one.get("/control/fingerprint")

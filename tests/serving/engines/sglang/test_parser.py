@@ -15,8 +15,6 @@ from areal_like.serving.engines.sglang.command import sglang_command
 from tests.support.planning import BIG_MODEL, loaded
 from tests.support.sglang_servers import sglang_python
 
-pytestmark = pytest.mark.xdist_group("sglang")
-
 SWITCHES = [
     *("skip_tokenizer_init", "disable_radix_cache", "disable_cuda_graph_padding", "enable_nccl_nvls"),
     *("disable_outlines_disk_cache", "disable_custom_all_reduce", "disable_overlap_schedule", "enable_mixed_chunk"),
@@ -105,6 +103,7 @@ def test_sglangs_own_parser_takes_all_keys_as_flags(tmp_path: Path):
     assert moved[moved.index("--ep-size") + 1] == "2"
 
 
+@pytest.mark.slow
 def test_the_installed_parser_names_the_key_of_a_rejected_flag(tmp_path):
     python = sglang_python()
     on_cpu = {"SGLANG_USE_CPU_ENGINE": "1"}

@@ -108,7 +108,7 @@ FLAGS = (
 
 
 @pytest.mark.shows(*(f"vllm.{key.partition('=')[0]}" for key in ALL_KEYS), "vllm.extra_args")
-@pytest.mark.parametrize("on_gpu", [True, False])
+@pytest.mark.parametrize("on_gpu", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
     vllm = python()
     response = ("actor.path=some/model", "rollout=vllm", "actor.use_lora=true", "actor.lora_rank=20")
