@@ -151,11 +151,13 @@ def test_loss_on_selects_the_tokens_in_the_loss(tmp_path):
     """With the tokens of the prompt except the first, which nothing predicts."""
     counts = {}
     for loss_on in ("answers", "all"):
-        run = make_run(tmp_path / loss_on, "sft", *SETTINGS, f"train_dataset.loss_on={loss_on}")
+        run = make_run(
+            tmp_path / loss_on, "sft", *SETTINGS, "task.args={digits: 1}", f"train_dataset.loss_on={loss_on}"
+        )
         data = SupervisedData(run)
         assert data.valid is not None
         counts[loss_on] = [set(store.take(np.arange(9)).loss_tokens_N.tolist()) for store in (data.train, data.valid)]
-    assert counts == {"answers": [{4}, {4}], "all": [{9}, {9}]}
+    assert counts == {"answers": [{3}, {3}], "all": [{6}, {6}]}
 
 
 def test_supervised_training_learns_conversations(tmp_path):
@@ -202,7 +204,7 @@ def test_with_another_batch_size_the_next_epoch_starts(tmp_path):
 
 def test_the_number_of_steps_is_printed_before_the_first(tmp_path):
     """If epochs end the run, only the data has the number of steps."""
-    run = make_run(tmp_path / "run", "sft", *SETTINGS, "total_train_steps=null", "train_dataset.batch_size=4000")
+    run = rows_run(tmp_path, "total_train_epochs=10", "train_dataset.batch_size=11")
     totals: list[int] = []
     observer = Observer(run, on_total=totals.append)
     train_in(run, StopAfter(1))
@@ -320,6 +322,7 @@ def loader_runs(tmp_path_factory) -> dict[str, list[dict[str, float]]]:
     return runs
 
 
+@pytest.mark.xdist_group("loader-runs")
 @pytest.mark.shows_no_effect("{key}")
 @pytest.mark.parametrize("key", LOADER)
 def test_keys_of_a_row_loader_that_does_not_exist_here_change_nothing(loader_runs, key):
