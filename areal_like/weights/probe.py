@@ -1,7 +1,8 @@
-"""Probe: a text whose log-probabilities must agree between trainer and servers, as proof of the same model.
+"""Probe: tokens whose log-probabilities must agree between trainer and servers, as proof of the same model.
 
-Two right implementations differ by rounding, and how much depends on the model. The noise is measured with the first
-weights of a run, which both sides surely have; after that, differences up to ALLOWED times the noise are accepted.
+Two right implementations differ by rounding, and how much depends on the model and on the tokens. The noise is measured
+with the first weights of a run, which both sides surely have; after that, differences up to ALLOWED times the noise are
+accepted.
 """
 
 import math
@@ -14,6 +15,9 @@ from areal_like.weights.errors import BadWeights
 PROBE_TOKENS = 64
 """The mean over fewer is not stable."""
 ALLOWED = 4.0
+WORST_BY_CHANCE = 16.0
+"""The largest of 63 differences is 3 to 12 times their mean, and changes with every update by as much as that: a small
+one at first says little. So the limit of one token does not follow from a noise of less than so many times the mean."""
 FLOAT32, TF32 = "float32", "tf32"
 
 
@@ -28,15 +32,17 @@ class Difference(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """What a precision explains. `accepted`: always, as the noise of a model can grow in training. `believed`: the
-    largest noise; another model, or one with a wrong layer, differs by more."""
+    """What a precision explains. `accepted`: always, also where no noise was seen at first. `believed`: the largest
+    noise; another model, or one with a wrong layer, differs by more."""
 
     accepted: Difference
     believed: Difference
 
 
-HALF = Rounding(Difference(0.5, 0.05), Difference(5.0, 0.2))
-"""bfloat16 rounds a logit of 16 to the next eighth, so that an unlikely token may differ by a lot."""
+STEP = 1 / 8
+"""Between neighbours of bfloat16 from 16 to 32, where logits of likely tokens are."""
+HALF = Rounding(Difference(2 * STEP, STEP / 8), Difference(5.0, 0.2))
+"""At one token, both its own logit and the largest one may be rounded to a neighbour; at one of eight, one of them."""
 TF32_IS_FINER = 1 / 8
 """On a GPU kernels may multiply float32 with 10 bits after the point (TF32), three more than bfloat16 has."""
 ROUNDING = {
@@ -115,7 +121,8 @@ def tolerance(dtype: str, noise: Difference | None) -> Difference:
     accepted, believed = ROUNDING[dtype]
     if noise is None:
         return believed
-    return Difference(*(max(least, ALLOWED * measured) for least, measured in zip(accepted, noise, strict=True)))
+    worst = max(noise.worst, WORST_BY_CHANCE * noise.mean)
+    return Difference(max(accepted.worst, ALLOWED * worst), max(accepted.mean, ALLOWED * noise.mean))
 
 
 def coarsest(one: str, other: str | None) -> str:

@@ -1,4 +1,4 @@
-"""The probe of SmolLM2-135M in bfloat16, between the trainer's engine and a real vLLM."""
+"""The probe of SmolLM2-135M in bfloat16 on rows of chats, between the trainer's engine and a real vLLM."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,24 +7,27 @@ from typing import Any
 import pytest
 import torch
 
+from areal_like.data.first_tokens import first_tokens
+from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from areal_like.rollout.controller.probe_noise import ProbeNoise
 from areal_like.serving.engines.base import WeightUpdate
 from areal_like.serving.engines.vllm.engine import VLLMEngine
 from areal_like.serving.probe_check import ProbeCheck
-from areal_like.training.probe_prompt import probe_tokens
 from areal_like.training.row_shards import local_tensor
 from areal_like.training.weight_publisher import micro_batch_of
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.index import read_index
-from areal_like.weights.probe import Probe
+from areal_like.weights.probe import PROBE_TOKENS, Probe
 from tests.support.training_runs import make_engine, world
 from tests.support.vllm_servers import Server, run_with_engine, started, update
 
 pytestmark = [pytest.mark.xdist_group("vllm_alone"), pytest.mark.timeout(900), pytest.mark.slow]
 Weights = Mapping[str, torch.Tensor]
 LAYER, NEXT = "model.layers.15.", "model.layers.16."
+QUESTION = "Natalia sold 24 clips in April, and then 12 more in May. How many clips did Natalia sell altogether?"
+ROWS = [{"prompt": [{"role": "user", "content": QUESTION}], "answer": "Natalia sold 24+12 = 36 clips. #### 36"}]
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_right_weights_are_accepted_and_wrong_ones_refused(tmp_path: Path, folde
     start = {name: tensor.clone() for name, tensor in trainer.export_weights()}
 
     async def test(vllm: VLLMEngine, server: Server) -> None:
-        tokens = probe_tokens(server.config, [], folder, 49152, 8192)
+        tokens = first_tokens(ROWS, TextTokenizer(folder), PROBE_TOKENS)
         noise, check, versions = ProbeNoise("bfloat16", {}), ProbeCheck(vllm.info), iter(range(1, 100))
 
         async def answer(trained: Weights, served: Weights | None) -> tuple[Probe, dict[str, Any], WeightUpdate]:
@@ -76,10 +79,10 @@ def test_right_weights_are_accepted_and_wrong_ones_refused(tmp_path: Path, folde
             return found.mean
 
         weights: Weights = start
-        assert 0.005 < accept(*await answer(weights, weights)) < 0.08
+        assert 0.005 < accept(*await answer(weights, weights)) < 0.1
         for by in (1e-6, 1e-5):
             weights = moved(weights, by)
-            assert accept(*await answer(weights, weights)) < 0.08
+            assert accept(*await answer(weights, weights)) < 0.1
         weights = moved(weights, 1e-5)
         with pytest.raises(BadWeights, match="the server computes with old weights"):
             accept(*await answer(weights, None))
