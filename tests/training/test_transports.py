@@ -206,6 +206,25 @@ def test_a_group_without_members_is_followed_by_another() -> None:
     host.close()
 
 
+def test_a_cut_connection_to_the_controller_costs_a_transfer_and_not_the_run(monkeypatch) -> None:
+    """The controller still offers the group that the trainer has left, as it does not know yet."""
+    monkeypatch.setattr(sender_module, "PAUSE_S", 0.01)
+    host, controller, server = BroadcastHost("127.0.0.1", 0), Controller(), KeptGroup()
+    sender = WeightSender(host, controller.ask_once, 30.0)
+    weights = flat(7)
+    sender.offer(weights)
+    first = rendezvous(host, world=2, group="first", timeout_s=60.0)
+    left = first._replace(group="second", continues="gone")
+    controller.rendezvous_bodies += [each._replace(first_rank=0)._asdict() for each in (left, left, first)]
+    actual = {name: tensor.clone() for name, tensor in receive_tensors(first, 1, weights.index, server)}
+    assert torch.equal(actual["model.turned"], model(7)["model.turned"])
+    controller.over.add("first")
+    controller.ends = True
+    sender.close(early=False)
+    server.leave()
+    host.close()
+
+
 def test_an_adapter_beside_a_model_that_the_servers_cannot_have_is_refused() -> None:
     words = ("actor.weight_update_mode=adapter", "actor.use_lora=true", "actor.init_from_scratch=true")
     with pytest.raises(ConfigError, match=r"actor\.weight_update_mode .*actor\.init_from_scratch"):

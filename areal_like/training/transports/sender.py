@@ -3,6 +3,7 @@
 It keeps the newest version for servers that join later. It sends a copy, so that training goes on meanwhile.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -108,7 +109,13 @@ class WeightSender:
 
     def _send(self, flat: FlatWeights, rendezvous: Rendezvous) -> None:
         began = time.monotonic()
-        with self._group.opened(rendezvous) as group:
+        with contextlib.ExitStack() as stack:
+            try:
+                group = stack.enter_context(self._group.opened(rendezvous))
+            except GroupBroken as broken:  # after a lost connection: the controller offers another one soon
+                log.warning("weights v%d are sent again: %s", flat.index.version, broken)
+                time.sleep(PAUSE_S)
+                return
             watch = threading.Thread(target=self._watch, args=(group, rendezvous), name="weights: watch", daemon=True)
             watch.start()
             try:
