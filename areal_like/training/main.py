@@ -42,8 +42,9 @@ def main(run: Run, me: Identity) -> int:
     from areal_like.training.out_of_memory import out_of_memory
     from areal_like.training.start_order import wait_for_server
     from areal_like.training.stop import StopRequest
-    from areal_like.training.world import open_world
+    from areal_like.training.world import open_world, require_gpus
 
+    require_gpus(run.config.cluster.n_gpus_per_node)
     wait_for_server(run, me)
     section = run.config.model if is_supervised else run.config.actor
     world = open_world(section.dist_timeout_s)

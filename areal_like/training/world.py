@@ -12,10 +12,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from areal_like.config.problems import plural
+from areal_like.process.errors import Failure
+
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 """Set by torchrun, whose agent provides a store."""
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOOPBACK = "lo"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 c10d: Any = dist
 """Untyped: its annotations lack some functions used here."""
@@ -76,6 +80,25 @@ class World:
         reduced = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(reduced, op=operation)
         return reduced.tolist()
+
+
+def require_gpus(per_node: int | str) -> None:
+    """Refuses to train on a CPU, or two ranks on one GPU, where the plan has GPUs. `per_node`: those that a run may
+    use."""
+    visible = os.environ.get(VISIBLE)
+    if visible == "" or not isinstance(per_node, int) or not per_node:
+        return
+    wanted = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found >= wanted:
+        return
+    is_built = torch.version.cuda or torch.version.hip
+    why = "check the driver (nvidia-smi)" if is_built else "install a torch that is built for CUDA"
+    named = f" in {VISIBLE}={visible}" if visible else ""
+    raise Failure(
+        f"cluster.n_gpus_per_node: the trainer ranks of this machine need {plural(wanted, 'GPU')}, and torch "
+        f"{torch.__version__} finds {found or 'none'}{named}; {why}, or train on the CPU with cluster.n_gpus_per_node=0"
+    )
 
 
 def open_world(timeout_s: float) -> World:

@@ -56,7 +56,7 @@ def base_environment(
     if placement.visible:
         variables |= _gpu_variables(config, role, allocation, inherited)
     variables |= {key: value for key, value in user_variables(config, role).items() if key not in RESERVED_VARIABLES}
-    if placement.visible or allocation.num_gpus:
+    if placement.visible or allocation.num_gpus or config.cluster.n_gpus_per_node == 0:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(placement.visible)
     return variables | {PROCESS: name, RUN_DIR: run_dir, TOKEN: SECRET}
 

@@ -17,7 +17,11 @@ def fake_root(path: Path, cards: int) -> Path:
 
 @pytest.mark.parametrize(
     ("visible", "count"),
-    [(None, 4), ("", 0), ("-1", 0), ("0", 1), ("2,3", 2), ("0,-1,1", 1), ("NoDevFiles", 0), ("0,1,2,3,4,5", 4)],
+    [
+        *((None, 4), ("", 0), ("-1", 0), ("0", 1), ("2,3", 2), ("0,-1,1", 1), ("NoDevFiles", 0), ("0,1,2,3,4,5", 4)),
+        *((" 1 , 2 ", 2), ("GPU-a, MIG-b", 2), ("1,9", 1), ("9", 0), ("all", 0), ("0;1", 0), ("0,,1", 1), (",", 0)),
+        *(("1,1", 0), ("0,00", 0), ("GPU-a,GPU-a", 0), ("0,GPU-", 1), ("\u00b2", 0)),
+    ],
 )
 def test_gpus_are_counted_from_the_environment_then_the_driver(tmp_path, visible, count):
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
@@ -25,6 +29,18 @@ def test_gpus_are_counted_from_the_environment_then_the_driver(tmp_path, visible
     assert found.num_gpus == count
     assert ("CUDA_VISIBLE_DEVICES" in found.how) == (visible is not None)
     assert found.num_cpu_cores >= 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "words"),
+    [
+        ("all", "=all, but all names no GPU"),
+        ("2,2", "=2,2, but 2 is there twice: CUDA then uses none"),
+        ("0,7", "=0,7, but the driver has 4, numbered from 0"),
+    ],
+)
+def test_what_is_wrong_with_the_visible_gpus_is_said(tmp_path, visible, words):
+    assert detect_machine({"CUDA_VISIBLE_DEVICES": visible}, fake_root(tmp_path, 4)).how.endswith(words)
 
 
 def test_gpu_partitions_are_counted_by_name(tmp_path):

@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
+from areal_like.process.errors import Failure
 from areal_like.training import world
 from areal_like.training.world import World
 from tests.support.listening_sockets import listening, open_to_others
@@ -42,3 +45,26 @@ def test_ranks_with_gpus_can_also_reduce_in_host_memory(monkeypatch):
         monkeypatch.setenv(name, str(number))
     world.open_world(60)
     assert asked == [("cpu:gloo,cuda:nccl", gpu)]
+
+
+def test_a_plan_with_gpus_is_not_carried_out_on_a_cpu(monkeypatch):
+    """Nor by two ranks on one GPU. Without a plan, as under torchrun alone, torch decides."""
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    for visible, per_node in ((None, 0), (None, "auto"), ("", 1)):
+        monkeypatch.delenv(world.VISIBLE, raising=False)
+        if visible is not None:
+            monkeypatch.setenv(world.VISIBLE, visible)
+        world.require_gpus(per_node)
+    monkeypatch.setenv(world.VISIBLE, "3")
+    found = rf"^cluster\.n_gpus_per_node: .* need 1 GPU, and torch {re.escape(torch.__version__)} finds none in "
+    with pytest.raises(Failure, match=f"{found}CUDA_VISIBLE_DEVICES=3; install a torch that is built for CUDA"):
+        world.require_gpus(1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    world.require_gpus(1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(Failure, match=r"need 2 GPUs, and torch .* finds 1 in .*; check the driver \(nvidia-smi\)"):
+        world.require_gpus(2)

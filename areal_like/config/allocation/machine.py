@@ -1,6 +1,7 @@
 """GPUs, cores and engines of this machine, detected without torch and without NVML."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -11,6 +12,9 @@ from pathlib import Path
 
 from areal_like.config.engines import gpu_engines
 
+GPU_NAME = re.compile(r"[0-9]{1,9}|(GPU|MIG)-.+")
+NO_GPU = ("", "none", "void", "nodevfiles")
+"""Entries of CUDA_VISIBLE_DEVICES that hide the GPUs, as a negative number does."""
 DRIVER_FILES = ("proc/driver/nvidia/gpus", "dev/nvidiactl", "dev/dxg", "dev/kfd")
 NVIDIA_SMI_TIMEOUT_S = 20.0
 THIS_MACHINE = "this machine"
@@ -45,14 +49,10 @@ def _gpus(environ: Mapping[str, str], root: Path) -> tuple[int, str]:
     has_driver = any((root / name).exists() for name in DRIVER_FILES)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        how = f"CUDA_VISIBLE_DEVICES={visible}"
-        count = _visible(visible)
+        count, but = _visible(visible, _driver_entries(root))
         if count and not has_driver and not shutil.which("nvidia-smi"):
-            return 0, f"{how}, but no GPU driver is loaded"
-        present = _driver_entries(root)
-        if present is not None and count > present and visible.replace(",", "").replace(" ", "").isdigit():
-            return present, f"{how}, of which the driver has {present}"
-        return count, how
+            count, but = 0, ", but no GPU driver is loaded"
+        return count, f"CUDA_VISIBLE_DEVICES={visible}{but}"
     present = _driver_entries(root)
     if present is not None:
         return present, "/proc/driver/nvidia/gpus"
@@ -60,14 +60,22 @@ def _gpus(environ: Mapping[str, str], root: Path) -> tuple[int, str]:
     return (_count_by_nvidia_smi(program), "nvidia-smi -L") if program else (0, "no NVIDIA driver")
 
 
-def _visible(value: str) -> int:
-    """Like CUDA: up to the first invalid entry."""
-    count = 0
+def _visible(value: str, present: int | None) -> tuple[int, str]:
+    """Like CUDA: up to the first entry that names no GPU, and none if one is named twice. Their number, and what is
+    wrong. `present`: how many GPUs the driver has, if that is known."""
+    names: list[str] = []
     for entry in (entry.strip() for entry in value.split(",")):
-        if not entry or entry.startswith("-") or entry.lower() in ("none", "void", "nodevfiles"):
+        name = str(int(entry)) if re.fullmatch(r"[0-9]{1,9}", entry) else entry
+        if name.lower() in NO_GPU or name.startswith("-"):
             break
-        count += 1
-    return count
+        if not GPU_NAME.fullmatch(name):
+            return len(names), f", but {entry} names no GPU"
+        if name in names:
+            return 0, f", but {entry} is there twice: CUDA then uses none"
+        if present is not None and name.isdecimal() and int(name) >= present:
+            return len(names), f", but the driver has {present}, numbered from 0"
+        names.append(name)
+    return len(names), ""
 
 
 def _driver_entries(root: Path) -> int | None:

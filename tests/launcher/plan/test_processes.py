@@ -91,6 +91,9 @@ def test_processes_without_a_gpu_see_none():
     for role in ("rollout", "episodes"):
         assert {process.env["CUDA_VISIBLE_DEVICES"] for process in of_role(plan, role)} == {""}
     assert all("CUDA_VISIBLE_DEVICES" not in process.env for process in plan_of("grpo").processes)
+    unused = plan_of("grpo", "cluster.n_gpus_per_node=0", gpus=2)
+    for role in ("server", "trainer", "rollout", "episodes"):
+        assert {process.env["CUDA_VISIBLE_DEVICES"] for process in of_role(unused, role)} == {""}
 
 
 def test_one_gpu_is_shared():
