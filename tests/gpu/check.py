@@ -20,12 +20,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from areal_like.config.allocation.machine import detect_machine  # noqa: E402
+from areal_like.process.keeper import kept_command  # noqa: E402
 from tests.gpu.parts import PARTS, Part, by_name  # noqa: E402
 from tests.gpu.report import FAILED, RUNNING, write_json  # noqa: E402
 from tests.gpu.summary import summary  # noqa: E402
@@ -33,19 +34,28 @@ from tests.gpu.summary import summary  # noqa: E402
 CALL_LIMIT_S = 570.0
 TO_CLEAN_UP_S = 20.0
 """What a part gets to end the processes that it has started."""
+TO_KILL_S = 5.0
+"""What its keeper takes to kill those that are left."""
 POLL_S = 0.5
 KEPT_OUTPUT = 20_000
 """Characters of a part's output that are kept."""
+
+
+def has_all_fields(part: Any) -> bool:
+    return isinstance(part, dict) and {"status", "reason", "figures", "facts"} <= part.keys()
 
 
 class Results:
     """What is known of all parts, in the files of `out`."""
 
     def __init__(self, out: Path) -> None:
+        """Raises OSError, and ValueError for a file of results that is damaged."""
         out.mkdir(parents=True, exist_ok=True)
         self._out = out
         self._file = out / "checks.json"
         self.parts: dict[str, dict[str, Any]] = json.loads(self._file.read_text()) if self._file.is_file() else {}
+        if not isinstance(self.parts, dict) or not all(map(has_all_fields, self.parts.values())):
+            raise ValueError(f"{self._file} has other content than results")
 
     def put(self, name: str, content: dict[str, Any]) -> None:
         self.parts[name] = content
@@ -61,6 +71,21 @@ def command(part: Part, file: Path, small: bool) -> list[str]:
     return [sys.executable, "-m", "tests.gpu.part", part.name, str(file), *(["--small"] if small else [])]
 
 
+def kept_process(words: list[str], sink: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Under a keeper, which kills all that it has started if this process is killed: what would be left computes beside
+    the parts of the next call."""
+    found = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        kept_command(words, TO_CLEAN_UP_S),
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(found)},
+        stdin=subprocess.DEVNULL,
+        stdout=sink,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
 def run_part(part: Part, results: Results, small: bool, limit_s: float) -> bool:
     """In a process, which is ended with all that it has started after `limit_s`. Its figures are kept as they come.
     Returns whether it failed."""
@@ -68,14 +93,7 @@ def run_part(part: Part, results: Results, small: bool, limit_s: float) -> bool:
         file, output = Path(name) / "part.json", Path(name) / "output"
         began = time.monotonic()
         with output.open("wb") as sink:
-            process = subprocess.Popen(
-                command(part, file, small),
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = kept_process(command(part, file, small), sink)
         seen = 0.0
         try:
             while process.poll() is None and time.monotonic() - began < limit_s:
@@ -106,17 +124,23 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(TO_CLEAN_UP_S)
+            process.wait(TO_CLEAN_UP_S + TO_KILL_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def seconds(text: str) -> float:
+    if not (value := float(text)) > 0:  # not nan either
+        raise ValueError(text)
+    return value
 
 
 def arguments_of(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder of the results")
     parser.add_argument("--parts", metavar="A,B", help=f"which parts: {', '.join(part.name for part in PARTS)}")
-    parser.add_argument("--limit", type=float, default=CALL_LIMIT_S, metavar="S", help="seconds of this call")
+    parser.add_argument("--limit", type=seconds, default=CALL_LIMIT_S, metavar="S", help="seconds of this call")
     parser.add_argument("--small", action="store_true", help="tiny sizes, also without a GPU")
     arguments = parser.parse_args(argv)
     try:
@@ -132,7 +156,12 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments.small and not (machine := detect_machine()).num_gpus:
         print(f"there is no GPU ({machine.how}); --small runs tiny sizes on the CPU", file=sys.stderr)
         return 2
-    results, ends, failed = Results(arguments.out), time.monotonic() + arguments.limit, False
+    ends, failed = time.monotonic() + arguments.limit, False
+    try:
+        results = Results(arguments.out)
+    except (OSError, ValueError) as fault:
+        print(f"--out: {arguments.out} cannot be used ({fault}); choose another folder", file=sys.stderr)
+        return 2
     if arguments.parts is None:
         wanted = [part for part in wanted if results.parts.get(part.name, {}).get("status") in (None, RUNNING)]
     left: list[str] = []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from areal_like.process.process_tree import process_info
 from tests.gpu import check
 from tests.gpu.models import engine_of
 from tests.gpu.part import run_part
@@ -243,6 +244,46 @@ def test_a_call_stops_in_time_and_the_next_goes_on(
     assert faked == ["head"] and "no time left for rl_step" in capsys.readouterr().out
     assert check.main(["--small", "--limit", "1", "--out", str(tmp_path)]) == 0
     assert faked == ["head", "rl_step"] and {*json.loads((tmp_path / "checks.json").read_text())} == {"head", "rl_step"}
+
+
+def test_a_part_ends_with_the_program_that_is_killed(tmp_path: Path) -> None:
+    """It would compute beside the parts of the next call. What it has started ends too, in other sessions also."""
+    written = tmp_path / "pids"
+    child = "import time; time.sleep(600)"
+    code = (
+        "import os, subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)\n"
+        f"open({str(written)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}} .')\n"
+        "time.sleep(600)\n"
+    )
+    program = (
+        "import sys\nfrom tests.gpu import check\n"
+        f"check.command = lambda *_: [sys.executable, '-c', {code!r}]\n"
+        f"check.main(['--small', '--parts', 'head', '--out', {str(tmp_path / 'out')!r}])\n"
+    )
+    called = subprocess.Popen([sys.executable, "-c", program], cwd=check.ROOT, stdout=subprocess.DEVNULL)
+    while not (written.is_file() and written.read_text().endswith(".")):
+        time.sleep(0.01)
+    called.kill()
+    called.wait()
+    for pid in map(int, written.read_text().split()[:2]):
+        while (process := process_info(pid)) is not None and process.state not in "ZX":
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"head": 3}', '{"head": {"status": "done"}}'])
+def test_a_damaged_file_of_results_is_named(content: str, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "checks.json").write_text(content)
+    assert check.main(["--small", "--parts", "head", "--out", str(tmp_path)]) == 2
+    assert f"--out: {tmp_path} cannot be used" in capsys.readouterr().err
+    assert check.main(["--small", "--parts", "head", "--out", str(tmp_path / "checks.json")]) == 2
+
+
+@pytest.mark.parametrize("limit", ["nan", "0", "-1", "soon"])
+def test_a_limit_that_is_no_time_is_refused(limit: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        check.main(["--small", f"--limit={limit}"])
+    assert "--limit" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
