@@ -20,6 +20,8 @@ files, and the folder with the resume state."""
 TRAINER = "trainer.json"
 """In `resume`: the trainer's state that is not tensors."""
 OTHER_CONTENT = "has other content than was written"
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+"""What a damaged manifest raises."""
 CHECKPOINT_FOLDER = re.compile(r"step_(\d{6,})")
 
 
@@ -79,6 +81,8 @@ def write_manifest(folder: Path, step: int, written: Mapping[str, FilePart] = Ma
         if part.bytes != size:
             raise OSError(f"{path} has {size} bytes instead of the {part.bytes} that were written")
         parts[name] = part._asdict()
+    if absent := sorted(written.keys() - parts.keys()):
+        raise OSError(f"{folder / absent[0]} was written, perhaps by a rank of another node, and is not there")
     _write_manifest_file(folder, {"step": step, "hash": "xxh3_64", "parts": parts})
     fsync_tree(folder)
     (folder / COMPLETE).touch()
@@ -92,7 +96,7 @@ def checkpoint_problems(folder: Path, with_hashes: bool = True) -> list[str]:
         return [f"{folder.name} was never completed"]
     try:
         parts = manifest_parts(folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+    except UNREADABLE as fault:
         return [f"{folder.name}/{MANIFEST} cannot be read ({type(fault).__name__}: {fault})"]
     problems = {
         name: _file_problem(folder / name, part.bytes, part.hash if with_hashes else None)
@@ -118,8 +122,8 @@ def _file_problem(file: Path, size: int, digest: str | None) -> str | None:
 def can_resume(folder: Path) -> bool:
     """Whether the checkpoint was written with resume state and still has it."""
     try:
-        parts = _read_manifest(folder)["parts"] if (folder / COMPLETE).is_file() else {}
-    except (OSError, ValueError, KeyError):
+        parts = manifest_parts(folder) if (folder / COMPLETE).is_file() else {}
+    except UNREADABLE:
         return False
     return any(name.startswith(f"{RESUME}/") for name in parts)
 

@@ -10,7 +10,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from areal_like.process.checkpoint_files import OTHER_CONTENT, manifest_parts, write_manifest
+from areal_like.process.checkpoint_files import (
+    COMPLETE,
+    MANIFEST,
+    OTHER_CONTENT,
+    can_resume,
+    manifest_parts,
+    resume_problem,
+    write_manifest,
+)
 from areal_like.process.errors import Failure, TimedOut
 from areal_like.process.hashed_files import FilePart, HashedFiles
 from areal_like.training import checkpoint_check
@@ -30,6 +38,23 @@ def checkpoint(tmp_path: Path) -> Path:
         (folder / "resume" / f"part-{number}").write_bytes(bytes([number]) * (number + 1) * 1000)
     write_manifest(folder, 2)
     return folder
+
+
+def test_a_part_that_another_rank_wrote_elsewhere_is_missed_at_once(tmp_path):
+    """Nodes without a common disk: the run would find out when it is resumed."""
+    written = {f"resume/part-{rank}": FilePart(3, "") for rank in range(2)}
+    (tmp_path / "resume").mkdir()
+    (tmp_path / "resume" / "part-0").write_bytes(b"abc")
+    with pytest.raises(OSError, match=r"resume/part-1 was written, perhaps by a rank of another node, and is not"):
+        write_manifest(tmp_path, 2, written)
+    assert not (tmp_path / COMPLETE).exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"parts": null}', '{"parts": [1]}', '{"parts": {"resume/x": 3}}'])
+def test_a_checkpoint_with_a_damaged_manifest_is_not_resumed(checkpoint, content):
+    assert can_resume(checkpoint)
+    (checkpoint / MANIFEST).write_text(content)
+    assert not can_resume(checkpoint) and "cannot be read" in str(resume_problem(checkpoint))
 
 
 class OtherRank:
