@@ -1,9 +1,12 @@
 """Publishes weights to the servers: all ranks gather them, the first one sends them with a probe for verification."""
 
+import math
+
 import numpy as np
 import torch
 
 from areal_like.models import model_folder
+from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.training.background_publication import KEY, BackgroundPublication
@@ -67,7 +70,11 @@ class WeightPublisher:
             for _ in tensors:  # gathering is collective
                 pass
             return
-        probe = Probe(self._tokens, logprobs.float().tolist(), self._dtype)
+        values = logprobs.float().tolist()
+        if not all(map(math.isfinite, values)):
+            diverged = f"the model computes log-probabilities that are not finite with weights v{version}: it diverged"
+            raise Failure(f"actor.optimizer.lr: {diverged}; lower it, and resume from an earlier step (resume_step)")
+        probe = Probe(self._tokens, values, self._dtype)
         self._background.wait()
         complete = self._transport.publish(version, tensors, probe)
         if self._transport.completes_in_background:

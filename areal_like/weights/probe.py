@@ -66,8 +66,11 @@ class Probe(NamedTuple):
 
 
 def load_probe(content: Mapping[str, Any]) -> Probe:
-    """Raises TypeError for fields that are missing or unknown."""
+    """Raises TypeError for fields that are missing, unknown or malformed."""
     probe = Probe(**content)
+    for name, numbers in (("token_ids", probe.token_ids), ("logprobs", probe.logprobs), ("noise", probe.noise or ())):
+        if not isinstance(numbers, list | tuple) or not all(isinstance(number, int | float) for number in numbers):
+            raise TypeError(f"{name} is not a list of numbers")
     if probe.dtype is not None and probe.dtype not in ROUNDING:
         raise TypeError(f"dtype {probe.dtype!r} is not one of {', '.join(ROUNDING)}")
     return probe if probe.noise is None else probe._replace(noise=Difference(*probe.noise))

@@ -99,3 +99,6 @@ def test_a_probe_survives_its_way_to_the_servers() -> None:
         assert load_probe(dump_probe(probe)) == probe
     with pytest.raises(TypeError, match="dtype 'int8' is not one of"):
         load_probe({**dump_probe(TEXT), "dtype": "int8"})
+    for name, value in (("logprobs", [None]), ("logprobs", 3), ("noise", ["a", "b"]), ("token_ids", {})):
+        with pytest.raises(TypeError, match=f"{name} is not a list of numbers"):
+            load_probe({**dump_probe(TEXT), name: value})
