@@ -61,9 +61,12 @@ def shape_of(config: dict[str, Any] | None, num_layers: int | None = None) -> Mo
     if isinstance(text, dict):
         config = {"tie_word_embeddings": config.get("tie_word_embeddings", True), **text}
     try:
-        return _shape(config, num_layers)
-    except (KeyError, TypeError):
+        shape = _shape(config, num_layers)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None
+    counts = [*shape[:6], shape.inner, shape.kv_per_token]
+    counts += [] if shape.max_positions is None else [shape.max_positions]
+    return shape if all(type(count) is int and count > 0 for count in counts) else None
 
 
 def _shape(config: dict[str, Any], num_layers: int | None) -> ModelShape:

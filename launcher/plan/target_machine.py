@@ -19,7 +19,7 @@ from launcher.plan.model_config import find_model_config, read_config
 FOR, MODEL_CONFIG = "--for", "--model-config"
 PLACE = "that machine"
 COUNT = re.compile(r"\d{1,6}")
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
+SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 UNITS = {unit: 1 << power for unit, power in zip("KMGT", (10, 20, 30, 40), strict=True)}
 PARTS = {
     "gpus": "GPUs of a node (0: none)",

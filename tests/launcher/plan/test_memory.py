@@ -142,6 +142,12 @@ def test_sizes_of_unknown_models_are_not_guessed(config):
     assert shape_of(config) is None
 
 
+@pytest.mark.parametrize("name", ["vocab_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "64", [], {}, float("nan")])
+def test_a_size_that_is_no_positive_integer_is_unknown(name, value):
+    assert shape_of(QWEN3_06B | {name: value}) is None
+
+
 def model_folder(folder, config=None):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config or QWEN3_06B), "utf-8")

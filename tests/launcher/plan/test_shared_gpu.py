@@ -40,6 +40,15 @@ def test_sglang_gets_the_tokens_of_its_cache_and_a_fraction_that_holds_them():
     assert needed < float(given["--mem-fraction-static"]) * free_at_start < needed + 2 * GIB
 
 
+@pytest.mark.parametrize("gpu_gib", [1, 0.1])
+@pytest.mark.parametrize("rollout", ["embedded", "vllm", "sglang"])
+def test_a_gpu_that_is_far_too_small_is_a_warning(rollout, gpu_gib):
+    plan = plan_of("grpo", *QWEN, f"rollout={rollout}", host=machine(gpu_gib))
+    assert "actor.backend" in " ".join(plan.warnings)
+    fractions = [each.value for key, each in autos(plan).items() if key.endswith(("_utilization", "_static"))]
+    assert all(fraction == 1.0 for fraction in fractions)
+
+
 def test_the_embedded_engine_gets_the_tokens_of_its_cache():
     assert autos(plan_of("grpo", *QWEN, host=machine(80)))["embedded.kv_cache_tokens"].value == 256 * 1056
 

@@ -102,6 +102,7 @@ def test_messages_name_the_target_machine(capsys):
             "--for: memory=1X is not valid; it is the main memory of a node, such as 512G or 1T",
         ),
         ("gpus=8,cores=96,memory=1", "--for: memory=1 is not valid"),
+        pytest.param(f"gpus=8,cores=96,memory={'9' * 400}T", f"--for: memory={'9' * 400}T is not", id="absurd"),
         ("gpu=8,cores=96", "--for: 'gpu' is unknown; did you mean gpus?"),
         ("gpus=8,cores", "--for: cores has no value"),
         ("cores=8,cores=9", "--for: cores is given twice"),

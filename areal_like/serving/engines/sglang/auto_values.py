@@ -37,7 +37,8 @@ def shared_gpu_values(share: GpuShare | None) -> dict[str, tuple[Any, str]]:
     memory that is free at its start and holds weights and cache."""
     if share is None:
         return {"mem_fraction_static": (UNKNOWN_SHARE, "the trainer shares the GPU; the model's size is not known")}
-    fraction = (share.weights + share.cache_bytes) / (share.gpu_bytes - CONTEXT_BYTES) + SPARE
+    free = max(1, share.gpu_bytes - CONTEXT_BYTES)
+    fraction = (share.weights + share.cache_bytes) / free + SPARE
     reason = "weights and cache, of what is free when SGLang starts"
     return {
         "mem_fraction_static": (min(1.0, round(fraction, 3)), reason),
