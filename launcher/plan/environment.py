@@ -56,9 +56,8 @@ def base_environment(
     if placement.visible:
         variables |= _gpu_variables(config, role, allocation, inherited)
     variables |= {key: value for key, value in user_variables(config, role).items() if key not in RESERVED_VARIABLES}
-    if placement.visible or allocation.num_gpus or config.cluster.n_gpus_per_node == 0:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(placement.visible)
-    return variables | {PROCESS: name, RUN_DIR: run_dir, TOKEN: SECRET}
+    shown = {"CUDA_VISIBLE_DEVICES": ",".join(placement.visible)}  # also none: no process uses a GPU it was not given
+    return variables | shown | {PROCESS: name, RUN_DIR: run_dir, TOKEN: SECRET}
 
 
 def _gpu_variables(

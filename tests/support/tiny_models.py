@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -68,6 +69,9 @@ _KNOWN: dict[str, tuple[PreTrainedModel, torch.Tensor]] = {}
 
 
 def _made(model: type[M], config: type[PretrainedConfig], spread: float, seed: int, changes: dict[str, Any]) -> M:
+    if is_in_torch_dispatch_mode():  # fake tensors, which cannot be kept for later
+        torch.manual_seed(seed)
+        return _spread(model(config(**{**SHAPE, **changes})), spread)
     key = f"{model.__name__} {seed} {sorted(changes.items())} {torch.get_default_dtype()} {torch.get_default_device()}"
     if key not in _KNOWN:
         torch.manual_seed(seed)
