@@ -62,11 +62,11 @@ def check_ends(root: Path, whole: Runs, *sources: tuple[Runs, int]) -> None:
         for source, step in sources:
             train(resumed(last[kind], source[kind], step), 4, world())
             actual = load_file(last[kind].checkpoints / "step_000004" / "model.safetensors")
-            for name, tensor in expected.items():
-                atol, rtol = (1e-5, 1e-5) if kind != "masters" else (0.01, 0.02)
-                far = (actual[name] - tensor).abs() > atol + rtol * tensor.abs()
-                # Where a gradient is about 0, bfloat16 may turn its sign, and with it a step of Adam.
-                assert far.double().mean() <= (0 if kind != "masters" else 0.01), f"{kind} {name}"
+            differences = torch.cat([(actual[name] - each).float().abs().flatten() for name, each in expected.items()])
+            if kind == "masters":  # which are rounded in each step, here and there with another sign of Adam's step
+                assert differences.mean() < 4e-4
+            else:
+                assert differences.max() < 1e-5, kind
 
 
 def test_checkpoints_of_two_ranks_are_resumed_by_one_and_the_reverse(whole, tmp_path):
