@@ -50,8 +50,10 @@ HEAVY_PACKAGES = (
 # Other modules that load torch. Those of vLLM and SGLang run inside the engines.
 HEAVY_MODULES = {
     "areal_like.models.widen_heads",
+    "areal_like.serving.engines.external.plugin.arriving_tensors",
+    "areal_like.serving.engines.external.plugin.worker_place",
     "areal_like.serving.engines.sglang.plugin.launch",
-    "areal_like.serving.engines.sglang.plugin.receive",
+    "areal_like.serving.engines.sglang.plugin.worker",
     "areal_like.serving.engines.vllm.plugin.packed_layers",
     "areal_like.serving.engines.vllm.plugin.weight_view",
     "areal_like.serving.engines.vllm.plugin.worker",

@@ -1,7 +1,7 @@
 """Reads and verifies published files without torch, for processes that only forward weights."""
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,12 @@ def read_bucket(folder: Path, bucket: Bucket, version: int) -> dict[str, Bytes]:
     return {info.name: content for info, content in iterate_bucket(folder, bucket, version)}
 
 
-def iterate_bucket(folder: Path, bucket: Bucket, version: int) -> Iterator[tuple[TensorInfo, Bytes]]:
-    """The same, each as soon as its hash is verified."""
-    content = read_bucket_file(folder, bucket, version)
+def iterate_bucket(
+    folder: Path, bucket: Bucket, version: int, mine: Container[str] | None = None
+) -> Iterator[tuple[TensorInfo, Bytes]]:
+    """The same, each as soon as its hash is verified. With `mine` only those tensors are verified: other processes of
+    this machine verify the rest, and all map the file, so that they read the same memory."""
+    content = read_bucket_file(folder, bucket, version, maps=mine is not None)
     ordered = file_order(bucket.tensors)
     header = file_header(ordered)
     if content[: len(header)].tobytes() != header or bucket_hash(header, ordered) != bucket.hash:
@@ -48,10 +51,11 @@ def iterate_bucket(folder: Path, bucket: Bucket, version: int) -> Iterator[tuple
         )
     payload = content[len(header) :]
     for info, place in places(bucket.tensors):
-        yield info, _checked(info, payload[place], bucket.file, version)
+        is_mine = mine is None or info.name in mine
+        yield info, _checked(info, payload[place], bucket.file, version) if is_mine else payload[place]
 
 
-def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:
+def read_bucket_file(folder: Path, bucket: Bucket, version: int, maps: bool = False) -> Bytes:
     """The whole file, if it has its published size."""
     path = folder / bucket.file
     size = path.stat().st_size if path.exists() else None
@@ -61,13 +65,13 @@ def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:
             f"version {version} of the weights: bucket {bucket.file} {problem}: it was not published completely, or "
             "changed since"
         )
-    return read_bytes(path, size)
+    return read_bytes(path, size, maps)
 
 
-def read_bytes(path: Path, size: int) -> Bytes:
-    """Maps the file if it is in shared memory, else reads it."""
+def read_bytes(path: Path, size: int, maps: bool = False) -> Bytes:
+    """Maps the file if it is in shared memory, or if the caller wants that; else reads it."""
     with path.open("rb", buffering=0) as file:
-        if path.is_relative_to(SHARED_MEMORY):
+        if maps or path.is_relative_to(SHARED_MEMORY):
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
         content = np.empty(size, np.uint8)
         view: Any = content.data

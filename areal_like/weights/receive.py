@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,8 +11,8 @@ from areal_like.weights.collective import CPU, BroadcastGroup
 from areal_like.weights.device_checksum import checksum_texts, checksum_values
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.fingerprint import tensor_hash
-from areal_like.weights.flat_buckets import as_tensor, write_bucket
-from areal_like.weights.index import Bucket, Index, write_index
+from areal_like.weights.flat_buckets import as_tensor
+from areal_like.weights.index import Bucket, Index
 from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.rendezvous import Rendezvous
 from areal_like.weights.transfer_path import GLOO
@@ -32,17 +31,6 @@ def receive_tensors(
                 yield info.name, as_tensor(info, content[place])
 
 
-def receive_folder(
-    rendezvous: Rendezvous, rank: int, index: Index, folder: Path, kept: KeptGroup | None = None
-) -> None:
-    """Receives into the files of a publication, in an existing folder, preferably in shared memory; the index is
-    written last. Raises OSError with the folder's name if it has too little space."""
-    with _joined(rendezvous, rank, kept) as group:
-        for bucket, content in _buckets(group, index):
-            _write(folder, bucket, content, index)
-    write_index(folder, index)
-
-
 @contextlib.contextmanager
 def _joined(rendezvous: Rendezvous, rank: int, kept: KeptGroup | None) -> Iterator[BroadcastGroup]:
     keeper = KeptGroup() if kept is None else kept
@@ -55,8 +43,7 @@ def _joined(rendezvous: Rendezvous, rank: int, kept: KeptGroup | None) -> Iterat
 
 
 def _buckets(group: BroadcastGroup, index: Index) -> Iterator[tuple[Bucket, Tensor]]:
-    """Their verified contents, all in the same memory: to write that to files is faster than to receive into mapped
-    ones."""
+    """Their verified contents, all in the same memory."""
     device = CPU if group.rendezvous.backend == GLOO else group.device
     largest = max((payload_bytes(bucket) for bucket in index.buckets), default=0)
     try:
@@ -84,12 +71,3 @@ def verify_on_device(bucket: Bucket, content: Tensor, version: int) -> None:
             raise corrupted(info, f"checksum {info.checksum}", version)
         if not info.checksum and tensor_hash(part) != info.hash:
             raise corrupted(info, f"hash {info.hash}", version)
-
-
-def _write(folder: Path, bucket: Bucket, content: Tensor, index: Index) -> None:
-    try:
-        write_bucket(folder, bucket, content)
-    except OSError as fault:
-        needed = sum(bucket.bytes for bucket in index.buckets)
-        text = f"{fault.strerror}; version {index.version} of the weights needs {needed} bytes there"
-        raise OSError(fault.errno, text, str(folder)) from fault

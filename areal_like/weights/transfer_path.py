@@ -7,6 +7,8 @@ GPU on either side weights go through main memory, by gloo.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+COLLECTIVE_MODES = ("collective", "xccl", "nccl")
+"""Values of `actor.weight_update_mode` with which weights are sent."""
 GLOO, NCCL, IPC = "gloo", "nccl", "ipc"
 MIG = "MIG-"
 """Begins the id of a part of a GPU."""

@@ -12,7 +12,6 @@ from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.number_text import count_text
 from areal_like.config.problems import Problem, plural
-from areal_like.config.sections.engines.base import EngineKeys
 from launcher.checks.engines import is_external
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import HostInfo
@@ -20,7 +19,6 @@ from launcher.plan.lengths import longest_sample, resolved_context_length, serve
 from launcher.plan.memory import LINEAR_LAYERS, unknown_target_modules
 from launcher.plan.model_config import known_shape
 from launcher.plan.plan import BatchPlan, Memory
-from launcher.plan.ports import COLLECTIVE_MODES
 from launcher.plan.processes import ServerCommand
 from launcher.plan.reward_model import has_reward_model
 
@@ -144,21 +142,9 @@ def server_warnings(config: "BaseExperimentConfig", allocation: Allocation, host
         key = engine_keys(allocation.rollout.backend).memory_key
         if allocation.shared_device and is_external(allocation.rollout.backend) and value_of(config, key) != "auto":
             yield Problem(key, "the trainer shares this GPU; auto leaves it what it needs")
-        if allocation.num_gpus:
-            yield from _weight_transport(config, engine_keys(allocation.rollout.backend))
         if has_reward_model(config) and allocation.num_gpus and not servers_on_cpu(config):
             shares = f"the reward model shares the GPU of server/0; lower {key} to leave it memory"
             yield Problem("reward.args.path", shares)
-
-
-def _weight_transport(config: GRPOConfig, engine: EngineKeys) -> Iterator[Problem]:
-    """Weights that do not go from GPU to GPU although the mode may say so."""
-    if config.actor.weight_update_mode in COLLECTIVE_MODES and not engine.receives_on_gpu:
-        yield Problem(
-            "actor.weight_update_mode",
-            f"{config.actor.weight_update_mode} uses gloo over main memory: servers of {engine.title} receive weights "
-            "beside its processes, which load them from files",
-        )
 
 
 def _server_lengths(config: GRPOConfig, backend: str, host: HostInfo) -> Iterator[Problem]:

@@ -18,9 +18,9 @@ from areal_like.process.identity import (
     TOKEN,
     TRAINER,
 )
+from areal_like.weights.transfer_path import COLLECTIVE_MODES
 from launcher.plan.placement import ProcessPlacement
 from launcher.plan.plan import PORT
-from launcher.plan.ports import COLLECTIVE_MODES
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig

@@ -8,6 +8,7 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
 from areal_like.process.port_check import NO_ADDRESS, UNKNOWN_HOST
 from areal_like.process.run import LOOPBACK
+from areal_like.weights.transfer_path import COLLECTIVE_MODES
 from launcher.checks.engines import is_external
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import Port, Process
@@ -20,7 +21,6 @@ LEASED = "reserved under a lock before the start, replaced when it is in use"
 HIGHEST_PORT = 65535
 NODE_ADDRESS = "the node's address"
 """Known once the node is allocated."""
-COLLECTIVE_MODES = ("collective", "xccl", "nccl")
 
 
 def plan_ports(

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,7 +130,7 @@ def test_sglang_is_not_called_for_removed_files(tmp_path: Path) -> None:
     async def test() -> None:
         folder = Path(published(tmp_path, 1, 1)["folder"])
         arrival = WeightUpdate(1, read_index(folder), folder)
-        weights: Any = WeightLoader(NoCalls(), SimpleNamespace(forget=lambda: None))  # type: ignore[arg-type]
+        weights: Any = WeightLoader(NoCalls())  # type: ignore[arg-type]
         with pytest.raises(NotStaged, match="was not staged"):
             await weights.commit(arrival)
         await weights.stage(arrival)

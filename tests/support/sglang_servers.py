@@ -59,7 +59,7 @@ class Server(NamedTuple):
         """With an engine client, as the server has one."""
 
         async def request() -> T:
-            engine = SGLangEngine(self.address, SECRET, self.config, self.model, self.model.parent / "received")
+            engine = SGLangEngine(self.address, SECRET, self.config, self.model)
             try:
                 await engine.ready()
                 return await what(engine)
@@ -96,12 +96,14 @@ def tiny_sglang(folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def sglang_server(folder: Path, model: Path, *words: str, flags: tuple[str, ...] = ()) -> Iterator[Server]:
+def sglang_server(
+    folder: Path, model: Path, *words: str, flags: tuple[str, ...] = (), tensor: int = 1
+) -> Iterator[Server]:
     python = sglang_python()
     response = ["rollout=sglang", f"sglang.python={python}", f"actor.path={model}", *OVERRIDES, *words]
     config = load(REPOSITORY / "experiments" / "grpo.yaml", response).config
     port = free_port()
-    spec = ServerSite(0, "127.0.0.1", port, str(folder), str(model), False, 1, 1, (), python)
+    spec = ServerSite(0, "127.0.0.1", port, str(folder), str(model), False, tensor, 1, (), python)
     start = sglang_command(config, spec)
     assert not start.problems, start.problems
     log = folder / "sglang.log"

@@ -47,7 +47,7 @@ def python() -> str:
 class Server:
     """`root` takes the model, the publications and what the server writes."""
 
-    def __init__(self, root: Path, *words: str, model: Path | None = None) -> None:
+    def __init__(self, root: Path, *words: str, model: Path | None = None, tensor: int = 1) -> None:
         self.root = root
         self.model_folder = model or write_tiny_model(root / "model", **SHAPE)
         response: tuple[str, ...] = (
@@ -60,7 +60,7 @@ class Server:
         self.config: Any = loaded("grpo", *response, *words).config
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
-        spec = ServerSite(0, "127.0.0.1", 0, str(root), str(self.model_folder), False, 1, 1, (), sys.executable)
+        spec = ServerSite(0, "127.0.0.1", 0, str(root), str(self.model_folder), False, tensor, 1, (), sys.executable)
         start = vllm_command(self.config, spec)
         self.command = [str(self.port) if word == PORT else word for word in start.command]
         packages = root / "packages"
@@ -141,8 +141,8 @@ def run_with_engine(
 
 
 @contextmanager
-def started(root: Path, *words: str, model: Path | None = None) -> Iterator[Server]:
-    server = Server(root, *words, model=model)
+def started(root: Path, *words: str, model: Path | None = None, tensor: int = 1) -> Iterator[Server]:
+    server = Server(root, *words, model=model, tensor=tensor)
     try:
         server.start()
         yield server

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +16,11 @@ from torch import Tensor
 
 from areal_like.weights import collective, gloo_transfer, group_server
 from areal_like.weights.collective import BroadcastGroup, BroadcastHost, join_group
-from areal_like.weights.disk import load_version
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat_buckets import FlatWeights
 from areal_like.weights.group_member import MAX_LINE_BYTES, MEMBER, json_line, make_member_proof
-from areal_like.weights.receive import receive_folder, receive_tensors
+from areal_like.weights.receive import receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
-from areal_like.weights.verify import verify_publication
 from tests.support.weights_group import BackgroundCall, Process, flat, model, rendezvous, send
 
 pytestmark = pytest.mark.timeout(300)
@@ -65,31 +62,6 @@ def test_one_rendezvous_serves_successive_groups(host) -> None:
         server = BackgroundCall(partial(received, at, 1, weights))
         send(host, at, weights.contents)
         assert torch.equal(server.wait()["model.turned"], model(version)["model.turned"])
-
-
-def test_a_broadcast_can_be_stored_as_files_of_a_publication(host, tmp_path: Path) -> None:
-    weights = flat()
-    at = rendezvous(host, world=2)
-    server = BackgroundCall(lambda: receive_folder(at, 1, weights.index, tmp_path))
-    send(host, at, weights.contents)
-    assert server.wait() is None
-    assert verify_publication(tmp_path, None, newer_than=2, run_id="run-1") == weights.index
-    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model().items()}
-    found = load_version(tmp_path, expected, newer_than=2)
-    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in model().items())
-
-
-def test_too_little_disk_space_is_reported_with_what_is_needed(host, tmp_path: Path) -> None:
-    weights = flat()
-    (tmp_path / weights.index.buckets[0].file).symlink_to("/dev/full")
-    at = rendezvous(host, world=2)
-    server = BackgroundCall(lambda: receive_folder(at, 1, weights.index, tmp_path))
-    trainer = BackgroundCall(lambda: send(host, at, weights.contents))
-    fault = server.wait(SHORT_LIMIT_S)
-    assert isinstance(fault, OSError)
-    needed = sum(bucket.bytes for bucket in weights.index.buckets)
-    assert f"No space left on device; version 3 of the weights needs {needed} bytes there: '{tmp_path}'" in str(fault)
-    assert isinstance(trainer.wait(SHORT_LIMIT_S), GroupBroken)
 
 
 def test_a_bit_flipped_in_transfer_ends_the_group_for_all(host) -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.process.run import Run
 from areal_like.training.transports.base import Transport
+from areal_like.weights.transfer_path import COLLECTIVE_MODES
 
 if TYPE_CHECKING:
     from areal_like.training.controller_client import TrainerControllerClient
@@ -16,7 +17,7 @@ def open_transport(run: Run, engine: "TrainEngine", controller: "TrainerControll
         from areal_like.training.transports.disk import DiskTransport
 
         return DiskTransport(run, engine)
-    if mode in ("collective", "xccl", "nccl"):
+    if mode in COLLECTIVE_MODES:
         from areal_like.training.transports.collective import CollectiveTransport
 
         return CollectiveTransport(run, engine, controller)

@@ -127,15 +127,12 @@ def test_head_sizes_that_vllm_does_not_support_on_a_cpu_are_refused(tmp_path):
     assert not plan_of("grpo", *words[1:], "rollout=sglang").cannot_start
 
 
-def test_nccl_with_an_engine_that_loads_files_is_reported_before_the_start():
-    def message(*words, gpus=2):
-        plan = plan_of("grpo", *words, "actor.weight_update_mode=nccl", gpus=gpus)
-        return [warning for warning in plan.warnings if "uses gloo" in warning]
-
-    (warning,) = message("rollout=sglang")
-    assert warning.startswith("actor.weight_update_mode: nccl uses gloo over main memory: servers of SGLang")
-    assert not any(message(words) for words in ("rollout=embedded", "rollout=vllm", "rollout.backend=auto"))
-    assert not message("rollout=sglang", gpus=0)
+def test_sglang_that_cannot_take_sent_weights_is_refused_before_the_start():
+    words = ("rollout=sglang", "actor.weight_update_mode=nccl", "sglang.dp_size=2")
+    (obstacle,) = plan_of("grpo", *words, gpus=2).cannot_start
+    assert obstacle.key == "sglang.dp_size" and "actor.weight_update_mode=disk" in obstacle.message
+    assert not plan_of("grpo", *words, "sglang.enable_dp_attention=true", gpus=2).cannot_start
+    assert not plan_of("grpo", words[0], words[2], gpus=2).cannot_start
 
 
 def test_an_explicit_context_length_is_kept():

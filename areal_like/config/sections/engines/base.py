@@ -36,8 +36,6 @@ class EngineKeys:
     """Enables images in prompts, which are not supported."""
     dims: str = "dtp"
     """Letters of `allocation_mode`; `d` alone: a server is one process on one device."""
-    receives_on_gpu: bool = False
-    """Whether its processes receive sent weights on their GPUs, and not in main memory."""
     gpu_rank: int | None = None
     """Place among the engines that `auto` looks for on a machine with several GPUs; None: never chosen."""
     segments: tuple[str, ...] = ()

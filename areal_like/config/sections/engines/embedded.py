@@ -14,7 +14,6 @@ KEYS = EngineKeys(
     requests_key="embedded.max_running_requests",
     device_key="embedded.device",
     threads_key="embedded.threads",
-    receives_on_gpu=True,
     dims="d",
 )
 

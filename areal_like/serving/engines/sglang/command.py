@@ -1,8 +1,9 @@
 """SGLang's command line and environment (flags as of 0.5.21)."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from areal_like.process.run import LOOPBACK
 from areal_like.serving.engines.external.command_line import ServerCommand, ServerSite, add_extra_flags
@@ -12,6 +13,7 @@ from areal_like.serving.engines.sglang.auto_values import AUTOS
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
 from areal_like.serving.engines.sglang.requests import Capabilities, unsupported_sampling
 from areal_like.serving.requests import parse_sampling
+from areal_like.weights.transfer_path import COLLECTIVE_MODES
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
@@ -86,6 +88,10 @@ UNGUARDED_FLAGS = {
 }
 """Flag -> reason. Unambiguous prefixes of a flag count as the flag."""
 ANY_VOCABULARY = 1 << 31
+SENT_TO_ONE = (
+    "with several replicas in one server SGLang takes no weights that are sent; set it to 1 (rollout.backend sets the "
+    "number of servers), or actor.weight_update_mode=disk"
+)
 PARSER_SCRIPT = """
 import sys
 from sglang.srt.server_args import prepare_server_args
@@ -122,6 +128,7 @@ def sglang_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
     _sampling(config, site, start)
     _lora(config, site, start)
     _training_flags(start)
+    _updates(config, start)
     _extra(sglang, start)
     return start
 
@@ -238,6 +245,17 @@ def _training_flags(start: ServerCommand) -> None:
     start.add("sampling_mask_max_tokens", ALL_TOKENS)
     start.add("skip_server_warmup", True)
     start.env["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] = "0"
+
+
+def _updates(config: "GRPOConfig", start: ServerCommand) -> None:
+    """SGLang takes sent weights in one replica."""
+    if config.actor.weight_update_mode in COLLECTIVE_MODES and not takes_sent_weights(asdict(config.sglang)):
+        start.problems.append(("sglang.dp_size", SENT_TO_ONE))
+
+
+def takes_sent_weights(settings: Mapping[str, Any]) -> bool:
+    """By SGLang's own names."""
+    return settings["dp_size"] == 1 or bool(settings["enable_dp_attention"])
 
 
 def _extra(sglang: "SGLangConfig", start: ServerCommand) -> None:

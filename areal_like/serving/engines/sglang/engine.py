@@ -18,8 +18,8 @@ from areal_like.serving.engines.base import (
 from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine
 from areal_like.serving.engines.external.installations import unsupported_version
 from areal_like.serving.engines.external.model_files import eos_token_ids, max_sequence_length, vocab_size
+from areal_like.serving.engines.sglang.command import takes_sent_weights
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
-from areal_like.serving.engines.sglang.receiver import WeightReceiver
 from areal_like.serving.engines.sglang.requests import (
     Capabilities,
     is_truncated,
@@ -43,19 +43,11 @@ class SGLangEngine(ExternalEngine):
     hashes_files = True
 
     def __init__(
-        self,
-        address: str,
-        secret: str,
-        config: Any,
-        model_folder: Path,
-        on_disk: Path,
-        proofs: ProofVerifier | None = None,
+        self, address: str, secret: str, config: Any, model_folder: Path, proofs: ProofVerifier | None = None
     ) -> None:
-        """`on_disk`: folder for sent weights if shared memory is too small for them."""
         super().__init__(KEYS, config, address, secret, proofs)
         self._folder, self._context_length = model_folder, config.sglang.context_length
-        port = address.rstrip("/").rpartition(":")[2]
-        self._weights = WeightLoader(self.calls, WeightReceiver(port, config.sglang.python, on_disk))
+        self._weights = WeightLoader(self.calls)
         self._able = Capabilities(has_tokenizer=True, by_seed=False)
         self._numbers = itertools.count()
         self._names: dict[str, list[str]] = {}
@@ -64,6 +56,9 @@ class SGLangEngine(ExternalEngine):
     async def get_ready(self) -> None:
         await self.calls.read("GET", "/health")
         self.info = await self.read_info()
+        if self._weights.takes_sent:
+            devices = await self._weights.workers.read_places()
+            self.info = self.info._replace(processes=self._weights.workers.num_workers, devices=devices)
         await self.generate_token()
         await self.calls.read("POST", "/freeze_gc")  # or it scans all its memory at each update
 
@@ -75,6 +70,7 @@ class SGLangEngine(ExternalEngine):
         if not model["is_generation"]:
             raise IncompatibleEngine(f"actor.path: {model['model_path']} generates no text")
         self._weights.shows_checksums = server["device"] == "cpu"
+        self._weights.takes_sent = takes_sent_weights(server)
         self._able = Capabilities(not server["skip_tokenizer_init"], bool(server["enable_deterministic_inference"]))
         limits = (self._context_length, server["context_length"], max_sequence_length(self._folder))
         context = min((limit for limit in limits if limit), default=None)
@@ -130,7 +126,7 @@ class SGLangEngine(ExternalEngine):
         await self._weights.commit(update)
 
     async def discard(self) -> None:
-        self._weights.discard()
+        await self._weights.discard()
 
     async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
         return await self._weights.verify(infos)
@@ -151,7 +147,3 @@ class SGLangEngine(ExternalEngine):
     async def statistics(self) -> dict[str, Any]:
         loads = (await self.calls.get("/v1/loads?include=core"))["loads"]
         return {key: sum(load[name] for load in loads) for key, name in GAUGES.items()}
-
-    async def close(self) -> None:
-        self._weights.close()
-        await super().close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def _connect(address: str, secret: str, run: "Run", folder: Path, proofs: "ProofVerifier | None") -> "ExternalEngine":
     from areal_like.serving.engines.sglang.engine import SGLangEngine
 
-    return SGLangEngine(address, secret, run.config, folder, run.weights, proofs)
+    return SGLangEngine(address, secret, run.config, folder, proofs)
 
 
 async def _answers_at(server: HttpProbe) -> bool:

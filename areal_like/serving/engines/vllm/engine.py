@@ -18,23 +18,18 @@ from areal_like.serving.engines.base import (
     Verification,
     WeightUpdate,
 )
+from areal_like.serving.engines.external.engine_workers import MIN_POLL_S, EngineWorkers
 from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine
 from areal_like.serving.engines.external.installations import unsupported_version
 from areal_like.serving.engines.external.model_files import eos_token_ids, vocab_size
 from areal_like.serving.engines.vllm.distribution import DISTRIBUTION
 from areal_like.serving.engines.vllm.requests import is_greedy, logprob_of, parse_output, prompt_logprobs, request_body
 from areal_like.weights.buckets import TensorInfo
-from areal_like.weights.errors import BadWeights, GroupBroken
-from areal_like.weights.index import dump_index
 from areal_like.weights.probe import Probe
 
 GENERATE = "/inference/v1/generate"
 REQUEST_PREFIX = "generate-tokens-"
 """vLLM's prefix of request ids on that route; `/abort_requests` needs it."""
-MIN_POLL_S, MAX_POLL_S = 0.002, 0.02
-SHARE_UNPOLLED = 0.8
-"""Share of the time of the last weights in which it is not polled whether new ones are staged: polls take time from
-generation."""
 GAUGES = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
 COUNTERS = {
     "prompt_tokens": "vllm:prompt_tokens_total",
@@ -57,30 +52,22 @@ class VLLMEngine(ExternalEngine):
         super().__init__(KEYS, config, address, secret, proofs)
         self.hashes_files = not config.vllm.worker_extension_cls  # ours does
         self._folder = model_folder
-        self._staging_s = 0.0
-        """Seconds in which the workers staged the last weights."""
+        self._workers = EngineWorkers(KEYS.title, self._call_workers)
         self._has_version = False
         """Whether vLLM was given the version of its weights."""
 
     async def get_ready(self) -> None:
         self.info = await self.read_info()
         await self._check_extension()
-        self.info = self.info._replace(devices=await self._devices())
+        if self.hashes_files:  # an extension of the user's may not have this method
+            self.info = self.info._replace(devices=await self._workers.read_places())
         await self.generate_token()
 
     async def _check_extension(self) -> None:
         try:
-            await self._workers("areal_discard")
+            await self._call_workers("areal_discard")
         except EngineGone as fault:
             raise IncompatibleEngine(f"it cannot take new weights ({fault}); {START_HINT}") from fault
-
-    async def _devices(self) -> tuple[str, ...]:
-        """The GPU of each worker; nothing if one of them has none."""
-        if not self.hashes_files:  # an extension of the user's
-            return ()
-        workers = sorted(await self._workers("areal_devices"), key=lambda worker: worker["rank"])
-        devices = [device for worker in workers for device in worker["devices"]]
-        return tuple(devices) if len(devices) == len(workers) else ()
 
     async def read_info(self) -> EngineInfo:
         version = str((await self.calls.get("/version"))["version"])
@@ -120,21 +107,12 @@ class VLLMEngine(ExternalEngine):
         await self.calls.post("/resume")
 
     async def stage(self, update: WeightUpdate) -> None:
-        message = {
-            "index": dump_index(update.index),
-            "folder": None if update.folder is None else str(update.folder),
-            "meeting": None if update.rendezvous is None else update.rendezvous._asdict(),
-        }
-        await self._workers("areal_stage", json.dumps(message))
-        await asyncio.sleep(SHARE_UNPOLLED * self._staging_s)
-        results = await self._results("areal_staged")
-        self._staging_s = max(result.get("seconds", 0.0) for result in results)
+        await self._workers.stage(update)
 
     async def commit(self, update: WeightUpdate, probe: Probe | None = None) -> None:
         """The key-value cache of frozen requests is of the old weights: it is dropped, and vLLM computes it again after
         the pause."""
-        for result in await self._workers("areal_commit", str(update.version)):
-            _check(result)
+        await self._workers.commit(update.version)
         version = {"new_version": str(update.version)}
         _, done = await asyncio.gather(
             self.calls.post("/update_weight_version", version),
@@ -145,12 +123,12 @@ class VLLMEngine(ExternalEngine):
             raise EngineGone("vLLM did not drop its cache of the old weights")
 
     async def discard(self) -> None:
-        await self._workers("areal_discard")
+        await self._workers.discard()
 
     async def verify(self, infos: Sequence[TensorInfo], folder: Path | None) -> Verification:
-        await self._workers("areal_read_back", json.dumps([list(info) for info in infos]))
+        await self._call_workers("areal_read_back", json.dumps([list(info) for info in infos]))
         check = Verification()
-        for result in await self._results("areal_seen", MIN_POLL_S):
+        for result in await self._workers.results("areal_seen", MIN_POLL_S):
             check.hashes |= result["hashes"]
             check.wrong |= result["wrong"]
         check.uncovered = [info.name for info in infos if info.name not in check.hashes]
@@ -182,32 +160,11 @@ class VLLMEngine(ExternalEngine):
         text = (await self.calls.read("GET", "/metrics")).decode()
         return {key: sum(_values(text, name)) for key, name in (GAUGES | COUNTERS).items()}
 
-    async def _workers(self, method: str, *arguments: str) -> list[dict[str, Any]]:
+    async def _call_workers(self, method: str, *arguments: str) -> list[dict[str, Any]]:
         """Calls a method of our extension in every worker."""
         response = await self.calls.post("/collective_rpc", {"method": method, "args": arguments})
         results: list[dict[str, Any]] = response["results"]
         return results
-
-    async def _results(self, method: str, max_pause_s: float = MAX_POLL_S) -> list[dict[str, Any]]:
-        """Polls until the work started before is done in all workers."""
-        pause_s = MIN_POLL_S
-        while True:
-            results = await self._workers(method)
-            if not any(result.get("busy") for result in results):
-                for result in results:
-                    _check(result)
-                return results
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, max_pause_s)
-
-
-def _check(result: dict[str, Any]) -> None:
-    if "refused" in result:
-        raise BadWeights(result["refused"])
-    if "group_broken" in result:
-        raise GroupBroken(result["group_broken"])
-    if "failed" in result:
-        raise EngineGone(f"a worker of vLLM failed: {result['failed']}")
 
 
 def _values(text: str, name: str) -> list[int]:

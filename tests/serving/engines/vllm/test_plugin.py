@@ -1,15 +1,20 @@
 """vLLM's workers report their GPUs, and compare what they serve without a copy to the host; vLLM is not loaded."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from areal_like.serving.engines.base import EngineInfo
+from areal_like.serving.engines.external.engine_workers import EngineWorkers
+from areal_like.serving.engines.external.plugin import arriving_tensors
+from areal_like.serving.engines.external.plugin.arriving_tensors import has_room_on, received
 from areal_like.serving.engines.vllm.engine import VLLMEngine
 from areal_like.serving.engines.vllm.plugin import worker
-from areal_like.serving.engines.vllm.plugin.worker import WorkerExtension, has_room_on, served_hash
+from areal_like.serving.engines.vllm.plugin.worker import WorkerExtension, served_hash
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.device_checksum import checksums
 from areal_like.weights.errors import GroupBroken
@@ -31,27 +36,46 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def reported(rank: int, device: torch.device) -> dict[str, Any]:
     extension: Any = WorkerExtension()
     extension.rank, extension.device = rank, device
-    result: dict[str, Any] = extension.areal_devices()
+    result: dict[str, Any] = extension.areal_place()
     return result
 
 
 def test_gpus_are_those_of_the_workers_in_the_order_of_ranks(gpu: None) -> None:
-    def devices(*workers: dict[str, Any], is_ours: bool = True) -> tuple[str, ...]:
-        engine = object.__new__(VLLMEngine)
-        engine.hashes_files = is_ours
-
+    def devices(*workers: dict[str, Any]) -> tuple[str, ...]:
         async def call(method: str, *arguments: str) -> list[dict[str, Any]]:
-            assert is_ours and method == "areal_devices"
+            assert method == "areal_place"
             return list(workers)
 
-        engine._workers = call  # type: ignore[method-assign]
-        return asyncio.run(engine._devices())
+        return asyncio.run(EngineWorkers("vLLM", call).read_places())
 
     first, second = reported(0, GPU), reported(1, torch.device("cuda", 1))
     assert devices(second, first) == ("GPU-0", "GPU-1")
     assert devices(first, reported(1, torch.device("cpu"))) == ()
     assert devices(reported(0, torch.device("cpu"))) == ()
-    assert devices(is_ours=False) == (), "an extension of the user's may not have this method"
+
+
+@pytest.mark.parametrize("theirs", ["", "my.Extension"])
+def test_an_extension_of_the_user_is_not_asked_where_it_runs(theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SimpleNamespace(vllm=SimpleNamespace(worker_extension_cls=theirs, dtype="float32"))
+    engine, asked = VLLMEngine("127.0.0.1:1", "secret", config, Path("model")), list[str]()
+
+    async def call(method: str, *arguments: str) -> list[dict[str, Any]]:
+        asked.append(method)
+        return [{"rank": 0, "machine": "here", "devices": ["GPU-0"]}]
+
+    async def info() -> EngineInfo:
+        return EngineInfo("vllm", "0.32.0", "m", 100, 60, (1,))
+
+    async def nothing(*given: Any) -> list[Any]:
+        return []
+
+    engine._workers = EngineWorkers("vLLM", call)
+    monkeypatch.setattr(engine, "_call_workers", call)
+    monkeypatch.setattr(engine, "read_info", info)
+    monkeypatch.setattr(engine, "generate", nothing)
+    found = asyncio.run(engine.ready())
+    assert asked == (["areal_discard"] if theirs else ["areal_discard", "areal_place"])
+    assert found.devices == (() if theirs else ("GPU-0",))
 
 
 def test_staged_weights_stay_on_a_gpu_that_has_room_for_them(gpu: None) -> None:
@@ -69,10 +93,10 @@ def test_memory_that_ran_out_while_weights_came_breaks_the_group(monkeypatch: py
     def sent(*given: Any) -> Any:
         yield "model.norm.weight", Sent()
 
-    monkeypatch.setattr(worker, "receive_tensors", sent)
+    monkeypatch.setattr(arriving_tensors, "receive_tensors", sent)
     at, index = Rendezvous("127.0.0.1", 1, "g.s", "nccl", 1, 2, 1.0), Index(1, "run", [], None)
     with pytest.raises(GroupBroken, match=r"no memory on the GPU for model\.norm\.weight"):
-        list(worker._received(at, index, 0, KeptGroup()))
+        list(received(at, index, 0, KeptGroup()))
 
 
 def test_a_served_tensor_on_a_gpu_is_compared_by_its_checksum(monkeypatch: pytest.MonkeyPatch) -> None:

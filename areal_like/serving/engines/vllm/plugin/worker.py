@@ -1,68 +1,36 @@
 """Loads new weights in vLLM's workers: vLLM mixes the class into them (`--worker-extension-cls`), and `/collective_rpc`
 calls its methods, with JSON arguments and results. Runs in vLLM's environment."""
 
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 import torch
 from torch import Tensor, nn
 
+from areal_like.serving.engines.external.plugin.arriving_tensors import Arrival, use_on_this_stream
+from areal_like.serving.engines.external.plugin.background_job import BUSY, REFUSED, BackgroundJob, result_of
+from areal_like.serving.engines.external.plugin.worker_place import place_of
 from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, WeightPacker
 from areal_like.serving.engines.vllm.plugin.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
-from areal_like.weights.bucket_files import iterate_bucket
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.device_checksum import checksums, uses_checksums
-from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.fingerprint import dtype_name, tensor_hash
-from areal_like.weights.flat_buckets import as_tensor
-from areal_like.weights.gpu_ids import gpu_ids
-from areal_like.weights.index import Index, parse_index, read_index
 from areal_like.weights.kept_group import KeptGroup
-from areal_like.weights.own_stream import own_stream
-from areal_like.weights.receive import receive_tensors
-from areal_like.weights.rendezvous import Rendezvous
-from areal_like.weights.transfer_path import GLOO
 
 if torch.cpu._is_amx_tile_supported():  # a process must request AMX tiles before vLLM's kernels use them
     torch.cpu._init_amx()
 
-RESERVE_BYTES = 256 * 2**20
-"""GPU memory that staged weights leave free."""
-Tensors = Generator[tuple[str, Tensor], None, None]
 SLICE_S = 0.005
 """Time per call during which generation waits for tensors that are read back."""
-REFUSED, GROUP_BROKEN, FAILED = "refused", "group_broken", "failed"
-
-
-class BackgroundJob:
-    """Work in a thread, during generation."""
-
-    def __init__(self) -> None:
-        self.result: dict[str, Any] = {"busy": True}
-
-    def start(self, work: Callable[[], dict[str, Any]]) -> None:
-        threading.Thread(target=self._run, args=(work,), daemon=True).start()
-
-    def _run(self, work: Callable[[], dict[str, Any]]) -> None:
-        try:
-            self.result = work()
-        except BadWeights as bad:
-            self.result = {REFUSED: str(bad)}
-        except GroupBroken as broken:
-            self.result = {GROUP_BROKEN: str(broken)}
-        except Exception as error:  # `_results` reports it
-            self.result = {FAILED: f"{type(error).__name__}: {error}"}
 
 
 class LoadedVersion(NamedTuple):
     """`packed`: in the form in which the model computes with them, None if vLLM itself must load the tensors."""
 
-    version: int
+    arrival: Arrival
     tensors: dict[str, Tensor]
     packed: PackedWeights | None
 
@@ -103,7 +71,7 @@ class WeightComparison:
             self._compare(name, served)
             self._state.turn += 1
             if time.monotonic() > ends:
-                return {"busy": True}
+                return {BUSY: True}
         result = self._plain.result
         if result:
             return result
@@ -146,7 +114,7 @@ class WorkerExtension:
 
     def areal_stage(self, message: str) -> dict[str, Any]:
         """Starts to load weights beside the live ones: from a folder, or sent by the trainer."""
-        state, update, job = self._areal, orjson.loads(message), BackgroundJob()
+        state, job = self._areal, BackgroundJob()
         state.staged, state.staging = None, job
         rank: int = self.rank  # type: ignore[attr-defined]
         state.group = group = state.group or KeptGroup(self._areal_device)
@@ -154,33 +122,35 @@ class WorkerExtension:
 
         def stage() -> dict[str, Any]:
             began = time.monotonic()
-            index, tensors = parse_index(update["index"], "the index that was sent"), {}
-            with WeightPacker(model) as packer, closing(_tensors(update, index, rank, group)) as received:
-                for name, tensor in received:
+            arrival, tensors = Arrival.of(message, rank), {}
+            with WeightPacker(model) as packer, closing(arrival.tensors(rank, group)) as arriving:
+                for name, tensor in arriving:
                     tensors[name] = tensor
                     packer.add(name, tensor)
-                staged = LoadedVersion(index.version, tensors, packer.packed())
+                staged = LoadedVersion(arrival, tensors, packer.packed())
             if state.staging is job:  # else it was discarded
                 state.staged = staged
-            return {"staged": index.version, "seconds": time.monotonic() - began}
+            return {"rank": rank, "seconds": time.monotonic() - began}
 
         job.start(stage)
         return {}
 
     def areal_staged(self) -> dict[str, Any]:
         """`busy` until all weights are loaded."""
-        return _result(self._areal.staging)
+        return result_of(self._areal.staging)
 
-    def areal_commit(self, version: str) -> dict[str, Any]:
-        """Makes the staged weights live."""
+    def areal_commit(self, version: str, verified: str = "") -> dict[str, Any]:
+        """Makes the staged weights live. `verified`: the ranks of the workers that verified their share of the files,
+        if the workers of a machine share that."""
         state = self._areal
         staged = state.staged
-        if staged is None or staged.version != int(version):
+        if staged is None or staged.arrival.index.version != int(version):
             return {REFUSED: f"version {version} of the weights is not staged"}
+        own: int = self.rank  # type: ignore[attr-defined]
+        if missing := staged.arrival.unverified(orjson.loads(verified) if verified else [own]):
+            return {REFUSED: f"version {version} of the weights: worker {missing[0]} did not verify its share"}
         runner: Any = self.model_runner  # type: ignore[attr-defined]
-        for tensor in staged.tensors.values():
-            if tensor.is_cuda:  # made on another stream: its memory must not be used again before this one has read it
-                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        use_on_this_stream(iter(staged.tensors.values()))
         if staged.packed is None:
             runner.reload_weights(weights_iterator=iter(staged.tensors.items()))
             repack_tied(runner.get_model())
@@ -205,10 +175,10 @@ class WorkerExtension:
         comparison = self._areal.comparison
         return comparison.step() if comparison is not None else {REFUSED: "nothing is being read back"}
 
-    def areal_devices(self) -> dict[str, Any]:
-        """The GPU of this worker, if it computes on one."""
+    def areal_place(self) -> dict[str, Any]:
+        """The machine and the GPU of this worker, if it computes on one."""
         rank: int = self.rank  # type: ignore[attr-defined]
-        return {"rank": rank, "devices": gpu_ids(self._areal_device)}
+        return place_of(rank, self._areal_device)
 
     def areal_discard(self) -> dict[str, Any]:
         self._areal.staged = self._areal.staging = None
@@ -224,44 +194,3 @@ class WorkerExtension:
         if self.areal_state is None:
             self.areal_state = WorkerState()
         return self.areal_state
-
-
-def _result(job: BackgroundJob | None) -> dict[str, Any]:
-    return {REFUSED: "the staged weights were discarded"} if job is None else job.result
-
-
-def _tensors(update: dict[str, Any], index: Index, rank: int, group: KeptGroup) -> Tensors:
-    """All tensors of a version, each as soon as its content is verified. Those in shared memory stay there."""
-    if update["meeting"] is not None:
-        yield from _received(Rendezvous(**update["meeting"]), index, rank, group)
-        return
-    folder = Path(update["folder"])
-    if read_index(folder) != index:
-        raise BadWeights(
-            f"version {index.version} of the weights: {folder} has another index than the one that was sent"
-        )
-    for bucket in index.buckets:
-        for info, content in iterate_bucket(folder, bucket, index.version):
-            yield info.name, as_tensor(info, torch.from_numpy(content))
-
-
-def _received(rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup) -> Iterator[tuple[str, Tensor]]:
-    """Copies of sent tensors: on the GPU if they come there and it has room for all, else in main memory."""
-    stays = rendezvous.backend == GLOO or has_room_on(group.device, sum(info.nbytes for info in index.tensors))
-    with own_stream(group.device):
-        sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index, group)
-        with closing(sent):
-            for name, tensor in sent:
-                try:
-                    copy = tensor.clone() if stays else tensor.cpu()
-                except torch.OutOfMemoryError as fault:  # used by vLLM since; the next transfer uses main memory
-                    raise GroupBroken(f"no memory on the GPU for {name}") from fault
-                yield name, copy
-
-
-def has_room_on(device: torch.device, num_bytes: int) -> bool:
-    """Whether a GPU has so much memory that nothing has reserved."""
-    if device.type != "cuda":
-        return True
-    free, _ = torch.cuda.mem_get_info(device)
-    return free >= num_bytes + RESERVE_BYTES

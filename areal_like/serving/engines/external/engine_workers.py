@@ -1,0 +1,96 @@
+"""Calls of our code in the workers of vLLM or SGLang, which loads new weights there."""
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from areal_like.serving.engines.base import EngineGone, WeightUpdate
+from areal_like.serving.engines.external.plugin.background_job import BUSY, FAILED, GROUP_BROKEN, REFUSED
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.index import dump_index
+
+MIN_POLL_S, MAX_POLL_S = 0.002, 0.02
+SHARE_UNPOLLED = 0.8
+"""Share of the time of the last weights in which it is not polled whether new ones are staged: polls take time from
+generation."""
+
+Result = dict[str, Any]
+
+
+class WorkerCall(Protocol):
+    def __call__(self, method: str, *arguments: str) -> Awaitable[list[Result]]:
+        """Calls a method in every worker."""
+
+
+class EngineWorkers:
+    """`title`: the engine's name for messages."""
+
+    def __init__(self, title: str, call: WorkerCall) -> None:
+        self._title, self._call = title, call
+        self._peers: dict[int, list[int]] = {}
+        """The rank of each worker, and those of all workers on its machine."""
+        self._staging_s = 0.0
+        """Seconds in which the workers staged the last weights."""
+        self._verified: list[int] = []
+        """Ranks of the workers that verified their share of the staged files."""
+        self.num_workers = 1
+
+    async def read_places(self) -> tuple[str, ...]:
+        """Asks where the workers are. The GPU of each, by rank; nothing if one of them has none."""
+        workers = sorted(await self._call("areal_place"), key=lambda worker: worker["rank"])
+        self.num_workers = len(workers)
+        machines: dict[str, list[int]] = {}
+        for worker in workers:
+            ranks = machines.setdefault(worker["machine"], [])
+            ranks.append(worker["rank"])
+            self._peers[worker["rank"]] = ranks
+        devices = [device for worker in workers for device in worker["devices"]]
+        return tuple(devices) if len(devices) == len(workers) else ()
+
+    async def stage(self, update: WeightUpdate) -> list[Result]:
+        """Returns when all have verified what they were given, with their results."""
+        self._verified = []
+        message = {
+            "index": dump_index(update.index),
+            "folder": None if update.folder is None else str(update.folder),
+            "meeting": None if update.rendezvous is None else update.rendezvous._asdict(),
+            "peers": self._peers,
+        }
+        await self._call("areal_stage", json.dumps(message))
+        await asyncio.sleep(SHARE_UNPOLLED * self._staging_s)
+        results = await self.results("areal_staged")
+        self._staging_s = max(result.get("seconds", 0.0) for result in results)
+        self._verified = [result["rank"] for result in results if "rank" in result]
+        return results
+
+    async def commit(self, version: int) -> None:
+        """Makes the staged weights live. A worker refuses them unless all others of its machine verified their
+        shares."""
+        shared = any(len(peers) > 1 for peers in self._peers.values())
+        for result in await self._call("areal_commit", str(version), *([json.dumps(self._verified)] if shared else [])):
+            self._check(result)
+
+    async def discard(self) -> None:
+        self._verified = []
+        await self._call("areal_discard")
+
+    async def results(self, method: str, max_pause_s: float = MAX_POLL_S) -> list[Result]:
+        """Polls until the work that was started before is done in all workers."""
+        pause_s = MIN_POLL_S
+        while True:
+            results = await self._call(method)
+            if not any(result.get(BUSY) for result in results):
+                for result in sorted(results, key=lambda result: REFUSED not in result):  # others fail in consequence
+                    self._check(result)
+                return results
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, max_pause_s)
+
+    def _check(self, result: Result) -> None:
+        if REFUSED in result:
+            raise BadWeights(result[REFUSED])
+        if GROUP_BROKEN in result:
+            raise GroupBroken(result[GROUP_BROKEN])
+        if FAILED in result:
+            raise EngineGone(f"a worker of {self._title} failed: {result[FAILED]}")

@@ -1,0 +1,98 @@
+"""New weights as they arrive in a worker of vLLM or SGLang: from files, or sent by the trainer. Runs in the engine's
+environment."""
+
+import json
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from areal_like.weights.bucket_files import iterate_bucket
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.flat_buckets import as_tensor
+from areal_like.weights.hash_shares import hash_share
+from areal_like.weights.index import Index, parse_index, read_index
+from areal_like.weights.kept_group import KeptGroup
+from areal_like.weights.own_stream import own_stream
+from areal_like.weights.receive import receive_tensors
+from areal_like.weights.rendezvous import Rendezvous
+from areal_like.weights.transfer_path import GLOO
+
+RESERVE_BYTES = 256 * 2**20
+"""GPU memory that staged weights leave free."""
+Tensors = Generator[tuple[str, Tensor], None, None]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Weights in `folder`, or sent at `rendezvous`. `peers`: the ranks of all workers on this machine, which share the
+    hashing of files."""
+
+    index: Index
+    folder: Path | None
+    rendezvous: Rendezvous | None
+    peers: Sequence[int]
+
+    @classmethod
+    def of(cls, message: str, rank: int) -> "Arrival":
+        content = json.loads(message)
+        folder, meeting = content["folder"], content["meeting"]
+        return cls(
+            parse_index(content["index"], "the index that was sent"),
+            None if folder is None else Path(folder),
+            None if meeting is None else Rendezvous(**meeting),
+            content["peers"].get(str(rank), [rank]) if folder is not None else [rank],
+        )
+
+    def unverified(self, ranks: Sequence[int]) -> list[int]:
+        """The peers that are not among the ranks which verified their share."""
+        return [peer for peer in self.peers if peer not in ranks]
+
+    def tensors(self, rank: int, group: KeptGroup) -> Tensors:
+        """Each as soon as its content is verified, or is to be verified by another worker of this machine. Those in
+        files stay there."""
+        if self.rendezvous is not None:
+            yield from received(self.rendezvous, self.index, rank, group)
+            return
+        index, folder = self.index, self.folder
+        assert folder is not None, "weights are in files or sent"
+        if read_index(folder) != index:
+            raise BadWeights(
+                f"version {index.version} of the weights: {folder} has another index than the one that was sent"
+            )
+        mine = hash_share(index.tensors, self.peers.index(rank), len(self.peers)) if len(self.peers) > 1 else None
+        for bucket in index.buckets:
+            for info, content in iterate_bucket(folder, bucket, index.version, mine):
+                yield info.name, as_tensor(info, torch.from_numpy(content))
+
+
+def received(rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup) -> Iterator[tuple[str, Tensor]]:
+    """Copies of sent tensors: on the GPU if they come there and it has room for all, else in main memory."""
+    stays = rendezvous.backend == GLOO or has_room_on(group.device, sum(info.nbytes for info in index.tensors))
+    with own_stream(group.device):
+        sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index, group)
+        with closing(sent):
+            for name, tensor in sent:
+                try:
+                    copy = tensor.clone() if stays else tensor.cpu()
+                except torch.OutOfMemoryError as fault:  # used by the engine since; the next one uses main memory
+                    raise GroupBroken(f"no memory on the GPU for {name}") from fault
+                yield name, copy
+
+
+def has_room_on(device: torch.device, num_bytes: int) -> bool:
+    """Whether a GPU has so much memory that nothing has reserved."""
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return free >= num_bytes + RESERVE_BYTES
+
+
+def use_on_this_stream(tensors: Iterator[Tensor]) -> None:
+    """They were made on another stream: their memory must not be used again before this one has read it."""
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))

@@ -1,0 +1,98 @@
+"""Receives new weights in SGLang's schedulers, beside the live ones. Runs in SGLang's environment.
+
+SGLang's own way loads each bucket into the live model: nothing can be checked before, nothing is generated meanwhile,
+and a sender that dies leaves a half-loaded model. Here SGLang receives a version when all of it has been verified.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from areal_like.serving.engines.external.plugin.arriving_tensors import Arrival, use_on_this_stream
+from areal_like.serving.engines.external.plugin.background_job import BackgroundJob, result_of
+from areal_like.serving.engines.external.plugin.worker_place import place_of
+from areal_like.serving.engines.sglang.checksums import fused_tensors
+from areal_like.serving.engines.sglang.plugin.calls import staged_group
+from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.kept_group import KeptGroup
+from areal_like.weights.text_gather import gather_texts
+
+
+class SchedulerWorker:
+    """What one scheduler holds beside the live weights."""
+
+    def __init__(self, rank: int, device: torch.device) -> None:
+        self._rank, self._device, self._group = rank, device, KeptGroup(device)
+        self._staging: BackgroundJob | None = None
+        self._staged: dict[str, dict[str, Tensor]] = {}
+        self._methods: dict[str, Callable[[str], dict[str, Any]]] = {
+            "areal_place": lambda _: place_of(self._rank, self._device),
+            "areal_stage": self._stage,
+            "areal_staged": lambda _: result_of(self._staging),
+            "areal_discard": self._discard,
+        }
+
+    def call(self, method: str, argument: str) -> dict[str, Any]:
+        return self._methods[method](argument)
+
+    def take(self, group: str) -> list[tuple[str, Tensor]] | None:
+        """The staged version that this name of a group stands for."""
+        tensors = self._staged.pop(group, None)
+        if tensors is None:
+            return None
+        use_on_this_stream(iter(tensors.values()))
+        return list(tensors.items())
+
+    def _stage(self, message: str) -> dict[str, Any]:
+        """Starts to receive weights."""
+        self._staged, self._staging = {}, BackgroundJob()
+        job = self._staging
+
+        def stage() -> dict[str, Any]:
+            began = time.monotonic()
+            arrival, tensors = Arrival.of(message, self._rank), {}
+            with closing(arrival.tensors(self._rank, self._group)) as arriving:
+                for name, tensor in arriving:
+                    tensors[name] = tensor
+            expected = self._expected(arrival.index.tensors, tensors)
+            if self._staging is job:  # else it was discarded
+                self._staged = {staged_group(arrival.index.version): tensors}
+            return {"rank": self._rank, "seconds": time.monotonic() - began, "expected": expected}
+
+        job.start(stage)
+        return {}
+
+    def _expected(self, infos: list[TensorInfo], tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """SGLang's tensors after the load, as JSON; nothing on a GPU, whose checksums are SGLang's own."""
+        if self._device.type != "cpu":
+            return {}
+        contents = {name: tensor.reshape(-1).view(torch.uint8).numpy() for name, tensor in tensors.items()}
+        fused = fused_tensors(infos, contents)
+        return {name: [list(tensor.parts), sorted(tensor.checksums)] for name, tensor in fused.items()}
+
+    def _discard(self, _: str) -> dict[str, Any]:
+        self._staged, self._staging = {}, None
+        return {}
+
+
+_workers: list[SchedulerWorker] = []
+"""Of this process, which has one scheduler."""
+
+
+def call_worker(manager: Any, method: str, argument: str) -> str:
+    """The results of all schedulers, as JSON. `manager`: SGLang's object for updates of weights."""
+    if not _workers:
+        runner = manager.tp_worker.model_runner
+        device = torch.device("cuda", runner.gpu_id) if runner.device == "cuda" else torch.device(runner.device)
+        _workers.append(SchedulerWorker(runner.tp_rank, device))
+    text = json.dumps(_workers[0].call(method, argument))
+    return f"[{', '.join(gather_texts(text, manager.tp_cpu_group))}]"
+
+
+def take_staged(group: str) -> list[tuple[str, Tensor]] | None:
+    return _workers[0].take(group) if _workers else None

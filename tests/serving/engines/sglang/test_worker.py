@@ -1,0 +1,206 @@
+"""Our worker in SGLang's schedulers receives sent weights beside the live ones, by each path; SGLang is not loaded."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from areal_like.serving.engines.base import WeightUpdate
+from areal_like.serving.engines.external.engine_workers import EngineWorkers
+from areal_like.serving.engines.external.http_calls import RefusedCall
+from areal_like.serving.engines.sglang.plugin import launch, worker
+from areal_like.serving.engines.sglang.plugin.calls import BACKEND, ROUTE, call_body, call_results, staged_group
+from areal_like.serving.engines.sglang.plugin.worker import SchedulerWorker
+from areal_like.serving.engines.sglang.weights import WeightLoader
+from areal_like.weights.collective import BroadcastHost
+from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.flat_buckets import FlatWeights
+from areal_like.weights.kept_group import KeptGroup
+from areal_like.weights.transfer_path import Receiver, choose_path
+from tests.support.gpu_transfers import StandIn, replace_nccl, replace_shared_memory
+from tests.support.weights_group import BackgroundCall, flat, model, rendezvous
+
+pytestmark = pytest.mark.timeout(300)
+CPU = torch.device("cpu")
+
+
+class Schedulers:
+    """Two of one server, and the trainer."""
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        self.host = BroadcastHost("127.0.0.1", 0)
+        self.trainer = KeptGroup(host=self.host)
+        self.workers = [SchedulerWorker(rank, device) for rank in range(2)]
+        self.calls = EngineWorkers("SGLang", self._call)
+
+    async def _call(self, method: str, *arguments: str) -> list[dict[str, Any]]:
+        body = call_body(method, *arguments)
+        results = [each.call(body["group_name"], body["master_address"]) for each in self.workers]
+        return call_results(json.dumps(results) + " | " + json.dumps(results))  # as with data-parallel attention
+
+    def update(self, weights: FlatWeights, backend: str) -> list[dict[str, Any]]:
+        version = weights.index.version
+        at = rendezvous(self.host, 3, f"g{version}.s", timeout_s=60.0)
+        at = at._replace(backend=backend, continues=self.trainer.name)
+        sending = BackgroundCall(partial(self._send, at, weights))
+        try:
+            return asyncio.run(self.calls.stage(WeightUpdate(version, weights.index, None, at)))
+        finally:
+            sending.wait()
+
+    def _send(self, at: Any, weights: FlatWeights) -> None:
+        with self.trainer.opened(at) as group:
+            group.join()
+            for content in weights.contents:
+                group.send(content)
+            group.finish()
+
+    def close(self) -> None:
+        self.trainer.leave()
+        for each in self.workers:
+            each._group.leave()
+        self.host.close()
+
+
+@pytest.fixture
+def schedulers() -> Iterator[Schedulers]:
+    found = Schedulers()
+    yield found
+    found.close()
+
+
+def is_taken(each: SchedulerWorker, version: int) -> bool:
+    taken = each.take(staged_group(version))
+    return taken is not None and all(torch.equal(dict(taken)[name], tensor) for name, tensor in model(version).items())
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "ipc"])
+def test_sent_weights_come_into_each_scheduler_and_are_taken_once(
+    backend: str, schedulers: Schedulers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nccl, opened = replace_nccl(monkeypatch), replace_shared_memory(monkeypatch, tmp_path)
+    for version in (1, 2):
+        results = schedulers.update(flat(version), backend)
+        assert [result["rank"] for result in results] == [0, 1]
+        assert all(is_taken(each, version) and not is_taken(each, version) for each in schedulers.workers)
+    assert [member.rank for member in sorted(nccl.made, key=_rank)] == ([0, 1, 2] if backend == "nccl" else [])
+    assert len(opened) == (4 if backend == "ipc" else 0), "one group for both versions"
+    if backend == "nccl":
+        assert len({len(member.works) for member in nccl.made}) == 1 and nccl.made[0].works
+
+
+def _rank(member: StandIn) -> int:
+    return member.rank
+
+
+def test_their_gpus_decide_the_path_as_those_of_vllm_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"GPU-{number}"))
+    monkeypatch.setattr(worker, "_workers", [])
+    monkeypatch.setattr(worker, "gather_texts", lambda text, group: [text])
+
+    def devices(*gpus: int) -> tuple[str, ...]:
+        async def call(method: str, *arguments: str) -> list[dict[str, Any]]:
+            results = []
+            for rank, gpu in enumerate(gpus):
+                runner = SimpleNamespace(gpu_id=gpu, tp_rank=rank, device="cuda" if gpu >= 0 else "cpu")
+                worker._workers.clear()
+                manager = SimpleNamespace(tp_worker=SimpleNamespace(model_runner=runner), tp_cpu_group=None)
+                results += json.loads(worker.call_worker(manager, method, ""))
+            return results
+
+        return asyncio.run(EngineWorkers("SGLang", call).read_places())
+
+    def path(trainer: str, *gpus: int) -> str:
+        return choose_path([trainer], [Receiver("server/0", len(gpus), devices(*gpus))]).backend
+
+    assert devices(1, 2) == ("GPU-1", "GPU-2")
+    assert path("GPU-0", 1, 2) == "nccl" and path("GPU-1", 1) == "ipc" and path("GPU-1", 1, 2) == "gloo"
+    assert path("GPU-0", -1) == "gloo"
+
+
+def test_damaged_weights_are_staged_in_no_scheduler(schedulers: Schedulers) -> None:
+    weights = flat(1)
+    weights.contents[0][7] ^= 1
+    with pytest.raises(BadWeights, match="is corrupted"):
+        schedulers.update(weights, "gloo")
+    assert not any(each.take(staged_group(1)) for each in schedulers.workers)
+
+
+def test_discarded_weights_are_not_taken(schedulers: Schedulers) -> None:
+    schedulers.update(flat(1), "gloo")
+    asyncio.run(schedulers.calls.discard())
+    assert not any(each.take(staged_group(1)) for each in schedulers.workers)
+    schedulers.update(flat(2), "gloo")
+    assert all(is_taken(each, 2) for each in schedulers.workers)
+
+
+def test_calls_of_others_reach_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[Any] = []
+    original: Callable[..., Any] = lambda *given, **named: passed.append((given, named))  # noqa: E731
+    request = SimpleNamespace(backend="nccl", group_name="theirs", master_address="10.0.0.1")
+    launch._call(original, "manager", request)
+    launch._receive(original, "updater", group_name="theirs", names=["a"])
+    assert passed == [(("manager", request), {}), (("updater",), {"group_name": "theirs", "names": ["a"]})]
+    monkeypatch.setattr(worker, "_workers", [])
+    with pytest.raises(ValueError, match=f"{BACKEND} v3 is not staged"):
+        launch._receive(original, "updater", group_name=staged_group(3), names=[])
+
+
+def test_a_trainer_that_is_gone_ends_the_wait_of_the_schedulers(schedulers: Schedulers) -> None:
+    at = rendezvous(schedulers.host, 3, "g1.s", timeout_s=1.0)
+    with pytest.raises(GroupBroken, match=r"weights\.broadcast\.timeout_s"):
+        asyncio.run(schedulers.calls.stage(WeightUpdate(1, flat(1).index, None, at)))
+
+
+class Calls:
+    """SGLang's routes, of which one may refuse."""
+
+    def __init__(self, refusing: str = "") -> None:
+        self.made: list[tuple[str, Any]] = []
+        self._refusing = refusing
+
+    async def post(self, path: str, body: Any = None) -> Any:
+        self.made.append((path, body))
+        if path == self._refusing:
+            raise RefusedCall("SGLang", 400, "Failed to update parameter online: it is broken")
+        return {"message": json.dumps([{"rank": 0, "expected": {}}])}
+
+    async def read(self, method: str, path: str, body: Any = None) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("refusing", ["", "/update_weights_from_distributed"])
+def test_sglang_loads_what_was_staged_in_one_session_that_always_ends(refusing: str) -> None:
+    calls = Calls(refusing)
+    loader = WeightLoader(calls)  # type: ignore[arg-type]
+    update = WeightUpdate(7, flat(7).index, None, rendezvous(SimpleNamespace(host="h", port=1), 2))  # type: ignore[arg-type]
+
+    async def updated() -> None:
+        await loader.stage(update)
+        calls.made.clear()
+        await loader.commit(update)
+
+    if refusing:
+        with pytest.raises(BadWeights, match=r"version 7 of the weights: SGLang refuses: .* broken"):
+            asyncio.run(updated())
+    else:
+        asyncio.run(updated())
+    (begin, _), (load, body), (end, _) = calls.made
+    assert [begin, load, end] == ["/begin_weight_update", "/update_weights_from_distributed", "/end_weight_update"]
+    assert body["group_name"] == staged_group(7) and body["weight_version"] == "7"
+
+
+def test_weights_that_sglang_cannot_take_are_refused_with_the_key() -> None:
+    loader = WeightLoader(Calls(ROUTE))  # type: ignore[arg-type]
+    loader.takes_sent = False
+    update = WeightUpdate(7, flat(7).index, None, rendezvous(SimpleNamespace(host="h", port=1), 2))  # type: ignore[arg-type]
+    with pytest.raises(BadWeights, match=r"^sglang\.dp_size: "):
+        asyncio.run(loader.stage(update))
+    asyncio.run(loader.discard())
