@@ -1,6 +1,7 @@
 """Updates of a real vLLM and a real SGLang with two workers on a CPU."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,14 @@ from tests.support.weights_group import rendezvous, send
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CLOSE = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither engine starts more workers than there are NUMA nodes, unless each is told its cores."""
+    ids = sorted(os.sched_getaffinity(0))
+    for engine in ("VLLM", "SGLANG"):
+        monkeypatch.setenv(f"{engine}_CPU_OMP_THREADS_BIND", f"{ids[0]}|{ids[-1]}")
 
 
 def published(folder: Path, version: int) -> WeightUpdate:
