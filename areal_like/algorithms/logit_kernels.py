@@ -122,21 +122,24 @@ def kept_gradient(log_p_TV: Tensor, targets_T: Tensor, gradients: TokenGradients
 
 @cache
 def compiles(device_type: str) -> bool:
-    """Whether kernels are compiled for the device; logs what is missing. Triton compiles its launchers as extensions of
-    Python."""
+    """Whether kernels are compiled for the device; logs what is missing."""
     if device_type != "cuda":
         return False
+    if lacking := lacking_for_kernels():
+        log.warning("log-probabilities take about twice as long: torch.compile needs %s", " and ".join(lacking))
+    return not lacking
+
+
+def lacking_for_kernels() -> list[str]:
+    """What torch.compile lacks here for kernels of a GPU. Triton compiles its launchers as extensions of Python."""
     from torch.utils._triton import has_triton  # importing it takes long
 
     headers = Path(sysconfig.get_path("include"), "Python.h")
-    missing = [
+    return [
         *([] if has_triton() else ["Triton"]),
         *([] if os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") else ["a C compiler"]),
         *([] if headers.exists() else [f"the headers of Python ({headers})"]),
     ]
-    if missing:
-        log.warning("log-probabilities take about twice as long: torch.compile needs %s", " and ".join(missing))
-    return not missing
 
 
 @cache

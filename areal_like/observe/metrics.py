@@ -58,6 +58,9 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "train/skipped_updates": Metric("Updates skipped in the step because loss or gradient was not finite"),
         "train/overflows": Metric("Updates skipped because gradients overflowed float16; the loss scale is lowered"),
         "train/loss_scale": Metric("Factor on the losses, so that gradients fit into float16"),
+        "train/compiled_layers": Metric(
+            "Layers that run compiled, where `compile` is set; 0 after a warning that they cannot"
+        ),
         "train/epoch": Metric("Completed passes over the training data, with fractions", "epochs"),
         "critic/loss": Metric("Loss of the value model: half the squared error of its values, mean over tokens"),
         "critic/explained_variance": Metric(
@@ -71,6 +74,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "critic/updates": Metric("Updates of its optimizer in the step"),
         "critic/skipped_updates": Metric("Its updates skipped in the step because loss or gradient was not finite"),
         "critic/overflows": Metric("Its updates skipped because gradients overflowed float16"),
+        "critic/compiled_layers": Metric("Its layers that run compiled, where `compile` is set"),
         "critic/loss_scale": Metric("Factor on its losses, so that gradients fit into float16"),
         "rollout/groups": Metric("Groups in the step's batch: prompts with all their samples"),
         "rollout/samples": Metric("Samples in the step's batch"),

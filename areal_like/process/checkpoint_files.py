@@ -6,7 +6,7 @@ Imports no torch: the launcher picks the checkpoint of a resume by it.
 import json
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,8 @@ COMPLETE, KEPT, MANIFEST, RESUME = ".complete", ".kept", "manifest.json", "resum
 files, and the folder with the resume state."""
 TRAINER = "trainer.json"
 """In `resume`: the trainer's state that is not tensors."""
+HASH_THREADS = 8
+"""Files that are read at a time: a shared file system gives one reader a part of its speed."""
 OTHER_CONTENT = "has other content than was written"
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 """What a damaged manifest raises."""
@@ -98,11 +100,19 @@ def checkpoint_problems(folder: Path, with_hashes: bool = True) -> list[str]:
         parts = manifest_parts(folder)
     except UNREADABLE as fault:
         return [f"{folder.name}/{MANIFEST} cannot be read ({type(fault).__name__}: {fault})"]
-    problems = {
-        name: _file_problem(folder / name, part.bytes, part.hash if with_hashes else None)
-        for name, part in parts.items()
-    }
-    return [f"{folder.name}/{name} {problem}" for name, problem in problems.items() if problem]
+
+    def problem_of(name: str) -> str | None:
+        return _file_problem(folder / name, parts[name].bytes, parts[name].hash if with_hashes else None)
+
+    problems = zip(parts, _in_threads(problem_of, parts) if with_hashes else map(problem_of, parts), strict=True)
+    return [f"{folder.name}/{name} {problem}" for name, problem in problems if problem]
+
+
+def _in_threads(problem_of: Callable[[str], str | None], names: Iterable[str]) -> list[str | None]:
+    from concurrent.futures import ThreadPoolExecutor  # not for a dry run
+
+    with ThreadPoolExecutor(HASH_THREADS) as pool:
+        return list(pool.map(problem_of, names))
 
 
 def manifest_parts(folder: Path) -> dict[str, FilePart]:

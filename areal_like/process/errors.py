@@ -10,6 +10,9 @@ class Failure(Exception):
 DAMAGED = "damaged weights v"
 """Begins the kind of a failure that the version of the weights ends."""
 
+MAX_REASON = 400
+"""Characters of another package's message that are shown."""
+
 NOT_STAGED = 410
 """HTTP status of a commit of weights that are not staged (any more)."""
 
@@ -49,3 +52,9 @@ class Unreachable(Exception):
     def __init__(self, address: str, why: str) -> None:
         super().__init__(f"{address}: {why}")
         self.address, self.why = address, why
+
+
+def brief_reason(fault: BaseException) -> str:
+    """A compiler's messages have many lines, the first ones with the reason."""
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    return f"{type(fault).__name__}: {' '.join(lines[:3])}"[:MAX_REASON]

@@ -20,12 +20,14 @@ LOOPBACK = "127.0.0.1"
 
 class StartPoint(NamedTuple):
     """Where an attempt starts: after `step` completed steps, from a checkpoint (None: from scratch). `began`: the first
-    attempt of the user's command; later attempts are recoveries."""
+    attempt of the user's command; later attempts are recoveries. `is_checked`: its files were compared
+    with their hashes."""
 
     attempt: int
     step: int
     checkpoint: Path | None
     began: int = 1
+    is_checked: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,9 @@ class Run:
     def start_point(self) -> StartPoint:
         start = json.loads((self.directory / ATTEMPT).read_text(encoding="utf-8"))
         checkpoint = start["checkpoint"]
-        began = start.get("began", start["attempt"])
-        return StartPoint(start["attempt"], start["step"], None if checkpoint is None else Path(checkpoint), began)
+        began, is_checked = start.get("began", start["attempt"]), start.get("is_checked", False)
+        path = None if checkpoint is None else Path(checkpoint)
+        return StartPoint(start["attempt"], start["step"], path, began, is_checked)
 
     def skips(self, what: str) -> bool:
         """Whether this attempt skips the state that `recover.skip_<what>` names. An attempt that resumes from a

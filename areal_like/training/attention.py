@@ -48,8 +48,12 @@ def resolve_attention(config: TrainEngineConfig, section: str, device: torch.dev
         gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
         value, reason = choose_attention(config.dtype, gpus, installed_packages(), beyond)
         log.info("%s.attn_impl is %s: %s", section, value, reason)
-    if value == "flash_attention_3" and not beyond and activate_flash_3(device):
-        value = "sdpa"  # which then uses it
+    if value == "flash_attention_3" and not beyond:
+        try:
+            value = "sdpa" if activate_flash_3(device) else value  # which then uses it
+        except Exception as fault:  # other versions of the package may raise anything
+            value, reason = "sdpa", f"{type(fault).__name__}: {fault}"
+            log.warning("%s.attn_impl: flash attention 3 is installed and does not work (%s): sdpa", section, reason)
     if value == "sdpa" and not beyond and (kernels := describe_kernels(device, getattr(torch, config.dtype))):
         log.info("%s: attention is computed by %s", section, kernels)
     return value

@@ -82,13 +82,18 @@ def _capability(device: torch.device) -> Capability | None:
 
 def activate_flash_3(device: torch.device) -> bool:
     """Makes flash attention 3 torch's kernel for flash attention; False if it is not installed, or torch or the GPU
-    does not support that."""
+    does not support that. Raises whatever an installation raises that does not work."""
     activate = getattr(torch_attention, "activate_flash_attention_impl", None)
     found = capability(device)
     is_installed = importlib.util.find_spec("flash_attn_interface") is not None
     if found is None or found.major != HOPPER or activate is None or not is_installed:
         return False
-    activate("FA3")
+    try:
+        activate("FA3")
+    except Exception:
+        # It is set before the kernels are registered.
+        getattr(torch._C, "_set_sdp_use_fa3", lambda _: None)(False)
+        raise
     _capability.cache_clear()
     return True
 

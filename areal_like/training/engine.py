@@ -36,6 +36,7 @@ from areal_like.training.row_shards import local_tensor
 from areal_like.training.schedules import make_schedule
 from areal_like.training.sequences import MicroBatch, Sequences, dummy_micro_batch
 from areal_like.training.sharding import forward_context, load_from_first_rank, named_tensors, shard
+from areal_like.training.torch_compile import CompiledLayers
 from areal_like.training.world import World
 from areal_like.weights.persistent_buffers import persistent_buffers
 
@@ -87,6 +88,7 @@ class TrainEngine:
         self.consecutive_skips = 0
         self.schedule_start = 0
         self.module = shard(PackedModel(self.model), self.model, config, section, world)
+        self.compiled = None if config.compile is None else CompiledLayers(self.model, section)
         if uses_meta:
             load_from_first_rank(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
@@ -181,7 +183,10 @@ class TrainEngine:
         self.optimizer.zero_grad(set_to_none=True)
         if not is_overflow:
             self._count_skipped(is_finite, loss, norm)
-        return OptimizerStep(loss, norm, lr, not is_finite, is_overflow, scale)
+        if self.compiled is not None:
+            self.compiled.check()
+        num_compiled = None if self.compiled is None else self.compiled.num
+        return OptimizerStep(loss, norm, lr, not is_finite, is_overflow, scale, num_compiled)
 
     def _gradient(self, parameter: nn.Parameter) -> Tensor:
         """This rank's part; zeros for a parameter that was not used, so that the optimizer treats all alike."""

@@ -42,6 +42,7 @@ def main(run: Run, me: Identity) -> int:
     from areal_like.training.out_of_memory import out_of_memory
     from areal_like.training.start_order import wait_for_server
     from areal_like.training.stop import StopRequest
+    from areal_like.training.torch_compile import compile_failure
     from areal_like.training.world import open_world, require_gpus
 
     require_gpus(run.config.cluster.n_gpus_per_node)
@@ -54,6 +55,10 @@ def main(run: Run, me: Identity) -> int:
         code = (_supervised if is_supervised else _reinforcement)(run, me, world, stop)
     except torch.OutOfMemoryError as error:
         raise out_of_memory(error, run.config) from error
+    except RuntimeError as error:
+        if (failure := compile_failure(error, run.config)) is None:
+            raise
+        raise failure from error
     world.close()
     return code
 
@@ -134,8 +139,9 @@ def load_trained_engine(
     from areal_like.training.engine import TrainEngine
     from areal_like.training.rank_vote import RankVote
 
-    checkpoint = run.start_point().checkpoint if config.optimizer is not None else None
-    if checkpoint is not None and part is None:
+    start = run.start_point()
+    checkpoint = start.checkpoint if config.optimizer is not None else None
+    if checkpoint is not None and part is None and not start.is_checked:
         check_complete(checkpoint, RankVote(world, config.dist_timeout_s, f"{section}.dist_timeout_s"))
     elif checkpoint is not None and part is not None:
         root, checkpoint = checkpoint, checkpoint / part

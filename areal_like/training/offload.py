@@ -1,5 +1,11 @@
 """Offloading to host memory: optimizer state between updates, activations between forward and backward pass. Without a
-GPU nothing is moved."""
+GPU nothing is moved.
+
+Page-locked memory is kept over steps. That of optimizer state is `HostCopies`'. That of activations, and of parameters
+and gradients that FSDP offloads, is from torch's allocator for the host (`at::CachingHostAllocatorImpl` in
+ATen/core/CachingHostAllocator.h): it rounds sizes up to powers of two, and when a tensor is freed it puts the block, as
+soon as the copies from and to it are done, into a list of its size, from which the next tensor of that size gets it.
+Nothing is unlocked unless the process asks for it. `launcher/plan/page_locked.py` counts what rounding adds."""
 
 from collections import deque
 from collections.abc import Iterator

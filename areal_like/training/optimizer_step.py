@@ -18,6 +18,8 @@ class OptimizerStep(NamedTuple):
     is_overflow: bool = False
     """Skipped because gradients exceeded the range of float16: the loss scale was too large."""
     loss_scale: float = 1.0
+    compiled_layers: int | None = None
+    """None where none was to be compiled."""
 
 
 def optimizer_metrics(group: str, updates: Sequence[OptimizerStep]) -> dict[str, float]:
@@ -33,6 +35,8 @@ def optimizer_metrics(group: str, updates: Sequence[OptimizerStep]) -> dict[str,
     }
     if overflows or updates[-1].loss_scale != 1.0:
         metrics |= {"overflows": float(overflows), "loss_scale": updates[-1].loss_scale}
+    if updates[-1].compiled_layers is not None:
+        metrics["compiled_layers"] = float(updates[-1].compiled_layers)
     return {f"{group}/{name}": value for name, value in metrics.items()}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
@@ -35,24 +36,35 @@ def shard(
         for number, layer in enumerate(layers):
             layer.gradient_checkpointing = number % freq == 0
     if config.compile is not None:
-        compile_layers(model, units, config.compile, section, world.device)
+        alone = world.mesh_of_this_rank()
+        compile_layers(
+            *(model, units, config, section, world),
+            lambda layer: _shard_unit(layer, config, world, alone, offloads=False),
+            forward_context(config),
+        )
+    mesh = world.mesh_with_replicas(config.fsdp.dp_replicate)
+    for unit in (*reversed(units), module):  # inner modules first
+        _shard_unit(unit, config, world, mesh, config.fsdp.offload_params)
+    return module
+
+
+def _shard_unit(
+    unit: nn.Module, config: TrainEngineConfig, world: World, mesh: DeviceMesh, offloads: bool
+) -> nn.Module:
     precision = MixedPrecisionPolicy(
         param_dtype=getattr(torch, config.dtype), reduce_dtype=getattr(torch, config.grad_reduce_dtype)
     )
-    offload = OffloadPolicy()
-    if config.fsdp.offload_params:
-        offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
-    for unit in (*reversed(units), module):  # inner modules first
-        sharded = fully_shard(
-            unit,
-            mesh=world.mesh_with_replicas(config.fsdp.dp_replicate),
-            reshard_after_forward=config.fsdp.reshard_after_forward,
-            mp_policy=precision,
-            offload_policy=offload,
-        )
-        sharded.set_gradient_divide_factor(1.0)
-        sharded.set_force_sum_reduction_for_comms(True)
-    return module
+    offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if offloads else OffloadPolicy()
+    sharded = fully_shard(
+        unit,
+        mesh=mesh,
+        reshard_after_forward=config.fsdp.reshard_after_forward,
+        mp_policy=precision,
+        offload_policy=offload,
+    )
+    sharded.set_gradient_divide_factor(1.0)
+    sharded.set_force_sum_reduction_for_comms(True)
+    return unit
 
 
 def forward_context(config: TrainEngineConfig) -> contextlib.AbstractContextManager[object]:

@@ -5,19 +5,30 @@ GPU kernels take the boundaries as a tensor. Elsewhere attention loops over sequ
 the compiler, with a known output shape and backward.
 """
 
+import contextlib
+import logging
 import os
 import shutil
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch import config as functorch_config
 from transformers import AttentionInterface, PreTrainedModel
 
-from areal_like.config.sections.train_engine import CompileConfig
+from areal_like.algorithms.logit_kernels import lacking_for_kernels
+from areal_like.config.allocation.models import trained_models
+from areal_like.config.problems import ConfigError, plural
+from areal_like.config.sections.train_engine import CompileConfig, TrainEngineConfig
 from areal_like.data.user_code import config_error
+from areal_like.process.errors import Failure, brief_reason
 from areal_like.training.attention import REGISTERED_NAMES, causal_mask, packed_attention
 from areal_like.training.attention_kernels import is_gpu
 from areal_like.training.length_groups import LengthGroup, group_by_length
+from areal_like.training.rank_vote import RankVote
+from areal_like.training.world import World
 
 COMPILERS = ("c++", "g++", "clang++")
 
@@ -29,16 +40,58 @@ aten: Any = torch.ops.aten
 OPAQUE_ATTENTION = "areal_like_packed_hidden"
 """The name registered with transformers."""
 
+log = logging.getLogger(__name__)
+
 
 def compile_layers(
-    model: PreTrainedModel, layers: list[nn.Module], config: CompileConfig, section: str, device: torch.device
+    model: PreTrainedModel,
+    layers: list[nn.Module],
+    config: TrainEngineConfig,
+    section: str,
+    world: World,
+    shard: Callable[[nn.Module], nn.Module],
+    forward_context: contextlib.AbstractContextManager[object],
 ) -> None:
-    """In place and before sharding: FSDP's hooks around a layer are not compiled. `section` is the key of the engine's
-    section, for messages."""
+    """In place and before sharding: FSDP's hooks around a layer are not compiled, and recomputation calls what is
+    compiled. First a copy of each kind of layer is rehearsed, which `shard` shards over this rank alone. If the
+    rehearsal of any rank fails, all ranks either raise, or run the layers as they are. `section` is the key of
+    `config`, for messages."""
+    assert config.compile is not None
+    began, usual, required = time.monotonic(), model.config._attn_implementation, config.compile.required
+    problem, kinds = "", 0
+    if not required:
+        _fall_back_later()
+    try:
+        _prepare(model, config.compile, section, world.device)
+        kinds = _rehearsed(model, layers, config, section, world.device, shard, forward_context)
+    except ConfigError as refusal:
+        problem = str(refusal)
+    vote = RankVote(world, config.dist_timeout_s, f"{section}.dist_timeout_s")
+    problems = vote.gather(problem, "whether its layers can be compiled")
+    took = f"{time.monotonic() - began:.1f} s"
+    if any(problems):
+        if required:
+            key, _, message = next(filter(None, problems)).partition(": ")
+            raise config_error(key, message)
+        if model.config._attn_implementation != usual:
+            model.set_attn_implementation(usual)
+        torch._dynamo.reset()
+        log.warning("%s; layers run uncompiled, as was found in %s", next(filter(None, problems)), took)
+        return
+    for layer in layers:
+        _compile(layer, config.compile)
+    log.info("%s.compile: layers are compiled; a rehearsal of %s took %s", section, plural(kinds, "kind"), took)
+
+
+def _prepare(model: PreTrainedModel, config: CompileConfig, section: str, device: torch.device) -> None:
+    """Refuses what cannot be compiled here, and sets the attention that can."""
     if not is_gpu(device) and not has_compiler():
         message = (
             f"torch.compile needs a C++ compiler on a CPU, such as g++; install one, or set {section}.compile=null"
         )
+        raise config_error(f"{section}.compile", message)
+    if is_gpu(device) and (lacking := lacking_for_kernels()):
+        message = f"torch.compile needs {' and '.join(lacking)} on a GPU; install it, or set {section}.compile=null"
         raise config_error(f"{section}.compile", message)
     if not is_gpu(device) and model.config._attn_implementation == REGISTERED_NAMES["sdpa"]:
         if missing := _missing(model, section):
@@ -49,9 +102,90 @@ def compile_layers(
         message = f"on a GPU attention is not compiled with {missing} set {section}.compile.fullgraph=false"
         raise config_error(f"{section}.compile.fullgraph", message)
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
-    for layer in layers:
-        # Lengths differ from one micro-batch to the next.
-        layer.compile(fullgraph=config.fullgraph, dynamic=True)
+
+
+def _rehearsed(
+    model: PreTrainedModel,
+    layers: list[nn.Module],
+    config: TrainEngineConfig,
+    section: str,
+    device: torch.device,
+    shard: Callable[[nn.Module], nn.Module],
+    forward_context: contextlib.AbstractContextManager[object],
+) -> int:
+    """The number of kinds of layers. Raises ConfigError."""
+    from areal_like.training import compile_rehearsal  # importing the compiler takes seconds
+
+    assert config.compile is not None
+    compile_config, key = config.compile, f"{section}.compile"
+    trial = compile_rehearsal.Trial(
+        shard=shard,
+        compile=lambda layer: _compile(layer, compile_config),
+        forward_context=forward_context,
+        trains=config.optimizer is not None,
+        dtype=getattr(torch, config.dtype),
+        device=device,
+    )
+    remedy = f"set {key}=null to run them uncompiled"
+    try:
+        return compile_rehearsal.rehearse(model, layers, trial)
+    except (compile_rehearsal.CannotRehearse, compile_rehearsal.CompilesAnew) as doubt:
+        if not compile_config.required:
+            raise config_error(key, f"{doubt}; {remedy}") from doubt
+        log.warning("%s: %s; layers are compiled, as %s says", key, doubt, key)
+        return 0
+    except compile_rehearsal.Unequal as difference:
+        message = f"compiled layers do not compute what uncompiled ones do ({difference}); {remedy}"
+        raise config_error(key, message) from difference
+    except Exception as fault:  # a compiler raises anything
+        log.info("%s: the compiler raised", key, exc_info=True)
+        raise config_error(key, f"layers cannot be compiled ({brief_reason(fault)}); {remedy}") from fault
+
+
+def _compile(layer: nn.Module, config: CompileConfig) -> None:
+    # Lengths differ from one micro-batch to the next.
+    layer.compile(fullgraph=config.fullgraph, dynamic=True)
+
+
+def _fall_back_later() -> None:
+    """What the rehearsal does not meet, such as inputs without gradient in the first layer, runs uncompiled if it
+    cannot be compiled, and torch's log says why. For that a graph's backward is compiled with its forward."""
+    torch._dynamo.config.suppress_errors = True
+    if hasattr(functorch_config, "force_non_lazy_backward_lowering"):
+        functorch_config.force_non_lazy_backward_lowering = True
+
+
+class CompiledLayers:
+    """The compiled layers of an engine after its start."""
+
+    def __init__(self, model: nn.Module, section: str) -> None:
+        self.num = sum(module._compiled_call_impl is not None for module in model.modules())
+        self._section, self._refused = section, _refused_frames()
+
+    def check(self) -> None:
+        """Warns if there is new code that torch does not compile, such as after too many graphs of the same code."""
+        refused = _refused_frames()
+        if self.num and refused > self._refused:
+            log.warning(
+                "%s.compile: torch runs some of the layers' code uncompiled, after %d graphs or an error that its own "
+                "warning names; set %s.compile=null if steps are slower",
+                *(self._section, torch._dynamo.config.recompile_limit, self._section),
+            )
+        self._refused = refused
+
+
+def _refused_frames() -> int:
+    frames = torch._dynamo.utils.counters["frames"]
+    return int(frames["total"] - frames["ok"])
+
+
+def compile_failure(error: BaseException, config: Any) -> Failure | None:
+    """Of an error of the compiler in a step; else None."""
+    if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+        return None
+    keys = [f"{name}.compile" for name, engine in trained_models(config) if engine.compile is not None]
+    reason, remedy = brief_reason(error), " and ".join(f"{key}=null" for key in keys)
+    return Failure(f"{', '.join(keys)}: layers cannot be compiled ({reason}); set {remedy}") if keys else None
 
 
 def has_compiler() -> bool:

@@ -44,6 +44,10 @@ class World:
             self._meshes[replicas] = DeviceMesh(self.device.type, ranks, mesh_dim_names=("replica", "data"))
         return self._meshes[replicas]
 
+    def mesh_of_this_rank(self) -> DeviceMesh:
+        """For a module that is not shared with other ranks. All ranks must call it."""
+        return self.mesh if self.size == 1 else self.mesh_with_replicas(self.size)["data"]
+
     def sum(self, values: Sequence[float]) -> list[float]:
         """Sums each value over the ranks, in double precision, without a GPU: no rank waits for its kernels."""
         return self._reduce(values, dist.ReduceOp.SUM)

@@ -84,7 +84,7 @@ def _fit(loaded: Loaded, machine: TargetMachine, gpu_bytes: int) -> Fit:
     server, rank_bytes = memory.server, memory.trainer_rank_bytes
     assert server is not None and rank_bytes is not None
     spec = engine_spec(allocation.rollout.backend)
-    served = spec.weight_copies * server.weights + spec.working_bytes + (server.kv_bytes_longest_sample or 0)
+    served = server.weight_sets * server.weights + spec.working_bytes + (server.kv_bytes_longest_sample or 0)
     activations = tokens * max(model.activations_per_token for model in memory.trainer)
     return Fit(
         ranks=allocation.actor.world_size,

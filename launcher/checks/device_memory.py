@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import trained_models
+from areal_like.config.dotted_path import value_of
+from areal_like.config.engines import engine_keys
+from areal_like.config.experiment import GRPOConfig
 from areal_like.config.number_text import size_text
 from areal_like.config.problems import Problem
 from launcher.plan.host import HostInfo
+from launcher.plan.lengths import longest_sample
 from launcher.plan.micro_batch_limit import LIMIT, RECOMPUTE
 from launcher.plan.plan import BatchPlan, Memory, Resolved
 from launcher.plan.rank_memory import trainer_bytes, usable_bytes
-from launcher.plan.shared_gpu import SharedGpu, plan_shared_gpu
+from launcher.plan.shared_gpu import SharedGpu, plan_shared_gpu, sequences_wanted
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -40,10 +44,13 @@ def room_warnings(
         beside = f" beside the server's {size_text(shared.server_bytes)}" if shared.server_bytes else ""
         need = f"a trainer rank needs {size_text(rank)} before activations, and can use {size_text(usable)} of a GPU's"
         yield Problem("actor.backend", f"{need} {has}{beside}; {_smaller(config, allocation, host, size, shared)}")
-    if server is not None and server.weights > size:
-        weights = f"a server's weights are {size_text(server.weights)}, and a GPU has {has}"
+    if server is not None and server.weight_sets * server.weights > size:
+        twice = " with the next version beside them" if server.weight_sets > 1 else ""
+        weights = f"a server's weights are {size_text(server.weight_sets * server.weights)}{twice}, and a GPU has {has}"
         yield Problem("rollout.backend", weights)
-    away = sum(model.host for model in memory.trainer) * (allocation.actor.world_size if allocation.actor else 0)
+    away = sum(model.host + model.rounding + model.host_activations for model in memory.trainer) * (
+        allocation.actor.world_size if allocation.actor else 0
+    )
     if host.memory_bytes and away > host.memory_bytes:
         has = size_text(host.memory_bytes)
         offloaded = f"{size_text(away)} are offloaded to host memory, and {host.machine.place} has {has}"
@@ -75,6 +82,35 @@ def micro_batch_warnings(
     yield Problem(
         f"{name}.{LIMIT}", f"{needs} left beside the models; {_remedy(batch, name, left // per_token, is_recomputed)}"
     )
+
+
+def serial_generation_warnings(
+    config: "BaseExperimentConfig",
+    allocation: Allocation,
+    memory: Memory,
+    shared: SharedGpu,
+    auto: dict[str, Resolved],
+) -> Iterator[Problem]:
+    """Caches on a GPU that hold less than two of the longest sequences, where more are wanted at once."""
+    server = memory.server
+    if not allocation.num_gpus or allocation.rollout is None or server is None or not server.kv_bytes_longest_sample:
+        return
+    assert isinstance(config, GRPOConfig)
+    keys = engine_keys(allocation.rollout.backend)
+    key = keys.cache_tokens_key or keys.cache_bytes_key or keys.memory_key
+    tokens = shared.cache_tokens
+    longest = min(longest_sample(config), server.kv_bytes_longest_sample // server.kv_bytes_per_token)
+    if tokens is None and keys.cache_tokens_key:
+        value = auto[key].value if key in auto else value_of(config, key)
+        tokens = value if isinstance(value, int) else None
+    wanted = sequences_wanted(config, keys.requests_key)
+    if tokens is None or wanted < 2 or tokens >= 2 * longest:
+        return
+    holds = f"the server's cache holds {tokens:,} tokens, one sequence of the greatest length ({longest:,})"
+    slow = f"{holds}, and {wanted} are wanted at once: generation is nearly serial"
+    each = size_text(longest * server.kv_bytes_per_token)
+    freed = "; the trainer has the rest of the GPU, so make it smaller as well" if allocation.shared_device else ""
+    yield Problem(key, f"{slow}; raise it ({each} for each sequence), or lower gconfig.max_new_tokens{freed}")
 
 
 def _smaller(

@@ -15,6 +15,7 @@ from areal_like.observe.trackers.requirements import missing_requirements
 from areal_like.process.run_links import other_roots
 from launcher.checks.packages import package_problems
 from launcher.checks.parallel_sizes import OVER_NODES
+from launcher.plan.gpus import VISIBLE
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import NAME
 from launcher.plan.placement import PlacementPlan
@@ -46,6 +47,18 @@ def missing_nodes(
     if not allocation.needs and placement.num_nodes > config.cluster.n_nodes:
         reason = f"the servers do not divide evenly over the nodes; {placement.num_nodes} nodes would be needed"
         yield Problem("cluster.n_nodes", reason)
+
+
+def misnamed_gpus(allocation: Allocation, config: "BaseExperimentConfig", host: HostInfo) -> Iterator[Problem]:
+    """Names in CUDA_VISIBLE_DEVICES by which a process would find fewer GPUs than the plan gives it."""
+    if not allocation.num_gpus or config.cluster.type != "local" or not host.gpus:
+        return
+    names, wanted = [gpu.id for gpu in host.gpus], host.machine.num_gpus
+    remedy = "name GPUs as `nvidia-smi -L` does, by number or UUID, or unset it"
+    if absent := [gpu.id for gpu in host.gpus if not gpu.exists]:
+        yield Problem(VISIBLE, f"names {', '.join(absent)}, and {host.machine.place} has no such GPU; {remedy}")
+    if len(names) < wanted:
+        yield Problem(VISIBLE, f"names {plural(len(names), 'GPU')} ({', '.join(names)}) instead of {wanted}; {remedy}")
 
 
 def divided_gpus(allocation: Allocation, host: HostInfo) -> Iterator[Problem]:

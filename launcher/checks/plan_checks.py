@@ -109,6 +109,7 @@ PLAN_CHECKS = (
     # what is missing here
     Check("a free run directory", Stage.MISSING, resuming.taken_directory),
     Check("devices", Stage.MISSING, missing.missing_devices),
+    Check("GPUs by their names", Stage.MISSING, missing.misnamed_gpus),
     Check("GPUs that can be connected", Stage.MISSING, missing.divided_gpus),
     Check("nodes", Stage.MISSING, missing.missing_nodes),
     Check("attention", Stage.MISSING, missing.unsupported_attention),
@@ -134,6 +135,7 @@ PLAN_CHECKS = (
     Check("devices that are shared or assumed", Stage.WARNING, warnings.allocation_warnings),
     Check("memory of a device", Stage.WARNING, device_memory.room_warnings),
     Check("memory of micro-batches", Stage.WARNING, device_memory.micro_batch_warnings),
+    Check("sequences at once", Stage.WARNING, device_memory.serial_generation_warnings),
     Check("learning rates", Stage.WARNING, warnings.learning_rate_warnings),
     Check("models to download", Stage.WARNING, hub.model_download_warnings),
     Check("models beside the actor", Stage.WARNING, warnings.model_warnings),

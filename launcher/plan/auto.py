@@ -10,6 +10,7 @@ from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.attention import beyond_kernels, choose_attention
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.gradient_reduction import choose_reduction
+from areal_like.config.schema import ancestors
 from launcher.plan.bench import bench_values
 from launcher.plan.engine_values import resolved_engine_values
 from launcher.plan.host import HostInfo
@@ -21,6 +22,7 @@ from launcher.plan.reward_model import resolved_reward_model
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
     from areal_like.config.loaded import Loaded
+    from areal_like.config.schema import Schema
 
 CORES_PER_EPISODE_WORKER = 4
 MAX_EPISODE_WORKERS = 8
@@ -60,8 +62,8 @@ def resolved_values(loaded: "Loaded", resolved: Iterable[Resolved]) -> dict[str,
     raw, values = deepcopy(loaded.raw), deepcopy(loaded.values)
     changed = {each.key: each.value for each in resolved}
     for path, value in changed.items():
-        _put(raw, path, value)
-        _put(values, path, value)
+        _put(raw, path, value, loaded.schema)
+        _put(values, path, value, loaded.schema)
 
     def follows(path: str) -> bool:
         references = references_in(loaded.get_raw(path))
@@ -70,7 +72,7 @@ def resolved_values(loaded: "Loaded", resolved: Iterable[Resolved]) -> dict[str,
     resolver = ReferenceResolver(raw, loaded.schema.names())
     for path in loaded.schema.keys:
         if path not in changed and follows(path):
-            _put(values, path, resolver.resolve(path, loaded.get_raw(path)))
+            _put(values, path, resolver.resolve(path, loaded.get_raw(path)), loaded.schema)
     return values
 
 
@@ -81,11 +83,14 @@ def _names_of(run: Path, config: "BaseExperimentConfig") -> Iterator[Resolved]:
             yield Resolved(key, name, f"resume={config.resume}: the run keeps its names")
 
 
-def _put(tree: dict[str, Any], path: str, value: Any) -> None:
-    *above, name = path.split(".")
-    for step in above:
-        tree = tree[step]
-    tree[name] = value
+def _put(tree: dict[str, Any], path: str, value: Any, schema: "Schema") -> None:
+    """Where a section is null, it gets its defaults."""
+    for above in ancestors(path):
+        name = above.rpartition(".")[2]
+        if tree[name] is None:
+            tree[name] = schema.section_defaults(above)
+        tree = tree[name]
+    tree[path.rpartition(".")[2]] = value
 
 
 def _backends(config: "BaseExperimentConfig", allocation: Allocation) -> Iterator[Resolved]:

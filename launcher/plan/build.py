@@ -20,7 +20,7 @@ from launcher.clusters.slurm import plan_slurm
 from launcher.plan.auto import resolve_auto, resolved_values
 from launcher.plan.batch import plan_batch
 from launcher.plan.changes import changed_settings, replaced_file_values, settings_over_base, with_places
-from launcher.plan.compiled_layers import uncompiled_layers
+from launcher.plan.compiled_layers import compiled_layers
 from launcher.plan.datasets import resolved_datasets
 from launcher.plan.engine_values import resolved_threads
 from launcher.plan.host import HostInfo, local_host
@@ -59,7 +59,7 @@ def build_plan(
     data = None if serves else data_steps(loaded, host)
     shared = plan_shared_gpu(config, allocation, host)
     micro_batches = [] if serves else resolved_micro_batches(loaded, allocation, host, shared.server_bytes)
-    compiled = [] if serves else uncompiled_layers(loaded, allocation)
+    compiled = [] if serves else compiled_layers(loaded, allocation)
     auto |= {each.key: each for each in (*shared.resolved, *micro_batches, *compiled)}
     decided = with_micro_batches(config, auto)
     batch, memory = plan_batch(decided, allocation, data), plan_memory(decided, allocation, host)

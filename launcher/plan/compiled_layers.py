@@ -1,4 +1,4 @@
-"""Says in the plan that layers are not compiled where a GPU would gain by it, and how to compile them."""
+"""Decides in the plan that layers are compiled on a GPU where nothing sets `compile`."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -10,14 +10,17 @@ from launcher.plan.plan import Resolved
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
 
-REASON = "off until compiled layers have run on a GPU: they need a C compiler there; {}.fullgraph=false compiles them"
+REASON = (
+    "on a GPU layers are compiled, and rehearsed at the start: they run uncompiled, with a warning, if that fails or "
+    "gives other numbers; {}=null does not compile them"
+)
 
 
-def uncompiled_layers(loaded: "Loaded", allocation: Allocation | None) -> Iterator[Resolved]:
-    """Of trained models on a GPU whose `compile` nothing sets."""
+def compiled_layers(loaded: "Loaded", allocation: Allocation | None) -> Iterator[Resolved]:
+    """Of models of the trainer whose `compile` nothing sets."""
     if allocation is None or not allocation.num_gpus:
         return
     for name, engine in trained_models(loaded.config):
         key = f"{name}.compile"
-        if engine.optimizer is not None and engine.compile is None and loaded.origin(key).kind == "default":
-            yield Resolved(key, None, REASON.format(key))
+        if engine.compile is None and loaded.origin(key).kind == "default":
+            yield Resolved(f"{key}.required", False, REASON.format(key))

@@ -29,6 +29,8 @@ class Gpu(NamedTuple):
     """Its folder in /sys/bus/pci/devices; that of the whole GPU for a MIG device."""
     cores: tuple[int, ...] = ()
     """Those of its NUMA node; empty where the machine has one node, or does not say which one is the GPU's."""
+    exists: bool = True
+    """False where the driver has no GPU of this name."""
 
     @property
     def is_part(self) -> bool:
@@ -37,10 +39,10 @@ class Gpu(NamedTuple):
 
 
 def visible_gpus(count: int, environ: Mapping[str, str], library: str = NVML, root: Path = Path("/")) -> list[Gpu]:
-    """The first `count` that a process may use, by the names in CUDA_VISIBLE_DEVICES where it is set."""
-    names = [name.strip() for name in environ.get(VISIBLE, "").split(",") if name.strip()][:count]
-    if len(names) < count:
-        names = [str(index) for index in range(count)]
+    """The first `count` that a process may use: those in CUDA_VISIBLE_DEVICES where it is set, and no others."""
+    names = [str(index) for index in range(count)]
+    if VISIBLE in environ:
+        names = [name.strip() for name in environ[VISIBLE].split(",") if name.strip()][:count]
     if not count or not (root / "dev/nvidiactl").exists():
         return [Gpu(name) for name in names]
     return [gpu._replace(cores=cores_near(gpu.bus, root)) for gpu in list_gpus(names, library)]
@@ -96,7 +98,7 @@ def _named(nvml: "ctypes.CDLL", name: str, present: list[Gpu]) -> Gpu:
     if name.startswith(MIG_UUID):
         return _mig_device(nvml, name)
     matches = [gpu for gpu in present if gpu.id == name or (name.startswith(GPU_UUID) and gpu.uuid.startswith(name))]
-    return matches[0]._replace(id=name) if len(matches) == 1 else Gpu(name)
+    return matches[0]._replace(id=name) if len(matches) == 1 else Gpu(name, exists=False)
 
 
 def _by_index(nvml: "ctypes.CDLL", index: int) -> Gpu:
@@ -113,7 +115,7 @@ def _mig_device(nvml: "ctypes.CDLL", name: str) -> Gpu:
 
     handle, whole = ctypes.c_void_p(), ctypes.c_void_p()
     if nvml.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name.encode()), ctypes.byref(handle)) != 0:
-        return Gpu(name)
+        return Gpu(name, exists=False)
     device = _described(nvml, name, handle)
     has_whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle, ctypes.byref(whole)) == 0
     return device._replace(bus=_bus(nvml, whole)) if has_whole else device

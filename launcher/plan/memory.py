@@ -11,9 +11,12 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.gradient_reduction import PER_STEP, choose_reduction
 from areal_like.config.number_text import count_text, size_text
 from areal_like.models.model_shape import BYTES, DTYPE_ALIASES, ModelShape, shape_of
+from areal_like.serving.engines.registry import engine_spec
+from launcher.plan.engine_values import engine_site
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import server_limit
 from launcher.plan.model_config import find_model_config
+from launcher.plan.page_locked import activation_bytes, rounding
 from launcher.plan.plan import Memory, ModelMemory, ServerMemory
 from launcher.plan.step_memory import activation_bytes_per_token, working_bytes
 
@@ -66,12 +69,20 @@ def model_memory(
     if shards > 1 and choose_reduction(engine, shards, on_gpu)[0] == PER_STEP:
         gradients = trainable * BYTES[engine.grad_reduce_dtype] // parallel.tensor
     optimizer = int(_optimizer_bytes(engine.optimizer, trainable, shape, master) // split)
-    offloaded = 0
+
+    def rounded(width: int, over: int = split) -> int:
+        return rounding(shape, width, over, engine.is_critic) if on_gpu else 0
+
+    # Adapters are small.
+    moments = 0 if base else int(optimizer / (whole * master / split) * rounded(master))
+    offloaded, more = 0, 0
     if on_gpu and engine.fsdp.offload_params:
         offloaded = weights + gradients + optimizer
+        more = rounded(dtype) if base else 2 * rounded(master)
     elif on_gpu and engine.optimizer is not None and engine.optimizer.offload:
-        offloaded = optimizer
+        offloaded, more = optimizer, moments
     copied = whole * dtype + (trainable * master // split if base or master != dtype else 0) + optimizer
+    copied += rounded(dtype, 1) + (rounded(master) if not base and master != dtype else 0) + moments
     return ModelMemory(
         model=name,
         path=engine.path,
@@ -84,6 +95,8 @@ def model_memory(
         host=offloaded,
         activations_per_token=activation_bytes_per_token(engine, shape),
         checkpoint=0 if frozen else copied,
+        rounding=more,
+        host_activations=activation_bytes(engine, shape, dtype) if on_gpu else 0,
     )
 
 
@@ -144,7 +157,15 @@ def server_memory(config: GRPOConfig, allocation: Allocation | None, host: HostI
     kv = shape.kv_per_token * kv_width // (min(rollout.tensor, shape.kv_heads) * rollout.pipeline)
     limits = (config.gconfig.max_tokens, server_limit(config, rollout.backend)[1], shape.max_positions)
     longest = min(limit for limit in limits if limit)
-    return ServerMemory("actor", config.actor.path, shape.parameters() * width // share, kv, kv * longest)
+    weights, sets = shape.parameters() * width // share, _weight_sets(config, allocation, host, longest)
+    return ServerMemory("actor", config.actor.path, weights, kv, kv * longest, sets)
+
+
+def _weight_sets(config: GRPOConfig, allocation: Allocation, host: HostInfo, longest: int) -> int:
+    """How many a server holds: the embedded engine loads the next version beside the one in use."""
+    assert allocation.rollout is not None
+    spec, site = engine_spec(allocation.rollout.backend), engine_site(config, allocation, host)
+    return spec.weight_copies if spec.count_bytes is None else spec.count_bytes(config, site, longest).sets
 
 
 def _shape(key: str, engine: "TrainEngineConfig", host: HostInfo, unknown: list[str]) -> ModelShape | None:
@@ -176,18 +197,25 @@ def _words(
         kept = [*parts[: len(parts) - away], ("in use while computing", model.working)]
         text = f"{size}; on each trainer rank {_listed(kept)} = {size_text(model.total)}"
         text = f"{text}, and in host memory {_listed(offloaded)} = {size_text(model.host)}" if away else text
+        if model.rounding:
+            text += f" and {size_text(model.rounding)} more, as page-locked memory is allocated in powers of two"
         text += f"; each token of a micro-batch takes {size_text(model.activations_per_token)} more"
+        if model.host_activations:
+            text += f"; activations of a micro-batch take {size_text(model.host_activations)} of host memory"
         if model.checkpoint:
             when = "from its first checkpoint on" if on_gpu else "while a checkpoint is written"
             text += f", and {when} rank 0 has {size_text(model.checkpoint)} in host memory"
         words.append(text)
     if rank is not None:
         place = "GPU" if on_gpu else "process"
-        away = sum(model.host for model in trainer)
+        away = sum(model.host + model.rounding for model in trainer)
         beside = f", and {size_text(away)} in host memory" if away else ""
         words.append(f"each trainer {place} holds {size_text(rank)} before activations{beside}")
     if server is not None:
-        text = f"server: weights {size_text(server.weights)}, cache {size_text(server.kv_bytes_per_token)} per token"
+        text = f"server: weights {size_text(server.weights)}"
+        if server.weight_sets > 1:
+            text += f" and as much for the next version, together {size_text(server.weight_sets * server.weights)}"
+        text += f"; cache {size_text(server.kv_bytes_per_token)} per token"
         if server.kv_bytes_longest_sample:
             text += f", {size_text(server.kv_bytes_longest_sample)} for a sequence of the greatest length"
         words.append(text)

@@ -11,7 +11,14 @@ from areal_like.config.sections.train_engine import CAUTIOUS_TOKENS
 from launcher.plan.host import HostInfo
 from launcher.plan.memory import rank_bytes
 from launcher.plan.plan import Resolved
-from launcher.plan.rank_memory import ENOUGH_TOKENS, fitting_tokens, longest_unit, unknown_size, usable_bytes
+from launcher.plan.rank_memory import (
+    ENOUGH_TOKENS,
+    fitting_tokens,
+    longest_unit,
+    rank_models,
+    unknown_size,
+    usable_bytes,
+)
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -74,18 +81,21 @@ def _choose(
     fit = next((fit for fit in fits if fit.tokens >= wanted), fits[1])
     if any(engine.activation_checkpointing is not None for _, engine in trained_models(config)):
         fit = fits[1]
+    limit, why = _limit(fit.tokens, longest)
+    models = rank_models(config, allocation, host, fit.recompute, limit)
     room = f"{fit.tokens:,} tokens of {size_text(fit.per_token)} fit into {size_text(smallest)} beside "
-    room += f"{size_text(rank_bytes(fit.models))} of models"
+    room += f"{size_text(rank_bytes(models))} of models"
     room += f" and the server's {size_text(server_bytes)}" if server_bytes else ""
     recompute = "selected by activation_checkpointing" if fit is fits[1] and fits[0].tokens >= wanted else ""
     recompute = recompute or f"without it {fits[0].tokens:,} tokens would fit, and {wanted:,} are wanted"
     recompute = recompute if fit.recompute else f"{fit.tokens:,} tokens of a micro-batch fit without it"
-    return _limit(fit.tokens, longest, room), (fit.recompute, recompute)
+    return (limit, f"{why}{room}"), (fit.recompute, recompute)
 
 
-def _limit(tokens: int, longest: int, room: str) -> tuple[int, str]:
+def _limit(tokens: int, longest: int) -> tuple[int, str]:
+    """The limit, and what its reason begins with."""
     if tokens < longest:
-        return longest, f"the longest sample, which may be too much: {room}"
+        return longest, "the longest sample, which may be too much: "
     if tokens >= max(longest, MOST_TOKENS):
-        return max(longest, MOST_TOKENS), f"more are not faster; {room}"
-    return max(longest, tokens // STEP * STEP, STEP), room
+        return max(longest, MOST_TOKENS), "more are not faster; "
+    return max(longest, tokens // STEP * STEP, STEP), ""

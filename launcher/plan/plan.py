@@ -143,6 +143,10 @@ class ModelMemory(NamedTuple):
     """bytes per token of a micro-batch, in addition"""
     checkpoint: int = 0
     """bytes of host memory on the first rank while a checkpoint is written; with GPUs kept from the first one on"""
+    rounding: int = 0
+    """bytes of host memory beside `host`: page-locked memory is allocated in powers of two"""
+    host_activations: int = 0
+    """bytes of host memory for the activations of a micro-batch, where they are moved there"""
 
     @property
     def total(self) -> int:
@@ -156,8 +160,11 @@ class ServerMemory(NamedTuple):
     model: str
     path: str
     weights: int
+    """one set of them"""
     kv_bytes_per_token: int
     kv_bytes_longest_sample: int | None
+    weight_sets: int = 1
+    """2 where the next version is held beside the one in use"""
 
 
 class Memory(NamedTuple):

@@ -1,6 +1,5 @@
 """What a trainer rank takes of a GPU with the activations of its micro-batches, and how much of a GPU it can use."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -97,19 +96,24 @@ def longest_unit(config: "BaseExperimentConfig", allocation: Allocation, host: H
 def fitting_tokens(
     config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo, usable: int, recompute: bool
 ) -> FittingTokens:
-    models = list(_memories(config, allocation, host, recompute))
+    models = rank_models(config, allocation, host, recompute)
     per_token = max(model.activations_per_token for model in models)
     return FittingTokens(recompute, max(0, usable - rank_bytes(models)) // max(1, per_token), models)
 
 
-def _memories(
-    config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo, recompute: bool
-) -> Iterator[ModelMemory]:
+def rank_models(
+    config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo, recompute: bool, limit: int | None = None
+) -> list[ModelMemory]:
+    """`limit`: tokens of a micro-batch, where they are decided: few of them take less memory in the head."""
+    models = []
     for name, engine in trained_models(config):
         decided = (
             replace(engine, gradient_checkpointing=recompute) if engine.gradient_checkpointing == "auto" else engine
         )
+        if limit is not None and engine.mb_spec.max_tokens_per_mb == "auto":
+            decided = replace(decided, mb_spec=replace(engine.mb_spec, max_tokens_per_mb=limit))
         shape = known_shape(engine.path, host, engine.debug.num_layers if engine.debug else None)
         parallel = getattr(allocation, name, None) or allocation.actor
         assert shape is not None and parallel is not None
-        yield model_memory(name, decided, shape, parallel)
+        models.append(model_memory(name, decided, shape, parallel))
+    return models

@@ -35,6 +35,8 @@ class SharedGpu(NamedTuple):
     server_bytes: int = 0
     resolved: tuple[Resolved, ...] = ()
     words: tuple[str, ...] = ()
+    cache_tokens: int | None = None
+    """Of the server's cache, where the plan knows it."""
     written: tuple[str, ...] = ()
     """The keys that decide what the server takes, instead of the plan."""
 
@@ -55,12 +57,12 @@ def plan_shared_gpu(config: "BaseExperimentConfig", allocation: Allocation | Non
     share = planned and _with_written_cache(config, spec.keys, planned)
     fraction = _written(config, spec.keys.memory_key)
     values = {f"{spec.name}.{name}": value for name, value in spec.shared_gpu(share).items()}
-    server_bytes = 0 if share is None else share.total
+    server_bytes, cache_tokens = (0, None) if share is None else (share.total, share.cache_tokens)
     if gpu_bytes is not None and isinstance(fraction, float) and share == planned:
         # The engine fills what is written: a planned cache would take its place.
         values = {key: value for key, value in values.items() if key not in _cache_keys(spec.keys)}
         beside = spec.working_bytes if spec.keys.cache_tokens_key else 0
-        server_bytes = ceil(fraction * gpu_bytes) + beside
+        server_bytes, cache_tokens = ceil(fraction * gpu_bytes) + beside, None
     resolved = [Resolved(key, *value) for key, value in values.items() if value_of(config, key) == "auto"]
     words: list[str] = []
     if gpu_bytes is not None and server_bytes:
@@ -73,7 +75,7 @@ def plan_shared_gpu(config: "BaseExperimentConfig", allocation: Allocation | Non
         words.append(text)
     keys = dict.fromkeys((spec.keys.memory_key, *_cache_keys(spec.keys)))
     written = tuple(key for key in keys if _written(config, key) is not None)
-    return SharedGpu(server_bytes, tuple(resolved), tuple(words), written)
+    return SharedGpu(server_bytes, tuple(resolved), tuple(words), cache_tokens, written)
 
 
 def _cache_keys(keys: EngineKeys) -> list[str]:
@@ -106,9 +108,9 @@ def _share(
     """A cache for all requests at once, but less where the trainer needs the memory; at least the longest sequence."""
     assert allocation.rollout is not None
     spec, per_token = engine_spec(allocation.rollout.backend), server.kv_bytes_per_token
-    weights, working = spec.weight_copies * server.weights, spec.working_bytes
+    weights, working = server.weight_sets * server.weights, spec.working_bytes
     usable = int(gpu_bytes * USABLE) - 2 * CONTEXT_BYTES
-    requests, longest = _requests(config, spec.keys.requests_key), longest_sample(config)
+    requests, longest = sequences_wanted(config, spec.keys.requests_key), longest_sample(config)
     site = engine_site(config, allocation, host)
     if spec.count_bytes is not None and site.model is not None:
         own = spec.count_bytes(config, site, longest)
@@ -129,8 +131,8 @@ def _share(
     return GpuShare(gpu_bytes, weights, working, tokens * per_token, tokens, reason)
 
 
-def _requests(config: GRPOConfig, key: str) -> int:
-    """Samples in generation at once."""
+def sequences_wanted(config: GRPOConfig, key: str) -> int:
+    """Samples in generation at once. `key`: the limit of the engine."""
     prompts = config.rollout.max_concurrent_rollouts or config.rollout.consumer_batch_size
     limit = value_of(config, key) if key else None
     return min(int(limit or MOST_REQUESTS), prompts * config.gconfig.n_samples)

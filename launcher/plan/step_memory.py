@@ -18,7 +18,7 @@ LOGITS_AT_ONCE = {False: 1 << 24, True: 1 << 28}
 
 def activation_bytes_per_token(engine: "TrainEngineConfig", shape: ModelShape) -> int:
     """Of each token in a micro-batch, prompts included: what all layers keep for the backward pass, and what the layer
-    in progress needs. Without compiled layers; these need less."""
+    in progress needs. Of uncompiled layers: compiled ones need less, and may turn out not to work."""
     if engine.optimizer is None:
         return _layer_bytes(shape, BYTES[engine.dtype])
     return kept_bytes_per_token(engine, shape) + in_progress_bytes_per_token(engine, shape)
@@ -50,17 +50,25 @@ def num_recomputed_layers(engine: "TrainEngineConfig", shape: ModelShape) -> int
     return -(-shape.layers // freq)
 
 
-def _layer_bytes(shape: ModelShape, width: int) -> int:
-    """Activations that a layer keeps per token. Norms keep a float32 copy of their input."""
+def layer_tensors(shape: ModelShape, width: int) -> list[int]:
+    """Activations that a layer keeps: of each tensor the bytes per token. Norms keep a float32 copy of their input."""
     query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    attention = 2 * width * (query + kv) + FLOAT32 * shape.heads
+    tensors = [*2 * _norm_tensors(shape, width), *2 * (width * query, width * kv), FLOAT32 * shape.heads]
     if shape.norms_heads:
-        attention += (width + FLOAT32) * (query + kv)
-    return 2 * _norm_bytes(shape, width) + attention + 4 * width * shape.inner
+        tensors += [number * each for number in (query, kv) for each in (width, FLOAT32)]
+    return [*tensors, *4 * (width * shape.inner,)]
+
+
+def _layer_bytes(shape: ModelShape, width: int) -> int:
+    return sum(layer_tensors(shape, width))
+
+
+def _norm_tensors(shape: ModelShape, width: int) -> tuple[int, ...]:
+    return (width * shape.hidden, width * shape.hidden, FLOAT32 * shape.hidden)
 
 
 def _norm_bytes(shape: ModelShape, width: int) -> int:
-    return (2 * width + FLOAT32) * shape.hidden
+    return sum(_norm_tensors(shape, width))
 
 
 def working_bytes(engine: "TrainEngineConfig", shape: ModelShape, shards: int, tensor: int, on_gpu: bool) -> int:

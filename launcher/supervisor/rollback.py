@@ -41,7 +41,7 @@ def roll_back(run: Run, attempt: int, began: int, at_most: int | None = None) ->
     if is_private(run.memory):
         _empty(run.memory)
     _empty(run.weights)
-    write_start_point(run.directory, StartPoint(attempt, step, checkpoint, began))
+    write_start_point(run.directory, StartPoint(attempt, step, checkpoint, began, is_checked=checkpoint is not None))
     return Rollback(step, checkpoint, tuple(messages))
 
 

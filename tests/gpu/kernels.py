@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from areal_like.training.attention import packed_attention
 from tests.gpu.machine import device
 from tests.gpu.models import sequences_of
-from tests.gpu.report import Aim, Report
+from tests.gpu.report import Aim, Report, size_of
 from tests.gpu.timing import measured
 
 SHORT, LONG = [2048] * 8, [16384]
@@ -53,10 +53,11 @@ def kernels(report: Report) -> None:
         for window in (None, 5 if report.small else WINDOW):
             error(report, shape, SMALL_UNEVEN if report.small else UNEVEN, dtype, window)
     short, long = (SMALL_SHORT, SMALL_LONG) if report.small else (SHORT, LONG)
-    for name, lengths, aim in (("8 x 2k", short, None), ("1 x 16k", long, LONG_MS)):
-        timed(report, f"ours, {name}", packed(lengths), inputs(shape, lengths, torch.bfloat16), aim)
-    memory(report, packed(long), inputs(shape, long, torch.float32))
-    for name, lengths in (("8 x 2k", short), ("1 x 16k", long)):
+    for lengths, aim in ((short, None), (long, LONG_MS)):
+        timed(report, f"ours, {size_of(lengths)}", packed(lengths), inputs(shape, lengths, torch.bfloat16), aim)
+    memory(report, size_of(long), packed(long), inputs(shape, long, torch.float32))
+    for lengths in (short, long):
+        name = size_of(lengths)
         for kernel, attention in others(lengths).items():
             if not torch.cuda.is_available():
                 report.missing(f"{kernel}, {name}", "there is no GPU")
@@ -133,7 +134,7 @@ def timed(report: Report, name: str, attention: Attention, given: Inputs, aim: A
     report.figure(name, 1000 * measured(work).seconds, "ms", aim)
 
 
-def memory(report: Report, attention: Attention, given: Inputs) -> None:
+def memory(report: Report, size: str, attention: Attention, given: Inputs) -> None:
     """Of a forward and backward pass in float32 with fewer keys than queries."""
 
     def work() -> None:
@@ -141,11 +142,11 @@ def memory(report: Report, attention: Attention, given: Inputs) -> None:
         torch.autograd.grad(out, given, torch.ones_like(out))
 
     result = measured(work, warm_up=1, counted=1)
-    report.figure("ours in float32, 1 x 16k", 1000 * result.seconds, "ms")
+    report.figure(f"ours in float32, {size}", 1000 * result.seconds, "ms")
     if result.peak_gb is None:
-        report.missing("ours in float32, 1 x 16k: memory", "there is no GPU")
+        report.missing(f"ours in float32, {size}: memory", "there is no GPU")
     else:
-        report.limit("ours in float32, 1 x 16k: memory", result.peak_gb, FLOAT32_GB, "GB")
+        report.limit(f"ours in float32, {size}: memory", result.peak_gb, FLOAT32_GB, "GB")
 
 
 def others(lengths: Sequence[int]) -> dict[str, Attention]:

@@ -3,6 +3,7 @@ each figure, so that a part that is ended early leaves those it has."""
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ class Report:
     def __init__(self, part: str, file: Path, small: bool) -> None:
         self._file, self.small = file, small
         self.content: dict[str, Any] = {"part": part, "status": RUNNING, "reason": None, "figures": [], "facts": {}}
+        self.content |= {"small": True} if small else {}
         self._write()
 
     def figure(self, name: str, value: float | None, unit: str = "", aim: Aim | None = None, note: str = "") -> None:
@@ -83,6 +85,12 @@ def write_json(file: Path, content: Any) -> None:
     unfinished = file.with_name(f".{file.name}")
     unfinished.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     unfinished.replace(file)
+
+
+def size_of(lengths: Sequence[int]) -> str:
+    """8 x 2k, 1 x 64"""
+    length = f"{lengths[0] // 1024}k" if lengths[0] % 1024 == 0 else str(lengths[0])
+    return f"{len(lengths)} x {length}"
 
 
 def number(value: float | None) -> str:

@@ -13,7 +13,7 @@ from areal_like.training.sequences import Sequences
 from areal_like.training.torch_compile import has_compiler
 from tests.gpu.flops import peak_flops, training_flops
 from tests.gpu.models import LAYERS_7B, QWEN3_0_6B, TINY, engine_of, learn, sequences_of
-from tests.gpu.report import Aim, CannotRun, Report
+from tests.gpu.report import Aim, CannotRun, Report, size_of
 from tests.gpu.timing import measured
 from tests.support.training_runs import section
 
@@ -26,15 +26,15 @@ class Load(NamedTuple):
     """The sequences of a step, and what a tuned trainer reaches with them on one H100: tokens per second, and percent
     of the peak."""
 
-    name: str
     lengths: Sequence[int]
     tokens_per_s: Aim | None = None
     mfu: Aim | None = None
+    how: str = ""
 
 
-SHORT = Load("8 x 2k", [2048] * 8, Aim(68_000, 80_000), Aim(29, 34))
-LONG = Load("1 x 16k", [16384], Aim(40_000, 45_000), Aim(37, 41))
-LAYERS = Load("4 x 2k", [2048] * 4, None, Aim(48, 55))
+SHORT = Load([2048] * 8, Aim(68_000, 80_000), Aim(29, 34))
+LONG = Load([16384], Aim(40_000, 45_000), Aim(37, 41))
+LAYERS = Load([2048] * 4, None, Aim(48, 55))
 
 
 def steps(report: Report) -> None:
@@ -56,7 +56,7 @@ def recomputation(report: Report) -> None:
     for is_on, name in ((False, "kept"), (True, "recomputed")):
         with trainer(report, QWEN3_0_6B, gradient_checkpointing=is_on) as engine:
             for load in (SHORT, LONG):
-                measure(report, engine, load._replace(name=f"{load.name}, {name}", tokens_per_s=None, mfu=None))
+                measure(report, engine, load._replace(how=f", {name}", tokens_per_s=None, mfu=None))
 
 
 def trainer(report: Report, shape: Qwen3Config, **settings: Any) -> Any:
@@ -73,6 +73,7 @@ def measure(report: Report, engine: TrainEngine, load: Load) -> None:
     lengths, note = list(load.lengths), ""
     if report.small:
         lengths = [max(2, length // SMALL_BY) for length in lengths]
+    name = size_of(lengths) + load.how
     shape: Any = engine.model.config
     while True:
         sequences = sequences_of(lengths, shape.vocab_size)
@@ -93,17 +94,17 @@ def measure(report: Report, engine: TrainEngine, load: Load) -> None:
     tokens = sum(lengths)
     flops = training_flops(shape, lengths, int(sequences.loss_tokens_N.sum()))
     peak = peak_flops(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
-    report.limit(f"{load.name}: updates skipped", sum(skipped), Aim(most=0))
-    report.figure(f"{load.name}: tokens", tokens / result.seconds, "/s", load.tokens_per_s, note)
+    report.limit(f"{name}: updates skipped", sum(skipped), Aim(most=0))
+    report.figure(f"{name}: tokens", tokens / result.seconds, "/s", load.tokens_per_s, note)
     if peak is None:
-        report.missing(f"{load.name}: share of the peak", "the peak of this device is not known")
+        report.missing(f"{name}: share of the peak", "the peak of this device is not known")
     else:
-        report.figure(f"{load.name}: share of the peak", 100 * flops / result.seconds / peak, "%", load.mfu, note)
-    report.figure(f"{load.name}: floating-point operations", flops / result.seconds / 1e12, "TFLOP/s")
-    report.figure(f"{load.name}: a step", 1000 * result.seconds, "ms")
-    report.figure(f"{load.name}: the first step", result.first_s, "s", note="with compilation")
+        report.figure(f"{name}: share of the peak", 100 * flops / result.seconds / peak, "%", load.mfu, note)
+    report.figure(f"{name}: floating-point operations", flops / result.seconds / 1e12, "TFLOP/s")
+    report.figure(f"{name}: a step", 1000 * result.seconds, "ms")
+    report.figure(f"{name}: the first step", result.first_s, "s", note="with compilation")
     if result.peak_gb is not None:
-        report.figure(f"{load.name}: memory above weights and optimizer", result.peak_gb, "GB")
+        report.figure(f"{name}: memory above weights and optimizer", result.peak_gb, "GB")
 
 
 def saved_bytes(recomputes: bool) -> int:

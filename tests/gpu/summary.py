@@ -6,6 +6,7 @@ from typing import Any
 from tests.gpu.parts import PARTS
 from tests.gpu.report import DONE, number
 
+TINY = " (tiny sizes, which test the program alone)"
 AIMED_AT = "Aims are for one H100 of 80 GB (SXM)."
 
 
@@ -22,7 +23,8 @@ def summary(parts: Mapping[str, Mapping[str, Any]]) -> str:
             continue
         content = parts[part.name]
         took = f"{content['took_s']:.0f} s" if "took_s" in content else ""
-        lines.append(f"{part.name}: {content['status']}  {took}".rstrip())
+        tiny = TINY if content.get("small") else ""
+        lines.append(f"{part.name}{tiny}: {content['status']}  {took}".rstrip())
         if content["status"] != DONE and content["reason"]:
             lines += [f"    {line}" for line in content["reason"].splitlines()[-12:]]
         lines += [_row(row) for row in content["figures"]]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ def test_a_part_runs_on_a_cpu(name: str, tmp_path: Path) -> None:
     assert content["status"] == DONE, content
     assert all(row["met"] for row in content["figures"] if row["limit"]) and content["figures"]
     assert [row for row in content["figures"] if row["value"] is None and not row["note"]] == []
+    assert not [row["name"] for row in content["figures"] if re.search(r"\dk\b", row["name"])], "those of real sizes"
 
 
 @pytest.mark.slow
@@ -139,6 +141,7 @@ def test_small_sizes_aim_at_nothing_but_keep_limits(tmp_path: Path) -> None:
     report.figure("speed", 10.0, "tokens/s", Aim(least=20))
     report.limit("error", 2.0, Aim(most=1))
     assert [row["met"] for row in report.content["figures"]] == [None, False]
+    assert "head (tiny sizes, which test the program alone):" in summary({"head": report.content})
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,19 @@ import numpy as np
 import peft  # noqa: F401 (it takes seconds, and is imported once for all ranks)
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from areal_like.config.load import load
+from areal_like.config.problems import ConfigError
 from areal_like.config.sections.actor import NormConfig, PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.optimizer import OptimizerConfig
-from areal_like.config.sections.train_engine import FSDPEngineConfig, MicroBatchSpec, TrainEngineConfig
+from areal_like.config.sections.train_engine import (
+    CompileConfig,
+    FSDPEngineConfig,
+    MicroBatchSpec,
+    TrainEngineConfig,
+)
 from areal_like.observe.timing import Stopwatch
 from areal_like.training.actor import Actor
 from areal_like.training.batch import TrainingBatch, read_batch
@@ -184,6 +190,30 @@ def adapter(folder: Path, world: World) -> RankResults:
     return steps, engine
 
 
+def compiled(folder: Path, world: World) -> RankResults:
+    """What one rank cannot compile no rank compiles; then all can."""
+    usual, works = nn.Module.compile, [world.is_first]
+
+    def backend(graph: torch.fx.GraphModule, _: list[Any]) -> Any:
+        if not works[0]:
+            raise RuntimeError("no compiler on the second rank")
+        return graph.forward
+
+    nn.Module.compile = lambda *given, **how: usual(*given, **how, backend=backend)  # type: ignore[method-assign]
+    uncompiled = engine_of(folder, world, ADAM, compile=section(CompileConfig, required=False))
+    assert uncompiled.compiled is not None and uncompiled.compiled.num == 0
+    try:
+        engine_of(folder, world, ADAM, compile=section(CompileConfig))
+    except ConfigError as refusal:
+        assert str(refusal).startswith("model.compile: ") and "no compiler on the second rank" in str(refusal)
+    else:
+        raise AssertionError("no error")
+    works[0] = True
+    steps, engine = learn(folder, world, ADAM, compile=section(CompileConfig, required=False))
+    nn.Module.compile = usual  # type: ignore[method-assign]
+    return steps, engine
+
+
 def local_numel(parameter: Tensor) -> int:
     return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()
 
@@ -202,6 +232,7 @@ WAYS: dict[str, Callable[[Path, World], RankResults]] = {
     "offloaded": offloaded,
     "replicated": replicated,
     "reduced-each": reduced_each,
+    "compiled": compiled,
     "bytes": step_bytes.measured,
 }
 """All kinds of training that must give the same on any number of ranks."""

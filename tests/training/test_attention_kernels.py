@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from areal_like.config.problems import ConfigError
-from areal_like.config.sections.train_engine import CompileConfig
+from areal_like.config.sections.train_engine import CompileConfig, TrainEngineConfig
 from areal_like.training import attention, attention_kernels, efficient_attention, torch_compile
 from areal_like.training.attention import packed_attention
 from areal_like.training.attention_kernels import Capability, Kernel, describe_kernels
@@ -110,6 +110,7 @@ def told(monkeypatch: pytest.MonkeyPatch, gpu: Capability, half: bool = False) -
     monkeypatch.setattr(attention_kernels, "capability", lambda device: gpu)
     for module in (attention_kernels, attention, torch_compile):
         monkeypatch.setattr(module, "is_gpu", lambda device: True)
+    monkeypatch.setattr(torch_compile, "lacking_for_kernels", list)
     if half:
         monkeypatch.setattr(attention_kernels, "HALF", (torch.float32,))
 
@@ -253,6 +254,21 @@ def test_flash_attention_3_is_used_where_it_is_installed_on_hopper(gpu):
     assert gpu(8, 91900, package) == (False, A100)
 
 
+def test_flash_attention_3_that_does_not_work_is_named_and_not_used(tmp_path, monkeypatch, gpu, caplog):
+    def broken(name: str) -> None:
+        raise RuntimeError("Module 'flash_attn_interface' does not expose FA3 backward kernels")
+
+    flags: list[bool] = []
+    gpu(9, 91900, ("flash_attn_interface",))
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", broken)
+    monkeypatch.setattr(torch._C, "_set_sdp_use_fa3", flags.append)
+    config = section(TrainEngineConfig, attn_impl="flash_attention_3", dtype="bfloat16")
+    value = attention.resolve_attention(config, "actor", torch.device("cuda", 0), model_folder(tmp_path, "qwen3"))
+    assert value == "sdpa" and flags == [False]
+    assert "actor.attn_impl: flash attention 3 is installed and does not work" in caplog.text
+    assert "FA3 backward kernels" in caplog.text
+
+
 def of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):
     raise AssertionError("without scale and window it would compute something else")
 
@@ -344,18 +360,19 @@ def as_captured(monkeypatch) -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch's compiler
 def test_layers_for_a_gpu_are_one_graph_for_sequences_of_any_lengths(tmp_path, monkeypatch, kernels, as_captured):
     folder = model_folder(tmp_path, "qwen3")
     usual = make_engine(folder)
     told(monkeypatch, A100, half=True)
-    engine = make_engine(folder, compile=section(CompileConfig, fullgraph=True))
     counters.clear()
+    engine = make_engine(folder, compile=section(CompileConfig, fullgraph=True))
     for lengths in ([3, 9, 2], [11], [4, 4, 4, 7], [5, 5]):
         micro = micro_batch(lengths)
         torch.testing.assert_close(engine.logprobs([micro], 1.0), usual.logprobs([micro], 1.0), atol=1e-5, rtol=1e-5)
 
     assert engine.model.config._attn_implementation != OPAQUE_ATTENTION
-    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["stats"]["unique_graphs"] == 2, "for training and evaluation, both of the rehearsal"
     assert not counters["graph_break"]
 
 

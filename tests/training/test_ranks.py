@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from areal_like.training.torch_compile import has_compiler
 from tests.support import rank_processes, step_bytes, training_ranks
 from tests.support.training_runs import model_folder, world
 
@@ -156,6 +157,20 @@ def test_gradients_summed_per_micro_batch_are_those_of_one_rank(worlds, ranks):
         for name in ("train/loss", "train/grad_norm"):
             assert together[name] == pytest.approx(alone[name], rel=1e-6), name
     alike(worlds[1].of("adam"), ranks.of("reduced-each"), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_compiler(), reason="there is no C++ compiler here")
+def test_ranks_compile_layers_together_or_not_at_all(tmp_path):
+    """The ranks have checked what happens if one of them cannot."""
+    folder = model_folder(tmp_path, "qwen3")
+    words = [str(folder), str(tmp_path / "2.json"), "adam", "compiled"]
+    rank_processes.finish(rank_processes.start("tests.support.training_ranks:run", {2: words}))
+    found = _read(tmp_path / "2.json")
+    assert [step.pop("train/compiled_layers") for step in found.steps["compiled"]] == [2.0] * training_ranks.STEPS
+    for usual, compiled in zip(found.steps["adam"], found.steps["compiled"], strict=True):
+        assert compiled == pytest.approx(usual, rel=1e-5)
+    alike(found.of("adam"), found.of("compiled"), atol=1e-6)
 
 
 @pytest.mark.parametrize("place", range(len(step_bytes.CASES)))

@@ -71,6 +71,10 @@ class CompileConfig:
     fullgraph: bool = key(False)
     """Fail if a layer cannot be compiled as one graph, instead of splitting it."""
 
+    required: bool = key(True)
+    """Fail if layers cannot be compiled, or then compute something else than before, which is tried before the first
+    step. False: they then run uncompiled, with a warning."""
+
 
 @config
 class ActivationCheckpointingConfig:
@@ -193,7 +197,8 @@ class TrainEngineConfig:
     """Compute all experts of a mixture-of-experts layer in one grouped matrix product instead of one by one."""
 
     compile: CompileConfig | None = optional_section(CompileConfig)
-    """Compile each layer with torch.compile. Null: do not."""
+    """Compile each layer with torch.compile. Null: do not. Where nothing sets it, layers are compiled on a GPU, with
+    `required=false`, and not on a CPU."""
 
     activation_checkpointing: ActivationCheckpointingConfig | None = optional_section(ActivationCheckpointingConfig)
     """Which layers recompute their activations, with `gradient_checkpointing`. Null: all."""

@@ -56,19 +56,37 @@ def test_names_and_sizes_come_from_the_driver(driver):
 
 def test_gpus_are_found_by_uuid_and_keep_their_names(driver):
     assert list_gpus(["GPU-ab22", "GPU-aa"], driver) == [L4._replace(id="GPU-ab22"), H200._replace(id="GPU-aa")]
-    assert list_gpus(["GPU-a", "GPU-9", "8"], driver) == [Gpu("GPU-a"), Gpu("GPU-9"), Gpu("8")]
+    absent = [Gpu(name, exists=False) for name in ("GPU-a", "GPU-9", "8")]
+    assert list_gpus(["GPU-a", "GPU-9", "8"], driver) == absent
 
 
 def test_a_mig_device_has_its_own_memory_and_the_bus_of_its_gpu(driver):
     part, unknown = list_gpus(["MIG-7", "MIG-8"], driver)
     assert part == Gpu("MIG-7", "MIG 1g.10gb", 10_000_000_000, "MIG-7", "0000:af:00.0")
-    assert unknown == Gpu("MIG-8") and part.is_part and not H200.is_part
+    assert unknown == Gpu("MIG-8", exists=False) and part.is_part and not H200.is_part
 
 
 def test_without_a_driver_gpus_have_names_alone(tmp_path):
     assert list_gpus(["0"], "libthis-is-no-driver.so") == [Gpu("0")]
     assert visible_gpus(2, {"CUDA_VISIBLE_DEVICES": "GPU-x, MIG-y"}, root=tmp_path) == [Gpu("GPU-x"), Gpu("MIG-y")]
-    assert visible_gpus(0, {}) == []
+    assert visible_gpus(3, {"CUDA_VISIBLE_DEVICES": "4,GPU-x"}, root=tmp_path) == [Gpu("4"), Gpu("GPU-x")]
+    assert visible_gpus(2, {}, root=tmp_path) == [Gpu("0"), Gpu("1")] and visible_gpus(0, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (("0", "7"), "names 7, and this machine has no such GPU"),
+        (("0",), "names 1 GPU (0) instead of 2"),
+        (("0", "1"), None),
+    ],
+)
+def test_names_of_too_few_gpus_are_refused_before_a_start(names, why):
+    gpus = tuple(Gpu(name, exists=name != "7") for name in names)
+    needs = plan_of("grpo", host=machine_with(2)._replace(gpus=gpus)).needs
+    assert [each.message.partition(";")[0] for each in needs if each.key == "CUDA_VISIBLE_DEVICES"] == (
+        [why] if why else []
+    )
 
 
 def two_nodes(root, node, cpulists=("0-3,8", "4-7")):

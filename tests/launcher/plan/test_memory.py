@@ -8,6 +8,7 @@ from areal_like.config.number_text import count_text, size_text
 from areal_like.models import model_folder as built_in_folder
 from areal_like.models.model_shape import shape_of
 from launcher.plan.model_config import find_model_config
+from launcher.plan.page_locked import allocated
 from tests.support.planning import GIB, machine_with, plan_of
 
 QWEN3_06B = {
@@ -421,6 +422,33 @@ def test_offloaded_values_count_as_host_memory(tmp_path):
     assert (actor.host, actor.total) == (plain.weights + plain.gradients + plain.optimizer, plain.working)
     (actor,) = memory_of(tmp_path, "actor.fsdp.offload_params=true", gpus=0).trainer
     assert actor.host == 0
+
+
+def test_all_sets_of_weights_of_a_server_are_named(tmp_path):
+    text = "server: weights 1.1 GiB and as much for the next version, together 2.2 GiB; cache"
+    assert any(word.startswith(text) for word in memory_of(tmp_path).words)
+    for own in ("rollout=vllm", "actor.weight_update_mode=adapter"):
+        words = memory_of(tmp_path, own, *(["actor.use_lora=true"] if "adapter" in own else [])).words
+        assert any(word.startswith("server: weights 1.1 GiB; cache") for word in words), words
+
+
+def test_page_locked_memory_is_counted_in_powers_of_two(tmp_path):
+    base = ("actor.backend=fsdp:d1",)
+    assert [allocated(size) for size in (0, 1, 2, 3, 1 << 20, (1 << 20) + 1)] == [0, 1, 2, 4, 1 << 20, 1 << 21]
+    offloaded = memory_of(tmp_path, *base, "actor.fsdp.offload_params=true")
+    # 151936 x 1024 numbers take 593 MiB, and 3072 x 1024 take 12; those of attention are powers of two.
+    of_weights = 4 * ((1 << 28) - 151936 * 1024 + 28 * 3 * ((1 << 22) - 3072 * 1024))
+    assert offloaded.trainer[0].rounding == 2 * of_weights, "weights and gradients"
+    assert "more, as page-locked memory is allocated in powers of two" in offloaded.words[0]
+    (actor,) = memory_of(tmp_path, *base, "actor.optimizer.offload=true").trainer
+    assert actor.rounding == pytest.approx(2 * of_weights, rel=1e-3), "two moments"
+    moved = ("actor.mb_spec.max_tokens_per_mb=1000", "actor.activation_offloading.pin_memory={}")
+    exact, rounded = (
+        memory_of(tmp_path, *base, moved[0], moved[1].format(value), "actor.gradient_checkpointing=false").trainer[0]
+        for value in ("false", "true")
+    )
+    assert exact.host_activations == 28 * 71_744 * 1000 < rounded.host_activations < 2 * exact.host_activations
+    assert memory_of(tmp_path, *base, *moved[:1], moved[1].format("true"), gpus=0).trainer[0].host_activations == 0
 
 
 def test_adapters_of_unknown_modules_have_no_size(tmp_path):

@@ -2,7 +2,9 @@
 
 import pytest
 
+from areal_like.config.number_text import size_text
 from areal_like.config.problems import ConfigError
+from launcher.plan.auto import resolved_values
 from launcher.plan.micro_batch_limit import MOST_TOKENS, STEP
 from launcher.plan.rank_memory import usable_bytes
 from tests.support.planning import GIB, loaded, machine_with, plan_of
@@ -109,8 +111,6 @@ def test_what_is_not_known_gets_careful_values(words, gpu_gib, why):
 
 
 def test_a_run_saves_the_values_of_its_plan():
-    from launcher.plan.auto import resolved_values
-
     words = (*QWEN, "actor.kl_ctl=0.1")
     plan = plan_of("grpo", *words, host=machine(80))
     values = resolved_values(loaded("grpo", *words), plan.auto)
@@ -132,8 +132,32 @@ def errors(*words):
     return ()
 
 
-def test_the_plan_says_why_layers_are_not_compiled_on_a_gpu():
-    chosen = autos(plan_of("grpo", *QWEN, gpus=2))["actor.compile"]
-    assert chosen.value is None and "actor.compile.fullgraph=false compiles them" in chosen.reason
-    for words, gpus in ((("actor.compile=null",), 2), (("actor.compile.fullgraph=true",), 2), ((), 0)):
-        assert "actor.compile" not in autos(plan_of("grpo", *QWEN, *words, gpus=gpus))
+def test_layers_are_compiled_on_a_gpu_unless_the_key_is_set():
+    words = (*QWEN, "actor.kl_ctl=0.1")
+    plan = plan_of("ppo", *words, gpus=2)
+    chosen = {key: each for key, each in autos(plan).items() if ".compile" in key}
+    assert list(chosen) == [f"{name}.compile.required" for name in ("actor", "ref", "critic")]
+    actor = chosen["actor.compile.required"]
+    assert actor.value is False and "actor.compile=null does not compile them" in actor.reason
+    values = resolved_values(loaded("ppo", *words), plan.auto)
+    assert values["ref"]["compile"] == {"fullgraph": False, "required": False}
+    for own, gpus in ((("actor.compile=null",), 2), (("actor.compile.fullgraph=true",), 2), ((), 0)):
+        assert "actor.compile.required" not in autos(plan_of("grpo", *QWEN, *own, gpus=gpus))
+
+
+@pytest.mark.parametrize(("gpu_gib", "gpus"), [(24, 1), (24, 2), (40, 1), (80, 2)])
+def test_reasons_and_memory_give_a_rank_the_same_size(gpu_gib, gpus):
+    plan = plan_of("grpo", "actor=qwen2_5_1_5b", *QWEN[1:], host=machine(gpu_gib, gpus))
+    assert plan.memory.trainer_rank_bytes is not None
+    size = size_text(plan.memory.trainer_rank_bytes)
+    assert f"beside {size} of models" in autos(plan)[LIMIT].reason
+
+
+@pytest.mark.parametrize(("gpu_gib", "key"), [(40, "embedded.kv_cache_tokens"), (80, None)])
+def test_a_cache_for_one_sequence_at_a_time_is_a_warning(gpu_gib, key):
+    plan = plan_of("grpo", "actor=qwen2_5_1_5b", *QWEN[1:], host=machine(gpu_gib))
+    serial = [warning for warning in plan.warnings if "generation is nearly serial" in warning]
+    assert [warning.partition(":")[0] for warning in serial] == ([key] if key else [])
+    if serial:
+        assert "holds 1,184 tokens, one sequence of the greatest length (1,056), and 256 are wanted" in serial[0]
+        assert "raise it (28.9 MiB for each sequence)" in serial[0]

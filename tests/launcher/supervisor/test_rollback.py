@@ -51,6 +51,7 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_used(tmp_path, damage):
     back = roll_back(run, attempt=2, began=2)
 
     assert (back.step, begins(run)) == (4, (4, "checkpoints/step_000004"))
+    assert run.start_point().is_checked, "the trainer need not read it again"
     messages = back.messages[0]
     assert (
         messages.startswith("the checkpoint of step 6 is skipped: ")
