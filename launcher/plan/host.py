@@ -10,8 +10,7 @@ from areal_like.config.allocation import Machine, detect_machine
 from areal_like.config.attention import PACKAGES as ATTENTION
 from areal_like.discovery.etcd_client import PACKAGE as ETCD
 from areal_like.models import hub_cache
-from areal_like.observe.trackers.requirements import PACKAGES as TRACKERS
-from areal_like.observe.trackers.requirements import is_installed
+from areal_like.observe.trackers.requirements import is_installed, tracker_packages
 from areal_like.process.port_check import why_no_port
 from areal_like.serving.engines.external import installations
 from launcher.checks.packages import missing_packages
@@ -58,7 +57,7 @@ def local_host(known: Machine | None = None) -> HostInfo:
         memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
-        packages=frozenset(filter(is_installed, (*ATTENTION, *TRACKERS, ETCD))),
+        packages=frozenset(filter(is_installed, (*ATTENTION, *tracker_packages(), ETCD))),
         missing=missing_packages(),
         variables=frozenset(os.environ),
     )

@@ -115,6 +115,8 @@ class TrackerKind(NamedTuple):
 
     section: type
     writer: str
+    package: str | None = None
+    """What it needs, named as Python imports it and pip installs it. None: nothing more than areal_like."""
     online: tuple[str, ...] = ()
     """Values of `mode` that need an API key."""
     api_key: str = ""
@@ -122,15 +124,25 @@ class TrackerKind(NamedTuple):
 
 
 TRACKERS = {
-    "tensorboard": TrackerKind(TensorBoardConfig, "areal_like.observe.trackers.tensorboard:TensorBoard"),
+    "tensorboard": TrackerKind(
+        TensorBoardConfig, "areal_like.observe.trackers.tensorboard:TensorBoard", package="tensorboard"
+    ),
     "wandb": TrackerKind(
-        WandBConfig, "areal_like.observe.trackers.wandb:WandB", ("online", "shared"), api_key="wandb_api_key"
+        WandBConfig,
+        "areal_like.observe.trackers.wandb:WandB",
+        package="wandb",
+        online=("online", "shared"),
+        api_key="wandb_api_key",
     ),
     "swanlab": TrackerKind(
-        SwanlabConfig, "areal_like.observe.trackers.swanlab:SwanLab", ("cloud", "online"), api_key="api_key"
+        SwanlabConfig,
+        "areal_like.observe.trackers.swanlab:SwanLab",
+        package="swanlab",
+        online=("cloud", "online"),
+        api_key="api_key",
     ),
 }
-"""By the name of the section, which is also that of the package."""
+"""By the name of the section."""
 REMOTE_TRACKERS = tuple(name for name, kind in TRACKERS.items() if hasattr(kind.section, "mode"))
 """Trackers that can send data to a server; `mode` selects whether they do."""
 

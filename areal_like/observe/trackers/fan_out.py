@@ -10,7 +10,7 @@ from areal_like.config.sections.trackers import TRACKERS, is_enabled
 from areal_like.observe.tracker_samples import Extras
 from areal_like.observe.trackers import open_tracker
 from areal_like.observe.trackers.base import Tracker
-from areal_like.observe.trackers.requirements import PACKAGES, is_installed, missing_requirements
+from areal_like.observe.trackers.requirements import is_installed, missing_requirements, tracker_packages
 from areal_like.observe.trackers.writer_thread import TrackerThread
 from areal_like.process.run import Run
 
@@ -29,7 +29,7 @@ class Trackers:
         was started without a plan."""
         config = run.config.stats_logger
         trackers = cls(warn, config.flush_timeout_s)
-        missing = dict(missing_requirements(config, set(filter(is_installed, PACKAGES)), os.environ))
+        missing = dict(missing_requirements(config, set(filter(is_installed, tracker_packages())), os.environ))
         for name in TRACKERS:
             if name in missing:
                 warn(f"{missing[name].key}: {missing[name].message}; the run continues without it")

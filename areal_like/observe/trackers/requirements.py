@@ -1,4 +1,4 @@
-"""Checks a tracker's requirements without importing it: its package, and an API key if it sends to a service."""
+"""Checks a tracker's requirements without importing it: a package, and an API key if it sends to a service."""
 
 import netrc
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +16,11 @@ SWANLAB_LOGIN = ".swanlab/.netrc"
 """File with the key of an earlier login: in the home directory or the current folder."""
 DASHBOARD = "swanboard"
 """Package that shows SwanLab's local files."""
-PACKAGES = (*TRACKERS, DASHBOARD)
+
+
+def tracker_packages() -> tuple[str, ...]:
+    """All packages that trackers need."""
+    return (*(kind.package for kind in TRACKERS.values() if kind.package is not None), DASHBOARD)
 
 
 def is_installed(package: str) -> bool:
@@ -36,12 +40,14 @@ def missing_requirements(
     config: StatsLoggerConfig, packages: Collection[str], variables: Mapping[str, str]
 ) -> Iterator[tuple[str, Problem]]:
     """Each tracker that lacks something, and what. `packages` are installed, `variables` in the environment."""
-    for name in TRACKERS:
+    for name, kind in TRACKERS.items():
         if not is_enabled(name, config):
             continue
         key, off = off_switch(name)
-        if name not in packages:
-            reason = f"needs the package {name}, which is not installed; {pip_command(name)} installs it"
+        if kind.package is not None and kind.package not in packages:
+            reason = (
+                f"needs the package {kind.package}, which is not installed; {pip_command(kind.package)} installs it"
+            )
             yield name, Problem(key, f"{reason}, {key}={off} disables the tracker")
         elif name == "swanlab" and config.swanlab.mode == "local" and DASHBOARD not in packages:
             reason = (

@@ -14,7 +14,7 @@ from areal_like.config import install_command
 from areal_like.config.install_command import pip_command
 from areal_like.config.sections.trackers import TRACKERS, SwanlabConfig, TensorBoardConfig, TrackerKind
 from areal_like.config.sources.library import data_folder
-from areal_like.observe.trackers.requirements import is_installed, missing_requirements, off_switch
+from areal_like.observe.trackers.requirements import is_installed, missing_requirements, off_switch, tracker_packages
 from launcher.cli import main
 from tests.support.planning import machine_with, plan_of
 
@@ -97,14 +97,23 @@ def trackers(**enabled: dict[str, Any]) -> Any:
     return SimpleNamespace(**{name: cls(**enabled.get(name, {})) for name, cls in classes.items()})
 
 
-def test_a_further_tracker_of_files_needs_its_package_and_no_key(monkeypatch):
+def test_a_further_tracker_of_files_needs_the_package_it_names_and_no_key(monkeypatch):
     """Whatever the mode of the others is."""
-    monkeypatch.setitem(TRACKERS, "lines", TrackerKind(TensorBoardConfig, "package.module:Lines"))
+    kind = TrackerKind(TensorBoardConfig, "package.module:Lines", package="line_writer")
+    monkeypatch.setitem(TRACKERS, "lines", kind)
     config = trackers(lines={"path": "lines"}, wandb={"mode": "online"})
-    missing = dict(missing_requirements(config, {"wandb"}, {}))
+    missing = dict(missing_requirements(config, {"wandb", "lines"}, {}))
     assert missing["lines"].key == "stats_logger.lines.path"
+    assert missing["lines"].message.startswith("needs the package line_writer, which is not installed; ")
     assert missing["lines"].message.endswith(", stats_logger.lines.path=null disables the tracker")
-    assert set(dict(missing_requirements(config, {"wandb", "lines"}, {}))) == {"wandb"}
+    assert "line_writer" in tracker_packages()
+    assert set(dict(missing_requirements(config, {"wandb", "line_writer"}, {}))) == {"wandb"}
+
+
+def test_a_tracker_that_names_no_package_needs_none(monkeypatch):
+    monkeypatch.setitem(TRACKERS, "lines", TrackerKind(TensorBoardConfig, "package.module:Lines"))
+    assert not list(missing_requirements(trackers(lines={"path": "lines"}), (), {}))
+    assert not {"lines", None} & set(tracker_packages())
 
 
 def test_tracker_none_disables_each_of_them():
@@ -115,7 +124,7 @@ def test_tracker_none_disables_each_of_them():
 
 
 def test_the_modes_of_a_tracker_that_need_a_key_are_declared_beside_its_section(monkeypatch):
-    kind = TrackerKind(SwanlabConfig, "package.module:Further", online=("local",), api_key="project")
+    kind = TrackerKind(SwanlabConfig, "package.module:Further", "swanlab", online=("local",), api_key="project")
     monkeypatch.setitem(TRACKERS, "swanlab", kind)
     packages, config = {"swanlab", "swanboard"}, trackers(swanlab={"mode": "local"})
     assert [problem.key for _, problem in missing_requirements(config, packages, {})] == ["stats_logger.swanlab.mode"]
