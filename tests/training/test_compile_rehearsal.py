@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.train_engine import ActivationCheckpointingConfig, CompileConfig, FSDPEngineConfig
@@ -168,7 +169,7 @@ def test_what_cannot_be_compiled_after_the_rehearsal_runs_uncompiled(tmp_path, c
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         if works[0] or passes == "backward":
-            fine = lambda made, _: made.forward  # noqa: E731
+            fine = lambda made, _: make_boxed_func(made.forward)  # noqa: E731
             return aot_autograd(fw_compiler=fine, bw_compiler=fine if works[0] else fail)(graph, inputs)
         return fail()
 
