@@ -1,4 +1,4 @@
-"""Whole runs with external engines learn like those with the embedded engine."""
+"""Whole runs with external engines get every version of the weights, and learn like those with the embedded engine."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 from areal_like.process.run_memory import SHARED_MEMORY
 from areal_like.rollout.audit import audit
-from tests.ring.start import Ended, Running, left_behind, memory_of, running, shared_memory, wait_until_gone
+from tests.ring.start import SHORT, Ended, Running, left_behind, memory_of, running, shared_memory, wait_until_gone
 from tests.support.engine_environments import require_engine
 
 STEPS, STALENESS = 10, 2
@@ -25,22 +25,36 @@ WORDS = (
     "actor.optimizer.warmup_steps_proportion=0",
     "recover.freq_steps=100",
 )
+FEW_STEPS = 3
+QUICK = (
+    f"total_train_steps={FEW_STEPS}",
+    "rollout.setup_timeout=300",
+    "evaluator.freq_steps=null",
+    "max_head_offpolicyness=0",
+    *SHORT,
+)
 LORA = ("actor.use_lora=true", "actor.weight_update_mode=adapter", "actor.lora_rank=8", "actor.lr=2e-3")
 OTHERS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("vllm", "sglang")]
 
 
-def learnt(engine: str, root: Path, *words: str) -> Ended:
+def trained(engine: str, root: Path, *words: str) -> Ended:
+    """A run to its end, which leaves nothing."""
     found = f"{engine}.python={require_engine(engine)}"
-    with running(root, f"rollout={engine}", found, *WORDS, *words) as going:
+    with running(root, f"rollout={engine}", found, *words) as going:
         going.wait_for_step(1)
         made = segments(going)
         ended = going.wait(400)
     assert ended.code == 0, ended.text
     assert made and left(made) == [], "segments are made and removed"
-    scores = [score for _, score in ended.summary["curve"]]
-    assert len(scores) == 2 and scores[1] >= scores[0] - NOISE, scores
     assert wait_until_gone(ended.directory) == {} and not shared_memory(ended.directory)
     assert audit(ended.ledger(), STALENESS) == []
+    return ended
+
+
+def learnt(engine: str, root: Path, *words: str) -> Ended:
+    ended = trained(engine, root, *WORDS, *words)
+    scores = [score for _, score in ended.summary["curve"]]
+    assert len(scores) == 2 and scores[1] >= scores[0] - NOISE, scores
     return ended
 
 
@@ -64,6 +78,21 @@ def check_health(ended: Ended) -> None:
     assert ended.summary["attempts"] == 1
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", OTHERS)
+def test_each_batch_is_generated_by_the_weights_of_the_step_before(engine: str, tmp_path: Path) -> None:
+    ended = trained(engine, tmp_path, *QUICK)
+    events = ended.ledger()
+    versions = {event["group"]: set(event["versions"]) for event in events if event["event"] == "finished"}
+    batches = [(event["step"], event["groups"]) for event in events if event["event"] == "trained"]
+    assert [step for step, _ in batches] == [*range(FEW_STEPS)]
+    assert all(versions[group] == {step} for step, groups in batches for group in groups)
+    apart = ended.metric("offpolicy/logprob_diff_max")
+    assert len(apart) == FEW_STEPS and max(apart) < 1e-4, "the server computed with the weights of that version"
+    assert min(ended.metric("perf/read_back_share")) > 0.9
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", OTHERS)
 def test_a_run_learns_with_external_engines(engine: str, tmp_path: Path) -> None:
