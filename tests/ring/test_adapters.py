@@ -50,15 +50,16 @@ def test_trainer_and_server_agree_on_every_version(ended: Ended) -> None:
 
 
 def test_a_run_with_adapters_survives_a_killed_server_and_trainer(tmp_path: Path) -> None:
-    with running(tmp_path, *SHORT, *LORA) as ring:
-        ring.wait_for_step(2)
+    steps = 8
+    with running(tmp_path, *SHORT, *LORA, f"total_train_steps={steps}", "evaluator.freq_steps=null") as ring:
+        ring.wait_for_step(1)
         ring.kill("server")
-        ring.wait_for_step(5)
+        ring.wait_for_step(4)
         ring.kill("trainer")
         ended = ring.wait()
     assert ended.code == 0, ended.text
     assert ended.summary["attempts"] == 2
-    assert [line["step"] for line in ended.lines("metrics.jsonl") if "train/loss" in line] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in ended.lines("metrics.jsonl") if "train/loss" in line] == list(range(1, steps + 1))
     events = ended.ledger()
     assert audit(events, 2) == []
     one_version = [set(event["versions"]) for event in events if event["event"] == "finished"]

@@ -16,6 +16,8 @@ import pytest
 
 from tests.ring.start import SHORT, command, environment, run
 
+pytestmark = pytest.mark.xdist_group("servers_alone")
+
 KEY = "known-to-those-who-may-train"
 VARIABLE = "OWN_SERVERS_KEY"
 NAMED = f"rollout.api_key_var={VARIABLE}"
@@ -32,19 +34,23 @@ class RunningServers:
     def addresses(self, announcement: int = 1) -> list[str]:
         """Once all are ready, for the first time or a later one."""
         until = time.monotonic() + READY_S
-        while self.text().count("Ctrl-C stops them") < announcement:
+        while self.announcements() < announcement:
             assert self.process.poll() is None and time.monotonic() < until, self.text()
             time.sleep(0.1)
         lines = [line for line in self.text().splitlines() if line.startswith("ready: ")]
         return lines[announcement - 1].removeprefix("ready: ").split(", ")
 
+    def announcements(self) -> int:
+        return self.text().count("Ctrl-C stops them")
+
+    def pids(self) -> list[int]:
+        """Of its servers."""
+        found = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+        return [int(path.name) for path in found if is_server_of(path, self.root)]
+
     def pid(self) -> int:
         """Of the only server."""
-        (pid,) = [
-            int(path.name)
-            for path in Path("/proc").iterdir()
-            if path.name.isdigit() and is_server_of(path, self.process.pid, self.root)
-        ]
+        (pid,) = self.pids()
         return pid
 
 
@@ -77,48 +83,56 @@ def ask(address: str, path: str, body: object = None, key: str | None = None) ->
 PROMPT = {"model": "builtin:tiny-addition", "prompt": "1+1=", "max_tokens": 4, "temperature": 0}
 
 
-def test_two_runs_train_with_attached_servers(tmp_path):
-    with serving(tmp_path / "servers", NAMED, **{VARIABLE: KEY}) as servers:
-        (address,) = servers.addresses()
-        assert f"rollout.server_addresses=[{address}]" in servers.text()
-        assert f"curl http://{address}/v1/completions" in servers.text()
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServers]:
+    """Two servers; the last test ends them."""
+    root = tmp_path_factory.mktemp("servers")
+    with serving(root, "rollout.backend=embedded:d2", "trial_name=t", NAMED, **{VARIABLE: KEY}) as servers:
+        yield servers
+
+
+def test_two_runs_train_with_attached_servers(pair, tmp_path):
+    addresses = pair.addresses()
+    assert f"rollout.server_addresses=[{','.join(addresses)}]" in pair.text()
+    assert f"curl http://{addresses[0]}/v1/completions" in pair.text()
+    for address in addresses:
         status, answer = ask(address, "/v1/completions", PROMPT)
         assert status == 200 and answer["choices"]
-        for trial in ("one", "two"):  # the second begins again with the first version of its weights
-            words = (NAMED, f"rollout.server_addresses=[{address}]", "evaluator.freq_steps=null")
-            ended = run(tmp_path / "runs", *SHORT, *words, "total_train_steps=2", trial=trial, OWN_SERVERS_KEY=KEY)
-            assert ended.code == 0, ended.text
-            assert ended.summary["steps"] == 2
-            assert ended.metric("rollout/samples") == [64, 64]
-            assert ask(address, "/health")[1]["version"] >= 1
-        for folder in (servers.root, tmp_path / "runs"):
-            assert not [path for path in folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
-        assert servers.process.poll() is None
+    for trial in ("one", "two"):  # the second begins again with the first version of its weights
+        words = (NAMED, f"rollout.server_addresses=[{','.join(addresses)}]", "evaluator.freq_steps=null")
+        ended = run(tmp_path / "runs", *SHORT, *words, "total_train_steps=2", trial=trial, OWN_SERVERS_KEY=KEY)
+        assert ended.code == 0, ended.text
+        assert ended.summary["steps"] == 2
+        assert ended.metric("rollout/samples") == [64, 64]
+        assert all(ask(address, "/health")[1]["version"] >= 1 for address in addresses)
+    for folder in (pair.root, tmp_path / "runs"):
+        assert not [path for path in folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+    assert pair.process.poll() is None
 
 
-def test_ctrl_c_ends_servers_alone_and_leaves_nothing(tmp_path):
-    with serving(tmp_path, "rollout.backend=embedded:d2", "trial_name=t", NAMED, **{VARIABLE: KEY}) as servers:
-        first, second = servers.addresses()
-        assert first != second
-        servers.process.send_signal(signal.SIGINT)
-        assert servers.process.wait(120) == 0, servers.text()
-        for address in (first, second):
-            with pytest.raises(urllib.error.URLError):
-                ask(address, "/health")
-    assert not list((tmp_path / "runs").glob("*/t/checkpoints/*"))
+def test_a_killed_server_is_replaced_and_announced_again(pair):
+    before = pair.addresses()
+    os.kill(pair.pids()[0], signal.SIGKILL)
+    after = pair.addresses(2)
+    assert "it is replaced (incarnation 2)" in pair.text()
+    assert len({*before} & {*after}) == 1 and len({*after}) == 2
+    assert all(ask(address, "/v1/completions", PROMPT)[0] == 200 for address in after)
 
 
-def test_a_killed_server_is_replaced_and_announced_again(tmp_path):
-    with serving(tmp_path, "trial_name=t", NAMED, **{VARIABLE: KEY}) as servers:
-        (address,) = servers.addresses()
-        os.kill(servers.pid(), signal.SIGKILL)
-        (again,) = servers.addresses(2)
-        assert "it is replaced (incarnation 2)" in servers.text()
-        assert again != address
-        assert ask(again, "/v1/completions", PROMPT)[0] == 200
+def test_ctrl_c_ends_servers_alone_and_leaves_nothing(pair):
+    first, second = pair.addresses(max(1, pair.announcements()))
+    assert first != second
+    pids = pair.pids()
+    pair.process.send_signal(signal.SIGINT)
+    assert pair.process.wait(120) == 0, pair.text()
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    for address in (first, second):
+        with pytest.raises(urllib.error.URLError):
+            ask(address, "/health")
+    assert not list((pair.root / "runs").glob("*/t/checkpoints/*"))
 
 
-def is_server_of(path: Path, guardian: int, root: Path) -> bool:
+def is_server_of(path: Path, root: Path) -> bool:
     try:
         words = (path / "cmdline").read_bytes().split(b"\0")
     except OSError:
