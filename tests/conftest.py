@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,7 @@ from tests.support.engine_environments import contract_engines, require_engine
 
 if TYPE_CHECKING:
     from tests.support.engines import LiveServer
-    from tests.support.sglang_servers import Server
+    from tests.support.sglang_servers import SGLangAlone
 
 pytest_plugins = ["pytester", "tests.support.live_keys"]
 
@@ -44,10 +45,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 @pytest.fixture(scope="session", params=contract_engines())
 def one_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["LiveServer"]:
     """A real server of each engine, which lives through all tests of it."""
-    from tests.support.engines import started
+    from tests.support.engines import SHARED, started
 
-    require_engine(request.param)
-    with started(request.param, tmp_path_factory.mktemp(request.param)) as server:
+    engine = request.param
+    require_engine(engine)
+    with started(engine, tmp_path_factory.mktemp(engine), *SHARED.get(engine, ())) as server:
         yield server
 
 
@@ -59,23 +61,14 @@ def server(one_server: "LiveServer") -> "LiveServer":
     return healthy(one_server)
 
 
-@pytest.fixture(scope="session")
-def own_sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
-    """A real SGLang by itself, with nothing of a run around it."""
-    from tests.support.sglang_servers import tiny_sglang
-
-    with tiny_sglang(tmp_path_factory.mktemp("sglang")) as server:
-        yield server
-
-
 @pytest.fixture
-def sglang(own_sglang: "Server", tmp_path_factory: pytest.TempPathFactory) -> "Server":
-    """The same, with the weights that it was started with."""
-    from tests.support.sglang_servers import bring, published
+def sglang(server: "LiveServer", tmp_path: Path) -> "SGLangAlone":
+    """The SGLang of the server, asked without it, with the weights of `reference(0)`."""
+    from tests.support.sglang_servers import SGLangAlone, bring, published
 
-    first = published(tmp_path_factory.mktemp("weights"), 0)
-    own_sglang.ask(lambda engine: bring(engine, first))
-    return own_sglang
+    alone = SGLangAlone(server)
+    alone.ask(lambda engine: bring(engine, published(tmp_path, 0)))
+    return alone
 
 
 def pytest_sessionfinish() -> None:

@@ -28,6 +28,12 @@ def contract_engines(slow: Collection[str] = ()) -> list[Any]:
     return [pytest.param(engine, marks=group_of(engine, engine in slow)) for engine in CONTRACT]
 
 
+def only_on(*engines: str) -> pytest.MarkDecorator:
+    """Runs the test on these engines alone."""
+    each = [pytest.param(engine, marks=group_of(engine)) for engine in engines]
+    return pytest.mark.parametrize("one_server", each, indirect=True, scope="session")
+
+
 def slow_on(*engines: str) -> pytest.MarkDecorator:
     """Runs the test on all engines, on these only with the slow tests."""
     return pytest.mark.parametrize("one_server", contract_engines(engines), indirect=True, scope="session")

@@ -15,7 +15,7 @@ from areal_like.weights.index import dump_index
 from areal_like.weights.probe import Probe
 from areal_like.weights.rendezvous import Rendezvous
 from tests.support.embedded_adapters import logprobs_by, with_peft, write_adapter
-from tests.support.engines import PROBE
+from tests.support.engines import NO_SEED, PROBE
 from tests.support.server_session import ServerSession
 
 RENDEZVOUS_TIMEOUT_S = 60.0
@@ -96,7 +96,7 @@ class Adapters:
     async def update(self, seed: int) -> dict[str, Any]:
         body = self.published(seed)
         results: dict[str, Any] = await self.one.post("/control/update_weights", body)
-        self.one.server.version = body["version"]
+        self.one.server.version, self.one.server.seed = body["version"], NO_SEED
         return results
 
     def _folder(self, seed: int) -> Path:

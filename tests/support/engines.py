@@ -4,6 +4,7 @@ directory that is as the launcher would write it."""
 import functools
 import itertools
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -49,14 +50,29 @@ LOUD_LAYERS, QUIET_EMBEDDING = 0.3, 0.04
 """Spread of the weights of a tied model: its layers speak over its embedding, or it would only repeat its input."""
 FIRST_START_S = 300.0
 """An external engine needs half a minute, and several times that next to other tests."""
+NO_SEED = -1
+"""Other weights than those of any seed."""
 PROBE = [5, 9, 13, 20, 7, 33, 41, 8]
 
+ENGINE_PORT = re.compile(r"^.*starting \S+ on port (\d+)$", re.MULTILINE)
 WORDS = {
     "embedded": (f"embedded.context_length={CONTEXT}",),
     "vllm": (f"vllm.max_model_len={CONTEXT}",),
     "sglang": (f"sglang.context_length={CONTEXT}", "sglang.mem_fraction_static=0.2"),
 }
 """What a run of so small a model on a machine without a GPU says of its engine."""
+LORA = ("actor.use_lora=true", "actor.lora_rank=8")
+AT_ONCE = {"vllm": 64, "sglang": 32}
+"""Requests that the shared servers run at once; more wait."""
+SHARED = {
+    "vllm": (f"vllm.max_num_seqs={AT_ONCE['vllm']}", "vllm.enable_prefix_caching=true", *LORA),
+    "sglang": (
+        *(f"sglang.max_running_requests={AT_ONCE['sglang']}", "+sglang.extra_args.max_total_tokens=16384"),
+        *("sglang.disable_radix_cache=false", "actor.weight_update_mode=adapter", *LORA),
+    ),
+}
+"""What servers that all tests share say besides: adapters, which do not affect other requests, and a cache of prompts,
+which updates of the weights must empty."""
 
 Models = Callable[[int], PreTrainedModel]
 """Several sets of weights for one shape, by number; 0 is the server's checkpoint."""
@@ -114,7 +130,7 @@ class LiveServer:
     ) -> None:
         self.engine, self.models = engine, models
         self._names: dict[int, HubNames] = {}
-        self.version = self.seed = -1
+        self.version = self.seed = NO_SEED
         self.model_folder = root / "model"
         models(0).save_pretrained(self.model_folder)
         write_tokenizer(self.model_folder, VOCAB)
@@ -136,6 +152,7 @@ class LiveServer:
             self.run: Run = open_run(directory)
         self._agent = LocalAgent(self.run, SECRET, write_logs=True)
         self.roster = Roster(plan.processes, self._agent)
+        self.start_id = ""
         self.addresses: dict[str, str] = {}
         self._versions = itertools.count(1)
 
@@ -154,7 +171,9 @@ class LiveServer:
                     continue
                 if entry.incarnation == started.identity.incarnation:
                     self.addresses[name] = entry.address
-                    self.version = self.seed = -1
+                    self.version = self.seed = NO_SEED
+                    identity = started.identity
+                    self.start_id = f"{self.run.run_id} {name} {identity.attempt}.{identity.incarnation}"
                     return time.monotonic() - began
         raise AssertionError(f"{self.engine} was not ready within {FIRST_START_S:g} s:\n{self.log(name)}")
 
@@ -179,8 +198,20 @@ class LiveServer:
         return wait_until_gone(self.run.directory, limit_s)
 
     def log(self, name: str = "server/0") -> str:
+        return self.whole_log(name)[-6000:]
+
+    def whole_log(self, name: str = "server/0") -> str:
         newest = sorted(self.run.logs.glob(f"{name.replace('/', '-')}*.log"), key=lambda path: path.stat().st_mtime)
-        return newest[-1].read_text(errors="replace")[-6000:] if newest else "(no log)"
+        return newest[-1].read_text(errors="replace") if newest else "(no log)"
+
+    @property
+    def engine_address(self) -> str:
+        """Of the process of vLLM or SGLang that the server has started."""
+        return f"127.0.0.1:{ENGINE_PORT.findall(self.whole_log())[-1]}"
+
+    def tell_changed(self) -> None:
+        """A test gave the engine weights past its server."""
+        self.seed = NO_SEED
 
     def published(
         self, seed: int, version: int | None = None, root: Path | None = None, **changes: Any

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -27,15 +27,15 @@ from areal_like.weights.disk import publish_weights
 from areal_like.weights.index import read_index
 from tests.support.engine_environments import distribution, require_engine
 from tests.support.engine_program import Program
+from tests.support.engines import SECRET, SHAPE, LiveServer
 from tests.support.planning import loaded
 from tests.support.tiny_models import write_tiny_model
 
-SECRET = "only-in-tests"
+S = TypeVar("S", "Server", "VLLMAlone")
+
 START_S = 300.0
 GENTLE_END_S = 2.0
 """The server's value."""
-SHAPE = {"vocab_size": 60, "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 512}
-"""vLLM's attention on a CPU needs heads of a multiple of 32; it pads a vocabulary that is not round."""
 
 
 def python() -> str:
@@ -106,11 +106,27 @@ class Server:
         shutil.rmtree(memory_folder(self.env[RUN_ID]), ignore_errors=True)
         self._log.close()
 
+
+class VLLMAlone:
+    """The vLLM of a server of a run, asked by a client of its own."""
+
+    def __init__(self, live: LiveServer) -> None:
+        self.live, self.address, self.config = live, live.engine_address, live.run.config
+        self.model_folder = live.model_folder
+        live.tell_changed()
+
+    def engine(self) -> VLLMEngine:
+        return VLLMEngine(self.address, SECRET, self.config, self.live.model_folder)
+
     def arrival(self, model: PreTrainedModel, version: int) -> WeightUpdate:
         """A publication of these weights."""
-        tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
-        folder = publish_weights(self.root / "weights", version, tensors, None, "run")
-        return WeightUpdate(version, read_index(folder), folder)
+        return published(self.live.run.weights, model, version)
+
+
+def published(root: Path, model: PreTrainedModel, version: int) -> WeightUpdate:
+    tensors = [(name, tensor.detach()) for name, tensor in model.named_parameters()]
+    folder = publish_weights(root, version, tensors, None, "run")
+    return WeightUpdate(version, read_index(folder), folder)
 
 
 async def _until_ready(engine: VLLMEngine, server: Server) -> None:
@@ -125,9 +141,7 @@ async def _until_ready(engine: VLLMEngine, server: Server) -> None:
             await asyncio.sleep(0.2)
 
 
-def run_with_engine(
-    server: Server, test: Callable[[VLLMEngine, Server], Awaitable[None]], limit_s: float = 300.0
-) -> None:
+def run_with_engine(server: S, test: Callable[[VLLMEngine, S], Awaitable[None]], limit_s: float = 300.0) -> None:
     async def main() -> None:
         engine = server.engine()
         try:

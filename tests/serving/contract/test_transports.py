@@ -1,7 +1,6 @@
 """Weights by broadcast or as an adapter, on every engine."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,13 @@ from areal_like.process.errors import HttpError
 from areal_like.weights.flat_buckets import FlatWeights
 from tests.support.embedded_adapters import logprobs_by
 from tests.support.engine_answers import PARITY, generating, largest_gap, length_of, long_groups
-from tests.support.engine_environments import require_engine
+from tests.support.engine_environments import only_on
 from tests.support.engine_transports import Adapters, send
-from tests.support.engines import PROBE, LiveServer, logprobs_of, model, started
+from tests.support.engines import PROBE, LiveServer, logprobs_of, model
 from tests.support.server_session import ServerSession, group, in_session
 from tests.support.tiny_models import EOS_ID
+
+WITH_ADAPTERS = ("embedded", "vllm")
 
 
 def test_broadcast_weights_give_the_answers_of_the_new_model(server: LiveServer) -> None:
@@ -84,23 +85,8 @@ def test_a_stale_sent_version_is_refused_before_anything_is_received(server: Liv
 # Adapters alone.
 
 
-LORA = ("actor.use_lora=true", "actor.lora_rank=8", "actor.weight_update_mode=adapter")
-WITH_ADAPTERS = [
-    pytest.param("embedded", marks=pytest.mark.xdist_group("embedded")),
-    pytest.param("vllm", marks=[pytest.mark.xdist_group("vllm"), pytest.mark.slow]),
-]
-
-
-@pytest.fixture(scope="module", params=WITH_ADAPTERS)
-def with_adapters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    require_engine(request.param)
-    with started(request.param, tmp_path_factory.mktemp("lora"), *LORA) as made:
-        yield made
-
-
-def test_an_adapter_is_served_and_running_requests_end_on_theirs(with_adapters: LiveServer, tmp_path: Path) -> None:
-    server = with_adapters
-
+@only_on(*WITH_ADAPTERS)
+def test_an_adapter_is_served_and_running_requests_end_on_theirs(server: LiveServer, tmp_path: Path) -> None:
     async def test(one: ServerSession) -> None:
         await one.update(1)
         adapters = Adapters(one, tmp_path)
@@ -122,9 +108,8 @@ def test_an_adapter_is_served_and_running_requests_end_on_theirs(with_adapters: 
     in_session(server, test)
 
 
-def test_a_damaged_adapter_is_refused_by_name(with_adapters: LiveServer, tmp_path: Path) -> None:
-    server = with_adapters
-
+@only_on(*WITH_ADAPTERS)
+def test_a_damaged_adapter_is_refused_by_name(server: LiveServer, tmp_path: Path) -> None:
     async def test(one: ServerSession) -> None:
         await one.update(1)
         adapters = Adapters(one, tmp_path)

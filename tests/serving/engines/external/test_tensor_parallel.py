@@ -18,12 +18,17 @@ from areal_like.weights.hash_shares import hash_share
 from areal_like.weights.index import read_index
 from tests.support import sglang_servers, vllm_servers
 from tests.support.embedded_adapters import logprobs_by
-from tests.support.sglang_servers import PROMPT, SHAPE, reference, tensors_of
+from tests.support.engines import SHAPE
+from tests.support.sglang_servers import PROMPT, reference, tensors_of
 from tests.support.tiny_models import write_tiny_model
 from tests.support.weights_group import rendezvous, send
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CLOSE = 1e-4
+FEW = (
+    *("sglang.context_length=512", "sglang.mem_fraction_static=0.2", "actor.dtype=float32"),
+    *("sglang.max_running_requests=8", "+sglang.extra_args.max_total_tokens=16384"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +101,7 @@ def test_two_workers_of_vllm_verify_files_together_and_receive_what_is_sent(tmp_
 @pytest.mark.xdist_group("sglang")
 def test_two_schedulers_of_sglang_load_files_and_receive_what_is_sent(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", **SHAPE)
-    with sglang_servers.sglang_server(tmp_path, model, *sglang_servers.FEW, tensor=2) as server:
+    with sglang_servers.started(tmp_path, model, *FEW, tensor=2) as server:
 
         async def test(engine: Any) -> None:
             await update_each_way(engine, tmp_path / "weights")

@@ -18,15 +18,17 @@ from areal_like.process.proof_connector import request_proof
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.engines.base import EngineInfo, GenerateOutput, GenerateRequest
 from areal_like.serving.engines.sglang.engine import SGLangEngine
-from tests.support.sglang_servers import EXACT, PROMPT, SECRET, SHAPE, Server, reference
+from tests.support.engine_environments import only_on
+from tests.support.engines import AT_ONCE, SECRET, SHAPE
+from tests.support.sglang_servers import EXACT, PROMPT, SGLangAlone, reference
 from tests.support.tiny_models import EOS_ID
 
-pytestmark = pytest.mark.xdist_group("sglang")
+pytestmark = only_on("sglang")
 
 OPEN = ("/health", "/ping")
 
 
-def generated(server: Server, n: int = 1, /, **sampling: Any) -> list[GenerateOutput]:
+def generated(server: SGLangAlone, n: int = 1, /, **sampling: Any) -> list[GenerateOutput]:
     requested = GenerateRequest("a", PROMPT, n, 3, {"max_new_tokens": 24, **sampling})
     return server.ask(lambda engine: engine.generate(requested))
 
@@ -47,7 +49,7 @@ def assert_logprobs(output: GenerateOutput, logits: torch.Tensor) -> None:
 # The guard.
 
 
-def test_no_route_of_the_server_answers_without_the_token(sglang: Server):
+def test_no_route_of_the_server_answers_without_the_token(sglang: SGLangAlone):
     paths = json.loads(_call(sglang, "/openapi.json", token=SECRET)[2])["paths"]
     assert len(paths) > 60
     for path, methods in paths.items():
@@ -56,14 +58,14 @@ def test_no_route_of_the_server_answers_without_the_token(sglang: Server):
                 continue
             status, headers, _ = _call(sglang, path.replace("{", "").replace("}", ""), method.upper())
             assert status == 401, (method, path)
-            assert headers[RUN_HEADER] == "test server/0 1.1"
+            assert headers[RUN_HEADER] == sglang.live.start_id
     for path in ("/metrics", "/docs", "/no/such/route"):
         assert _call(sglang, path)[0] == 401
     assert [_call(sglang, path)[0] for path in OPEN] == [200, 200]
-    ProofVerifier(SECRET, "test server/0 1.1").check(asyncio.run(request_proof(sglang.address)))
+    ProofVerifier(SECRET, sglang.live.start_id).check(asyncio.run(request_proof(sglang.address)))
 
 
-def _call(sglang: Server, path: str, method: str = "GET", token: str | None = None) -> tuple[int, Any, bytes]:
+def _call(sglang: SGLangAlone, path: str, method: str = "GET", token: str | None = None) -> tuple[int, Any, bytes]:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(f"http://{sglang.address}{path}", headers=headers, method=method)
     try:
@@ -76,7 +78,7 @@ def _call(sglang: Server, path: str, method: str = "GET", token: str | None = No
 # Generation.
 
 
-def test_ready_reports_the_engine(sglang: Server):
+def test_ready_reports_the_engine(sglang: SGLangAlone):
     facts = sglang.ask(lambda engine: engine.ready())
     assert facts == EngineInfo(
         "sglang",
@@ -91,12 +93,12 @@ def test_ready_reports_the_engine(sglang: Server):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_logprobs_are_of_the_sampled_distribution(sglang: Server, temperature: float):
+def test_logprobs_are_of_the_sampled_distribution(sglang: SGLangAlone, temperature: float):
     for output in generated(sglang, 4, temperature=temperature):
         assert_logprobs(output, logits_of(output) / temperature)
 
 
-def test_the_likeliest_tokens_and_their_logprobs_at_temperature_1(sglang: Server):
+def test_the_likeliest_tokens_and_their_logprobs_at_temperature_1(sglang: SGLangAlone):
     first, second = generated(sglang, 2, greedy=True, temperature=0.3)
     logits = logits_of(first)
     assert first.token_ids == second.token_ids == logits.argmax(-1).tolist()
@@ -104,7 +106,7 @@ def test_the_likeliest_tokens_and_their_logprobs_at_temperature_1(sglang: Server
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 1}])
-def test_logprobs_are_over_the_remaining_tokens(sglang: Server, cut: dict[str, Any]):
+def test_logprobs_are_over_the_remaining_tokens(sglang: SGLangAlone, cut: dict[str, Any]):
     """Other requests run beside it, with and without such a limit."""
 
     async def both(engine: SGLangEngine) -> list[GenerateOutput]:
@@ -128,7 +130,7 @@ def _left(chances: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: floa
 
 
 @pytest.mark.parametrize("penalty", [{"frequency_penalty": 1.2}, {"repetition_penalty": 1.6}])
-def test_penalties_act_on_the_answer_and_on_its_logprobs(sglang: Server, penalty: dict[str, float]):
+def test_penalties_act_on_the_answer_and_on_its_logprobs(sglang: SGLangAlone, penalty: dict[str, float]):
     """SGLang's penalty of repetitions looks at the answer alone, not at the prompt."""
     (output,) = generated(sglang, 1, temperature=0.7, **penalty)
     logits = logits_of(output)
@@ -141,7 +143,7 @@ def test_penalties_act_on_the_answer_and_on_its_logprobs(sglang: Server, penalty
     assert_logprobs(output, logits / 0.7)
 
 
-def test_stops_end_an_answer_and_are_part_of_it(sglang: Server):
+def test_stops_end_an_answer_and_are_part_of_it(sglang: SGLangAlone):
     (free,) = generated(sglang, greedy=True, frequency_penalty=1.0)
     stop = free.token_ids[6]
     first = free.token_ids.index(stop)
@@ -153,12 +155,12 @@ def test_stops_end_an_answer_and_are_part_of_it(sglang: Server):
     assert (by_text.token_ids, by_text.finish) == (by_id.token_ids, "stop")
 
 
-def _letter(sglang: Server, token: int) -> str:
+def _letter(sglang: SGLangAlone, token: int) -> str:
     vocabulary: dict[str, int] = json.loads((sglang.model / "tokenizer.json").read_text())["model"]["vocab"]
     return next(text for text, known in vocabulary.items() if known == token)
 
 
-def test_an_answer_does_not_end_before_its_minimum_length(sglang: Server):
+def test_an_answer_does_not_end_before_its_minimum_length(sglang: SGLangAlone):
     (free,) = generated(sglang, greedy=True)
     stop = free.token_ids[0]
     (late,) = generated(sglang, greedy=True, stop_token_ids=[stop], min_new_tokens=5)
@@ -166,7 +168,7 @@ def test_an_answer_does_not_end_before_its_minimum_length(sglang: Server):
 
 
 @pytest.mark.parametrize("length", [500, 511])
-def test_prompt_and_answer_can_fill_the_context_to_its_end(sglang: Server, length: int):
+def test_prompt_and_answer_can_fill_the_context_to_its_end(sglang: SGLangAlone, length: int):
     context = SHAPE["max_position_embeddings"]
     prompt = [5 + at % 40 for at in range(length)]
     wants = {"max_new_tokens": 50, "min_new_tokens": 50}
@@ -179,7 +181,7 @@ def test_prompt_and_answer_can_fill_the_context_to_its_end(sglang: Server, lengt
     assert_logprobs(output, logits)
 
 
-def test_a_prompt_without_room_is_refused_and_affects_no_other_request(sglang: Server):
+def test_a_prompt_without_room_is_refused_and_affects_no_other_request(sglang: SGLangAlone):
     async def too_long(engine: SGLangEngine) -> None:
         await engine.generate(GenerateRequest("a", [5] * 512, 1, 0, {"max_new_tokens": 4}))
 
@@ -188,12 +190,15 @@ def test_a_prompt_without_room_is_refused_and_affects_no_other_request(sglang: S
     assert len(generated(sglang)[0].token_ids) > 0
 
 
-def test_aborted_requests_end_with_their_tokens_and_waiting_ones_with_none(sglang: Server):
+def test_aborted_requests_end_with_their_tokens_and_waiting_ones_with_none(sglang: SGLangAlone):
     async def interrupted(engine: SGLangEngine) -> list[GenerateOutput]:
-        many = GenerateRequest("many", PROMPT, 16, 1, {"max_new_tokens": 400, "min_new_tokens": 400})
-        under_way = asyncio.create_task(engine.generate(many))
+        exact = {"max_new_tokens": 400, "min_new_tokens": 400}
+        under_way = asyncio.create_task(
+            engine.generate(GenerateRequest("many", PROMPT, 2 * AT_ONCE["sglang"], 1, exact))
+        )
         while not (
-            (results := await engine.statistics())["waiting"] and results["cached_tokens"] > 2 * len(PROMPT) * 8
+            (results := await engine.statistics())["waiting"]
+            and results["cached_tokens"] > 2 * len(PROMPT) * AT_ONCE["sglang"]
         ):
             await asyncio.sleep(0.02)
         await engine.abort(None)
@@ -202,12 +207,12 @@ def test_aborted_requests_end_with_their_tokens_and_waiting_ones_with_none(sglan
     outputs = sglang.ask(interrupted)
     assert {output.finish for output in outputs} == {"abort"}
     begun = [output for output in outputs if output.token_ids]
-    assert 0 < len(begun) <= 8
+    assert 0 < len(begun) <= AT_ONCE["sglang"]
     for output in begun:
         assert len(output.logprobs) == len(output.token_ids)
 
 
-def test_one_request_is_aborted_by_its_name_alone(sglang: Server):
+def test_one_request_is_aborted_by_its_name_alone(sglang: SGLangAlone):
     async def interrupted(engine: SGLangEngine) -> list[list[GenerateOutput]]:
         wants = {"max_new_tokens": 60, "min_new_tokens": 60}
         requested = [GenerateRequest(name, PROMPT, 1, 1, wants) for name in ("g1", "g10", "g1-0")]
@@ -222,7 +227,7 @@ def test_one_request_is_aborted_by_its_name_alone(sglang: Server):
     assert [len(outputs[0].token_ids) for outputs in others] == [60, 60]
 
 
-def test_a_cancelled_call_leaves_no_running_request(sglang: Server):
+def test_a_cancelled_call_leaves_no_running_request(sglang: SGLangAlone):
     async def given_up(engine: SGLangEngine) -> dict[str, Any]:
         wants = {"max_new_tokens": 450, "min_new_tokens": 450}
         under_way = asyncio.create_task(engine.generate(GenerateRequest("a", PROMPT, 2, 1, wants)))
@@ -238,9 +243,9 @@ def test_a_cancelled_call_leaves_no_running_request(sglang: Server):
     assert sglang.ask(given_up)["waiting"] == 0
 
 
-def test_an_idle_server_uses_no_core(sglang: Server):
+def test_an_idle_server_uses_no_core(sglang: SGLangAlone):
     sglang.ask(lambda engine: engine.statistics())
-    pids = [sglang.program.pid, *(seen.pid for seen in descendants_of(sglang.program.pid))]
+    pids = [sglang.live.pid(), *(seen.pid for seen in descendants_of(sglang.live.pid()))]
 
     def share() -> float:
         """Of a core, over a second: one that looks for work without end would take a whole one, for ever."""
@@ -258,6 +263,6 @@ def cpu_s(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def test_keep_is_refused_with_a_message(sglang: Server):
+def test_keep_is_refused_with_a_message(sglang: SGLangAlone):
     with pytest.raises(ValueError, match="abort or wait"):
         sglang.ask(lambda engine: engine.pause("keep"))

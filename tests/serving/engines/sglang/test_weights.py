@@ -14,14 +14,15 @@ from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat_buckets import FlatWeights, flatten
 from areal_like.weights.rendezvous import Rendezvous
 from tests.support.embedded_adapters import ATTENTION, logprobs_by, with_peft, write_adapter
-from tests.support.sglang_servers import EXACT, PROMPT, Server, bring, published, reference, tensors_of
+from tests.support.engine_environments import only_on
+from tests.support.sglang_servers import EXACT, PROMPT, SGLangAlone, bring, published, reference, tensors_of
 
-pytestmark = pytest.mark.xdist_group("sglang")
+pytestmark = only_on("sglang")
 
 RENDEZVOUS_TIMEOUT_S = 30.0
 
 
-def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Server, tmp_path: Path):
+def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: SGLangAlone, tmp_path: Path):
     arrival = published(tmp_path, 1)
 
     async def updated(engine: SGLangEngine) -> tuple[Any, list[float]]:
@@ -34,7 +35,7 @@ def test_weights_from_files_are_served_and_every_tensor_is_read_back(sglang: Ser
     assert logprobs == pytest.approx(logprobs_by(reference(1), PROMPT), abs=EXACT)
 
 
-def test_a_cached_prompt_is_computed_again_after_an_update(sglang: Server, tmp_path: Path):
+def test_a_cached_prompt_is_computed_again_after_an_update(sglang: SGLangAlone, tmp_path: Path):
     prompt = [5 + place % 50 for place in range(200)]
 
     async def answered(engine: SGLangEngine) -> list[tuple[int, GenerateOutput]]:
@@ -53,7 +54,7 @@ def test_a_cached_prompt_is_computed_again_after_an_update(sglang: Server, tmp_p
         assert output.logprobs == pytest.approx(required, abs=EXACT)
 
 
-def test_weights_are_loaded_while_requests_are_ending(sglang: Server, tmp_path: Path):
+def test_weights_are_loaded_while_requests_are_ending(sglang: SGLangAlone, tmp_path: Path):
     """SGLang would die of new weights while it still counts a request as running."""
     arrivals = [published(tmp_path, seed) for seed in (1, 2)]
 
@@ -70,10 +71,10 @@ def test_weights_are_loaded_while_requests_are_ending(sglang: Server, tmp_path: 
             await engine.commit(arrival)
 
     sglang.ask(updated)
-    assert sglang.program.is_alive
+    assert sglang.live.is_alive()
 
 
-def test_a_removed_publication_is_never_loaded(sglang: Server, tmp_path: Path):
+def test_a_removed_publication_is_never_loaded(sglang: SGLangAlone, tmp_path: Path):
     arrival = published(tmp_path, 1)
 
     async def vanished(engine: SGLangEngine) -> list[float]:
@@ -108,7 +109,7 @@ async def receive(engine: SGLangEngine, flat: FlatWeights, stops: bool = False) 
         host.close()
 
 
-def test_sent_weights_are_served(sglang: Server):
+def test_sent_weights_are_served(sglang: SGLangAlone):
     flat = flatten(2, tensors_of(2), None, "test")
 
     async def updated(engine: SGLangEngine) -> tuple[Any, list[float]]:
@@ -120,7 +121,7 @@ def test_sent_weights_are_served(sglang: Server):
     assert logprobs == pytest.approx(logprobs_by(reference(2), PROMPT), abs=EXACT)
 
 
-def test_weights_damaged_in_transfer_are_never_loaded(sglang: Server):
+def test_weights_damaged_in_transfer_are_never_loaded(sglang: SGLangAlone):
     flat = flatten(3, tensors_of(3), None, "test")
     flat.contents[0][7] ^= 1
 
@@ -132,7 +133,7 @@ def test_weights_damaged_in_transfer_are_never_loaded(sglang: Server):
     assert sglang.ask(refusal) == pytest.approx(logprobs_by(reference(0), PROMPT), abs=EXACT)
 
 
-def test_a_sender_that_dies_leaves_the_old_weights(sglang: Server):
+def test_a_sender_that_dies_leaves_the_old_weights(sglang: SGLangAlone):
     flat = flatten(4, tensors_of(3), None, "test")
 
     async def left(engine: SGLangEngine) -> list[float]:
@@ -146,7 +147,7 @@ def test_a_sender_that_dies_leaves_the_old_weights(sglang: Server):
 # Adapters.
 
 
-def test_adapters_are_loaded_and_unloaded_beside_the_model(sglang: Server, tmp_path: Path):
+def test_adapters_are_loaded_and_unloaded_beside_the_model(sglang: SGLangAlone, tmp_path: Path):
     model = reference(0)
     folders = [write_adapter(tmp_path / f"v{number}", model, number) for number in (1, 2)]
     folders.append(write_adapter(tmp_path / "v3", model, 3, target_modules=ATTENTION))

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,59 +16,45 @@ from areal_like.process.identity import RUN_HEADER
 from areal_like.process.proof_connector import request_proof
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.engines.base import GenerateOutput, WeightUpdate
-from areal_like.serving.engines.external.command_line import ServerSite
 from areal_like.serving.engines.external.external_engine import IncompatibleEngine
-from areal_like.serving.engines.external.flag_check import refused_flags
-from areal_like.serving.engines.vllm.command import FLAG_PARSER as PARSER
-from areal_like.serving.engines.vllm.command import vllm_command
 from areal_like.serving.engines.vllm.engine import VLLMEngine
 from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.rendezvous import Rendezvous
-from tests.support.planning import loaded
+from tests.support.engine_environments import only_on
+from tests.support.engines import AT_ONCE, SECRET, SHAPE, LiveServer
 from tests.support.tiny_models import EOS_ID, tiny_qwen3
 from tests.support.vllm_servers import (
-    SECRET,
-    SHAPE,
-    Server,
+    VLLMAlone,
     apart,
     asked,
     log_softmax,
     logprobs_of,
-    python,
     run_with_engine,
-    started,
     update,
 )
 
-pytestmark = pytest.mark.xdist_group("vllm_alone")
+pytestmark = only_on("vllm")
 PROMPT = [5, 9, 13, 20, 7]
 CLOSE = 1e-4
 VLLM_LOADS = "Reloading weights inplace"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with started(tmp_path_factory.mktemp("vllm"), "actor.use_lora=true", "actor.lora_rank=8") as server:
-        yield server
-
-
-class Weights:
-    """Versions come one after another, whichever tests run."""
-
-    version = 0
+@pytest.fixture
+def server(server: LiveServer) -> VLLMAlone:
+    """The vLLM of the server, asked without it."""
+    return VLLMAlone(server)
 
 
 def model(seed: int) -> PreTrainedModel:
     return tiny_qwen3(seed, **SHAPE)
 
 
-def published(server: Server, weights: PreTrainedModel) -> WeightUpdate:
-    Weights.version += 1
-    return server.arrival(weights, Weights.version)
+def published(server: VLLMAlone, weights: PreTrainedModel) -> WeightUpdate:
+    return server.arrival(weights, server.live.next_version())
 
 
-async def serve(engine: VLLMEngine, server: Server, seed: int = 0) -> PreTrainedModel:
+async def serve(engine: VLLMEngine, server: VLLMAlone, seed: int = 0) -> PreTrainedModel:
     weights = model(seed)
     await update(engine, published(server, weights))
     return weights
@@ -82,57 +67,8 @@ def at(
     return log_softmax(weights, [*prompt, *output.token_ids], temperature)[len(prompt) - 1 :]
 
 
-ALL_KEYS = (
-    *("skip_tokenizer_init=true", "enforce_eager=true", "dtype=float16", "distributed_executor_backend=uni"),
-    *("max_num_seqs=17", "block_size=64", "cpu_offload_gb=2.5", "disable_sliding_window=false", "max_model_len=4096"),
-    *("enable_chunked_prefill=false", "enable_prefix_caching=false", "gpu_memory_utilization=0.5", "seed=41"),
-    "kv_cache_memory_bytes=1000000",
-    *("enable_sleep_mode=true", "uvicorn_log_level=error", "trust_remote_code=true", "enable_auto_tool_choice=true"),
-    *("tool_call_parser=mistral", "worker_extension_cls=my.Extension"),
-)
-LOST = ("swap_space=8", "max_seq_len_to_capture=100")
-FLAGS = (
-    *("--skip-tokenizer-init", "--enforce-eager", "--dtype float16", "--distributed-executor-backend uni"),
-    *("--max-num-seqs 17", "--block-size 64", "--cpu-offload-gb 2.5", "--no-disable-sliding-window"),
-    *(
-        "--max-model-len 4096",
-        "--no-enable-chunked-prefill",
-        "--no-enable-prefix-caching",
-        "--gpu-memory-utilization 0.5",
-        "--kv-cache-memory-bytes 1000000",
-    ),
-    *("--seed 41", "--enable-sleep-mode", "--uvicorn-log-level error", "--trust-remote-code"),
-    *("--enable-auto-tool-choice", "--tool-call-parser mistral", "--model some/model", "--max-logprobs 5"),
-    *("--worker-extension-cls my.Extension", "--max-lora-rank 32"),
-)
-
-
-@pytest.mark.shows(*(f"vllm.{key.partition('=')[0]}" for key in ALL_KEYS), "vllm.extra_args")
-@pytest.mark.parametrize("on_gpu", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
-    vllm = python()
-    response = ("actor.path=some/model", "rollout=vllm", "actor.use_lora=true", "actor.lora_rank=20")
-    config = loaded(
-        "grpo", *response, *(f"vllm.{key}" for key in (*ALL_KEYS, *LOST)), "+vllm.extra_args.max_logprobs=5"
-    ).config
-    start = vllm_command(config, ServerSite(0, "127.0.0.1", 0, "/r", "some/model", on_gpu, 2, 1, (0, 1), vllm))
-    if on_gpu:
-        assert {flag for flag in FLAGS if f" {flag} " in " ".join([*start.command, ""])} == {*FLAGS}
-    assert refused_flags(PARSER, vllm, start.command, start.env, tmp_path) == []
-    assert len([*tmp_path.iterdir()]) == 1
-
-
-def test_an_unknown_flag_of_vllm_is_refused_by_its_key(tmp_path):
-    vllm = python()
-    command = [vllm, "-m", "x", "--model", "some/model", "--port", "<port>", "--swap-space", "4"]
-    ((key, reason),) = refused_flags(PARSER, vllm, command, cache=tmp_path)
-    assert key == "vllm.extra_args.swap_space"
-    assert "unrecognized" in reason
-    assert [*tmp_path.iterdir()] == []
-
-
 def test_every_route_but_health_and_ping_needs_the_token(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         routes = (await engine.calls.get("/openapi.json"))["paths"]
         called = [(verb, path) for path, verbs in routes.items() for verb in verbs]
         assert ("post", "/collective_rpc") in called and ("post", "/inference/v1/generate") in called
@@ -155,11 +91,11 @@ def test_every_route_but_health_and_ping_needs_the_token(server):
 
 
 def test_a_server_with_another_token_is_of_another_run(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         facts = await engine.ready()
         assert (facts.engine, facts.context_length, facts.vocab_size, facts.processes) == ("vllm", 512, 60, 1)
         assert facts.eos_token_ids == (EOS_ID,)
-        stranger = VLLMEngine(server.address, "another", server.config, server.model_folder)
+        stranger = VLLMEngine(server.address, "another", server.config, server.live.model_folder)
         with pytest.raises(IncompatibleEngine, match="not of this run"):
             await stranger.ready()
         await stranger.close()
@@ -169,7 +105,7 @@ def test_a_server_with_another_token_is_of_another_run(server):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_logprobs_are_of_the_distribution_that_was_sampled_from(server, temperature):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         weights = await serve(engine, server)
         outputs = await engine.generate(asked("t", PROMPT, n=4, temperature=temperature, max_new_tokens=64))
         for output in outputs:
@@ -180,7 +116,7 @@ def test_logprobs_are_of_the_distribution_that_was_sampled_from(server, temperat
 
 
 def test_answers_of_a_group_differ_and_repeat_with_their_seed(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server)
         first, again, other = [
             [output.token_ids for output in await engine.generate(asked(f"s{number}", PROMPT, n=4, seed=seed))]
@@ -194,7 +130,7 @@ def test_answers_of_a_group_differ_and_repeat_with_their_seed(server):
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0.0}, {"greedy": True, "temperature": 0.7, "top_k": 3}])
 def test_greedy_takes_the_likeliest_for_all_of_a_group(server, greedy):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         weights = await serve(engine, server)
         first, second = await engine.generate(asked("g", PROMPT, n=2, **greedy))
         assert first == second
@@ -206,7 +142,7 @@ def test_greedy_takes_the_likeliest_for_all_of_a_group(server, greedy):
 
 @pytest.mark.parametrize("limit", [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}])
 def test_unlikely_tokens_are_excluded_and_the_others_renormalized(server, limit):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         weights = await serve(engine, server)
         for output in await engine.generate(asked("l", PROMPT, n=8, max_new_tokens=24, **limit)):
             for token, logprob, all_of_them in zip(output.token_ids, output.logprobs, at(output, weights), strict=True):
@@ -226,7 +162,7 @@ def _kept(chances: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: floa
 
 @pytest.mark.parametrize("penalty", [{"frequency_penalty": 1.5}, {"repetition_penalty": 1.8}])
 def test_penalties_change_what_is_sampled_from(server, penalty):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         weights = await serve(engine, server)
         (output,) = await engine.generate(asked("p", PROMPT, max_new_tokens=48, **penalty))
         with torch.no_grad():
@@ -253,7 +189,7 @@ def _penalized(
 
 
 def test_an_answer_does_not_end_before_its_least_length(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server)
         for output in await engine.generate(asked("m", PROMPT, n=8, max_new_tokens=300, min_new_tokens=40)):
             assert EOS_ID not in output.token_ids[:40]
@@ -263,7 +199,7 @@ def test_an_answer_does_not_end_before_its_least_length(server):
 
 
 def test_a_stop_token_is_part_of_the_answer(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server)
         stops = list(range(20, 60))
         for output in await engine.generate(asked("e", PROMPT, n=8, max_new_tokens=100, stop_token_ids=stops)):
@@ -276,11 +212,11 @@ def test_a_stop_token_is_part_of_the_answer(server):
 
 
 def test_a_stop_text_ends_the_answer_with_the_token_that_completes_it(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         from tokenizers import Tokenizer
 
         await serve(engine, server)
-        tokenizer = Tokenizer.from_file(str(server.model_folder / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(str(server.live.model_folder / "tokenizer.json"))
         (free,) = await engine.generate(asked("w", PROMPT, seed=5, max_new_tokens=40))
         text = tokenizer.decode(free.token_ids[8:10], skip_special_tokens=False)
         (stopped,) = await engine.generate(asked("w2", PROMPT, seed=5, max_new_tokens=40, stop=[text, "never\n\n"]))
@@ -293,7 +229,7 @@ def test_a_stop_text_ends_the_answer_with_the_token_that_completes_it(server):
 
 
 def test_an_answer_reaches_its_limit_and_a_prompt_without_room_is_refused(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server)
         for limits, required in (
             ({"max_new_tokens": 9}, 9),
@@ -314,7 +250,7 @@ def test_an_answer_reaches_its_limit_and_a_prompt_without_room_is_refused(server
 
 
 def test_many_long_seeded_prompts_do_not_crash_vllm(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server)
         prompts = [[5 + (number + place) % 50 for place in range(400)] for number in range(64)]
         results = await asyncio.gather(
@@ -326,7 +262,7 @@ def test_many_long_seeded_prompts_do_not_crash_vllm(server):
 
 
 def test_an_abort_ends_the_named_requests_with_their_tokens(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server)
         long: dict[str, Any] = {"max_new_tokens": 400, "stop_token_ids": [], "min_new_tokens": 400}
 
@@ -366,7 +302,7 @@ async def _until_running(engine: VLLMEngine, count: int) -> None:
 
 
 def test_a_request_of_a_lower_number_goes_first(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server)
         order: list[str] = []
 
@@ -375,19 +311,19 @@ def test_a_request_of_a_lower_number_goes_first(server):
             order.append(name)
 
         await engine.pause("keep")
-        late = [asyncio.create_task(ask(f"late{number}", 5)) for number in range(64)]
+        late = [asyncio.create_task(ask(f"late{number}", 5)) for number in range(2 * AT_ONCE["vllm"])]
         await asyncio.sleep(0.5)
         first = asyncio.create_task(ask("first", -5))
         await asyncio.sleep(0.3)
         await engine.resume()
         await asyncio.gather(first, *late)
-        assert order.index("first") < 33
+        assert order.index("first") <= AT_ONCE["vllm"]
 
     run_with_engine(server, test)
 
 
 def test_new_weights_are_used_and_every_tensor_can_be_read_back(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         for seed in (1, 2):
             weights = model(seed)
             arrival = published(server, weights)
@@ -408,11 +344,11 @@ def test_weights_that_cannot_be_packed_in_advance_are_loaded_by_vllm(server):
     """vLLM reports its own load, which takes place while nothing is generated."""
     rounded = model(3).bfloat16()
 
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server, 1)
-        assert VLLM_LOADS not in server.whole_log()
+        before = server.live.whole_log().count(VLLM_LOADS)
         await update(engine, published(server, rounded))
-        assert VLLM_LOADS in server.whole_log()
+        assert server.live.whole_log().count(VLLM_LOADS) > before
         weights = rounded.float()
         assert (torch.tensor(await engine.logprobs(PROMPT)) - logprobs_of(weights, PROMPT)).abs().max() < CLOSE
         weights = await serve(engine, server, 2)
@@ -422,7 +358,7 @@ def test_weights_that_cannot_be_packed_in_advance_are_loaded_by_vllm(server):
 
 
 def test_many_updates_are_read_back_while_tokens_are_generated(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         long: dict[str, Any] = {"max_new_tokens": 450, "min_new_tokens": 450}
         running = [
             asyncio.create_task(engine.generate(asked(f"r{number}", PROMPT, seed=number, **long)))
@@ -440,7 +376,7 @@ def test_many_updates_are_read_back_while_tokens_are_generated(server):
 
 
 def test_verification_names_tensors_that_differ(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server, 1)
         other = model(1)
         with torch.no_grad():
@@ -453,7 +389,7 @@ def test_verification_names_tensors_that_differ(server):
 
 
 def test_a_tensor_with_a_negative_zero_is_not_wrong(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         weights = model(1)
         name = "model.layers.0.mlp.down_proj.weight"
         with torch.no_grad():
@@ -471,7 +407,7 @@ def test_a_tensor_with_a_negative_zero_is_not_wrong(server):
 def test_kept_requests_continue_as_if_the_new_weights_had_computed_their_cache(server):
     """Keys and values of earlier tokens are computed again."""
 
-    async def num_crossed(engine: VLLMEngine, server: Server) -> int:
+    async def num_crossed(engine: VLLMEngine, server: VLLMAlone) -> int:
         old = await serve(engine, server, 0)
         new = model(3)
         arrival = published(server, new)
@@ -502,7 +438,7 @@ def test_kept_requests_continue_as_if_the_new_weights_had_computed_their_cache(s
                     assert apart(output, prompt, new, cut) < CLOSE < apart(output, prompt, old, cut)
         return crossed
 
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         for _ in range(10):  # on a busy machine the answers may end before the pause
             if await num_crossed(engine, server):
                 return
@@ -512,7 +448,7 @@ def test_kept_requests_continue_as_if_the_new_weights_had_computed_their_cache(s
 
 
 def test_a_cached_prompt_is_computed_again_after_an_update(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         prompt = [5 + place % 50 for place in range(200)]
         for seed in (1, 2):
             weights = await serve(engine, server, seed)
@@ -524,7 +460,7 @@ def test_a_cached_prompt_is_computed_again_after_an_update(server):
 
 
 def test_damaged_weights_are_refused_by_name_and_the_old_ones_stay_live(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         weights = await serve(engine, server, 1)
         arrival = published(server, model(2))
         assert arrival.folder is not None
@@ -542,7 +478,7 @@ def test_damaged_weights_are_refused_by_name_and_the_old_ones_stay_live(server):
         await engine.stage(published(server, model(3)))
         await engine.discard()
         with pytest.raises(BadWeights, match="is not staged"):
-            await engine.commit(dataclasses.replace(arrival, version=Weights.version))
+            await engine.commit(dataclasses.replace(arrival, version=arrival.version + 1))
         (output,) = await engine.generate(asked("after", PROMPT))
         assert apart(output, PROMPT, weights) < CLOSE
 
@@ -550,7 +486,7 @@ def test_damaged_weights_are_refused_by_name_and_the_old_ones_stay_live(server):
 
 
 def test_weights_arrive_without_files_while_tokens_are_generated(server):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         await serve(engine, server, 0)
         new = model(2)
         arrival = published(server, new)
@@ -590,7 +526,7 @@ def _send(host: BroadcastHost, rendezvous: Rendezvous, arrival: WeightUpdate) ->
 
 
 def test_adapters_serve_under_their_names_beside_the_model(server, tmp_path):
-    async def test(engine: VLLMEngine, server: Server) -> None:
+    async def test(engine: VLLMEngine, server: VLLMAlone) -> None:
         base = await serve(engine, server, 1)
         adapted = {}
         for number in (1, 2):
