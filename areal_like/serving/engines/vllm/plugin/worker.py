@@ -14,6 +14,7 @@ from areal_like.serving.engines.external.plugin.arriving_tensors import Arrival,
 from areal_like.serving.engines.external.plugin.background_job import BUSY, REFUSED, BackgroundJob, result_of
 from areal_like.serving.engines.external.plugin.worker_place import place_of
 from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, WeightPacker
+from areal_like.serving.engines.vllm.plugin.prompt_logits import mend_prompt_logits
 from areal_like.serving.engines.vllm.plugin.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.device_checksum import checksums, uses_checksums
@@ -22,6 +23,8 @@ from areal_like.weights.kept_group import KeptGroup
 
 if torch.cpu._is_amx_tile_supported():  # a process must request AMX tiles before vLLM's kernels use them
     torch.cpu._init_amx()
+if not torch.cuda.is_available():
+    mend_prompt_logits()
 
 SLICE_S = 0.005
 """Time per call during which generation waits for tensors that are read back."""
