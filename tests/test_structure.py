@@ -55,6 +55,7 @@ HEAVY_MODULES = {
     "areal_like.serving.engines.sglang.plugin.launch",
     "areal_like.serving.engines.sglang.plugin.worker",
     "areal_like.serving.engines.vllm.plugin.packed_layers",
+    "areal_like.serving.engines.vllm.plugin.prompt_logits",
     "areal_like.serving.engines.vllm.plugin.weight_view",
     "areal_like.serving.engines.vllm.plugin.worker",
 }

@@ -88,7 +88,7 @@ class Server:
 
     def start(self) -> None:
         self._program = Program(self.command, self.env, self.root, self._log)
-        run_with_engine(self, _until_ready)
+        _wait_for(self)
 
     def log(self) -> str:
         return self.whole_log()[-4000:]
@@ -129,6 +129,17 @@ def published(root: Path, model: PreTrainedModel, version: int) -> WeightUpdate:
     return WeightUpdate(version, read_index(folder), folder)
 
 
+def _wait_for(server: Server) -> None:
+    async def main() -> None:
+        engine = server.engine()
+        try:
+            await _until_ready(engine, server)
+        finally:
+            await engine.close()
+
+    asyncio.run(main())
+
+
 async def _until_ready(engine: VLLMEngine, server: Server) -> None:
     ends = time.monotonic() + START_S
     while True:
@@ -145,8 +156,7 @@ def run_with_engine(server: S, test: Callable[[VLLMEngine, S], Awaitable[None]],
     async def main() -> None:
         engine = server.engine()
         try:
-            if test is not _until_ready:
-                engine.info = await engine.read_info()
+            engine.info = await engine.read_info()
             await asyncio.wait_for(test(engine, server), limit_s)
         finally:
             await engine.close()

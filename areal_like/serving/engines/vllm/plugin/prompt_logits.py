@@ -3,10 +3,9 @@ per running request, and fails at the rows of a prompt when several requests run
 of the head nothing is to be added, and the rows are left as they are."""
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 KERNELS = "vllm.lora.punica_wrapper.punica_cpu"
 
@@ -15,9 +14,7 @@ def pass_prompts_by_heads_without_adapter(wrapper: Any) -> None:
     """`wrapper`: vLLM's class that applies adapters on a CPU."""
     original = wrapper.add_lora_logits
 
-    def add_lora_logits(
-        self: Any, y: "Tensor", x: "Tensor", a: "Tensor", b: "Tensor", *more: Any, **by_name: Any
-    ) -> Any:
+    def add_lora_logits(self: Any, y: Tensor, x: Tensor, a: Tensor, b: Tensor, *more: Any, **by_name: Any) -> Any:
         if x.view(-1, x.shape[-1]).size(0) != len(self.sampler_indices) and not b.any():
             return None
         return original(self, y, x, a, b, *more, **by_name)
