@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from docs.make.results_page import RESULTS, Curve, read_results, rise, table  # noqa: E402
 from tests.bench.watched import watch  # noqa: E402
+from tests.ring.start import warnings_in  # noqa: E402
 
 LEAST_RISE = 0.15
 LIMIT_S = 1800.0
@@ -81,6 +82,7 @@ def run(name: str, seed: int, folder: Path, overrides: tuple[str, ...] = ()) -> 
         "torch": version("torch"),
         "cores": len(os.sched_getaffinity(0)),
         "seconds": round(watched.wall_s),
+        "warnings": warnings_in(watched.output),
         "curve": json.loads(summaries[0].read_text(encoding="utf-8"))["curve"],
     }
 
