@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from areal_like.api import RunFailed, RunRefused, RunResult, run
     from areal_like.config.sections.engines.base import EngineKeys
+    from areal_like.config.sections.trackers import TrackerKind, register_tracker
     from areal_like.serving.engines.registry import register_engine
     from areal_like.serving.engines.spec import EngineSpec
 
@@ -15,8 +16,10 @@ __all__ = [
     "RunFailed",
     "RunRefused",
     "RunResult",
+    "TrackerKind",
     "__version__",
     "register_engine",
+    "register_tracker",
     "run",
 ]
 
@@ -26,6 +29,7 @@ _HOMES = {
     **dict.fromkeys(("RunFailed", "RunRefused", "RunResult", "run"), "areal_like.api"),
     "EngineKeys": "areal_like.config.sections.engines.base",
     "EngineSpec": "areal_like.serving.engines.spec",
+    **dict.fromkeys(("TrackerKind", "register_tracker"), "areal_like.config.sections.trackers"),
     "register_engine": "areal_like.serving.engines.registry",
 }
 

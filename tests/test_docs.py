@@ -28,6 +28,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -39,6 +40,7 @@ from areal_like.config.load import load
 from areal_like.config.loaded import Loaded
 from areal_like.config.names import ALIASES
 from areal_like.config.schema import Schema
+from areal_like.config.sections.trackers import TRACKERS
 from areal_like.config.sources import yaml_file
 from areal_like.config.sources.yaml_file import YamlFile, read_yaml
 from areal_like.models import model_folder
@@ -425,7 +427,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
     monkeypatch.setattr(yaml_file, "read_yaml", recorded)
     modules, places = set(sys.modules), list(sys.path)
-    yield session
+    with mock.patch.dict(TRACKERS):
+        yield session
     sys.path[:] = places
     for name in set(sys.modules) - modules:
         if getattr(sys.modules[name], "__file__", None) and str(folder) in str(sys.modules[name].__file__):

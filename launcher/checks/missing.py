@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import gpus_per_node, trained_models
 from areal_like.config.problems import Problem, plural
-from areal_like.config.sections.trackers import REMOTE_TRACKERS
+from areal_like.config.sections.trackers import TRACKERS
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
 from areal_like.observe.trackers.requirements import missing_requirements
 from areal_like.process.run_links import other_roots
@@ -153,4 +153,4 @@ def tracker_problems(config: "BaseExperimentConfig", here: HostInfo) -> list[Pro
     """Packages and keys of trackers, which the launcher needs, also on a cluster. A benchmark sends nothing."""
     there = run_environment(config, here.directory)
     missing = missing_requirements(config.stats_logger, here.packages, there)
-    return [problem for tracker, problem in missing if not (config.bench and tracker in REMOTE_TRACKERS)]
+    return [problem for tracker, problem in missing if not (config.bench and TRACKERS[tracker].is_remote)]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.problems import Problem
-from areal_like.config.sections.trackers import REMOTE_TRACKERS, is_enabled
+from areal_like.config.sections.trackers import TRACKERS, is_enabled
 from areal_like.observe.throughput import WARM_UP_STEPS
 from launcher.plan.plan import Resolved, RunDirectory
 
@@ -32,8 +32,8 @@ def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
         for clock in FREQUENCY_KEYS:
             if getattr(section, clock) is not None:
                 yield Resolved(f"{name}.{clock}", None, "bench: only steps are measured")
-    for name in REMOTE_TRACKERS:
-        if is_enabled(name, config.stats_logger):
+    for name, kind in TRACKERS.items():
+        if kind.is_remote and is_enabled(name, config.stats_logger):
             yield Resolved(f"stats_logger.{name}.mode", "disabled", "bench: metrics of a benchmark stay local")
     if config.recover.mode != "disabled":
         yield Resolved("recover.mode", "disabled", "bench: no checkpoint is written")

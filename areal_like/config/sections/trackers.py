@@ -1,8 +1,9 @@
 """Sections `stats_logger`, `log` and `profiler`: trackers, logs, traces."""
 
+from dataclasses import fields
 from typing import Any, NamedTuple
 
-from areal_like.config.fields import config, key, must_follow, not_built, section
+from areal_like.config.fields import METADATA_KEY, config, key, must_follow, not_built, section
 
 
 @config
@@ -110,8 +111,8 @@ class TensorBoardConfig:
 
 
 class TrackerKind(NamedTuple):
-    """The class of its section, and the one that writes, as `package.module:Class`. The section has either `path`, a
-    folder, or `mode`, whether values are sent to a service."""
+    """The class of its section, and the one that writes (a `Tracker`), as `package.module:Class`. The section has
+    `log_extras`, and either `path`, a file or folder, or `mode`, whether values are sent to a service."""
 
     section: type
     writer: str
@@ -121,6 +122,16 @@ class TrackerKind(NamedTuple):
     """Values of `mode` that need an API key."""
     api_key: str = ""
     """The key of its section that holds it."""
+
+    @property
+    def choices(self) -> dict[str, tuple[Any, ...]]:
+        """The keys of its section, with the choices of those that have some."""
+        return {each.name: each.metadata[METADATA_KEY].choices or () for each in fields(self.section)}
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it can send data to a server; `mode` selects whether it does."""
+        return "mode" in self.choices
 
 
 TRACKERS = {
@@ -142,9 +153,21 @@ TRACKERS = {
         api_key="api_key",
     ),
 }
-"""By the name of the section."""
-REMOTE_TRACKERS = tuple(name for name, kind in TRACKERS.items() if hasattr(kind.section, "mode"))
-"""Trackers that can send data to a server; `mode` selects whether they do."""
+"""By the name of the section: those that come with the package, and a user's."""
+
+
+def register_tracker(name: str, kind: TrackerKind) -> None:
+    """Makes a tracker known, whose section is `stats_logger.<name>`. To be called by the module that `--schema` names,
+    which every process of a run imports. Raises ValueError for a section without the keys of a tracker."""
+    keys = {*kind.choices}
+    lacking = [key for key in ("log_extras", kind.api_key) if key and key not in keys]
+    if not keys & {"mode", "path"}:
+        lacking.append("mode or path")
+    if kind.online and not (kind.is_remote and kind.api_key):
+        raise ValueError(f"the TrackerKind of {name} has online, but no mode and api_key; give all or none of them")
+    if lacking:
+        raise ValueError(f"{kind.section.__name__} has no {', no '.join(lacking)}, which the tracker {name} needs")
+    TRACKERS[name] = kind
 
 
 @config
@@ -175,10 +198,11 @@ class StatsLoggerConfig:
 
 
 def is_enabled(name: str, config: StatsLoggerConfig) -> bool:
-    """Whether a tracker is configured."""
-    if name in REMOTE_TRACKERS:
-        return getattr(config, name).mode not in (None, "disabled")
-    return getattr(config, name).path is not None
+    """Whether a tracker is configured. Only the class that a user's module adds has the section of its tracker."""
+    section = getattr(config, name, None)
+    if section is not None and TRACKERS[name].is_remote:
+        return section.mode not in (None, "disabled")
+    return section is not None and section.path is not None
 
 
 @config

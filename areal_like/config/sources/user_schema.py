@@ -15,6 +15,7 @@ from areal_like.config.loaded import build_config
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.schema import Schema
 from areal_like.config.sections.engines.base import EngineKeys
+from areal_like.config.sections.trackers import TRACKERS
 from areal_like.config.suggest import nearest
 
 KEY = "--schema"
@@ -65,6 +66,12 @@ def _check_schema(name: str, schema: Schema) -> None:
             check_key(key, key.default)
         except InvalidValue as refusal:
             wrong.append(f"the default of {path}: {refusal}")
+    sections = {name: f"stats_logger.{name}" for name in TRACKERS}
+    wrong += [
+        f"the tracker {name} is registered, but the class has no section {path}"
+        for name, path in sections.items()
+        if path not in schema.sections and path not in base.sections
+    ]
     if issubclass(base_class, GRPOConfig):
         wrong += [message for keys in own_engines() for message in _unknown(keys, schema)]
     if wrong:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
-from areal_like.config.sections.trackers import REMOTE_TRACKERS, TRACKERS, StatsLoggerConfig, is_enabled
+from areal_like.config.sections.trackers import TRACKERS, StatsLoggerConfig, is_enabled
 
 WANDB_HOST = "https://api.wandb.ai"
 SWANLAB_LOGIN = ".swanlab/.netrc"
@@ -31,7 +31,7 @@ def is_installed(package: str) -> bool:
 
 def off_switch(name: str) -> tuple[str, str]:
     """The key that enables a tracker, and the value that disables it."""
-    if name in REMOTE_TRACKERS:
+    if TRACKERS[name].is_remote:
         return f"stats_logger.{name}.mode", "disabled"
     return f"stats_logger.{name}.path", "null"
 
@@ -57,7 +57,8 @@ def missing_requirements(
         elif not _has_credentials(name, config, variables):
             mode = getattr(config, name).mode
             reason = f"{mode} needs an API key; set {name.upper()}_API_KEY in the environment or in launcher.env_file"
-            yield name, Problem(key, f"{reason}, or set {key}=offline")
+            local = "offline" if "offline" in kind.choices["mode"] else off
+            yield name, Problem(key, f"{reason}, or set {key}={local}")
 
 
 def _has_credentials(name: str, config: StatsLoggerConfig, variables: Mapping[str, str]) -> bool:

@@ -6,16 +6,25 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
 
 from areal_like.config import install_command
 from areal_like.config.install_command import pip_command
-from areal_like.config.sections.trackers import TRACKERS, SwanlabConfig, TensorBoardConfig, TrackerKind
+from areal_like.config.sections.trackers import (
+    TRACKERS,
+    LogExtras,
+    SwanlabConfig,
+    TensorBoardConfig,
+    TrackerKind,
+    register_tracker,
+)
 from areal_like.config.sources.library import data_folder
 from areal_like.observe.trackers.requirements import is_installed, missing_requirements, off_switch, tracker_packages
 from launcher.cli import main
+from tests.support.commands import command_runner
 from tests.support.planning import machine_with, plan_of
 
 BARE = machine_with()._replace(packages=frozenset())
@@ -114,6 +123,69 @@ def test_a_tracker_that_names_no_package_needs_none(monkeypatch):
     monkeypatch.setitem(TRACKERS, "lines", TrackerKind(TensorBoardConfig, "package.module:Lines"))
     assert not list(missing_requirements(trackers(lines={"path": "lines"}), (), {}))
     assert not {"lines", None} & set(tracker_packages())
+
+
+OWN = '''
+from areal_like import TrackerKind, register_tracker
+from areal_like.config.experiment import GRPOConfig
+from areal_like.config.fields import config, key, section
+from areal_like.config.sections.trackers import LogExtras, StatsLoggerConfig
+
+@config
+class BoardConfig:
+    """A board of the laboratory."""
+
+    mode: str = key("disabled", choices=("disabled", "online"))
+    """`online` sends during the run."""
+    token: str = key("", secret=True)
+    """API key."""
+    log_extras: LogExtras = section(LogExtras)
+    """Samples."""
+
+@config
+class StatsConfig(StatsLoggerConfig):
+    board: BoardConfig = section(BoardConfig)
+    """The board."""
+
+@config
+class BoardGRPOConfig(GRPOConfig):
+    stats_logger: StatsConfig = section(StatsConfig)
+    """Trackers."""
+
+@config
+class PlainGRPOConfig(GRPOConfig):
+    """Without the section."""
+
+register_tracker("board", TrackerKind(BoardConfig, "board:Board", online=("online",), api_key="token"))
+'''
+
+
+def test_a_dry_run_checks_the_tracker_that_a_users_schema_registers(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    run = command_runner(tmp_path, capsys, monkeypatch)
+    words = ("--config", "grpo.yaml", "--schema", "own.py:BoardGRPOConfig", "--dry-run=full")
+    mode, refusal = "stats_logger.board.mode=online", "online needs an API key; set BOARD_API_KEY in the environment"
+    with mock.patch.dict(TRACKERS):
+        assert refusal not in run.answer(*words)
+        assert refusal in " ".join(run(*words, mode).out.split())
+        assert refusal not in run.answer(*words, mode, "stats_logger.board.token=secret")
+        assert "disabled bench: metrics" in " ".join(run.answer(*words, mode, "bench=true").split())
+        message = run.refusal("--config", "grpo.yaml", "--schema", "own.py:PlainGRPOConfig", "--dry-run")
+    assert "the tracker board is registered, but the class has no section stats_logger.board" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (TrackerKind(LogExtras, "m:C"), "LogExtras has no log_extras, no mode or path, which the tracker board needs"),
+        (TrackerKind(TensorBoardConfig, "m:C", online=("online",)), "has online, but no mode and api_key"),
+        (TrackerKind(SwanlabConfig, "m:C", online=("online",), api_key="token"), "SwanlabConfig has no token, which"),
+    ],
+)
+def test_a_section_without_the_keys_of_a_tracker_is_refused(kind, message):
+    with pytest.raises(ValueError, match=message):
+        register_tracker("board", kind)
+    assert "board" not in TRACKERS
 
 
 def test_tracker_none_disables_each_of_them():
