@@ -12,6 +12,8 @@ import orjson
 import torch
 from transformers import PreTrainedModel
 
+from areal_like.config.sections.engines.base import EngineKeys
+from areal_like.config.sections.engines.embedded import KEYS
 from areal_like.process.http import HttpClient, serve
 from areal_like.process.identity import CallGuard, Identity
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
@@ -63,9 +65,9 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path = NOWHERE, is_open: bool = True) -> AsyncIterator[Client]:
+async def running(folder: Path = NOWHERE, is_open: bool = True, keys: EngineKeys = KEYS) -> AsyncIterator[Client]:
     """`is_open`: started as by `serve`."""
-    engine = LLMEngine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder))
+    engine = LLMEngine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder), keys=keys)
     embedded, server = embedded_server(engine, is_open)
     served = await serve(server.application(), "127.0.0.1")
     embedded.async_engine.thread.start()
@@ -85,9 +87,9 @@ def embedded_server(engine: LLMEngine, is_open: bool = True) -> tuple[EmbeddedEn
     return embedded, InferenceServer(embedded, settings, CallGuard(SECRET, 1))
 
 
-def over_http(test: Callable[[Client], Awaitable[None]], folder: Path = NOWHERE) -> None:
+def over_http(test: Callable[[Client], Awaitable[None]], folder: Path = NOWHERE, keys: EngineKeys = KEYS) -> None:
     async def main() -> None:
-        async with running(folder) as client:
+        async with running(folder, keys=keys) as client:
             await asyncio.wait_for(test(client), 60)
 
     asyncio.run(main())

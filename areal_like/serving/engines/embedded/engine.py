@@ -8,7 +8,6 @@ from typing import Any
 from aiohttp import web
 
 from areal_like import __version__
-from areal_like.config.sections.engines.embedded import KEYS
 from areal_like.process.errors import Failure
 from areal_like.serving.control_protocol import ABORT, KEEP, WAIT
 from areal_like.serving.engines.base import (
@@ -49,7 +48,7 @@ class EmbeddedEngine(InferenceEngine):
         self._thread = self.async_engine.thread
         self._weights = WeightSwapper(self.async_engine)
         self.info = EngineInfo(
-            engine=KEYS.name,
+            engine=engine.keys.name,
             version=__version__,
             model=model,
             context_length=engine.context_length,
@@ -57,7 +56,7 @@ class EmbeddedEngine(InferenceEngine):
             eos_token_ids=tuple(engine.eos_token_ids),
             devices=tuple(gpu_ids(engine.weights.device)),
             dtype=dtype_name(engine.dtype),
-            length_key=KEYS.length_key,
+            length_key=engine.keys.length_key,
             tensors=with_dtype_names(engine.weights.expected()),
         )
 

@@ -1,9 +1,11 @@
 """`/v1/completions`: format of the response, and refusals."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from areal_like.config.sections.engines.embedded import KEYS
 from tests.support.embedded_servers import Client, over_http
 from tests.support.tiny_models import VOCAB, write_tiny_model
 
@@ -91,6 +93,25 @@ def test_an_unsupported_completion_is_refused_with_the_field(
         assert response["error"]["type"] == "invalid_request_error"
 
     over_http(test, folder)
+
+
+def test_an_engine_on_this_core_reports_its_own_name_and_keys(folder: Path) -> None:
+    keys = replace(KEYS, name="other", length_key="other.longest", cache_tokens_key="other.cache")
+
+    async def test(client: Client) -> None:
+        assert (await client.open("GET", "/health"))[1]["engine"] == "other"
+        long, limits = [5] * 64, {"max_tokens": 4}
+        for path, body in (
+            ("/v1/completions", {"prompt": long, **limits}),
+            ("/inference/v1/generate", {"token_ids": long, "sampling_params": limits}),
+        ):
+            status, answer = await client.open("POST", path, body)
+            assert status == 400 and "other.longest: the prompt has 64 tokens" in str(answer)
+        client.engine.cache.limit = 16
+        status, answer = await client.open("POST", "/v1/completions", {"prompt": [5] * 20, **limits})
+        assert status == 400 and "other.cache: a prompt of 20 tokens" in str(answer)
+
+    over_http(test, folder, keys)
 
 
 def test_without_a_tokenizer_a_completion_is_refused_before_it_is_generated() -> None:

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from areal_like.config.sections.engines.base import EngineKeys
+from areal_like.config.sections.engines.embedded import KEYS
 from areal_like.serving.engines.embedded.core.counts import EngineCounts
 from areal_like.serving.engines.embedded.core.decode_graphs import Capture
 from areal_like.serving.engines.embedded.core.kv_cache import BLOCK_SIZE, round_up_to_block
@@ -36,7 +38,7 @@ T = TypeVar("T")
 class LLMEngine:
     """`context_length` and `kv_cache_tokens` are as in `embedded`; None: the model's own, and no limit. Stop texts need
     a tokenizer. A prompt of more than `prefill_chunk` tokens is a long one. `capture`: how decode steps are captured;
-    None: they are not."""
+    None: they are not. `keys`: of the engine that is built on this one, for its messages."""
 
     def __init__(
         self,
@@ -47,8 +49,10 @@ class LLMEngine:
         tokenizer: LazyTokenizer | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
         capture: Capture | None = None,
+        keys: EngineKeys = KEYS,
     ) -> None:
         text = model.config.get_text_config()
+        self.keys = keys
         self.dtype = model.dtype
         self.vocab_size: int = text.vocab_size
         self.context_length: int = context_length or text.max_position_embeddings
@@ -56,7 +60,7 @@ class LLMEngine:
         self.eos_token_ids = _eos_tokens(model)
         cache_tokens = kv_cache_tokens or self.max_running * round_up_to_block(self.context_length)
         if cache_tokens < BLOCK_SIZE:
-            raise ValueError(f"embedded.kv_cache_tokens: {cache_tokens} is too small; set at least {BLOCK_SIZE}")
+            raise ValueError(f"{keys.cache_tokens_key}: {cache_tokens} is too small; set at least {BLOCK_SIZE}")
         self._batch = RunningBatch(self.max_running)
         self.weights = DoubleBuffer(model)
         self.runner = ModelRunner(model, cache_tokens, self._batch.adapter, self.weights, self.max_running, capture)
@@ -88,7 +92,7 @@ class LLMEngine:
 
     def submit(self, group: GroupRequest) -> int:
         """Adds a group to the queue and returns its number; raises BadRequest."""
-        limit = _answer_limit(group, self.context_length, self.cache.limit)
+        limit = self._answer_limit(group)
         queued = QueuedGroup(self._num_groups, group, limit, self._stop_tokens(group))
         if group.sampling.stop:
             self.tokenizer.get()  # a missing tokenizer is reported now
@@ -300,6 +304,17 @@ class LLMEngine:
         self.runner.recompute([batch.cached_tokens(row) for row in rows], rows)
         self.counts.recomputed += len(rows)
 
+    def _answer_limit(self, group: GroupRequest) -> int:
+        """Most tokens of one answer. If the cache is too small for them, the group is refused."""
+        length, most, key = len(group.prompt), self.cache.limit, self.keys.cache_tokens_key
+        limit = max_answer_tokens(group.sampling, length, self.context_length, self.keys.length_key)
+        if length + limit > most:
+            raise BadRequest(
+                f"{key}: a prompt of {length} tokens and an answer of up to {limit} do not fit into {most}; lower "
+                f"gconfig.max_new_tokens or raise {key}"
+            )
+        return limit
+
     def _stop_tokens(self, group: GroupRequest) -> tuple[int, ...]:
         """Tokens that end an answer."""
         tokens = tuple(sorted({*group.sampling.stop_token_ids, *self.eos_token_ids}))
@@ -309,18 +324,6 @@ class LLMEngine:
                 f"{group.sampling.min_new_tokens} requires others"
             )
         return tokens
-
-
-def _answer_limit(group: GroupRequest, context_length: int, cache_tokens: int) -> int:
-    """Most tokens of one answer. If the cache is too small for them, the group is refused."""
-    length = len(group.prompt)
-    limit = max_answer_tokens(group.sampling, length, context_length, "embedded.context_length")
-    if length + limit > cache_tokens:
-        raise BadRequest(
-            f"embedded.kv_cache_tokens: a prompt of {length} tokens and an answer of up to {limit} do not fit into "
-            f"{cache_tokens}; lower gconfig.max_new_tokens or raise embedded.kv_cache_tokens"
-        )
-    return limit
 
 
 def _eos_tokens(model: PreTrainedModel) -> list[int]:

@@ -7,7 +7,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from areal_like.config.sections.engines.embedded import EmbeddedConfig
+from areal_like.config.sections.engines.base import EngineKeys
+from areal_like.config.sections.engines.embedded import KEYS, EmbeddedConfig
 from areal_like.serving.engines.embedded.core.decode_graphs import CudaCapture
 from areal_like.serving.engines.embedded.core.kv_cache import BLOCK_SIZE
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
@@ -22,7 +23,9 @@ ASSUMED_SAMPLES = 16
 log = logging.getLogger(__name__)
 
 
-def load_engine(config: EmbeddedConfig, folder: Path, trust_remote_code: bool = False) -> LLMEngine:
+def load_engine(
+    config: EmbeddedConfig, folder: Path, trust_remote_code: bool = False, keys: EngineKeys = KEYS
+) -> LLMEngine:
     """`folder` holds the model of `config.model_path`."""
     if isinstance(config.threads, int):
         torch.set_num_threads(config.threads)
@@ -42,6 +45,7 @@ def load_engine(config: EmbeddedConfig, folder: Path, trust_remote_code: bool = 
         tokens,
         LazyTokenizer(folder),
         capture=CudaCapture(model.device) if captures_steps(config, model.device) else None,
+        keys=keys,
     )
     engine.warm_up()
     return engine

@@ -8,7 +8,6 @@ from typing import Any
 
 from aiohttp import web
 
-from areal_like.config.sections.engines.embedded import KEYS
 from areal_like.process.errors import HttpError
 from areal_like.process.http import json_response, read_json
 from areal_like.process.seeds import derive_seed
@@ -113,7 +112,7 @@ class CompletionsRoute:
                 "seed": derive_seed(seed, "prompt", place) if place else seed,
                 "sampling": sampling,
             }
-            group = parse_group(one, self._engine.vocab_size, self._engine.context_length, KEYS.length_key)
+            group = parse_group(one, self._engine.vocab_size, self._engine.context_length, self._engine.keys.length_key)
             priority, num_top = parse_priority(body), options.logprobs or 0
             groups.append(replace(group, adapter=adapter, top_logprobs=num_top, priority=priority))
         return groups

@@ -7,7 +7,6 @@ from typing import Any
 
 from aiohttp import web
 
-from areal_like.config.sections.engines.embedded import KEYS
 from areal_like.process.errors import HttpError
 from areal_like.process.http import json_response, read_json
 from areal_like.process.seeds import derive_seed
@@ -84,7 +83,7 @@ class GenerateTokensRoute:
             "seed": parse_seed(sampling, derive_seed(self._serving.seed, "generate", number)),
             "sampling": sampling_keys(sampling, engine.context_length),
         }
-        group = parse_group(one, engine.vocab_size, engine.context_length, KEYS.length_key)
+        group = parse_group(one, engine.vocab_size, engine.context_length, engine.keys.length_key)
         num_top, priority = parse_num_logprobs(sampling, "logprobs") or 0, parse_priority(body)
         return replace(group, adapter=self._serving.adapter_of(body), top_logprobs=num_top, priority=priority)
 
