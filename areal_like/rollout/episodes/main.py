@@ -24,7 +24,7 @@ from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.worker import EpisodeWorker
-from areal_like.rollout.episodes.workflows import DEFAULT, make_workflow
+from areal_like.rollout.episodes.workflows import make_workflow
 from areal_like.rollout.settings import rollout_settings
 from areal_like.weights.probe import PROBE_TOKENS
 
@@ -44,7 +44,7 @@ async def _main(run: Run, me: Identity) -> None:
         datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])
-        if not rewards.is_available and config.workflow.name in (None, DEFAULT):
+        if not rewards.is_available and getattr(workflow, "needs_reward", False):
             reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
             raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/own-task.md shows one)")
         with open_name_store(run, me) as names:

@@ -19,6 +19,12 @@ from areal_like.rollout.episodes.main import max_in_flight
 from tests.support.commands import REPOSITORY
 from tests.support.ring_parts import SECRET, lease, open_controller, open_server, write_run
 
+TASK = "class Task:\n    def rows(self, split):\n        return [{'prompt': '1'}]\n"
+WORKFLOW = "class Twice:\n    needs_reward = True\n    async def run(self, episode, row):\n        return None\n"
+WITHOUT_REWARD = {
+    **{"task__name": "mine.py:Task", "reward__name": None, "valid_dataset": None},
+    **{"train_dataset__batch_size": 1, "train_dataset__path": ""},
+}
 HEAVY = ("torch", "transformers", "hydra", "omegaconf", "safetensors.torch")
 
 
@@ -60,15 +66,17 @@ def test_nothing_heavy_is_imported_by_a_worker_or_its_child():
             "reward.args: mine.py:reward takes no argument 'unknown'; besides prompt and answer, it takes known",
         ),
         (
-            "class Task:\n    def rows(self, split):\n        return [{'prompt': '1'}]\n",
-            {
-                **{"task__name": "mine.py:Task", "reward__name": None, "valid_dataset": None},
-                **{"train_dataset__batch_size": 1, "train_dataset__path": ""},
-            },
+            TASK,
+            WITHOUT_REWARD,
+            "reward.name: is null, and task mine.py:Task has none: name a reward (docs/own-task.md shows one)",
+        ),
+        (
+            f"{TASK}{WORKFLOW}",
+            {**WITHOUT_REWARD, "workflow__name": "mine.py:Twice"},
             "reward.name: is null, and task mine.py:Task has none: name a reward (docs/own-task.md shows one)",
         ),
     ],
-    ids=["task", "reward", "no reward"],
+    ids=["task", "reward", "no reward", "no reward for a workflow"],
 )
 def test_an_error_in_user_code_is_one_message_before_any_work(tmp_path, source, changes, expected):
     (tmp_path / "mine.py").write_text(source)

@@ -6,7 +6,7 @@ from typing import Any
 from areal_like.data.user_code import SearchFolders, check_call, config_error, load_named, make_object
 from areal_like.rollout.episodes.workflows.base import Workflow
 
-__all__ = ["DEFAULT", "Workflow", "make_workflow"]
+__all__ = ["Workflow", "make_workflow"]
 
 DEFAULT = "single_turn"
 

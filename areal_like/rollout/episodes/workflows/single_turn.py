@@ -12,6 +12,8 @@ class SingleTurn:
     An answer that was cut off gets a reward like any other; `finish` marks it for the trainer.
     """
 
+    needs_reward = True
+
     async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
         prompt_ids = episode.encode(row["prompt"], row.get("tools"))
         samples = await episode.generate(prompt_ids)
