@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from areal_like.config import engines
+from areal_like.config.built_in import BUILT_IN
 from areal_like.config.describe.help import help_of, help_text, meaning
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.schema import Key, Schema, Section
@@ -81,6 +82,16 @@ def test_the_help_of_the_backend_names_every_engine_also_a_users(monkeypatch) ->
     backend = SCHEMAS["grpo"].keys["rollout.backend"]
     assert all(f"`{name}`" in meaning(backend) for name in engines.engine_names())
     assert "{" not in meaning(backend)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [("task.name", "task"), ("workflow.name", "workflow"), ("reward.name", "reward"), ("actor.loss", "actor.loss")],
+)
+def test_the_help_of_a_name_lists_what_is_built_in(key: str, kind: str, monkeypatch) -> None:
+    monkeypatch.setitem(BUILT_IN[kind], "further", "package.module:further")
+    text = help_text(key, [SCHEMAS["grpo"]])
+    assert [name for name in BUILT_IN[kind] if f"`{name}`" not in text] == []
 
 
 def test_no_text_mentions_internals() -> None:

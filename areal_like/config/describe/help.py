@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.built_in import LOSSES
+from areal_like.config.built_in import BUILT_IN
 from areal_like.config.checks.built_in_code import described_losses
 from areal_like.config.checks.values import expectation
 from areal_like.config.describe.rules import rule_text
@@ -20,8 +20,10 @@ from areal_like.config.redact import SECRET, redact
 from areal_like.config.schema import Key, Schema, Section
 from areal_like.config.suggest import did_you_mean
 
-ENGINE_NAMES, LOSS_NAMES, LOSS_ARGUMENTS = "{engines}", "{losses}", "{arguments of losses}"
-"""Stand in the help of a key for the engines, for the built-in losses, and for the arguments of each."""
+ENGINE_NAMES, LOSS_ARGUMENTS = "{engines}", "{arguments of losses}"
+"""Stand in the help of a key for the engines, and for the arguments of each built-in loss."""
+BUILT_IN_NAMES = {"{tasks}": "task", "{workflows}": "workflow", "{rewards}": "reward", "{losses}": "actor.loss"}
+"""Likewise for what is built in -> its name in `BUILT_IN`."""
 
 
 @cache
@@ -64,7 +66,9 @@ def help_of(cls: type) -> dict[str, str]:
 def meaning(entry: Key | Section) -> str:
     """The help of a key or section, and what its rules say."""
     text = help_of(entry.owner).get(entry.name, "") if entry.owner is not None else ""
-    text = text.replace(LOSS_NAMES, _listed(LOSSES)).replace(ENGINE_NAMES, _listed(engine_names()))
+    text = text.replace(ENGINE_NAMES, _listed(engine_names()))
+    for place, kind in BUILT_IN_NAMES.items():
+        text = text.replace(place, _listed(BUILT_IN[kind]))
     if LOSS_ARGUMENTS in text:
         text = text.replace(LOSS_ARGUMENTS, described_losses())
     return " ".join([text, *(rule_text(rule, entry) for rule in entry.constraints.rules)])

@@ -88,7 +88,7 @@ class TaskConfig:
     """A program that generates rows."""
 
     name: str | None = key(None)
-    """A built-in task, or your own as `package.module:thing` or `file.py:thing`. Null: rows come from
+    """A built-in task ({tasks}), or your own as `package.module:thing` or `file.py:thing`. Null: rows come from
     `train_dataset.path`."""
 
     args: dict[str, Any] = key({})
@@ -100,7 +100,8 @@ class WorkflowConfig:
     """How one row becomes a trajectory."""
 
     name: str | None = key(None)
-    """A built-in workflow, or your own as `package.module:thing` or `file.py:thing`. Null: one prompt, one answer."""
+    """A built-in workflow ({workflows}), or your own as `package.module:thing` or `file.py:thing`. Null: `single_turn`,
+    one prompt and one answer."""
 
     args: dict[str, Any] = key({})
     """Arguments of the workflow, checked against its signature. Add one with `+workflow.args.name=`."""
@@ -115,9 +116,9 @@ class RewardConfig:
     """How an answer is scored."""
 
     name: str | None = key(None)
-    """A built-in reward, or your own as `package.module:thing` or `file.py:thing`. Null: the reward of the task.
-    `model` queries a reward model, served by a process of this run; `path` in `args` is its folder, or the run that
-    trained it."""
+    """A built-in reward ({rewards}), or your own as `package.module:thing` or `file.py:thing`. Null: the reward of the
+    task. `model` queries a reward model, served by a process of this run; `path` in `args` is its folder, or the run
+    that trained it."""
 
     args: dict[str, Any] = key({})
     """Arguments of the reward, checked against its signature. Add one with `+reward.args.name=`."""
