@@ -2,12 +2,9 @@
 per running request, and fails at the rows of a prompt when several requests run: the worker ended. Without an adapter
 of the head nothing is to be added, and the rows are left as they are."""
 
-from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor
-
-KERNELS = "vllm.lora.punica_wrapper.punica_cpu"
 
 
 def pass_prompts_by_heads_without_adapter(wrapper: Any) -> None:
@@ -23,7 +20,8 @@ def pass_prompts_by_heads_without_adapter(wrapper: Any) -> None:
 
 
 def mend_prompt_logits() -> None:
-    if find_spec(KERNELS) is not None:
+    try:
         from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
-
-        pass_prompts_by_heads_without_adapter(PunicaWrapperCPU)
+    except ImportError:  # another version of vLLM, whose kernels are elsewhere
+        return
+    pass_prompts_by_heads_without_adapter(PunicaWrapperCPU)
