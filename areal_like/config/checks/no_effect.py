@@ -5,16 +5,22 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.checks.built_in_code import loss_arguments, loss_parameters
-from areal_like.config.checks.key_rules import changed_keys
+from areal_like.config.checks.key_rules import changed_keys, unread_values
 from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import Problem
 from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.config.sections.trackers import TRACKERS, is_enabled
+from areal_like.config.sections.train_engine import TrainEngineConfig
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
+LEARNING_KEYS = (
+    *(name for name in PPOActorConfig.__dataclass_fields__ if name not in TrainEngineConfig.__dataclass_fields__),
+    *("optimizer", "grad_reduce_dtype", "use_lora", "weight_update_mode"),
+)
+"""Of the actor's section: a model that is not trained does not read them."""
 LOSS_SCALING_KEYS = ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
 
 
@@ -37,11 +43,12 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
         if again is not None and again.freq != 1 and not engine.gradient_checkpointing:
             yield Problem(f"{name}.activation_checkpointing", f"has no effect: {name}.gradient_checkpointing is false")
         changed = [key for each in LOSS_SCALING_KEYS for key in changed_keys(config, f"{name}.optimizer.{each}")]
-        if changed and "float16" not in (engine.dtype, engine.grad_reduce_dtype):
+        if changed and name != "ref" and "float16" not in (engine.dtype, engine.grad_reduce_dtype):
             yield Problem(changed[0], f"has no effect: losses are scaled for float16 only ({name}.dtype)")
     if config.evaluator.pin and not (isinstance(config, GRPOConfig) and is_asynchronous(config)):
         yield Problem("evaluator.pin", "has no effect: every evaluation uses one version of the weights here")
     if generates(config):
+        yield from _reference_without_effect(config)
         yield from _rollout_without_effect(config)
         yield from _loss_without_effect(config.actor)
         yield from _unread_by_loss(config.actor, config)
@@ -56,6 +63,16 @@ def _trackers_without_effect(config: "BaseExperimentConfig") -> Iterator[Problem
                 yield Problem(key, f"has no effect: this tracker is off ({section})")
             elif not generates(config):
                 yield Problem(key, "has no effect: supervised training samples no answers")
+
+
+def _reference_without_effect(config: GRPOConfig) -> Iterator[Problem]:
+    """Those of learning, unless a rule of the key reports it."""
+    if config.actor.kl_ctl > 0:
+        reported = {problem.key for problem in unread_values(config)}
+        for name in LEARNING_KEYS:
+            for key in changed_keys(config, f"ref.{name}"):
+                if key not in reported:
+                    yield Problem(key, "has no effect: the reference model is not trained")
 
 
 def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Problem]:
