@@ -9,8 +9,9 @@ from areal_like.config.sections.engines.all_sections import EngineSections, Poli
 from areal_like.config.sections.environments import CurriculumConfig, EnvironmentsConfig
 from areal_like.config.sections.evaluation import EvaluatorConfig
 from areal_like.config.sections.generation import GenerationHyperparameters
+from areal_like.config.sections.logs import LogConfig, ProfilerConfig
 from areal_like.config.sections.rollout import InferenceEngineConfig
-from areal_like.config.sections.trackers import LogConfig, ProfilerConfig, StatsLoggerConfig
+from areal_like.config.sections.trackers import StatsLoggerConfig
 from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.config.sections.weights import WeightsConfig
 

@@ -1,9 +1,9 @@
-"""Sections `stats_logger`, `log` and `profiler`: trackers, logs, traces."""
+"""Section `stats_logger`: trackers."""
 
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from areal_like.config.fields import METADATA_KEY, config, key, must_follow, not_built, section
+from areal_like.config.fields import METADATA_KEY, config, key, must_follow, section
 
 
 @config
@@ -203,37 +203,3 @@ def is_enabled(name: str, config: StatsLoggerConfig) -> bool:
     if section is not None and TRACKERS[name].is_remote:
         return section.mode not in (None, "disabled")
     return section is not None and section.path is not None
-
-
-@config
-class LogConfig:
-    """What the processes of a run log, and where."""
-
-    level: str = key("info", choices=("debug", "info", "warning", "error"))
-    """Minimum level of logged messages."""
-
-    environment_level: str = key(
-        "warning",
-        choices=("debug", "info", "warning", "error"),
-        rules=(not_built("training on environments", "leave it out"),),
-    )
-    """Minimum level of messages of environments and the libraries they use."""
-
-    file: bool = key(True)
-    """Write each process's log to the folder `logs` of the run directory. False: logs are only shown."""
-
-    data: bool = key(False, rules=(not_built("logging the text of samples", "set it to false"),))
-    """Log the text of some training samples. Anybody who can read the log can read them."""
-
-
-@config
-class ProfilerConfig:
-    """Profiles of the trainers. Both slow training down: use them for short runs."""
-
-    memory_path: str | None = key(None)
-    """Folder for one GPU memory snapshot per step and rank (`step_N/rank_R.pickle`), to open with PyTorch's memory
-    viewer. A relative path is in the run directory. Null: off."""
-
-    trace_path: str | None = key(None)
-    """Folder for one timeline per rank over the whole run (`trace_R.json.gz`), for Perfetto or chrome://tracing. A
-    relative path is in the run directory. Only for runs of fewer than ten steps: the files are large. Null: off."""
