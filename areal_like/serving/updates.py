@@ -2,6 +2,7 @@
 returned."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from areal_like.process.errors import DamagedWeights, Failure
 from areal_like.serving.adapters import Adapters
 from areal_like.serving.control_protocol import ADAPTER, KEEP, WAIT, UpdateRequest
 from areal_like.serving.engines.base import (
+    EngineGone,
     InferenceEngine,
     NotApplied,
     NotStaged,
@@ -122,8 +124,8 @@ class WeightUpdater:
         update = await asyncio.to_thread(self._checked, request)
         try:
             await self._engine.stage(update)
-        except (ValueError, GroupBroken):
-            await self._engine.discard()
+        except (ValueError, GroupBroken, EngineGone):
+            await self._discard_after_fault()
             raise
         self._staged = StagedUpdate(request, update, time.perf_counter() - began, is_wanted)
 
@@ -152,6 +154,11 @@ class WeightUpdater:
     async def _drop_staged(self) -> None:
         if self._staged is not None:
             self._staged = None
+            await self._engine.discard()
+
+    async def _discard_after_fault(self) -> None:
+        """The fault is what counts, even if the engine cannot discard."""
+        with contextlib.suppress(EngineGone, ValueError):
             await self._engine.discard()
 
     # Swapping.
@@ -194,7 +201,7 @@ class WeightUpdater:
                     began = time.perf_counter()  # until now it generated
         except BaseException:
             await self._pauser.resume(UPDATE)
-            await self._engine.discard()
+            await self._discard_after_fault()
             raise
         try:
             swap = await self._engine.commit(update, probe)
@@ -204,7 +211,7 @@ class WeightUpdater:
             await self._pauser.resume(UPDATE)
         except (NotStaged, NotApplied):
             await self._pauser.resume(UPDATE)
-            await self._engine.discard()
+            await self._discard_after_fault()
             raise
         except DamagedWeights as fault:
             self._break(str(fault))

@@ -13,7 +13,8 @@ import torch
 from areal_like.process.errors import HttpError
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
-from areal_like.serving.engines.base import SwapResult, Verification
+from areal_like.serving.engines.base import EngineGone, SwapResult, Verification
+from areal_like.weights.errors import BadWeights
 from areal_like.weights.fingerprint import tensor_hash
 from tests.support.external_server import (
     PROMPT,
@@ -145,6 +146,21 @@ def test_invalid_weights_are_never_sent_to_the_engine(tmp_path: Path) -> None:
         assert (await refusal(client, path, {"version": 6, "folder": None})).status == 400
         assert client.engine.log.count("commit 3") == 1 and client.engine.version == 3
         assert await client.generate(group("g")) == before
+
+    with_server(tmp_path, test)
+
+
+def test_a_refusal_of_weights_is_reported_even_if_the_engine_cannot_discard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: Client) -> None:
+        for fault, status in ((BadWeights("tensor model.norm.weight is corrupted"), 409), (EngineGone("ended"), 503)):
+            monkeypatch.setattr(client.engine, "stage", AsyncMock(side_effect=fault))
+            discard = AsyncMock(side_effect=EngineGone("no answer"))
+            monkeypatch.setattr(client.engine, "discard", discard)
+            response = await refusal(client, UPDATE, published(tmp_path, 1, 1))
+            assert response.status == status and str(fault) in response.message
+            assert discard.await_count == 1
 
     with_server(tmp_path, test)
 

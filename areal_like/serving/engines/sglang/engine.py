@@ -58,6 +58,7 @@ class SGLangEngine(ExternalEngine):
         self.info = await self.read_info()
         if self._weights.takes_sent:
             devices = await self._weights.workers.read_places()
+            await self._weights.remove_leftovers()
             self.info = self.info._replace(processes=self._weights.workers.num_workers, devices=devices)
         await self.generate_token()
         await self.calls.read("POST", "/freeze_gc")  # or it scans all its memory at each update

@@ -1,6 +1,7 @@
 """Stages, loads and verifies new weights in SGLang."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ class WeightLoader:
         self.workers = EngineWorkers("SGLang", self._call_workers)
         self._staged: StagedVersion | None = None
         self._live: dict[str, FusedTensor] | None = None
+        self._was_sent = False
+        """Whether the schedulers may hold staged weights."""
         self.shows_checksums = False
         """Whether SGLang's tensors are in main memory: only those checksums can be computed here."""
         self.takes_sent = True
@@ -48,6 +51,7 @@ class WeightLoader:
         if update.rendezvous is not None:
             if not self.takes_sent:
                 raise BadWeights(f"sglang.dp_size: {SENT_TO_ONE}")
+            self._was_sent = True
             results = await self.workers.stage(update)
             expected = {
                 name: FusedTensor(tuple(parts), frozenset(sums))
@@ -79,6 +83,7 @@ class WeightLoader:
         except RefusedCall as refusal:
             raise BadWeights(f"version {update.version} of the weights: {refusal}") from refusal
         self._live, self._staged = staged.expected, None
+        self._was_sent = self._was_sent and staged.folder is not None
 
     async def _load_received(self, version: int) -> None:
         """As SGLang loads what its own groups receive: the schedulers give it the staged tensors."""
@@ -90,9 +95,16 @@ class WeightLoader:
             await self._calls.post("/end_weight_update", {})
 
     async def discard(self) -> None:
-        if self.takes_sent and (self._staged is None or self._staged.folder is None):
-            await self.workers.discard()
         self._staged = None
+        if self._was_sent:
+            await self.workers.discard()
+            self._was_sent = False
+
+    async def remove_leftovers(self) -> None:
+        """What a killed run has left in SGLang: a session, without whose end none can begin, and staged weights."""
+        with contextlib.suppress(RefusedCall):  # none is open
+            await self._calls.post("/end_weight_update", {})
+        await self.workers.discard()
 
     async def _call_workers(self, method: str, *arguments: str) -> list[dict[str, Any]]:
         """Calls our worker in every scheduler."""

@@ -7,13 +7,15 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import torch
 
-from areal_like.serving.engines.base import WeightUpdate
+from areal_like.serving.engines.base import EngineInfo, WeightUpdate
 from areal_like.serving.engines.external.engine_workers import EngineWorkers
 from areal_like.serving.engines.external.http_calls import RefusedCall
+from areal_like.serving.engines.sglang.engine import SGLangEngine
 from areal_like.serving.engines.sglang.plugin import launch, worker
 from areal_like.serving.engines.sglang.plugin.calls import BACKEND, ROUTE, call_body, call_results, staged_group
 from areal_like.serving.engines.sglang.plugin.worker import SchedulerWorker
@@ -24,6 +26,7 @@ from areal_like.weights.flat_buckets import FlatWeights
 from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.transfer_path import Receiver, choose_path
 from tests.support.gpu_transfers import StandIn, replace_nccl, replace_shared_memory
+from tests.support.planning import loaded
 from tests.support.weights_group import BackgroundCall, flat, model, rendezvous
 
 pytestmark = pytest.mark.timeout(300)
@@ -160,17 +163,26 @@ def test_a_trainer_that_is_gone_ends_the_wait_of_the_schedulers(schedulers: Sche
 
 
 class Calls:
-    """SGLang's routes, of which one may refuse."""
+    """SGLang's routes, of which one may refuse. `in_session`: a killed run has left a session."""
 
-    def __init__(self, refusing: str = "") -> None:
+    def __init__(self, refusing: str = "", in_session: bool = False) -> None:
         self.made: list[tuple[str, Any]] = []
-        self._refusing = refusing
+        self._refusing, self._in_session = refusing, in_session
 
     async def post(self, path: str, body: Any = None) -> Any:
         self.made.append((path, body))
         if path == self._refusing:
             raise RefusedCall("SGLang", 400, "Failed to update parameter online: it is broken")
-        return {"message": json.dumps([{"rank": 0, "expected": {}}])}
+        if path in ("/begin_weight_update", "/end_weight_update"):
+            begins = path == "/begin_weight_update"
+            if self._in_session == begins:
+                raise RefusedCall("SGLang", 400, f"a weight-update session is {'' if begins else 'not '}open")
+            self._in_session = begins
+        return {"message": json.dumps([{"rank": 0, "expected": {}, "machine": "here", "devices": []}])}
+
+    def methods(self) -> list[str]:
+        """Those of our worker that were called."""
+        return [body["group_name"] for path, body in self.made if path == ROUTE]
 
     async def read(self, method: str, path: str, body: Any = None) -> bytes:
         return b""
@@ -204,3 +216,53 @@ def test_weights_that_sglang_cannot_take_are_refused_with_the_key() -> None:
     with pytest.raises(BadWeights, match=r"^sglang\.dp_size: "):
         asyncio.run(loader.stage(update))
     asyncio.run(loader.discard())
+
+
+SENT = WeightUpdate(7, flat(7).index, None, rendezvous(SimpleNamespace(host="h", port=1), 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+def test_what_a_killed_run_left_in_sglang_is_removed_before_the_first_update(
+    in_session: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, calls = engine_at(Calls(in_session=in_session), monkeypatch)
+
+    async def updated() -> None:
+        await engine.ready()
+        assert calls.methods() == ["areal_place", "areal_discard"]
+        await engine.stage(SENT)
+        await engine.commit(SENT)
+
+    asyncio.run(updated())
+
+
+def engine_at(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> tuple[SGLangEngine, Calls]:
+    async def info() -> EngineInfo:
+        return EngineInfo("sglang", "0.5.21", "m", 100, 60, (1,))
+
+    engine = SGLangEngine("127.0.0.1:1", "", loaded("grpo").config, Path("model"))
+    engine.calls = engine._weights._calls = calls  # type: ignore[assignment]
+    monkeypatch.setattr(engine, "read_info", info)
+    monkeypatch.setattr(engine, "generate_token", AsyncMock())
+    return engine, calls
+
+
+def test_the_schedulers_are_asked_to_discard_only_what_was_sent(tmp_path: Path) -> None:
+    calls = Calls()
+    loader = WeightLoader(calls)  # type: ignore[arg-type]
+    damaged = WeightUpdate(7, SENT.index, tmp_path)
+
+    async def discarded() -> None:
+        with pytest.raises((BadWeights, OSError)):
+            await loader.stage(damaged)
+        await loader.discard()
+        assert calls.methods() == []
+        await loader.stage(SENT)
+        await loader.discard()
+        await loader.discard()
+        await loader.stage(SENT)
+        await loader.commit(SENT)
+        await loader.discard()
+
+    asyncio.run(discarded())
+    assert calls.methods().count("areal_discard") == 1
