@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from areal_like.process.run_memory import SHARED_MEMORY
 from tests.support.engine_environments import contract_engines, require_engine
 
 if TYPE_CHECKING:
@@ -40,6 +42,15 @@ settings.register_profile(
     "night", max_examples=20_000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """An empty folder in shared memory."""
+    if not SHARED_MEMORY.is_dir():
+        pytest.skip(f"this machine has no {SHARED_MEMORY}")
+    with tempfile.TemporaryDirectory(prefix="areal-like-test-", dir=SHARED_MEMORY) as name:
+        yield Path(name)
 
 
 @pytest.fixture(scope="session", params=contract_engines())

@@ -39,9 +39,9 @@ def read_bucket(folder: Path, bucket: Bucket, version: int) -> dict[str, Bytes]:
 def iterate_bucket(
     folder: Path, bucket: Bucket, version: int, mine: Container[str] | None = None
 ) -> Iterator[tuple[TensorInfo, Bytes]]:
-    """The same, each as soon as its hash is verified. With `mine` only those tensors are verified: other processes of
-    this machine verify the rest, and all map the file, so that they read the same memory."""
-    content = read_bucket_file(folder, bucket, version, maps=mine is not None)
+    """The same, each as soon as its hash is verified. With `mine` only those tensors are verified: for files in shared
+    memory, of which other processes of this machine verify the rest."""
+    content = read_bucket_file(folder, bucket, version)
     ordered = file_order(bucket.tensors)
     header = file_header(ordered)
     if content[: len(header)].tobytes() != header or bucket_hash(header, ordered) != bucket.hash:
@@ -55,7 +55,7 @@ def iterate_bucket(
         yield info, _checked(info, payload[place], bucket.file, version) if is_mine else payload[place]
 
 
-def read_bucket_file(folder: Path, bucket: Bucket, version: int, maps: bool = False) -> Bytes:
+def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:
     """The whole file, if it has its published size."""
     path = folder / bucket.file
     size = path.stat().st_size if path.exists() else None
@@ -65,13 +65,19 @@ def read_bucket_file(folder: Path, bucket: Bucket, version: int, maps: bool = Fa
             f"version {version} of the weights: bucket {bucket.file} {problem}: it was not published completely, or "
             "changed since"
         )
-    return read_bytes(path, size, maps)
+    return read_bytes(path, size)
 
 
-def read_bytes(path: Path, size: int, maps: bool = False) -> Bytes:
-    """Maps the file if it is in shared memory, or if the caller wants that; else reads it."""
+def is_mapped(path: Path) -> bool:
+    """Whether files there are mapped: those in shared memory. Elsewhere a mapped page may be read again after it was
+    verified."""
+    return path.is_relative_to(SHARED_MEMORY)
+
+
+def read_bytes(path: Path, size: int) -> Bytes:
+    """Maps the file if it is in shared memory; else reads it."""
     with path.open("rb", buffering=0) as file:
-        if maps or path.is_relative_to(SHARED_MEMORY):
+        if is_mapped(path):
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
         content = np.empty(size, np.uint8)
         view: Any = content.data

@@ -63,7 +63,7 @@ async def apply(engine: ExternalEngine, update: WeightUpdate) -> None:
 
 
 async def update_each_way(engine: ExternalEngine, folder: Path) -> None:
-    """From files, from damaged files, and sent to both workers."""
+    """From files in shared memory, from such files with a damaged byte in the part of each worker, and sent to both."""
     await engine.ready()
     assert engine.info.processes == 2 and engine.info.devices == ()
     first = published(folder, 1)
@@ -93,17 +93,19 @@ async def shows(engine: ExternalEngine, seed: int) -> None:
 
 
 @pytest.mark.xdist_group("vllm_alone")
-def test_two_workers_of_vllm_verify_files_together_and_receive_what_is_sent(tmp_path: Path) -> None:
+def test_two_workers_of_vllm_verify_files_together_and_receive_what_is_sent(
+    tmp_path: Path, shared_folder: Path
+) -> None:
     with vllm_servers.started(tmp_path, tensor=2) as server:
-        vllm_servers.run_with_engine(server, lambda engine, _: update_each_way(engine, tmp_path / "weights"))
+        vllm_servers.run_with_engine(server, lambda engine, _: update_each_way(engine, shared_folder))
 
 
 @pytest.mark.xdist_group("sglang")
-def test_two_schedulers_of_sglang_load_files_and_receive_what_is_sent(tmp_path: Path) -> None:
+def test_two_schedulers_of_sglang_load_files_and_receive_what_is_sent(tmp_path: Path, shared_folder: Path) -> None:
     model = write_tiny_model(tmp_path / "model", **SHAPE)
     with sglang_servers.started(tmp_path, model, *FEW, tensor=2) as server:
 
         async def test(engine: Any) -> None:
-            await update_each_way(engine, tmp_path / "weights")
+            await update_each_way(engine, shared_folder)
 
         server.ask(test)

@@ -1,7 +1,8 @@
-"""Workers of one machine share the hashing of a version in files; stand-ins for vLLM's model and its loading."""
+"""Workers of one machine share the hashing of files in shared memory; stand-ins for vLLM's model and its loading."""
 
 import asyncio
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -66,8 +67,8 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> Counter[threading.Thread]:
     return counts
 
 
-def published(tmp_path: Path, version: int = 3) -> WeightUpdate:
-    folder = publish_weights(tmp_path, version, model(version).items(), None, "run-1", max_bucket_bytes=4000)
+def published(root: Path, version: int = 3) -> WeightUpdate:
+    folder = publish_weights(root, version, model(version).items(), None, "run-1", max_bucket_bytes=4000)
     return WeightUpdate(version, read_index(folder), folder)
 
 
@@ -79,9 +80,9 @@ async def placed(machine: Machine) -> EngineWorkers:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_worker_of_a_machine_hashes_its_part_of_a_version(
-    count: int, tmp_path: Path, hashed: Counter[threading.Thread]
+    count: int, shared_folder: Path, hashed: Counter[threading.Thread]
 ) -> None:
-    machine, update = Machine(count), published(tmp_path)
+    machine, update = Machine(count), published(shared_folder)
 
     async def updated() -> None:
         workers = await placed(machine)
@@ -98,8 +99,10 @@ def test_each_worker_of_a_machine_hashes_its_part_of_a_version(
         assert all(torch.equal(tensors[name], whole.chunk(count)[rank]) for name, whole in model().items())
 
 
-def test_workers_on_two_machines_hash_everything_on_each(tmp_path: Path, hashed: Counter[threading.Thread]) -> None:
-    machine, update = Machine(2), published(tmp_path)
+def test_workers_on_two_machines_hash_everything_on_each(
+    shared_folder: Path, hashed: Counter[threading.Thread]
+) -> None:
+    machine, update = Machine(2), published(shared_folder)
 
     async def updated() -> None:
         workers = EngineWorkers("vLLM", machine.call)
@@ -113,8 +116,29 @@ def test_workers_on_two_machines_hash_everything_on_each(tmp_path: Path, hashed:
     assert set(hashed.values()) == {sum(info.nbytes for info in update.index.tensors)} and len(hashed) == 2
 
 
-def test_a_damaged_byte_in_the_part_of_another_worker_is_refused_by_all(tmp_path: Path) -> None:
-    machine, update = Machine(2), published(tmp_path)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_file_on_disk_that_changes_after_it_was_verified_is_not_read_again(count: int, tmp_path: Path) -> None:
+    machine, update = Machine(count), published(tmp_path)
+    assert update.folder is not None
+    files = list(update.folder.glob("bucket-*"))
+
+    async def updated() -> None:
+        workers = await placed(machine)
+        await workers.stage(update)
+        for path in files:
+            with path.open("r+b") as file:
+                file.seek(-64, os.SEEK_END)
+                file.write(bytes(64))
+        await workers.commit(update.version)
+
+    asyncio.run(updated())
+    assert len(machine.loaded) == count
+    for rank, tensors in machine.loaded.items():
+        assert all(torch.equal(tensors[name], whole.chunk(count)[rank]) for name, whole in model().items())
+
+
+def test_a_damaged_byte_in_the_part_of_another_worker_is_refused_by_all(shared_folder: Path) -> None:
+    machine, update = Machine(2), published(shared_folder)
     assert update.folder is not None
     theirs = hash_share(update.index.tensors, 1, 2)
     name = max(theirs, key=lambda name: model()[name].nbytes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from areal_like.weights.bucket_files import iterate_bucket
+from areal_like.weights.bucket_files import is_mapped, iterate_bucket
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat_buckets import as_tensor
 from areal_like.weights.hash_shares import hash_share
@@ -28,8 +28,8 @@ Tensors = Generator[tuple[str, Tensor], None, None]
 
 @dataclass(frozen=True)
 class Arrival:
-    """Weights in `folder`, or sent at `rendezvous`. `peers`: the ranks of all workers on this machine, which share the
-    hashing of files."""
+    """Weights in `folder`, or sent at `rendezvous`. `peers`: the ranks of the workers that share the hashing of files:
+    all of this machine, if the files are in shared memory; else this one alone, which verifies the copy it keeps."""
 
     index: Index
     folder: Path | None
@@ -39,12 +39,13 @@ class Arrival:
     @classmethod
     def of(cls, message: str, rank: int) -> "Arrival":
         content = json.loads(message)
-        folder, meeting = content["folder"], content["meeting"]
+        meeting = content["meeting"]
+        folder = None if content["folder"] is None else Path(content["folder"])
         return cls(
             parse_index(content["index"], "the index that was sent"),
-            None if folder is None else Path(folder),
+            folder,
             None if meeting is None else Rendezvous(**meeting),
-            content["peers"].get(str(rank), [rank]) if folder is not None else [rank],
+            content["peers"].get(str(rank), [rank]) if folder is not None and is_mapped(folder) else [rank],
         )
 
     def unverified(self, ranks: Sequence[int]) -> list[int]:
