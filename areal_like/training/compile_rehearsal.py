@@ -157,15 +157,20 @@ def layer_calls(
 
 
 def _rehearse_layer(layer: nn.Module, given: Sequence[LayerCall], trial: Trial) -> None:
+    """Holds the results of two passes at a time: all gradients of a large layer are gigabytes."""
     calls = [_placed(call, trial) for call in given]
     with _explained():
         tried = trial.shard(_copy_of(layer))
-        usual = [_results(tried, call, trial) for call in calls]
-        rounded = [_results(tried, _rounded(call), trial) for call in calls]
     trial.compile(tried)
-    for number, (call, right, noisy) in enumerate(zip(calls, usual, rounded, strict=True)):
+    compiled_call = tried._compiled_call_impl
+    for number, call in enumerate(calls):
+        tried._compiled_call_impl = None
+        with _explained():
+            right = _results(tried, call, trial)
+            noise = distances(_results(tried, _rounded(call), trial), right)
+        tried._compiled_call_impl = compiled_call
         before = counters["stats"]["unique_graphs"]
-        compare(_results(tried, call, trial), right, noisy, TOLERANCES.get(trial.dtype, HALF_TOLERANCE))
+        compare(_results(tried, call, trial), right, noise, TOLERANCES.get(trial.dtype, HALF_TOLERANCE))
         is_last = number % len(LENGTHS) == len(LENGTHS) - 1
         if is_last and counters["stats"]["unique_graphs"] > before:
             raise CompilesAnew("the compiler makes another graph for other lengths of sequences")
@@ -241,17 +246,23 @@ def _first(output: Any) -> Tensor:
 
 
 def compare(
-    actual: Mapping[str, Tensor], right: Mapping[str, Tensor], rounded: Mapping[str, Tensor], tolerance: float
+    actual: Mapping[str, Tensor], right: Mapping[str, Tensor], noise: Mapping[str, float], tolerance: float
 ) -> None:
-    """Raises `Unequal`. `rounded` are the right results for an input that was rounded."""
+    """Raises `Unequal`. `noise` is how far the right results are from those for an input that was rounded."""
     if actual.keys() != right.keys():
         raise Unequal(f"only one has a {', '.join(sorted(actual.keys() ^ right.keys()))}")
-    roots = {name: tensor.float().square().mean().sqrt().item() for name, tensor in right.items() if tensor.numel()}
-    for name, root in roots.items():
-        scale = max(root, SMALLEST * max(roots.values()))
-        off, noise = (
-            (each[name].float() - right[name].float()).square().mean().sqrt().item() for each in (actual, rounded)
-        )
-        limit = max(tolerance * scale, ROUNDING * noise)
+    roots = {name: _root(tensor) for name, tensor in right.items() if tensor.numel()}
+    for name, off in distances(actual, right).items():
+        scale = max(roots[name], SMALLEST * max(roots.values()))
+        limit = max(tolerance * scale, ROUNDING * noise[name])
         if not off <= limit:
             raise Unequal(f"{name}: off by {off / (scale or 1):.2g}, more than {limit / (scale or 1):.2g}")
+
+
+def distances(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, float]:
+    """Of results with the same name: the root of the mean square."""
+    return {name: _root(some[name].float() - one.float()) for name, one in others.items() if one.numel()}
+
+
+def _root(tensor: Tensor) -> float:
+    return tensor.float().square().mean().sqrt().item()

@@ -87,13 +87,15 @@ class TrainEngine:
         self.vocab_size = self.model.config.get_text_config().vocab_size
         self.consecutive_skips = 0
         self.schedule_start = 0
-        self.module = shard(PackedModel(self.model), self.model, config, section, world)
+        packed = PackedModel(self.model)
+        if config.optimizer is None:
+            packed.requires_grad_(False)  # also in the rehearsal of compiled layers
+        self.module = shard(packed, self.model, config, section, world)
         self.compiled = None if config.compile is None else CompiledLayers(self.model, section)
         if uses_meta:
             load_from_first_rank(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         if config.optimizer is None:
-            self.module.requires_grad_(False)
             return
         self.optimizer = make_optimizer(self.parameters, config.optimizer, embedding_parameters(self.model))
         self.state_on_host = HostCopies(keeps=world.device != HOST)

@@ -6,6 +6,7 @@ the compiler, with a known output shape and backward.
 """
 
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -66,6 +67,7 @@ def compile_layers(
         kinds = _rehearsed(model, layers, config, section, world.device, shard, forward_context)
     except ConfigError as refusal:
         problem = str(refusal)
+    _free_rehearsal(world.device)
     vote = RankVote(world, config.dist_timeout_s, f"{section}.dist_timeout_s")
     problems = vote.gather(problem, "whether its layers can be compiled")
     took = f"{time.monotonic() - began:.1f} s"
@@ -140,6 +142,13 @@ def _rehearsed(
     except Exception as fault:  # a compiler raises anything
         log.info("%s: the compiler raised", key, exc_info=True)
         raise config_error(key, f"layers cannot be compiled ({brief_reason(fault)}); {remedy}") from fault
+
+
+def _free_rehearsal(device: torch.device) -> None:
+    """Hooks of sharding keep the rehearsed layers in cycles, and torch what they have used."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _compile(layer: nn.Module, config: CompileConfig) -> None:

@@ -4,6 +4,7 @@ are, and a warning says why."""
 import contextlib
 import logging
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.train_engine import ActivationCheckpointingConfig, CompileConfig, FSDPEngineConfig
 from areal_like.training import compile_rehearsal, torch_compile
-from areal_like.training.compile_rehearsal import Unequal, compare, one_of_each_kind
+from areal_like.training.compile_rehearsal import Unequal, compare, distances, one_of_each_kind
 from areal_like.training.engine import TrainEngine
 from areal_like.training.rank_vote import RankVote
 from areal_like.training.sequences import MicroBatch, Sequences
@@ -287,13 +288,41 @@ def test_a_rehearsal_changes_neither_weights_nor_random_numbers(tmp_path, compil
 def test_results_may_differ_as_much_as_rounding_changes_them():
     right = {"output": torch.ones(4), "gradient of bias": torch.full((4,), 1e-6)}
     near = {"output": torch.ones(4) * 1.0001, "gradient of bias": torch.zeros(4)}
-    compare(near, right, right, 2e-4)
+    still = dict.fromkeys(right, 0.0)
+    compare(near, right, still, 2e-4)
     far = near | {"output": torch.ones(4) * 1.01}
     with pytest.raises(Unequal, match=r"output: off by 0\.01, more than 0\.0002"):
-        compare(far, right, right, 2e-4)
-    compare(far, right, right | {"output": torch.ones(4) * 1.005}, 2e-4)
+        compare(far, right, still, 2e-4)
+    compare(far, right, distances(right | {"output": torch.ones(4) * 1.005}, right), 2e-4)
     with pytest.raises(Unequal, match="only one has a output"):
-        compare({"gradient of bias": near["output"]}, right, right, 2e-4)
+        compare({"gradient of bias": near["output"]}, right, still, 2e-4)
+
+
+def test_a_rehearsal_holds_two_results_at_a_time_and_nothing_after_it(tmp_path, compiling, monkeypatch):
+    """All gradients of a large layer are gigabytes."""
+    results, held = compile_rehearsal._results, [0]
+    kept: list[weakref.ref[Any]] = []
+
+    def counted(layer: nn.Module, *given: Any) -> dict[str, Tensor]:
+        found = results(layer, *given)
+        kept.extend((weakref.ref(layer), *(weakref.ref(tensor) for tensor in found.values())))
+        held.append(sum(isinstance(each(), Tensor) for each in kept) // len(found))
+        return found
+
+    monkeypatch.setattr(compile_rehearsal, "_results", counted)
+    engine = make_engine(model_folder(tmp_path, "qwen3"), compile=AUTO)
+    assert engine.compiled is not None and engine.compiled.num == 2
+    assert len(held) == 1 + 3 * 3 and max(held) == 2
+    assert not any(each() is not None for each in kept)
+
+
+@pytest.mark.slow
+def test_a_frozen_model_runs_the_graphs_of_its_rehearsal(tmp_path, capturing):
+    """Its weights need no gradient in either."""
+    engine = make_engine(model_folder(tmp_path, "qwen3"), compile=AUTO, optimizer=None)
+    rehearsed = counters["stats"]["unique_graphs"]
+    engine.logprobs([tokens()], 1.0)
+    assert counters["stats"]["unique_graphs"] == rehearsed > 0
 
 
 @pytest.mark.slow
