@@ -89,8 +89,8 @@ UNGUARDED_FLAGS = {
 """Flag -> reason. Unambiguous prefixes of a flag count as the flag."""
 ANY_VOCABULARY = 1 << 31
 SENT_TO_ONE = (
-    "with several replicas in one server SGLang takes no weights that are sent; set it to 1 (rollout.backend sets the "
-    "number of servers), or actor.weight_update_mode=disk"
+    "with several replicas or a pipeline in one server SGLang takes no weights that are sent; set it to 1 "
+    "(rollout.backend sets the number of servers), or actor.weight_update_mode=disk"
 )
 PARSER_SCRIPT = """
 import sys
@@ -248,14 +248,15 @@ def _training_flags(start: ServerCommand) -> None:
 
 
 def _updates(config: "GRPOConfig", start: ServerCommand) -> None:
-    """SGLang takes sent weights in one replica."""
+    """SGLang takes sent weights in one replica without a pipeline, which `rollout.backend` cannot ask for."""
     if config.actor.weight_update_mode in COLLECTIVE_MODES and not takes_sent_weights(asdict(config.sglang)):
         start.problems.append(("sglang.dp_size", SENT_TO_ONE))
 
 
 def takes_sent_weights(settings: Mapping[str, Any]) -> bool:
     """By SGLang's own names."""
-    return settings["dp_size"] == 1 or bool(settings["enable_dp_attention"])
+    has_replicas = settings["dp_size"] > 1 and not settings["enable_dp_attention"]
+    return not has_replicas and settings.get("pp_size", 1) == 1
 
 
 def _extra(sglang: "SGLangConfig", start: ServerCommand) -> None:

@@ -18,7 +18,7 @@ from areal_like.serving.engines.base import (
 from areal_like.serving.engines.external.external_engine import ExternalEngine, IncompatibleEngine
 from areal_like.serving.engines.external.installations import unsupported_version
 from areal_like.serving.engines.external.model_files import eos_token_ids, max_sequence_length, vocab_size
-from areal_like.serving.engines.sglang.command import takes_sent_weights
+from areal_like.serving.engines.sglang.command import SENT_TO_ONE, takes_sent_weights
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION
 from areal_like.serving.engines.sglang.requests import (
     Capabilities,
@@ -31,6 +31,7 @@ from areal_like.serving.engines.sglang.weights import WeightLoader
 from areal_like.serving.requests import parse_sampling
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.probe import Probe
+from areal_like.weights.transfer_path import COLLECTIVE_MODES
 
 START_HINT = "start it as `python -m areal_like.serving.engines.sglang.plugin.launch` with --sampling-mask-max-tokens"
 GAUGES = {"running": "num_running_reqs", "waiting": "num_waiting_reqs", "cached_tokens": "num_used_tokens"}
@@ -47,6 +48,7 @@ class SGLangEngine(ExternalEngine):
     ) -> None:
         super().__init__(KEYS, config, address, secret, proofs)
         self._folder, self._context_length = model_folder, config.sglang.context_length
+        self._gets_sent = config.actor.weight_update_mode in COLLECTIVE_MODES
         self._weights = WeightLoader(self.calls)
         self._able = Capabilities(has_tokenizer=True, by_seed=False)
         self._numbers = itertools.count()
@@ -72,6 +74,9 @@ class SGLangEngine(ExternalEngine):
             raise IncompatibleEngine(f"actor.path: {model['model_path']} generates no text")
         self._weights.shows_checksums = server["device"] == "cpu"
         self._weights.takes_sent = takes_sent_weights(server)
+        if self._gets_sent and not self._weights.takes_sent:
+            found = f"dp_size={server['dp_size']}, pp_size={server['pp_size']}"
+            raise IncompatibleEngine(f"it runs with {found}; {SENT_TO_ONE}")
         self._able = Capabilities(not server["skip_tokenizer_init"], bool(server["enable_deterministic_inference"]))
         limits = (self._context_length, server["context_length"], max_sequence_length(self._folder))
         context = min((limit for limit in limits if limit), default=None)

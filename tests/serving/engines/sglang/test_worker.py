@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,10 @@ import torch
 
 from areal_like.serving.engines.base import EngineInfo, WeightUpdate
 from areal_like.serving.engines.external.engine_workers import EngineWorkers
+from areal_like.serving.engines.external.external_engine import IncompatibleEngine
 from areal_like.serving.engines.external.http_calls import RefusedCall
+from areal_like.serving.engines.external.plugin.background_job import BUSY, BackgroundJob, result_of
+from areal_like.serving.engines.sglang import engine as sglang_engine
 from areal_like.serving.engines.sglang.engine import SGLangEngine
 from areal_like.serving.engines.sglang.plugin import launch, worker
 from areal_like.serving.engines.sglang.plugin.calls import BACKEND, ROUTE, call_body, call_results, staged_group
@@ -144,6 +148,31 @@ def test_discarded_weights_are_not_taken(schedulers: Schedulers) -> None:
     assert all(is_taken(each, 2) for each in schedulers.workers)
 
 
+def test_weights_that_arrive_after_they_were_discarded_are_not_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    each, may_arrive = SchedulerWorker(0, CPU), threading.Event()
+
+    def arrival(message: str, rank: int) -> Any:
+        def tensors(*given: Any) -> Iterator[tuple[str, torch.Tensor]]:
+            assert message == "2" or may_arrive.wait(60)
+            yield from model(int(message)).items()
+
+        return SimpleNamespace(index=flat(int(message)).index, tensors=tensors)
+
+    def wait_for(job: BackgroundJob | None) -> None:
+        while BUSY in result_of(job):
+            threading.Event().wait(0.001)
+
+    monkeypatch.setattr(worker, "Arrival", SimpleNamespace(of=arrival))
+    each.call("areal_stage", "1")
+    late = each._staging
+    each.call("areal_discard", "")
+    each.call("areal_stage", "2")
+    wait_for(each._staging)
+    may_arrive.set()
+    wait_for(late)
+    assert not is_taken(each, 1) and is_taken(each, 2)
+
+
 def test_calls_of_others_reach_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[Any] = []
     original: Callable[..., Any] = lambda *given, **named: passed.append((given, named))  # noqa: E731
@@ -234,6 +263,40 @@ def test_what_a_killed_run_left_in_sglang_is_removed_before_the_first_update(
         await engine.commit(SENT)
 
     asyncio.run(updated())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "mode", "is_refused"),
+    [
+        ({"pp_size": 2}, "nccl", True),
+        ({"pp_size": 2, "dp_size": 2, "enable_dp_attention": True}, "collective", True),
+        ({"dp_size": 2}, "collective", True),
+        ({"dp_size": 2, "enable_dp_attention": True}, "collective", False),
+        ({"dp_size": 2, "pp_size": 2}, "disk", False),
+    ],
+)
+def test_an_attached_sglang_that_takes_no_sent_weights_is_refused_at_once(
+    sizes: dict[str, Any], mode: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = {"version": "0.5.21", "device": "cpu", "skip_tokenizer_init": False, "context_length": 64}
+    server |= {
+        "enable_deterministic_inference": False,
+        "dp_size": 1,
+        "pp_size": 1,
+        "enable_dp_attention": False,
+        **sizes,
+    }
+    about = {"/server_info": server, "/model_info": {"is_generation": True, "tokenizer_path": "m"}}
+    monkeypatch.setattr(sglang_engine, "max_sequence_length", lambda folder: 64)
+    monkeypatch.setattr(sglang_engine, "vocab_size", lambda folder: 60)
+    monkeypatch.setattr(sglang_engine, "eos_token_ids", lambda folder: (1,))
+    engine = SGLangEngine("127.0.0.1:1", "", loaded("grpo", f"actor.weight_update_mode={mode}").config, Path("model"))
+    monkeypatch.setattr(engine.calls, "get", AsyncMock(side_effect=about.__getitem__))
+    if is_refused:
+        with pytest.raises(IncompatibleEngine, match=f"pp_size={server['pp_size']}; .*a pipeline .*mode=disk"):
+            asyncio.run(engine.read_info())
+    else:
+        asyncio.run(engine.read_info())
 
 
 def engine_at(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> tuple[SGLangEngine, Calls]:
