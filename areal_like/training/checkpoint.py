@@ -34,6 +34,7 @@ from areal_like.process.hashed_files import FilePart, HashedFiles
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import Run
 from areal_like.process.run_links import make_free_folder
+from areal_like.process.wait import NamedWait
 from areal_like.training.engine import TrainEngine
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.host_copies import HOST, HostCopies
@@ -41,6 +42,11 @@ from areal_like.training.progress import TrainingProgress
 from areal_like.training.rank_vote import RankVote
 from areal_like.training.resume_state import engine_scalars, restore_engine
 from areal_like.training.world import World
+
+WRITE_TIMEOUTS = 10
+"""A checkpoint may take so many times the timeout of ranks."""
+CHECK_INTERVAL_S = 1.0
+WRITE = "a checkpoint to be written"
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +91,8 @@ class CheckpointManager:
         self._saver = IntervalTimer(run.config.saver, steps_per_epoch)
         self._timers = {"recover": self._recover, "saver": self._saver, **others}
         trained = "actor" if hasattr(run.config, "actor") else "model"
-        limit_s, key = getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s"
-        self._agreement, self._completion = RankVote(world, limit_s, key), RankVote(world, limit_s, key)
+        self._limit_s, self._key = getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s"
+        self._agreement, self._completion = (RankVote(world, self._limit_s, self._key) for _ in range(2))
         self._tokenizer = model_folder(run.config.tokenizer_path, run.cwd) if run.config.tokenizer_path else None
         self._written = LastCheckpoint(-1, NOT_DUE)
         self._memory: dict[str, HostCopies] = {}
@@ -152,9 +158,10 @@ class CheckpointManager:
 
     def wait(self) -> None:
         """Until this rank's part of the current write is complete."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        waiting = self._named_wait()
+        while not self._is_done(CHECK_INTERVAL_S):
+            waiting.check()
+        self._thread = None
         if self._fault is not None:
             fault, self._fault = self._fault, None
             if isinstance(fault, OSError | SafetensorError):
@@ -165,9 +172,21 @@ class CheckpointManager:
             raise fault
 
     def _wait_for_all(self) -> None:
-        """Until every rank's part is complete: the first rank has the most to write."""
-        self._completion.wait_for(self._is_done, "a checkpoint to be written")
+        """Until every rank's part is complete: the first rank has the most to write. A rank that failed does not wait
+        for the others, whose disks may hang: the launcher ends them."""
+        waiting = self._named_wait()
+
+        def check() -> None:
+            if self._fault is not None:
+                self.wait()
+            waiting.check()
+
+        self._completion.wait_for(self._is_done, WRITE, check)
         self.wait()
+
+    def _named_wait(self) -> NamedWait:
+        what = f"{WRITE}, which may take {WRITE_TIMEOUTS} times this key"
+        return NamedWait(what, WRITE_TIMEOUTS * self._limit_s, self._key)
 
     def _is_done(self, wait_s: float) -> bool:
         if self._thread is not None:

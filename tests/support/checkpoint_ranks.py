@@ -5,6 +5,8 @@ begins, and writes a checkpoint after its last step: `beside` another step.
 """
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ import numpy as np
 import peft  # noqa: F401 (it takes seconds, and is imported once for all ranks)
 
 from areal_like.process.checkpoint_files import hash_blocks
+from areal_like.process.errors import TimedOut
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run, open_run
 from areal_like.training import checkpoint_check
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.main import load_trained_engine
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.sequences import Sequences
@@ -62,3 +66,30 @@ def run(world: World, *jobs: str) -> None:
         Path(job["run"], f"hashed-{world.rank}.json").write_text(json.dumps(hashed))
         hashed.clear()
         world.barrier()
+
+
+def stuck(world: World, directory: str) -> None:
+    """The disk of the second rank hangs until the first one no longer waits for it."""
+    run, left = open_run(Path(directory)), Path(directory, "left")
+    gave_up = threading.Event()
+
+    def hang(*_: Any) -> None:
+        until = time.monotonic() + 20
+        while not left.exists():
+            if time.monotonic() > until:
+                gave_up.set()
+                return
+            time.sleep(0.05)
+
+    if not world.is_first:
+        setattr(EngineSnapshot, EngineSnapshot.write_resume.__name__, hang)
+    try:
+        train(run, 0, world)
+    except TimedOut as failure:
+        text = str(failure)
+    else:
+        raise AssertionError("no error")
+    if world.is_first:
+        assert "that it wrote its part of a checkpoint" in text, text
+        left.touch()
+    assert not gave_up.is_set(), "the first rank still waited"

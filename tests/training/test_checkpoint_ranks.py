@@ -80,6 +80,14 @@ def test_checkpoints_of_two_ranks_are_resumed_by_one_and_the_reverse(whole, tmp_
 
 
 @pytest.mark.slow
+def test_a_rank_that_failed_does_not_wait_for_one_whose_disk_hangs(tmp_path):
+    """The ranks check it themselves: the failure must end the run, not stay in the rank."""
+    words = f"model.path={model_folder(tmp_path, 'qwen3')}", "model.dist_timeout_s=1", "weights.save_async=false"
+    run = make_run(tmp_path / "run", "sft", *words)
+    rank_processes.finish(rank_processes.start("tests.support.checkpoint_ranks:stuck", {2: [str(run.directory)]}))
+
+
+@pytest.mark.slow
 def test_a_checkpoint_of_four_ranks_is_resumed_by_two_and_then_one(whole, tmp_path):
     fours, twos = made(tmp_path, "four"), made(tmp_path, "two")
     ranks(4, (fours, 2))

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from areal_like.process.checkpoint_files import can_resume, complete_checkpoints, folder_name, write_manifest
+from areal_like.process.errors import TimedOut
 from areal_like.process.hashed_files import FilePart
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
@@ -216,3 +217,38 @@ def test_ranks_wait_on_the_cpu_while_the_first_one_writes_a_checkpoint(tmp_path,
     checkpoints, engine = CheckpointManager(run, world(), 100), make_engine(Path(run.config.model.path))
     checkpoints.write(1, CheckpointPurpose(True, True), {"model": engine}, TrainingProgress(run, ME, world()))
     assert votes[:4] == [0, 1, 1, 1] and votes[-1] == 0, "none before it, then until it is written"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_checkpoint_that_is_never_complete_ends_the_run(tmp_path, monkeypatch, is_async):
+    """A disk that hangs under the first rank, during training or after the last step."""
+    words = f"weights.save_async={is_async}", "model.dist_timeout_s=1"
+    path, goes_on = f"model.path={model_folder(tmp_path, 'llama')}", threading.Event()
+    run = make_run(tmp_path / "run", "sft", path, *words)
+    monkeypatch.setattr(checkpoint_module, "write_manifest", lambda *_: goes_on.wait(20))
+    monkeypatch.setattr(checkpoint_module, "WRITE_TIMEOUTS", 0.2)
+    monkeypatch.setattr(checkpoint_module, "CHECK_INTERVAL_S", 0.05)
+    checkpoints, engine = CheckpointManager(run, world(), 100), make_engine(Path(run.config.model.path))
+    try:
+        with pytest.raises(TimedOut, match=r"^model\.dist_timeout_s: waited .* a checkpoint to be written"):
+            checkpoints.write(1, CheckpointPurpose(True, True), {"model": engine}, TrainingProgress(run, ME, world()))
+            checkpoints.wait()
+    finally:
+        goes_on.set()
+
+
+def test_a_rank_whose_part_failed_does_not_wait_for_the_others(tmp_path, monkeypatch):
+    def vote(ranks: RankVote, number: int, what: str) -> int:
+        if what == "that it wrote its part of a checkpoint":
+            raise TimedOut("another rank did not report")
+        votes.append(number)
+        return 0 if len(votes) == 1 or len(votes) > 200 else 1
+
+    votes = list[int]()
+    monkeypatch.setattr(RankVote, "sum", vote)
+    words = f"model.path={model_folder(tmp_path, 'llama')}", "weights.save_async=false"
+    run = make_run(tmp_path / "run", "sft", *words)
+    checkpoints, engine = CheckpointManager(run, world(), 100), make_engine(Path(run.config.model.path))
+    with pytest.raises(TimedOut, match="another rank did not report"):
+        checkpoints.write(1, CheckpointPurpose(True, True), {"model": engine}, TrainingProgress(run, ME, world()))
+    assert len(votes) < 200

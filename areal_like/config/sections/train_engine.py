@@ -217,4 +217,5 @@ class TrainEngineConfig:
     head of a value model always is one."""
 
     dist_timeout_s: int = key(600, gt=0)
-    """Timeout of a collective operation between trainer ranks, in seconds; past it the run fails."""
+    """Timeout of a collective operation between trainer ranks, in seconds; past it the run fails. Writing a checkpoint
+    may take 10 times as long."""
