@@ -162,6 +162,33 @@ def test_a_damaged_byte_in_the_part_of_another_worker_is_refused_by_all(shared_f
     assert not machine.loaded
 
 
+def test_files_of_another_index_than_the_one_that_was_sent_are_refused(tmp_path: Path) -> None:
+    machine, update = Machine(1), published(tmp_path)
+    publish_weights(tmp_path, 3, model().items(), None, "run-2", max_bucket_bytes=4000)
+
+    async def updated() -> None:
+        workers = await placed(machine)
+        with pytest.raises(BadWeights, match="has another index than the one that was sent"):
+            await workers.stage(update)
+
+    asyncio.run(updated())
+
+
+def test_nothing_is_applied_unless_each_worker_reports_that_it_verified(shared_folder: Path) -> None:
+    machine, update = Machine(2), published(shared_folder)
+    staged = machine.extensions[1].areal_staged
+    machine.extensions[1].areal_staged = lambda: {key: value for key, value in staged().items() if key != "rank"}
+
+    async def updated() -> None:
+        workers = await placed(machine)
+        await workers.stage(update)
+        with pytest.raises(BadWeights, match="worker 1 did not verify its share"):
+            await workers.commit(update.version)
+
+    asyncio.run(updated())
+    assert not machine.loaded
+
+
 def test_shares_cover_all_tensors_once_and_are_about_equal() -> None:
     infos = [TensorInfo(f"layer.{number}", "bfloat16", (64, 10 + number % 7), "") for number in range(50)]
     for count in (1, 2, 3, 8):
