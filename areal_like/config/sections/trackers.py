@@ -158,15 +158,24 @@ TRACKERS = {
 
 def register_tracker(name: str, kind: TrackerKind) -> None:
     """Makes a tracker known, whose section is `stats_logger.<name>`. To be called by the module that `--schema` names,
-    which every process of a run imports. Raises ValueError for a section without the keys of a tracker."""
+    which every process of a run imports. Raises ValueError for a section without the keys of a tracker, and for a name
+    that another writer has."""
+    known, title = TRACKERS.get(name), kind.section.__name__
+    if known is not None and known.writer != kind.writer:
+        raise ValueError(f"the tracker {name} is registered already, with {known.writer}; take another name")
+    for each in fields(kind.section):
+        if METADATA_KEY not in each.metadata:
+            raise ValueError(f"{title}.{each.name} is no key of the configuration; declare {each.name} with key()")
     keys = {*kind.choices}
+    if {"mode", "path"} <= keys:
+        raise ValueError(f"{title} has mode and path; leave out path if the tracker sends to a service, else mode")
     lacking = [key for key in ("log_extras", kind.api_key) if key and key not in keys]
     if not keys & {"mode", "path"}:
         lacking.append("mode or path")
     if kind.online and not (kind.is_remote and kind.api_key):
         raise ValueError(f"the TrackerKind of {name} has online, but no mode and api_key; give all or none of them")
     if lacking:
-        raise ValueError(f"{kind.section.__name__} has no {', no '.join(lacking)}, which the tracker {name} needs")
+        raise ValueError(f"{title} has no {', no '.join(lacking)}, which the tracker {name} needs")
     TRACKERS[name] = kind
 
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from areal_like.config import install_command
+from areal_like.config.fields import config, key, section
 from areal_like.config.install_command import pip_command
 from areal_like.config.sections.trackers import (
     TRACKERS,
@@ -174,18 +175,40 @@ def test_a_dry_run_checks_the_tracker_that_a_users_schema_registers(tmp_path, mo
     assert "the tracker board is registered, but the class has no section stats_logger.board" in message
 
 
+@config
+class Undeclared:
+    path: str | None = None
+    log_extras: LogExtras = section(LogExtras)
+
+
+@config
+class BothWays(TensorBoardConfig):
+    mode: str = key("disabled")
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
         (TrackerKind(LogExtras, "m:C"), "LogExtras has no log_extras, no mode or path, which the tracker board needs"),
         (TrackerKind(TensorBoardConfig, "m:C", online=("online",)), "has online, but no mode and api_key"),
         (TrackerKind(SwanlabConfig, "m:C", online=("online",), api_key="token"), "SwanlabConfig has no token, which"),
+        (TrackerKind(Undeclared, "m:C"), r"^Undeclared\.path is no key .*; declare path with key\(\)$"),
+        (TrackerKind(BothWays, "m:C"), "^BothWays has mode and path; leave out path if"),
     ],
 )
 def test_a_section_without_the_keys_of_a_tracker_is_refused(kind, message):
     with pytest.raises(ValueError, match=message):
         register_tracker("board", kind)
     assert "board" not in TRACKERS
+
+
+def test_a_name_that_another_writer_has_is_refused():
+    with mock.patch.dict(TRACKERS):
+        for _ in range(2):  # a module may be imported twice
+            register_tracker("board", TrackerKind(TensorBoardConfig, "m:C"))
+        for name, writer in (("board", "m:C"), ("wandb", TRACKERS["wandb"].writer)):
+            with pytest.raises(ValueError, match=f"{name} is registered already, with {writer}; take another name"):
+                register_tracker(name, TrackerKind(TensorBoardConfig, "other:C"))
 
 
 def test_tracker_none_disables_each_of_them():
