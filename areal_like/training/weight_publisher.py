@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from areal_like.models import model_folder
-from areal_like.process.errors import Failure
+from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.training.background_publication import KEY, BackgroundPublication
@@ -42,6 +42,8 @@ class WeightPublisher:
     def __init__(self, run: Run, engine: TrainEngine, controller: TrainerControllerClient) -> None:
         self._engine, self._controller = engine, controller
         self._transport = open_transport(run, engine, controller)
+        start = run.start_point()
+        self._base = start.step if start.checkpoint is None else None  # the version that is not trained
         self._limit_s = run.config.rollout.request_timeout
         self._background = BackgroundPublication(self._limit_s)
         self._ranks = RankVote(engine.world, engine.config.dist_timeout_s, "actor.dist_timeout_s")
@@ -72,8 +74,7 @@ class WeightPublisher:
             return
         values = logprobs.float().tolist()
         if not all(map(math.isfinite, values)):
-            diverged = f"the model computes log-probabilities that are not finite with weights v{version}: it diverged"
-            raise Failure(f"actor.optimizer.lr: {diverged}; lower it, and resume from an earlier step (resume_step)")
+            raise self._not_finite(version)
         probe = Probe(self._tokens, values, self._dtype)
         self._background.wait()
         complete = self._transport.publish(version, tensors, probe)
@@ -81,6 +82,15 @@ class WeightPublisher:
             self._background.start(version, lambda: self._controller.publish(complete()))
         else:
             self._controller.publish(complete())
+
+    def _not_finite(self, version: int) -> FinalFailure:
+        """Training is not the reason where nothing was trained yet."""
+        what = f"the model computes log-probabilities that are not finite with weights v{version}"
+        if version != self._base:
+            hint = "it diverged; lower it, and resume from an earlier step (resume_step)"
+            return FinalFailure(f"actor.optimizer.lr: {what}: {hint}")
+        hint = "check the model's files, and try another dtype (bfloat16, float32) or attn_impl (sdpa)"
+        return FinalFailure(f"actor.path, actor.dtype, actor.attn_impl: {what}, before anything was trained: {hint}")
 
     def _wait_for_write(self) -> None:
         """The first rank may still write the version before."""

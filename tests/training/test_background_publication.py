@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from areal_like.process.errors import Failure, TimedOut
+from areal_like.process.errors import FinalFailure, TimedOut
 from areal_like.process.run import Run
 from areal_like.training import background_publication
 from areal_like.training.background_publication import BackgroundPublication
@@ -224,17 +224,24 @@ def test_ranks_wait_on_the_cpu_while_the_first_one_still_writes() -> None:
         publisher.publish(2)
 
 
-def test_a_model_that_diverged_ends_the_run_before_it_is_published() -> None:
-    """JSON has no numbers that are not finite: servers would find a damaged index."""
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        (None, r"actor\.optimizer\.lr: .* v2: it diverged"),
+        (2, r"actor\.path, actor\.dtype, actor\.attn_impl: .* v2, before"),
+    ],
+)
+def test_a_model_that_diverged_ends_the_run_before_it_is_published(base: int | None, words: str) -> None:
+    """JSON has no numbers that are not finite: servers would find a damaged index. Another attempt would repeat it."""
     publisher: Any = object.__new__(WeightPublisher)
     publisher._background, publisher._ranks = BackgroundPublication(LIMIT_S), SimpleNamespace(size=1)
-    publisher._tokens, publisher._transport = [1, 2], SimpleNamespace(takes_adapter=True)
+    publisher._tokens, publisher._transport, publisher._base = [1, 2], SimpleNamespace(takes_adapter=True), base
     publisher._engine = SimpleNamespace(
         world=SimpleNamespace(device=torch.device("cpu"), is_first=True),
         logprobs=lambda *_, **__: [torch.tensor([math.nan])],
         export_weights=lambda **_: iter(()),
     )
-    with pytest.raises(Failure, match=r"^actor\.optimizer\.lr: .* not finite with weights v2: it diverged"):
+    with pytest.raises(FinalFailure, match=f"^{words}"):
         publisher.publish(2)
 
 
