@@ -90,7 +90,7 @@ def require_gpus(per_node: int | str) -> None:
     """Refuses to train on a CPU, or two ranks on one GPU, where the plan has GPUs. `per_node`: those that a run may
     use."""
     visible = os.environ.get(VISIBLE)
-    if visible == "" or not isinstance(per_node, int) or not per_node:
+    if not isinstance(per_node, int) or not per_node:
         return
     wanted = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -98,7 +98,7 @@ def require_gpus(per_node: int | str) -> None:
         return
     is_built = torch.version.cuda or torch.version.hip
     why = "check the driver (nvidia-smi)" if is_built else "install a torch that is built for CUDA"
-    named = f" in {VISIBLE}={visible}" if visible else ""
+    named = "" if visible is None else f" in {VISIBLE}={visible}"
     raise Failure(
         f"cluster.n_gpus_per_node: the trainer ranks of this machine need {plural(wanted, 'GPU')}, and torch "
         f"{torch.__version__} finds {found or 'none'}{named}; {why}, or train on the CPU with cluster.n_gpus_per_node=0"
