@@ -84,7 +84,8 @@ def write_manifest(folder: Path, step: int, written: Mapping[str, FilePart] = Ma
             raise OSError(f"{path} has {size} bytes instead of the {part.bytes} that were written")
         parts[name] = part._asdict()
     if absent := sorted(written.keys() - parts.keys()):
-        raise OSError(f"{folder / absent[0]} was written, perhaps by a rank of another node, and is not there")
+        what = f"{folder / absent[0]} was written, perhaps by a rank of another node, and is not there"
+        raise OSError(f"{what}; cluster.fileroot must be on a disk that all nodes share")
     _write_manifest_file(folder, {"step": step, "hash": "xxh3_64", "parts": parts})
     fsync_tree(folder)
     (folder / COMPLETE).touch()

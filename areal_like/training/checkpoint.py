@@ -5,6 +5,7 @@ that under a temporary name; the first rank writes the rest and renames the fold
 `weights.save_async` training goes on meanwhile.
 """
 
+import errno
 import json
 import logging
 import shutil
@@ -43,6 +44,7 @@ from areal_like.training.rank_vote import RankVote
 from areal_like.training.resume_state import engine_scalars, restore_engine
 from areal_like.training.world import World
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 WRITE_TIMEOUTS = 10
 """A checkpoint may take so many times the timeout of ranks."""
 CHECK_INTERVAL_S = 1.0
@@ -165,10 +167,8 @@ class CheckpointManager:
         if self._fault is not None:
             fault, self._fault = self._fault, None
             if isinstance(fault, OSError | SafetensorError):
-                hint = "free some space, or write fewer (saver.freq_steps, recover.keep)"
-                raise CheckpointNotWritten(
-                    f"{self._root}: a checkpoint could not be written: {fault}; {hint}"
-                ) from fault
+                hint = "; free some space, or write fewer (saver.freq_steps, recover.keep)" if _is_full(fault) else ""
+                raise CheckpointNotWritten(f"{self._root}: a checkpoint could not be written: {fault}{hint}") from fault
             raise fault
 
     def _wait_for_all(self) -> None:
@@ -292,6 +292,13 @@ def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
     """The trainer's state that is not tensors."""
     facts: dict[str, Any] = json.loads((checkpoint / RESUME / TRAINER).read_text(encoding="utf-8"))
     return facts
+
+
+def _is_full(fault: OSError | SafetensorError) -> bool:
+    """Whether the disk, or the user's share of it, is."""
+    if isinstance(fault, OSError):
+        return fault.errno in NO_SPACE
+    return any(f"os error {number}" in str(fault) for number in NO_SPACE)
 
 
 def _remove(folder: Path) -> None:

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from areal_like.process import checkpoint_files
 from areal_like.process.checkpoint_files import complete_checkpoints, folder_name, step_of
 from areal_like.process.errors import Failure
+from areal_like.process.hashed_files import FilePart
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
@@ -274,15 +275,22 @@ def test_a_checkpoint_of_an_abandoned_lineage_is_replaced(run):
     assert (folder / "model.safetensors").read_bytes() != before and checkpoint_files.checkpoint_problems(folder) == []
 
 
-@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), SafetensorError("os error 28")])
+@pytest.mark.parametrize("fault", [OSError(122, "Disk quota exceeded"), SafetensorError("(os error 28)")])
 def test_a_full_disk_is_a_failure_with_a_remedy(fault, run, monkeypatch):
     def full(*_: Any) -> None:
         raise fault
 
     monkeypatch.setattr(checkpoint_module, "write_manifest", full)
-    with pytest.raises(Failure, match=r"(No space left on device|os error 28); free some space"):
+    with pytest.raises(Failure, match=r"(quota exceeded|os error 28\)); free some space"):
         written(run, make_engine(Path(run.config.model.path)), 2)
     assert complete_checkpoints(run.checkpoints) == []
+
+
+def test_a_part_on_a_disk_of_another_node_is_not_called_a_lack_of_space(run, monkeypatch):
+    usual, part = checkpoint_files.write_manifest, {"resume/part-1": FilePart(3, "")}
+    monkeypatch.setattr(checkpoint_module, "write_manifest", lambda folder, step, written: usual(folder, step, part))
+    with pytest.raises(Failure, match=r"written: .*is not there; cluster\.fileroot must .* share$"):
+        written(run, make_engine(Path(run.config.model.path)), 2)
 
 
 def test_another_optimizer_than_the_checkpoint_s_is_refused(run):
