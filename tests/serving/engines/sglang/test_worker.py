@@ -109,6 +109,9 @@ def _rank(member: StandIn) -> int:
 def test_their_gpus_decide_the_path_as_those_of_vllm_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"GPU-{number}"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 0))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
     monkeypatch.setattr(worker, "_workers", [])
     monkeypatch.setattr(worker, "gather_texts", lambda text, group: [text])
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from areal_like.serving.engines.external.plugin.staging_room import StagingRoom
 from areal_like.weights.bucket_files import is_mapped, iterate_bucket
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat_buckets import as_tensor
@@ -19,10 +20,8 @@ from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.own_stream import own_stream
 from areal_like.weights.receive import receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
-from areal_like.weights.transfer_path import GLOO
+from areal_like.weights.transfer_path import GLOO, IPC
 
-RESERVE_BYTES = 256 * 2**20
-"""GPU memory that staged weights leave free."""
 Tensors = Generator[tuple[str, Tensor], None, None]
 
 
@@ -52,11 +51,11 @@ class Arrival:
         """The peers that are not among the ranks which verified their share."""
         return [peer for peer in self.peers if peer not in ranks]
 
-    def tensors(self, rank: int, group: KeptGroup) -> Tensors:
+    def tensors(self, rank: int, group: KeptGroup, room: StagingRoom) -> Tensors:
         """Each as soon as its content is verified, or is to be verified by another worker of this machine. Those in
         files stay there."""
         if self.rendezvous is not None:
-            yield from received(self.rendezvous, self.index, rank, group)
+            yield from received(self.rendezvous, self.index, rank, group, room)
             return
         index, folder = self.index, self.folder
         assert folder is not None, "weights are in files or sent"
@@ -70,9 +69,14 @@ class Arrival:
                 yield info.name, as_tensor(info, torch.from_numpy(content))
 
 
-def received(rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup) -> Iterator[tuple[str, Tensor]]:
-    """Copies of sent tensors: on the GPU if they come there and it has room for all, else in main memory."""
-    stays = rendezvous.backend == GLOO or has_room_on(group.device, sum(info.nbytes for info in index.tensors))
+def received(
+    rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup, room: StagingRoom
+) -> Iterator[tuple[str, Tensor]]:
+    """Copies of sent tensors: on the GPU if they come there, the trainer does not use it too, and it has room for all;
+    else in main memory."""
+    on_gpu = rendezvous.backend != GLOO and group.device.type == "cuda"
+    num_bytes = sum(info.nbytes for info in index.tensors)
+    stays = not on_gpu or (rendezvous.backend != IPC and room.has(num_bytes))
     with own_stream(group.device):
         sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index, group)
         with closing(sent):
@@ -82,14 +86,6 @@ def received(rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup) 
                 except torch.OutOfMemoryError as fault:  # used by the engine since; the next one uses main memory
                     raise GroupBroken(f"no memory on the GPU for {name}") from fault
                 yield name, copy
-
-
-def has_room_on(device: torch.device, num_bytes: int) -> bool:
-    """Whether a GPU has so much memory that nothing has reserved."""
-    if device.type != "cuda":
-        return True
-    free, _ = torch.cuda.mem_get_info(device)
-    return free >= num_bytes + RESERVE_BYTES
 
 
 def use_on_this_stream(tensors: Iterator[Tensor]) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from areal_like.serving.engines.external.plugin.arriving_tensors import Arrival, use_on_this_stream
 from areal_like.serving.engines.external.plugin.background_job import BackgroundJob, result_of
+from areal_like.serving.engines.external.plugin.staging_room import StagingRoom, free_on, unused_on
 from areal_like.serving.engines.external.plugin.worker_place import place_of
 from areal_like.serving.engines.sglang.checksums import fused_tensors
 from areal_like.serving.engines.sglang.plugin.calls import staged_group
@@ -24,10 +25,12 @@ from areal_like.weights.text_gather import gather_texts
 
 
 class SchedulerWorker:
-    """What one scheduler holds beside the live weights."""
+    """What one scheduler holds beside the live weights. SGLang takes no memory for its activations before it needs it:
+    all that is free when it starts is left to it."""
 
     def __init__(self, rank: int, device: torch.device) -> None:
         self._rank, self._device, self._group = rank, device, KeptGroup(device)
+        self._room = StagingRoom(device, free_on(device) + unused_on(device))
         self._staging: BackgroundJob | None = None
         self._staged: dict[str, dict[str, Tensor]] = {}
         self._methods: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -56,7 +59,7 @@ class SchedulerWorker:
         def stage() -> dict[str, Any]:
             began = time.monotonic()
             arrival, tensors = Arrival.of(message, self._rank), {}
-            with closing(arrival.tensors(self._rank, self._group)) as arriving:
+            with closing(arrival.tensors(self._rank, self._group, self._room)) as arriving:
                 for name, tensor in arriving:
                     tensors[name] = tensor
             expected = self._expected(arrival.index.tensors, tensors)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from areal_like.serving.engines.external.plugin.arriving_tensors import Arrival, use_on_this_stream
 from areal_like.serving.engines.external.plugin.background_job import BUSY, REFUSED, BackgroundJob, result_of
+from areal_like.serving.engines.external.plugin.staging_room import StagingRoom
 from areal_like.serving.engines.external.plugin.worker_place import place_of
 from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, WeightPacker
 from areal_like.serving.engines.vllm.plugin.prompt_logits import mend_prompt_logits
@@ -52,6 +53,7 @@ class WorkerState:
         """Served tensors with a -0, which cannot be read back exactly, and their hashes."""
         self.turn = 0
         self.group: KeptGroup | None = None
+        self.room: StagingRoom | None = None
 
 
 class WeightComparison:
@@ -121,12 +123,13 @@ class WorkerExtension:
         state.staged, state.staging = None, job
         rank: int = self.rank  # type: ignore[attr-defined]
         state.group = group = state.group or KeptGroup(self._areal_device)
+        state.room = room = state.room or StagingRoom(self._areal_device)
         model: nn.Module = self.model_runner.get_model()  # type: ignore[attr-defined]
 
         def stage() -> dict[str, Any]:
             began = time.monotonic()
             arrival, tensors = Arrival.of(message, rank), {}
-            with WeightPacker(model) as packer, closing(arrival.tensors(rank, group)) as arriving:
+            with WeightPacker(model) as packer, closing(arrival.tensors(rank, group, room)) as arriving:
                 for name, tensor in arriving:
                     tensors[name] = tensor
                     packer.add(name, tensor)
