@@ -120,14 +120,28 @@ def kept_gradient(log_p_TV: Tensor, targets_T: Tensor, gradients: TokenGradients
     return grad_TV if temperature == 1.0 else grad_TV.div_(temperature)
 
 
-@cache
+COMPILER_MODULES = ("torch._dynamo", "torch._inductor", "triton")
+SLOWER = "log-probabilities take about twice as long: "
+
+_failures: list[str] = []
+"""Errors of the compiler: after one nothing more is compiled here."""
+
+
 def compiles(device_type: str) -> bool:
-    """Whether kernels are compiled for the device; logs what is missing."""
-    if device_type != "cuda":
-        return False
+    """Whether kernels are compiled for the device."""
+    return device_type == "cuda" and not _failures and can_compile()
+
+
+@cache
+def can_compile() -> bool:
+    """Logs what is missing."""
     if lacking := lacking_for_kernels():
-        log.warning("log-probabilities take about twice as long: torch.compile needs %s", " and ".join(lacking))
+        log.warning("%storch.compile needs %s", SLOWER, " and ".join(lacking))
     return not lacking
+
+
+def is_of_compiler(error: BaseException) -> bool:
+    return type(error).__module__.startswith(COMPILER_MODULES)
 
 
 def lacking_for_kernels() -> list[str]:
@@ -144,14 +158,24 @@ def lacking_for_kernels() -> list[str]:
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For any number of tokens."""
+    """For any number of tokens. As it is, with a warning, if the compiler raises an error."""
     kernel = torch.compile(function)
 
     def call(logits_CV: Tensor, targets_C: Tensor, *rest: Any) -> Any:
+        if _failures:
+            return function(logits_CV, targets_C, *rest)
         given = [each for argument in rest for each in (argument if isinstance(argument, tuple) else (argument,))]
         for tensor in (logits_CV, targets_C, *given):
             if isinstance(tensor, Tensor):
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return kernel(logits_CV, targets_C, *rest)
+        try:
+            with torch._dynamo.config.patch(suppress_errors=False):
+                return kernel(logits_CV, targets_C, *rest)
+        except Exception as error:
+            if not is_of_compiler(error):
+                raise
+            _failures.append(" ".join(str(error).split())[:400])
+            log.warning("%stheir kernels cannot be compiled (%s: %s)", SLOWER, type(error).__name__, _failures[0])
+            return function(logits_CV, targets_C, *rest)
 
     return call

@@ -42,11 +42,12 @@ def main(run: Run, me: Identity) -> int:
     from areal_like.training.out_of_memory import out_of_memory
     from areal_like.training.start_order import wait_for_server
     from areal_like.training.stop import StopRequest
-    from areal_like.training.torch_compile import compile_failure
+    from areal_like.training.torch_compile import compile_failure, fall_back_later
     from areal_like.training.world import open_world, require_gpus
 
     require_gpus(run.config.cluster.n_gpus_per_node)
     wait_for_server(run, me)
+    fall_back_later(run.config)
     section = run.config.model if is_supervised else run.config.actor
     world = open_world(section.dist_timeout_s)
     stop = StopRequest(world)
@@ -55,7 +56,7 @@ def main(run: Run, me: Identity) -> int:
         code = (_supervised if is_supervised else _reinforcement)(run, me, world, stop)
     except torch.OutOfMemoryError as error:
         raise out_of_memory(error, run.config) from error
-    except RuntimeError as error:
+    except Exception as error:  # not all of the compiler's are a RuntimeError
         if (failure := compile_failure(error, run.config)) is None:
             raise
         raise failure from error

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 from transformers import AttentionInterface, PreTrainedModel
 
-from areal_like.algorithms.logit_kernels import lacking_for_kernels
+from areal_like.algorithms.logit_kernels import is_of_compiler, lacking_for_kernels
 from areal_like.config.allocation.models import trained_models
 from areal_like.config.problems import ConfigError, plural
 from areal_like.config.sections.train_engine import CompileConfig, TrainEngineConfig
@@ -60,8 +60,6 @@ def compile_layers(
     assert config.compile is not None
     began, usual, required = time.monotonic(), model.config._attn_implementation, config.compile.required
     problem, kinds = "", 0
-    if not required:
-        _fall_back_later()
     try:
         _prepare(model, config.compile, section, world.device)
         kinds = _rehearsed(model, layers, config, section, world.device, shard, forward_context)
@@ -82,7 +80,8 @@ def compile_layers(
         return
     for layer in layers:
         _compile(layer, config.compile)
-    log.info("%s.compile: layers are compiled; a rehearsal of %s took %s", section, plural(kinds, "kind"), took)
+    rehearsal = f"; a rehearsal of {plural(kinds, 'kind')} took {took}" if kinds else ""
+    log.info("%s.compile: layers are compiled%s", section, rehearsal)
 
 
 def _prepare(model: PreTrainedModel, config: CompileConfig, section: str, device: torch.device) -> None:
@@ -156,9 +155,12 @@ def _compile(layer: nn.Module, config: CompileConfig) -> None:
     layer.compile(fullgraph=config.fullgraph, dynamic=True)
 
 
-def _fall_back_later() -> None:
+def fall_back_later(config: Any) -> None:
     """What the rehearsal does not meet, such as inputs without gradient in the first layer, runs uncompiled if it
-    cannot be compiled, and torch's log says why. For that a graph's backward is compiled with its forward."""
+    cannot be compiled, and torch's log says why. For that a graph's backward is compiled with its forward. torch knows
+    this for a process alone: not if layers of any model must be compiled."""
+    if any(engine.compile is not None and engine.compile.required for _, engine in trained_models(config)):
+        return
     torch._dynamo.config.suppress_errors = True
     if hasattr(functorch_config, "force_non_lazy_backward_lowering"):
         functorch_config.force_non_lazy_backward_lowering = True
@@ -189,8 +191,8 @@ def _refused_frames() -> int:
 
 
 def compile_failure(error: BaseException, config: Any) -> Failure | None:
-    """Of an error of the compiler in a step; else None."""
-    if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+    """Of an error of the compiler in a step; else None. Kernels of the head report theirs themselves."""
+    if not is_of_compiler(error):
         return None
     keys = [f"{name}.compile" for name, engine in trained_models(config) if engine.compile is not None]
     reason, remedy = brief_reason(error), " and ".join(f"{key}=null" for key in keys)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from areal_like.algorithms import logit_kernels, logprobs
-from areal_like.algorithms.logit_kernels import TokenGradients, compiles, logit_gradient, token_values
+from areal_like.algorithms.logit_kernels import TokenGradients, can_compile, compiles, logit_gradient, token_values
 from areal_like.algorithms.logprobs import token_logprobs
 from areal_like.training.torch_compile import has_compiler
 from tests.algorithms.test_logprobs import given, plainly
@@ -87,6 +87,42 @@ def test_a_kernel_is_one_graph_for_any_number_of_tokens(as_on_a_gpu, monkeypatch
     assert len(graphs) == 2, "one of the values, one of the gradient"
 
 
+@pytest.mark.parametrize("fails", ["token_values", "logit_gradient"])
+def test_kernels_that_cannot_be_compiled_are_computed_uncompiled(monkeypatch, caplog, fails) -> None:
+    """As on a GPU without a compiler from then on, in the memory of the logits; torch is not asked again."""
+    asked: list[str] = []
+
+    def compile_this(function: Any) -> Any:
+        def backend(graph: fx.GraphModule, inputs: list[Any]) -> Any:
+            asked.append(function.__name__)
+            if function.__name__ == fails:
+                raise RuntimeError("ptxas is too old")
+            return graph.forward
+
+        return compile_function(function, backend=backend)
+
+    monkeypatch.setattr(torch, "compile", compile_this)
+    monkeypatch.setattr(torch._dynamo.config, "suppress_errors", True)
+    monkeypatch.setattr(logprobs, "compiles", lambda device_type: compiles("cuda"))
+    monkeypatch.setattr(logit_kernels, "can_compile", lambda: True)
+    monkeypatch.setattr(logit_kernels, "_failures", [])
+    logit_kernels.compiled.cache_clear()
+    try:
+        for _ in range(2):
+            hidden, head, targets = given()
+            actual, _ = token_logprobs(hidden, head, targets, 0.7, chunk_tokens=10)
+            expected, _ = plainly(hidden, head, targets, 0.7)
+            torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+            gradients = [torch.autograd.grad(each.sum(), (hidden, head)) for each in (actual, expected)]
+            for mine, plain in zip(*gradients, strict=True):
+                torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
+    finally:
+        logit_kernels.compiled.cache_clear()
+    assert asked[-1] == fails and asked.count(fails) == 1 and not compiles("cuda")
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == logit_kernels.__name__]
+    assert warning.startswith("log-probabilities take about twice") and "ptxas is too old" in warning
+
+
 @pytest.mark.parametrize("adds", [False, True])
 def test_products_in_half_precision_are_summed_in_float32(as_on_a_gpu, monkeypatch, adds) -> None:
     """With the products of a GPU, which a CPU lacks."""
@@ -155,7 +191,7 @@ def allocated(codes: list[str], tokens: int, vocabulary: int) -> list[str]:
 
 
 def test_what_is_missing_for_compiling_is_said_once(monkeypatch, caplog) -> None:
-    compiles.cache_clear()
+    can_compile.cache_clear()
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -165,10 +201,10 @@ def test_what_is_missing_for_compiling_is_said_once(monkeypatch, caplog) -> None
             assert not compiles("cuda") and not compiles("cuda")
         (record,) = caplog.records
         assert "Triton and a C compiler" in record.getMessage()
-        compiles.cache_clear()
+        can_compile.cache_clear()
         monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
         monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
         monkeypatch.setattr(sysconfig, "get_path", lambda name: str(caplog))
         assert not compiles("cuda") and "the headers of Python" in caplog.records[-1].getMessage()
     finally:
-        compiles.cache_clear()
+        can_compile.cache_clear()

@@ -14,6 +14,7 @@ from areal_like.training.actor import Actor
 from areal_like.training.fake_data import FakeController
 from areal_like.training.main import load_trained_engine
 from areal_like.training.reference import NoReference
+from areal_like.training.torch_compile import fall_back_later
 from launcher.plan.build import build_plan
 from launcher.runs.run_files import write_description, write_start_point
 from tests.gpu.flops import peak_flops, training_flops
@@ -46,6 +47,7 @@ def rl_step(report: Report) -> None:
         )
         config = run.config.actor
         report.fact("actor", {key: _value(config, key) for key in CHOSEN})
+        fall_back_later(run.config)
         engine = load_trained_engine(run, config, "actor", world())
         engine.set_schedule(100)
         actor = Actor(engine, NoReference(), config, run.config.seed)

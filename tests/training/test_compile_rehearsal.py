@@ -20,12 +20,13 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.train_engine import ActivationCheckpointingConfig, CompileConfig, FSDPEngineConfig
-from areal_like.training import compile_rehearsal, torch_compile
+from areal_like.process.identity import TOKEN
+from areal_like.training import compile_rehearsal, main, torch_compile
 from areal_like.training.compile_rehearsal import Unequal, compare, distances, one_of_each_kind
 from areal_like.training.engine import TrainEngine
 from areal_like.training.rank_vote import RankVote
 from areal_like.training.sequences import MicroBatch, Sequences
-from tests.support.training_runs import make_engine, model_folder, section, weights_of, world
+from tests.support.training_runs import ME, make_engine, make_run, model_folder, section, weights_of, world
 from tests.training.test_engine import mean_loss, tokens
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -175,6 +176,7 @@ def test_what_cannot_be_compiled_after_the_rehearsal_runs_uncompiled(tmp_path, c
         return fail()
 
     capturing(backend)
+    torch_compile.fall_back_later(SimpleNamespace(model=SimpleNamespace(compile=AUTO)))
     folder = model_folder(tmp_path, "qwen3")
     usual = learn(make_engine(folder))
     engine = make_engine(folder, compile=AUTO)
@@ -197,6 +199,19 @@ def test_too_many_graphs_of_a_layer_run_uncompiled_with_a_warning(tmp_path, capt
     caplog.clear()
     engine.step(1, engine.accumulate([tokens()], mean_loss))
     assert "uncompiled" not in caplog.text
+
+
+@pytest.mark.parametrize("must", [False, True])
+def test_later_errors_are_left_to_torch_only_if_no_model_must_be_compiled(tmp_path, compiling, monkeypatch, must):
+    """torch knows one answer for a process."""
+    monkeypatch.setenv(TOKEN, "a secret")
+    monkeypatch.setattr("areal_like.training.world.open_world", fail)
+    keys = {"actor.kl_ctl": 0.1, "actor.compile.required": str(must).lower(), "ref.compile.required": "false"}
+    run = make_run(tmp_path, "grpo", *(f"{key}={value}" for key, value in keys.items()))
+    with pytest.raises(RuntimeError, match="Failed to find"):
+        main.main(run, ME)
+    assert torch._dynamo.config.suppress_errors is not must
+    assert functorch_config.force_non_lazy_backward_lowering is not must
 
 
 def test_an_error_of_the_compiler_in_a_step_names_the_key():
@@ -225,10 +240,12 @@ def test_a_layer_that_cannot_be_computed_alone_is_compiled_only_if_asked_for(tmp
     folder = model_folder(tmp_path, "qwen3")
     monkeypatch.setattr(compile_rehearsal, "layer_calls", fail)
     why = "a layer cannot be computed by itself (RuntimeError: Failed to find C compiler."
+    caplog.set_level(logging.INFO, NAME)
     for value, num in ((AUTO, 0), (REQUIRED, 2)):
         caplog.clear()
         engine = make_engine(folder, compile=value)
         assert engine.compiled is not None and engine.compiled.num == num and why in caplog.text
+        assert "rehearsal of 0" not in caplog.text
 
 
 def test_layers_that_need_a_graph_for_each_micro_batch_are_not_compiled(tmp_path, compiling, caplog, monkeypatch):
