@@ -1,6 +1,8 @@
 """Whole training steps: packing, forward, backward, clipping, AdamW. Tokens per second, share of the peak, memory."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +16,7 @@ from areal_like.training.torch_compile import has_compiler
 from tests.gpu.flops import peak_flops, training_flops
 from tests.gpu.models import LAYERS_7B, QWEN3_0_6B, TINY, engine_of, learn, sequences_of
 from tests.gpu.report import Aim, CannotRun, Report, size_of
-from tests.gpu.timing import measured
+from tests.gpu.timing import measured, wait
 from tests.support.training_runs import section
 
 SMALL_BY = 256
@@ -54,18 +56,24 @@ def recomputation(report: Report) -> None:
     kept, recomputed = (saved_bytes(is_on) for is_on in (False, True))
     report.limit("bytes saved for the backward pass, recomputed / kept", recomputed / kept, Aim(most=0.5))
     for is_on, name in ((False, "kept"), (True, "recomputed")):
-        with trainer(report, QWEN3_0_6B, gradient_checkpointing=is_on) as engine:
+        with trainer(report, QWEN3_0_6B, f", {name}", gradient_checkpointing=is_on) as engine:
             for load in (SHORT, LONG):
                 measure(report, engine, load._replace(how=f", {name}", tokens_per_s=None, mfu=None))
 
 
-def trainer(report: Report, shape: Qwen3Config, **settings: Any) -> Any:
+@contextmanager
+def trainer(report: Report, shape: Qwen3Config, how: str = "", **settings: Any) -> Iterator[TrainEngine]:
     """An engine with the settings of a fast step: bfloat16, compiled layers."""
     if not report.small or torch.cuda.is_available():
         settings["compile"] = section(CompileConfig)
         if not torch.cuda.is_available() and not has_compiler():
             raise CannotRun("torch.compile needs a C++ compiler on a CPU")
-    return engine_of(TINY if report.small else shape, dtype="bfloat16", lr=1e-6, gradient_clipping=1.0, **settings)
+    settings |= {"dtype": "bfloat16", "lr": 1e-6, "gradient_clipping": 1.0}
+    began, note = time.perf_counter(), "with the rehearsal of compiled layers" if "compile" in settings else ""
+    with engine_of(TINY if report.small else shape, **settings) as engine:
+        wait()
+        report.figure(f"start of the engine{how}", time.perf_counter() - began, "s", note=note)
+        yield engine
 
 
 def measure(report: Report, engine: TrainEngine, load: Load) -> None:
@@ -102,7 +110,9 @@ def measure(report: Report, engine: TrainEngine, load: Load) -> None:
         report.figure(f"{name}: share of the peak", 100 * flops / result.seconds / peak, "%", load.mfu, note)
     report.figure(f"{name}: floating-point operations", flops / result.seconds / 1e12, "TFLOP/s")
     report.figure(f"{name}: a step", 1000 * result.seconds, "ms")
-    report.figure(f"{name}: the first step", result.first_s, "s", note="with compilation")
+    report.figure(
+        f"{name}: the first step", result.first_s, "s", note="with the compilation of the head's kernels on a GPU"
+    )
     if result.peak_gb is not None:
         report.figure(f"{name}: memory above weights and optimizer", result.peak_gb, "GB")
 
