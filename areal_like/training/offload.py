@@ -100,17 +100,44 @@ class HostCopy(NamedTuple):
     arrived: torch.cuda.Event | None
 
 
+class _Content(NamedTuple):
+    """What tensors that are alive have in common if they are the same numbers."""
+
+    storage: int
+    offset: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    version: int
+    is_conjugate: bool
+    is_negative: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "_Content":
+        local = local_tensor(tensor)
+        return cls(
+            local.untyped_storage()._cdata,  # which fake tensors have, too
+            int(local.storage_offset()),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor._version,
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+
 class HostActivations(saved_tensors_hooks):
     """Context manager: copies the tensors saved for the backward pass to host memory, in parallel to the computation.
 
     An activation stays on the GPU until its copy is complete; at most `max_in_flight` copies run at a time, after which
-    the computation waits for the oldest.
+    the computation waits for the oldest. One that several operations save meanwhile is copied once.
     """
 
     def __init__(self, pin_memory: bool, max_in_flight: int) -> None:
         super().__init__(self.pack, self.unpack)
         self._pin_memory, self._max_in_flight = pin_memory and torch.cuda.is_available(), max_in_flight
-        self.in_flight: deque[tuple[Tensor, HostCopy]] = deque()
+        self.in_flight: deque[tuple[Tensor, _Content, HostCopy]] = deque()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def __exit__(self, *exception: Any) -> None:
@@ -120,6 +147,10 @@ class HostActivations(saved_tensors_hooks):
     def pack(self, tensor: Tensor) -> Tensor | HostCopy:
         if not self._should_move(tensor):
             return tensor.detach()  # without its autograd graph
+        content = _Content.of(tensor)
+        for _, other, copy in self.in_flight:
+            if other == content:
+                return copy
         self._limit_in_flight(self._max_in_flight - 1)
         values = torch.empty(tensor.shape, dtype=tensor.dtype, device=HOST, pin_memory=self._pin_memory)
         arrived = None
@@ -132,7 +163,7 @@ class HostActivations(saved_tensors_hooks):
         else:
             values.copy_(tensor)
         moved = HostCopy(values, tensor.device, arrived)
-        self.in_flight.append((tensor, moved))
+        self.in_flight.append((tensor, content, moved))  # whose memory is not used again meanwhile
         return moved
 
     def unpack(self, saved: Tensor | HostCopy) -> Tensor:
@@ -145,7 +176,7 @@ class HostActivations(saved_tensors_hooks):
     def _limit_in_flight(self, most: int) -> None:
         """At most `most` copies are in flight."""
         while len(self.in_flight) > most:
-            _, moved = self.in_flight.popleft()
+            _, _, moved = self.in_flight.popleft()
             if moved.arrived is not None:
                 torch.cuda.current_stream(moved.device).wait_event(moved.arrived)
 

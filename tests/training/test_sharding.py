@@ -1,5 +1,6 @@
 """Sharding, activation checkpointing, offloading and compilation: none changes the result."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from areal_like.config.sections.train_engine import (
     CompileConfig,
     FSDPEngineConfig,
     FSDPWrapPolicy,
+    MicroBatchSpec,
     ModelDebugConfig,
 )
+from areal_like.models.model_shape import shape_of
 from areal_like.training import sharding, torch_compile
 from areal_like.training.engine import TrainEngine
 from areal_like.training.full_tensor import full_tensor
@@ -27,6 +30,7 @@ from areal_like.training.row_shards import RowRange, local_tensor, split_rows
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.torch_compile import OPAQUE_ATTENTION
 from areal_like.training.world import World
+from launcher.plan.page_locked import activation_bytes
 from tests.support.training_runs import make_engine, model_folder, section, weights_of, world
 from tests.training.test_engine import mean_loss, tokens
 
@@ -221,6 +225,33 @@ def test_offloaded_activations_are_restored_unchanged(tmp_path, monkeypatch, aga
     turned = {shape[::-1] for shape in shapes}
     assert not [values for values in watched.moved if tuple(values.shape) in shapes | turned], "weights stay"
     assert not watched.in_flight
+
+
+def test_an_activation_that_is_saved_again_is_copied_once_as_planned(tmp_path, monkeypatch):
+    """The input of the projections of queries, keys and values, for example. The plan counts layers, and not the last
+    norm and the head."""
+    monkeypatch.setattr(sharding, "HostActivations", Watched)
+    folder, lengths = model_folder(tmp_path, "llama"), np.full(16, 32)
+    settings = {"max_tokens_per_mb": int(lengths.sum())}
+    offloading = section(ActivationOffloadingConfig, pin_memory=False)
+    engine = make_engine(folder, activation_offloading=offloading, mb_spec=section(MicroBatchSpec, **settings))
+    ids = np.arange(lengths.sum(), dtype=np.int32) % 40
+    engine.accumulate([Sequences(ids, np.ones(len(ids)), lengths).micro_batch(range(16), world().device)], mean_loss)
+
+    watched, shape = engine.forward_context, shape_of(json.loads((folder / "config.json").read_text()))
+    assert isinstance(watched, Watched) and shape is not None
+    moved = sum({id(values): values.nbytes for values in watched.moved}.values())
+    planned = activation_bytes(engine.config, shape, 4)
+    assert planned < moved < 1.25 * planned
+
+
+def test_changed_numbers_are_copied_again() -> None:
+    moving, tensor = Watched(pin_memory=False, max_in_flight=5), torch.ones(64, 64)
+    first = moving.pack(tensor)
+    assert moving.pack(tensor) is first and moving.pack(tensor.view(64, 64)) is first
+    others = [moving.pack(tensor.T), moving.pack(tensor.view(32, 128)), moving.pack(tensor.add_(1))]
+    assert len({id(copy) for copy in [first, *others]}) == 4
+    assert (first.values == 1).all() and (others[-1].values == 2).all()
 
 
 def test_activations_on_the_host_are_not_copied(tmp_path):
