@@ -5,6 +5,7 @@ CONFIG ?= grpo.yaml
 TEST_ARGS ?=
 MUTATE ?=
 GPU_ARGS ?=
+SERVING_ARGS ?=
 ETCD ?= localhost:2379
 
 SHELL := /bin/bash
@@ -49,7 +50,7 @@ bench: env-dev ## Measures start, weight updates, serving, training and whole ru
 	@$(PY) tests/bench/bench_controller.py
 	@$(PY) tests/bench/bench_weights.py
 	@$(PY) tests/bench/bench_training.py
-	@$(PY) tests/bench/bench_serving.py
+	@$(PY) tests/bench/bench_serving.py $(SERVING_ARGS)
 	@$(PY) tests/bench/bench_ring.py
 
 gpu: env-dev ## Checks this package on a GPU and measures it, in calls of ten minutes (GPU_ARGS="--parts head"); build/gpu/

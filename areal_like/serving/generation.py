@@ -5,13 +5,13 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from areal_like.serving.engines.base import EngineGone, GenerateOutput, GenerateRequest, InferenceEngine
 from areal_like.serving.partial_sample import ABORT, BadOutput, ParsedGroup, PartialSample
 from areal_like.serving.request_queue import RequestQueue
-from areal_like.serving.requests import BadRequest, GroupRequest, Sampling, max_answer_tokens, parse_group
+from areal_like.serving.requests import SAMPLING_KEYS, BadRequest, GroupRequest, max_answer_tokens, parse_group
 from areal_like.serving.served_weights import ServedWeights
 
 MAX_EMPTY_OUTPUTS = 8
@@ -130,9 +130,7 @@ class Generation:
         sampling = group.sampling
         limit = max_answer_tokens(sampling, len(group.prompt), info.context_length, self._info.length_key)
         given = body.get("sampling") or {}
-        names = [
-            each.name for each in fields(Sampling) if each.name != "max_tokens" and given.get(each.name) is not None
-        ]
+        names = [name for name in SAMPLING_KEYS if name != "max_tokens" and given.get(name) is not None]
         return ParsedGroup(
             group=group,
             sampling={name: getattr(sampling, name) for name in names},
@@ -152,7 +150,8 @@ class Generation:
             self.counts.prompt_tokens += len(parsed.group.prompt)
             for answer, output in zip(answers, outputs, strict=True):
                 self._add(answer, output, version, adapter)
-            await gather_all(self._finish(answer, in_flight, adapter) for answer in answers if answer.finish == ABORT)
+            if interrupted := [answer for answer in answers if answer.finish == ABORT]:
+                await gather_all(self._finish(answer, in_flight, adapter) for answer in interrupted)
             return answers
         finally:
             self._served.release_adapter(adapter)

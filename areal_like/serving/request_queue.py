@@ -5,8 +5,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from areal_like.serving.client_queue import RUN_ACTIVE_S
 from areal_like.serving.engines.base import MAX_IN_FLIGHT
@@ -46,11 +45,16 @@ class RequestQueue:
         """Total time with at least one running request."""
         return self._busy_s + (time.monotonic() - self._busy_since if self.running else 0.0)
 
-    @asynccontextmanager
-    async def slot(self, priority: int, number: int) -> AsyncIterator[None]:
-        """Smaller priorities go first, and among equal ones smaller numbers."""
+    def slot(self, priority: int, number: int) -> "Slot":
+        """For `async with`: smaller priorities go first, and among equal ones smaller numbers."""
+        return Slot(self, priority, number)
+
+    async def enter(self, priority: int, number: int) -> None:
         if priority < CLIENT_PRIORITY:
             self._last_run_request = time.monotonic()
+        if self._has_room and not self._queue:
+            self._add_running()
+            return
         slot = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (priority, number, next(self._ties), slot))
         self._admit()
@@ -58,12 +62,15 @@ class RequestQueue:
             await slot
         except asyncio.CancelledError:
             if slot.done() and not slot.cancelled():
-                self._leave()  # cancelled just after it was admitted
+                self.leave()  # cancelled just after it was admitted
             raise
-        try:
-            yield
-        finally:
-            self._leave()
+
+    def leave(self) -> None:
+        self.running -= 1
+        if not self.running:
+            self._busy_s += time.monotonic() - self._busy_since
+            self._empty.set()
+        self._admit()
 
     def hold(self, holder: str) -> None:
         self._holders.add(holder)
@@ -78,19 +85,33 @@ class RequestQueue:
         await self._empty.wait()
 
     def _admit(self) -> None:
-        while self._queue and self.is_open and self.running < self._max_running:
+        while self._queue and self._has_room:
             *_, slot = heapq.heappop(self._queue)
-            if slot.done():
-                continue
-            if not self.running:
-                self._busy_since = time.monotonic()
-                self._empty.clear()
-            self.running += 1
-            slot.set_result(None)
+            if not slot.done():
+                self._add_running()
+                slot.set_result(None)
 
-    def _leave(self) -> None:
-        self.running -= 1
+    @property
+    def _has_room(self) -> bool:
+        return self.is_open and self.running < self._max_running
+
+    def _add_running(self) -> None:
         if not self.running:
-            self._busy_s += time.monotonic() - self._busy_since
-            self._empty.set()
-        self._admit()
+            self._busy_since = time.monotonic()
+            self._empty.clear()
+        self.running += 1
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """A place among the running requests. A class, since a generator made for each request costs more."""
+
+    queue: RequestQueue
+    priority: int
+    number: int
+
+    async def __aenter__(self) -> None:
+        await self.queue.enter(self.priority, self.number)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.queue.leave()

@@ -62,6 +62,9 @@ class Sampling:
         return untruncated and unpenalized and self.min_new_tokens == 0
 
 
+SAMPLING_KEYS = tuple(each.name for each in fields(Sampling))
+
+
 @dataclass(frozen=True)
 class StepSlot:
     """Place of a group among the `of` groups of one synchronous step (`key`) on this server."""
@@ -148,12 +151,11 @@ def parse_sampling(body: Any, vocab_size: int, context_length: int = MAX_TOKENS)
     if not isinstance(body, Mapping):
         raise BadRequest(f"sampling: {shorten(body)} is not an object with keys of gconfig")
     values = {key: value for key, value in body.items() if value is not None}
-    known = {each.name for each in fields(Sampling)}
-    unknown = set(values) - known
+    unknown = values.keys() - SAMPLING_KEYS
     if unknown:
         raise BadRequest(
             f"gconfig.{min(map(str, unknown))[:MAX_SHOWN]}: not known; the sampling of a group has "
-            f"{', '.join(sorted(known))}"
+            f"{', '.join(sorted(SAMPLING_KEYS))}"
         )
     for key, least, most, above in NUMBERS:
         if key in values:

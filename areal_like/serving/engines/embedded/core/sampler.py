@@ -30,25 +30,25 @@ def next_tokens(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
     """Tokens, their log-probabilities, and which of these are not finite because of the request's own parameters: the
     model's logits were. The logits of rows with a temperature only are not changed."""
-    sampled_3R = sampled(batch, rows, logits_RV, to_device).cpu().numpy()
-    tokens, logprobs = sampled_3R[0].astype(np.int64), sampled_3R[1].astype(np.float32)
-    return tokens, logprobs, (sampled_3R[2] > 0) & ~np.isfinite(logprobs)
+    on_host = sampled(batch, rows, logits_RV, to_device).cpu().numpy()
+    tokens, logprobs = on_host[0].astype(np.int64), on_host[1].astype(np.float32)
+    if len(on_host) == 2:
+        return tokens, logprobs, np.zeros(len(rows), np.bool_)
+    return tokens, logprobs, (on_host[2] > 0) & ~np.isfinite(logprobs)
 
 
 def sampled(batch: RunningBatch, rows: NDArray[np.int64], logits_RV: torch.Tensor, to_device: ToDevice) -> torch.Tensor:
-    """Tokens, log-probabilities, and whether the logits of a batch with processed rows are finite: in one tensor, so
-    that a step copies to the host once. Its type holds them exactly."""
+    """Tokens, log-probabilities, and for a batch with processed rows whether the model's logits are finite: in one
+    tensor, so that a step copies to the host once. Its type holds them exactly."""
     noise = uniform_noise(batch.seed[rows], batch.sample[rows], batch.generated[rows].astype(np.uint64))
-    is_finite_R = None
+    is_finite_R: list[torch.Tensor] = []
     if batch.is_processed[rows].any():
-        is_finite_R = logits_RV.amax(1).isfinite() & logits_RV.amin(1).isfinite()
+        is_finite_R = [logits_RV.amax(1).isfinite() & logits_RV.amin(1).isfinite()]
         logits_RV = process_logits(logits_RV, _sampling_parts(batch, rows, logits_RV.shape[1], to_device))
     temperature_R = to_device(batch.temperature[rows])
     tokens_R, logprobs_R = sample_tokens(logits_RV, temperature_R, to_device(batch.greedy[rows]), to_device(noise))
     record_top_logprobs(logits_RV, temperature_R, batch.trackers_of(rows))
-    if is_finite_R is None:
-        is_finite_R = torch.zeros_like(tokens_R)
-    return torch.stack([tokens_R.double(), logprobs_R.double(), is_finite_R.double()])
+    return torch.stack([each.double() for each in (tokens_R, logprobs_R, *is_finite_R)])
 
 
 def sample_tokens(
