@@ -50,7 +50,7 @@ def test_trainer_and_server_agree_on_every_version(ended: Ended) -> None:
 
 
 def test_a_run_with_adapters_survives_a_killed_server_and_trainer(tmp_path: Path) -> None:
-    steps = 8
+    steps = 16
     with running(tmp_path, *SHORT, *LORA, f"total_train_steps={steps}", "evaluator.freq_steps=null") as ring:
         ring.wait_for_step(1)
         ring.kill("server")
