@@ -72,6 +72,7 @@ def group_advantages(
     rewards: Tensor,
     groups: Tensor,
     answer_lengths: Tensor,
+    votes: Tensor | None = None,
     *,
     length_weighted_mean: bool,
     leave_one_out: bool,
@@ -81,16 +82,19 @@ def group_advantages(
 ) -> Tensor:
     """Rewards minus a baseline of their group, one per sequence, by `actor.advantage` in this order: baseline (weighted
     by answer length or not), leave-one-out, negatives to 0, division by the standard deviation of the group (`local`)
-    or of all (`global`), or by the mean of the group, where that is above 0."""
+    or of all (`global`), or by the mean of the group, where that is above 0. Only rewards with a vote count
+    (None: all); the others give 0."""
     num_groups, group = renumber_groups(groups)
 
     def group_sum(x: Tensor) -> Tensor:
         return x.new_zeros(num_groups).index_add(0, group, x)[group]
 
-    r = rewards.float().double()
-    weight = torch.ones_like(r)
+    votes = torch.ones_like(group, dtype=torch.bool) if votes is None else votes.bool()
+    vote = votes.double()
+    r = torch.where(votes, rewards.float(), 0.0).double()
+    weight = vote
     if length_weighted_mean:
-        weight = answer_lengths.double()
+        weight = answer_lengths.double() * vote
     total = group_sum(weight)
     advantage = r - group_sum(weight * r) / total.clamp(min=1)
     if leave_one_out:
@@ -99,14 +103,16 @@ def group_advantages(
     if neg_clipped:
         advantage = advantage.clamp(min=0)
     if std_norm == "local":
-        count = group_sum(torch.ones_like(r))
-        squares = group_sum((r - group_sum(r) / count).square())
+        count = group_sum(vote)
+        squares = group_sum(vote * (r - group_sum(r) / count.clamp(min=1)).square())
         advantage = advantage / ((squares / (count - 1).clamp(min=1)).sqrt() + STD_EPS)
     elif std_norm == "global":
-        advantage = advantage / (((r - r.mean()).square().sum() / max(len(r) - 1, 1)).sqrt() + STD_EPS)
+        voting = r[votes]
+        squares = (voting - voting.mean()).square().sum()
+        advantage = advantage / ((squares / max(len(voting) - 1, 1)).sqrt() + STD_EPS)
     elif std_norm is not None:
         raise ValueError(f"actor.advantage.std_norm: {std_norm!r} is not one of local, global and null")
     if mean_norm:
-        mean = group_sum(r) / group_sum(torch.ones_like(r))
+        mean = group_sum(r) / group_sum(vote).clamp(min=1)
         advantage = torch.where(mean > 0, advantage / torch.where(mean > 0, mean, 1.0), 0.0)
-    return advantage.float()
+    return torch.where(votes, advantage, 0.0).float()

@@ -107,7 +107,13 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "reward/min": Metric("Lowest reward of the step"),
         "reward/max": Metric("Highest reward of the step"),
         "reward/part/*": Metric("Mean of one named part of the reward"),
-        "reward/groups_without_spread": Metric("Groups whose samples all got the same reward"),
+        "reward/groups_without_spread": Metric(
+            "Groups whose samples that vote all got the same reward, or of which fewer than two are left to vote"
+        ),
+        "reward/answers_without_reward": Metric("Samples whose reward failed: they are not in the loss"),
+        "reward/answers_without_vote": Metric(
+            "Samples that do not count in the baseline of their group: masked out of the loss, or without a reward"
+        ),
         "offpolicy/logprob_diff_mean": Metric(
             "Absolute difference between the sampler's and the trainer's log-probability of a token, mean", "nats"
         ),

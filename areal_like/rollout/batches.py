@@ -7,8 +7,9 @@ from typing import Any
 
 from areal_like.process.errors import HttpError
 from areal_like.rollout.groups import Group
+from areal_like.rollout.settings import RolloutSettings
 
-FACTS = ("reward", "rewards", "length", "generated", "finish", "version_min", "version_max")
+FACTS = ("reward", "rewards", "length", "generated", "loss_tokens", "finish", "version_min", "version_max")
 
 
 @dataclass(eq=False)
@@ -56,9 +57,11 @@ def balance(tokens: Sequence[int], world: int) -> list[int]:
     return chosen
 
 
-def with_spread(groups: Sequence[Group]) -> list[Group]:
-    """Groups whose rewards differ; all groups if there is none."""
-    return [group for group in groups if group.has_spread] or list(groups)
+def without_equal(groups: Sequence[Group], settings: RolloutSettings) -> list[Group]:
+    """Without groups of equal rewards, where these are dropped and not replaced; all groups if there is no other."""
+    if not settings.dynamic_sampling or settings.refill:
+        return list(groups)
+    return [group for group in groups if group.has_spread(settings.vote_rule)] or list(groups)
 
 
 class Batches:

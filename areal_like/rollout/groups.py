@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from areal_like.data.votes import VoteRule
 from areal_like.rollout.settings import RolloutSettings
 
 TRAIN, EVALUATE = "train", "eval"
@@ -45,9 +46,8 @@ class Group:
     def num_tokens(self) -> int:
         return sum(fact["length"] for fact in self.facts)
 
-    @property
-    def has_spread(self) -> bool:
-        return has_spread(self.facts)
+    def has_spread(self, rule: VoteRule) -> bool:
+        return has_spread(self.facts, rule)
 
     def record(self, row_hash: str) -> dict[str, Any]:
         """For the ledger."""
@@ -75,10 +75,16 @@ def oldest_version(facts: Sequence[dict[str, Any]]) -> int:
     return int(min(fact["version_min"] for fact in facts))
 
 
-def has_spread(facts: Sequence[dict[str, Any]]) -> bool:
-    """Whether the rewards of a group differ, so that it gives a gradient. True for a single sample."""
-    first = facts[0]["reward"]
-    return len(facts) == 1 or any(fact["reward"] != first for fact in facts)
+def votes(fact: dict[str, Any], rule: VoteRule) -> bool:
+    """Whether a sample counts in its group's baseline."""
+    return rule.votes(fact["reward"] is not None, fact["loss_tokens"], fact["finish"] == "length")
+
+
+def has_spread(facts: Sequence[dict[str, Any]], rule: VoteRule) -> bool:
+    """Whether the rewards of a group that vote differ, so that it gives a gradient. True for a group of one sample that
+    votes."""
+    rewards = [fact["reward"] for fact in facts if votes(fact, rule)]
+    return len(facts) == len(rewards) == 1 or any(reward != rewards[0] for reward in rewards)
 
 
 @dataclass(frozen=True)

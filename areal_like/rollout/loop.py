@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from areal_like.rollout.async_order import AsyncOrder
-from areal_like.rollout.batches import Batches, RolloutBatch, with_spread
+from areal_like.rollout.batches import Batches, RolloutBatch, without_equal
 from areal_like.rollout.decisions import Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
 from areal_like.rollout.evaluation import Evaluation, Evaluations
 from areal_like.rollout.gate import StalenessGate
@@ -318,7 +318,7 @@ class RolloutLoop:
         """Takes the ready groups in the order of submission."""
         settings = self.settings
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: settings.batch_size]]
-        kept = with_spread(groups) if settings.dynamic_sampling and not settings.refill else groups
+        kept = without_equal(groups, settings)
         taken = set(kept)
         for group in groups:
             if group not in taken:  # its place in the batch stays empty: the gate still counts it as accepted
@@ -338,7 +338,7 @@ class RolloutLoop:
         self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
         agents, warnings = self._agent_metrics.of(batch)
         self.warnings += warnings
-        self.reports.append(self.counts.report(step + 1, {**batch_metrics(batch), **agents}))
+        self.reports.append(self.counts.report(step + 1, {**batch_metrics(batch, self.settings.vote_rule), **agents}))
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
 
     def step_start(self, step: int) -> tuple[int, list[Group]] | None:

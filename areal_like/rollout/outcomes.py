@@ -23,7 +23,7 @@ def decide(group: Group, result: Result, view: View) -> Accept | Drop | Requeue 
         return Drop(group, result, "rejected")
     if group.evaluation is None and is_stale(oldest_version(result.facts), view):
         return Drop(group, result, "stale")
-    if group.evaluation is None and not has_spread(result.facts) and replaces_equal(view):
+    if group.evaluation is None and replaces_equal(view) and not has_spread(result.facts, view.settings.vote_rule):
         return Drop(group, result, "equal")
     return Accept(group, result)
 

@@ -8,6 +8,7 @@ from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.generation import GenerationHyperparameters
+from areal_like.data.votes import VoteRule, vote_rule
 
 PENDING_PER_CONCURRENT = 16
 SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")
@@ -36,6 +37,8 @@ class RolloutSettings:
     refill: bool
     oversampling_factor: float
     sampling: dict[str, Any]
+    vote_rule: VoteRule = field(default_factory=VoteRule)
+    """Which samples count in the baseline of their group."""
     agent_stats: tuple[str, ...] = ()
     """Names in the `metrics` of trajectories whose statistics are logged."""
     shuffle: bool = True
@@ -79,6 +82,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         dynamic_sampling=config.actor.dynamic_sampling,
         refill=rollout.refill,
         oversampling_factor=rollout.oversampling_factor,
+        vote_rule=vote_rule(config.actor),
         agent_stats=tuple(config.actor.log_agent_stats_keys) if config.actor.log_agent_stats else (),
         sampling=sampling_params(config.gconfig),
         shuffle=data.shuffle,

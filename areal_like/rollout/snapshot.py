@@ -7,8 +7,11 @@ from areal_like.process.errors import Failure, HttpError
 from areal_like.rollout.groups import Group
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.queue import RowOrder
+from areal_like.rollout.trajectory import with_loss_tokens
 
-FORMAT = 1
+FORMAT = 2
+UNMASKED_FORMAT = 1
+"""The facts of its samples do not have the number of tokens in the loss."""
 Blob = bytes | memoryview
 
 
@@ -44,10 +47,10 @@ def restore(
     loop: RolloutLoop, header: dict[str, Any], blobs: Sequence[Blob], digest: str, begin_data_anew: bool = False
 ) -> None:
     """Sets a new loop to the state of the checkpoint."""
-    if header["format"] != FORMAT:
+    if header["format"] not in (UNMASKED_FORMAT, FORMAT):
         raise Failure(
             f"resume: the controller's part of the checkpoint has format {header['format']}, and this version reads "
-            f"format {FORMAT}; resume with the version that wrote it"
+            f"formats {UNMASKED_FORMAT} and {FORMAT}; resume with the version that wrote it"
         )
     if header["digest"] != digest and not begin_data_anew:
         raise Failure(
@@ -67,7 +70,8 @@ def restore(
             again += [queue.make(entry["group"], entry["row"], tries=1) for entry in header["finished"]]
         for entry, blob in zip(header["finished"], blobs, strict=True) if first_step == header["step"] else ():
             finished.append(queue.make(entry["group"], entry["row"], tries=1))
-            finished[-1].facts, finished[-1].blob = entry["facts"], bytes(blob)
+            facts = entry["facts"] if header["format"] == FORMAT else with_loss_tokens(entry["facts"], blob)
+            finished[-1].facts, finished[-1].blob = facts, bytes(blob)
     loop.record_event(
         "recovered",
         step=first_step,

@@ -4,14 +4,16 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from areal_like.data.votes import VoteRule
 from areal_like.rollout.batches import RolloutBatch
+from areal_like.rollout.groups import votes
 
 Facts = Sequence[dict[str, Any]]
 
 
-def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
+def batch_metrics(batch: RolloutBatch, rule: VoteRule) -> dict[str, float]:
     facts = [fact for group in batch.groups for fact in group.facts]
-    rewards = [fact["reward"] for fact in facts]
+    rewards = [fact["reward"] for fact in facts if fact["reward"] is not None]
     mean = _mean(rewards)
     return {
         "rollout/groups": len(batch.groups),
@@ -23,7 +25,9 @@ def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
         "reward/std": math.sqrt(_mean((reward - mean) ** 2 for reward in rewards)),
         "reward/min": min(rewards),
         "reward/max": max(rewards),
-        "reward/groups_without_spread": sum(not group.has_spread for group in batch.groups),
+        "reward/groups_without_spread": sum(not group.has_spread(rule) for group in batch.groups),
+        "reward/answers_without_reward": len(facts) - len(rewards),
+        "reward/answers_without_vote": sum(not votes(fact, rule) for fact in facts),
         **_parts("reward/part/", facts),
     }
 

@@ -98,6 +98,7 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "finish": trajectory.finish,
         "length": len(trajectory.token_ids),
         "generated": len(generated),
+        "loss_tokens": int(np.count_nonzero(trajectory.loss_mask)),
         "version_min": int(generated.min()),
         "version_max": int(generated.max()),
         "first_version": int(generated[0]),
@@ -105,6 +106,12 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "env": trajectory.env,
         "prompt_hash": prompt_hash(trajectory.prompt_ids),
     }
+
+
+def with_loss_tokens(facts: Sequence[dict[str, Any]], blob: bytes | memoryview) -> list[dict[str, Any]]:
+    """Facts that a version wrote which did not count the tokens in the loss."""
+    counts = [int(np.count_nonzero(each.loss_mask)) for each in unpack_group(facts, blob)]
+    return [{**fact, "loss_tokens": count} for fact, count in zip(facts, counts, strict=True)]
 
 
 def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memoryview) -> list[Trajectory]:

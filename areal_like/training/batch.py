@@ -32,6 +32,8 @@ class TrainingBatch:
     generated_A: NDArray[np.int64]
     truncated_A: NDArray[np.bool_]
     """Whose generation ended at the length limit."""
+    loss_tokens_A: NDArray[np.int64]
+    """As the workflow masked them."""
     oldest_version: int
     mine_N: NDArray[np.int64]
     """Indices of this rank's samples among all."""
@@ -63,6 +65,7 @@ def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memor
         groups_A=groups_A,
         generated_A=np.array([sample["generated"] for sample in samples], dtype=np.int64),
         truncated_A=np.array([sample["finish"] == "length" for sample in samples], dtype=bool),
+        loss_tokens_A=np.array([sample["loss_tokens"] for sample in samples], dtype=np.int64),
         oldest_version=min((sample["version_min"] for sample in samples), default=header["step"]),
         mine_N=shard,
         sequences=sequences,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from areal_like.algorithms import advantages, kl, normalization, reward_shaping
 from areal_like.config.sections.actor import NormConfig, PPOActorConfig
+from areal_like.data.votes import comparable, vote_rule
 from areal_like.training.batch import REFERENCE, VALUES, TrainingBatch
 from areal_like.training.world import World
 
@@ -23,7 +24,7 @@ class BatchAdvantages(NamedTuple):
 
 def shaped_rewards(batch: TrainingBatch, config: PPOActorConfig) -> Tensor:
     """Of all samples over all ranks, so that the baseline of a group or the batch is the same on every rank."""
-    rewards = torch.from_numpy(batch.rewards_A)
+    rewards = torch.from_numpy(np.nan_to_num(batch.rewards_A))
     truncated, groups = torch.from_numpy(batch.truncated_A), torch.from_numpy(batch.groups_A)
     generated = torch.from_numpy(batch.generated_A)
     if config.zero_truncated_completions:
@@ -39,13 +40,24 @@ def shaped_rewards(batch: TrainingBatch, config: PPOActorConfig) -> Tensor:
     rewards = reward_shaping.scale_rewards(
         rewards, bias=config.reward_bias, scaling=config.reward_scaling, clip=config.reward_clip
     )
-    if config.reward_norm is not None:
-        rewards = _normalized(rewards, config.reward_norm, groups)
-    if any(asdict(config.advantage).values()):
-        rewards = advantages.group_advantages(rewards, groups, generated, **asdict(config.advantage))
+    norm, group_keys = config.reward_norm, asdict(config.advantage)
+    if norm is not None:
+        votes = _votes(batch, config, in_groups="group" in (norm.mean_level, norm.std_level))
+        rewards = _normalized(rewards, norm, groups, mask=votes)
+    if any(group_keys.values()):
+        votes = _votes(batch, config, in_groups=True)
+        rewards = advantages.group_advantages(rewards, groups, generated, votes, **group_keys)
     if config.mask_no_eos_with_zero:
         rewards = reward_shaping.zero_truncated(rewards, truncated)
     return rewards
+
+
+def _votes(batch: TrainingBatch, config: PPOActorConfig, in_groups: bool) -> Tensor:
+    """The samples that count in baselines; the others get no advantage. `in_groups`: baselines of groups."""
+    rule, has_reward_A = vote_rule(config), ~np.isnan(batch.rewards_A)
+    facts = zip(has_reward_A.tolist(), batch.loss_tokens_A.tolist(), batch.truncated_A.tolist(), strict=True)
+    votes_A = np.array([rule.votes(*fact) for fact in facts], dtype=bool)
+    return torch.from_numpy(comparable(votes_A, batch.groups_A) if in_groups else votes_A)
 
 
 def token_advantages(

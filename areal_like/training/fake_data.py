@@ -55,6 +55,7 @@ class FakeController:
             groups_A=np.minimum(rows_A // self._group_size, max(0, size // self._group_size - 1)),
             generated_A=np.full(size, length - 1),
             truncated_A=np.zeros(size, dtype=bool),
+            loss_tokens_A=np.full(size, length - 1),
             oldest_version=step,
             mine_N=mine_N,
             sequences=sequences,

@@ -139,6 +139,7 @@ class Loop:
             groups_A=np.repeat(np.arange(len(groups)), self.settings.n_samples),
             generated_A=np.array([len(sample.token_ids) for _, sample in samples], np.int64),
             truncated_A=np.array([sample.finish == "length" for _, sample in samples], bool),
+            loss_tokens_A=np.array([len(sample.token_ids) for _, sample in samples], np.int64),
             oldest_version=step,
             mine_N=np.arange(len(rewards)),
             sequences=concatenate([packed], (SAMPLER, VERSIONS)),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_like.process.errors import HttpError
-from areal_like.rollout.batches import Batches, balance, with_spread
+from areal_like.rollout.batches import Batches, balance, without_equal
 from areal_like.rollout.groups import Group
 from tests.support.rollout_world import World, facts, settings
 
@@ -46,7 +46,7 @@ def test_each_rank_gets_its_groups_whole_and_all_get_the_table():
         numbers = list(dict.fromkeys(sample["group"] for sample in mine))
         assert batch.blobs(rank) == [f"blob {number}".encode() for number in numbers]
     sample = headers[0]["samples"][0]
-    assert {"reward", "rewards", "length", "generated", "finish", "version_min", "version_max"} <= set(sample)
+    assert {"reward", "rewards", "length", "generated", "loss_tokens", "finish", "version_min"} <= set(sample)
 
 
 def test_a_batch_can_be_fetched_until_done_and_steps_are_in_order():
@@ -67,10 +67,13 @@ def test_a_batch_can_be_fetched_until_done_and_steps_are_in_order():
 
 
 def test_groups_without_spread_are_omitted_unless_there_are_no_others():
+    filters = settings(dynamic_sampling=True, refill=False)
     equal, spread = group(0, [1.0, 1.0]), group(1, [1.0, 0.0])
-    assert with_spread([equal, spread]) == [spread]
-    assert with_spread([equal, equal]) == [equal, equal]
-    assert with_spread([group(0, [1.0])])[0].number == 0
+    assert without_equal([equal, spread], filters) == [spread]
+    assert without_equal([equal, equal], filters) == [equal, equal]
+    assert without_equal([equal, group(0, [1.0])], filters)[0].number == 0
+    for unfiltered in (settings(), settings(dynamic_sampling=True)):
+        assert without_equal([equal, spread], unfiltered) == [equal, spread]
 
 
 def test_a_batch_has_the_oldest_groups_in_any_order_of_completion():

@@ -119,7 +119,7 @@ def malformed_frames(lease: str) -> list[bytes]:
         *({**header, "results": [{**result, "timings": one}]} for one in TIMINGS),
         *({**header, "results": [{**result, key: 1}]} for key in ("error", "error_kind")),
     ]
-    for key in ("length", "generated", "version_min", "version_max"):
+    for key in ("length", "generated", "loss_tokens", "version_min", "version_max"):
         headers += without(header, f"results.0.facts.0.{key}", *NUMBERS)
     headers += without(header, "results.0.facts.0.reward", None, "1", True, [])
     headers += without(header, "results.0.facts.0.rewards", None, [], {"part": None})

@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
+from areal_like.data.votes import VoteRule
 from areal_like.rollout.decisions import Accept, Drop, Fail, Requeue
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.outcomes import Streaks, decide
+from tests.support.rollout_world import facts
 
 
 def view(next_step: int = 0, replaced: int = 0, **changed: Any) -> Any:
     values = {"request_retries": 2, "max_staleness": 1, "batch_size": 3, "dynamic_sampling": False, "refill": False}
     return SimpleNamespace(
-        settings=SimpleNamespace(**{**values, **changed}),
+        settings=SimpleNamespace(**{**values, "vote_rule": VoteRule(), **changed}),
         batches=SimpleNamespace(next_step=next_step),
         length=SimpleNamespace(rows_per_epoch=5),
         replaced_for_batch=replaced,
@@ -24,9 +26,12 @@ def group(**changed: Any) -> Group:
     return Group(**{"number": 7, "row": 1, "seed": 0, "n": 2, **changed})
 
 
-def done(rewards: tuple[float, ...] = (0.0, 1.0), version: int = 4) -> Result:
-    facts = [{"reward": reward, "version_min": version, "version_max": version} for reward in rewards]
-    return Result("7.1", "done", facts=facts)
+def done(rewards: tuple[float, ...] = (0.0, 1.0), version: int = 4, masked: int = 0) -> Result:
+    """The last `masked` answers are out of the loss."""
+    answers = facts(version, list(rewards))
+    for answer in answers[len(answers) - masked :]:
+        answer["loss_tokens"] = 0
+    return Result("7.1", "done", facts=answers)
 
 
 FAILED = Result("7.1", "failed", error="boom", error_kind="reward")
@@ -45,6 +50,12 @@ REFILL = {"dynamic_sampling": True, "refill": True}
         (group(), done((1.0, 1.0)), view(dynamic_sampling=True), Accept),
         (group(), done((1.0, 1.0)), view(**REFILL), Drop),
         (group(), done((1.0, 1.0)), view(replaced=4, **REFILL), Drop),
+        (group(), done((1.0, 1.0, 0.0)), view(**REFILL), Accept),
+        (group(), done((1.0, 1.0, 0.0), masked=1), view(**REFILL), Drop),
+        (group(), done((1.0, 0.0), masked=1), view(**REFILL), Drop),
+        (group(), done((1.0, 0.0), masked=1), view(vote_rule=VoteRule(masked_vote=True), **REFILL), Accept),
+        (group(), done((1.0,)), view(**REFILL), Accept),
+        (group(), done((1.0,), masked=1), view(**REFILL), Drop),
         (group(), done((1.0, 1.0)), view(replaced=5, **REFILL), Accept),
         (group(evaluation=4), done((1.0, 1.0)), view(**REFILL), Accept),
         (group(), REJECTED, view(), Drop),

@@ -4,13 +4,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from areal_like.process.errors import Failure, HttpError
+from areal_like.process.frames import pack
 from areal_like.process.run import LEDGER
 from areal_like.rollout.audit import audit
 from areal_like.rollout.ledger import Ledger, read_ledger
 from areal_like.rollout.snapshot import restore, snapshot
+from areal_like.rollout.trajectory import Trajectory, pack_group
 from tests.support.rollout_world import DIGEST, World, clock, settings
 
 
@@ -159,6 +162,26 @@ def test_a_loop_that_counts_steps_from_0_takes_over_prompts_but_no_versions():
     restore(other.loop, frame.header, frame.blobs, DIGEST)
     assert [group.number for group in other.loop.queue.again()] == [4, 5, 6, 7, 8]
     assert not other.loop.ready
+
+
+def test_a_snapshot_of_the_format_before_is_read_with_its_tokens_in_the_loss_counted():
+    world = world_at_step_one()
+    ids, mask, logprobs, versions = np.array([[3, 4, 5], [0, 1, 1], [0, -1, -1], [-1, 0, 0]])
+    whole = Trajectory(ids, mask, logprobs, versions, reward=1.0)
+    facts, blob = pack_group([whole, replace(whole, loss_mask=mask * [0, 0, 1], reward=0.0)])
+    for ready in world.loop.ready.values():
+        ready.facts, ready.blob = facts, blob
+    header, blobs = snapshot(world.loop, 1, DIGEST)
+    older = [{name: fact[name] for name in fact if name != "loss_tokens"} for fact in facts]
+    header |= {"format": 1, "finished": [{**entry, "facts": older} for entry in header["finished"]]}
+    world.checkpoint = pack(header, blobs)
+    world.begin()
+    assert [each.facts for each in world.loop.ready.values()] == [facts, facts]
+    assert [fact["loss_tokens"] for fact in facts] == [2, 1]
+    header["format"] = 99
+    world.checkpoint = pack(header, blobs)
+    with pytest.raises(Failure, match=r"^resume: .* has format 99, and this version reads formats 1 and 2; resume"):
+        world.begin()
 
 
 def test_the_ledger_survives_a_kill_and_drops_an_incomplete_line(tmp_path):

@@ -31,6 +31,8 @@ def test_a_group_is_decoded_to_its_content():
 def test_the_summary_of_a_group_has_the_fields_of_the_controller():
     (fact,), _ = pack_group([trajectory(metrics={"turns": 2})])
     assert (fact["length"], fact["generated"], fact["version_min"], fact["version_max"]) == (5, 3, 3, 4)
+    (masked,), _ = pack_group([trajectory(loss_mask=[0, 0, 1, 0, 0])])
+    assert (fact["loss_tokens"], masked["loss_tokens"], masked["generated"]) == (3, 1, 3)
     assert (fact["reward"], fact["rewards"]["score"], fact["metrics"]) == (0.5, 1.0, {"turns": 2.0})
     assert fact["prompt_hash"] == prompt_hash([5, 6]) != prompt_hash([5, 7])
 

@@ -66,6 +66,7 @@ def facts(version: int, rewards: list[float], newest: int | None = None, generat
             "finish": "stop",
             "length": 5 + generated,
             "generated": generated,
+            "loss_tokens": generated,
             "version_min": version,
             "version_max": version if newest is None else newest,
             "first_version": version,

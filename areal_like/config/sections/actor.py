@@ -215,6 +215,11 @@ class PPOActorConfig(TrainEngineConfig):
     mask_truncated_completions: bool = key(False)
     """Exclude truncated answers from the loss."""
 
+    masked_answers_vote: bool = key(False)
+    """Count answers that are excluded from the loss in the baselines and deviations of rewards, as AReaL and prime-rl
+    do. By default only answers that are learnt from count; where fewer than two of a group are left, it has no signal.
+    An answer without a reward never counts."""
+
     zero_truncated_completions: bool = key(False)
     """Set the reward of truncated answers to 0, before any normalization."""
 

@@ -19,7 +19,7 @@ FILE_TRANSPORTS = ("disk", "adapter")
 MAX_NAME_LENGTH = 512
 MAX_RANKS = 1 << 16
 MAX_TOKEN = 1 << 31
-INTEGER_FACTS = ("length", "generated", "version_min", "version_max")
+INTEGER_FACTS = ("length", "generated", "loss_tokens", "version_min", "version_max")
 """Integer facts of a sample."""
 
 
