@@ -1,0 +1,95 @@
+"""The filter of system calls: a program of the kernel's packet filter, by ctypes.
+
+It refuses what a program that only computes has no use for: tracing, mounting, namespaces, modules, keys, clocks,
+sockets (also those of Unix, by which services of the machine listen), and memory that no limit counts.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+from areal_like.process.sandbox.system_calls import MACHINES, NEWEST, call_numbers
+
+REFUSED = (
+    # other processes
+    *("ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise", "process_mrelease"),
+    *("migrate_pages", "move_pages", "setpriority", "sched_setscheduler", "sched_setparam", "sched_setattr"),
+    *("ioprio_set", "perf_event_open"),
+    # what is mounted, and namespaces
+    *("mount", "umount2", "pivot_root", "chroot", "mount_setattr", "move_mount", "open_tree", "fsopen", "fsmount"),
+    *("fsconfig", "fspick", "setns", "unshare", "mknod", "mknodat", "open_by_handle_at", "name_to_handle_at"),
+    *("fanotify_init", "quotactl", "quotactl_fd", "swapon", "swapoff"),
+    # the machine
+    *("bpf", "userfaultfd", "keyctl", "add_key", "request_key", "kexec_load", "kexec_file_load", "init_module"),
+    *("finit_module", "delete_module", "reboot", "acct", "syslog", "settimeofday", "clock_settime", "clock_adjtime"),
+    *("adjtimex", "sethostname", "setdomainname", "iopl", "ioperm", "lookup_dcookie", "vhangup", "personality"),
+    # the network, and memory outside of processes and files
+    *("socket", "memfd_create", "memfd_secret", "shmget", "msgget", "semget", "mq_open"),
+)
+ABSENT = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")
+"""As on an older kernel: their arguments lie in memory, which a filter cannot read."""
+
+ATTRIBUTES = (
+    *("chmod", "fchmod", "fchmodat", "chown", "fchown", "lchown", "fchownat", "truncate"),
+    *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
+    *("utime", "utimes", "futimesat", "utimensat"),
+)
+"""Changes of files that Landlock does not know. Refused where a program sees the machine's files."""
+ON_OTHERS = ("rt_sigqueueinfo", "rt_tgsigqueueinfo", "tkill", "pidfd_send_signal")
+ON_ITSELF = ("kill", "tgkill", "sched_setaffinity")
+"""Allowed on the process itself and on its group. The former are refused; both where a program sees the machine's
+processes."""
+
+NAMESPACES = 0x7E020000
+"""Flags of clone that make any."""
+
+ARCHITECTURES = dict(zip(MACHINES, (0xC000003E, 0xC00000B7), strict=True))
+X32 = 0x40000000
+"""A bit of calls by another convention; they are above NEWEST too."""
+ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+
+
+def build_filter(own_pid: int | None, machine: str = platform.machine()) -> bytes:
+    """`own_pid`: of a program that sees the processes and files of the machine; None: they are hidden from it."""
+    shared = own_pid is not None
+    refused = REFUSED + ((ATTRIBUTES + ON_OTHERS) if shared else ())
+    steps = [
+        *(_step(LOAD, ARCHITECTURE), _step(EQUAL, ARCHITECTURES[machine], 1, 0), _step(RETURN, KILL)),
+        *(_step(LOAD, NUMBER), _step(AT_LEAST, NEWEST + 1, 0, 1), _step(RETURN, REFUSE | errno.ENOSYS)),
+    ]
+    for names, error in ((refused, errno.EPERM), (ABSENT, errno.ENOSYS)):
+        for number in call_numbers(names, machine):
+            steps += [_step(EQUAL, number, 0, 1), _step(RETURN, REFUSE | error)]
+    refuse, allow = _step(RETURN, REFUSE | errno.EPERM), _step(RETURN, ALLOW)
+    for number in call_numbers(("clone",), machine):
+        steps += _if_called(number, [_step(ANY_BIT, NAMESPACES, 0, 1), refuse, allow])
+    for number in call_numbers(("prlimit64",), machine):
+        steps += _if_called(number, [_step(EQUAL, 0, 1, 0), refuse, allow])
+    for number in call_numbers(ON_ITSELF if shared else (), machine):
+        steps += _if_called(number, [_step(EQUAL, own_pid or 0, 2, 0), _step(EQUAL, 0, 1, 0), refuse, allow])
+    return b"".join((*steps, allow))
+
+
+def _if_called(number: int, steps: list[bytes]) -> list[bytes]:
+    """The steps see the first argument, and must return."""
+    return [_step(EQUAL, number, 0, len(steps) + 1), _step(LOAD, FIRST_ARGUMENT), *steps]
+
+
+def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
+
+
+def apply_filter(libc: ctypes.CDLL, steps: bytes) -> None:
+    """For this process and all that it starts; it must have given up new privileges."""
+    program = _Program(len(steps) // 8, steps)
+    if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"a filter of system calls: {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,28 @@
+"""The user as whom a program runs if this process is root: limits of processes do not hold root, and another user has
+no right to signal, trace or read what belongs to this one."""
+
+import itertools
+import os
+from pathlib import Path
+
+CAP_SETGID, CAP_SETUID, CAP_NET_ADMIN, CAP_SYS_ADMIN = 6, 7, 12, 21
+PROGRAMS_AT_ONCE = 8
+"""Of one process; each has a user of its own."""
+
+_counter = itertools.count()
+
+
+def has_capabilities(*numbers: int) -> bool:
+    text = Path("/proc/self/status").read_text(encoding="utf-8")
+    effective = int(text.partition("CapEff:")[2].split()[0], 16)
+    return all(effective >> number & 1 for number in numbers)
+
+
+def unused_user() -> int | None:
+    """A user and group id that nobody else has, from the middle of those that exist here; None if this process cannot
+    change its user."""
+    first, _, count = map(int, Path("/proc/self/uid_map").read_text(encoding="utf-8").split()[:3])
+    if os.geteuid() != 0 or first != 0 or count < 1 << 16 or not has_capabilities(CAP_SETUID, CAP_SETGID):
+        return None
+    span = min(count, 1 << 31) // 4
+    return 2 * span + (os.getpid() * PROGRAMS_AT_ONCE + next(_counter) % PROGRAMS_AT_ONCE) % span

@@ -1,0 +1,91 @@
+"""Programs in the sandbox reach nothing of the machine and of the run, in both kinds."""
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.process.identity import TOKEN
+from areal_like.process.process_tree import all_processes
+from areal_like.process.sandbox.base import SANDBOXES, SandboxLimits
+from areal_like.process.sandbox.sandbox import PYTHON, Sandbox
+from tests.support.attacks import ATTACKS, PRELUDE
+from tests.support.sandboxes import require_sandbox
+
+SECRET = "only-in-tests"
+MARKER = "areal-like-hidden-program"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that Unix rights alone would open to every user."""
+    with tempfile.TemporaryDirectory(prefix="areal-like-test-") as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+@pytest.fixture
+def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What the attacks are told, and would like to reach."""
+    monkeypatch.setenv(TOKEN, SECRET)
+    secret = folder / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o666)
+    other = subprocess.Popen(["sleep", "600"], env={TOKEN: SECRET})
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(folder / "s"))
+        service.listen()
+        yield {
+            "secret": str(secret),
+            "folder": str(folder),
+            "port": listening.getsockname()[1],
+            "socket": str(folder / "s"),
+            "pid": other.pid,
+            "marker": MARKER,
+            "packages": _packages("sympy", "mpmath"),
+        }
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+    assert other.poll() is None, "a program has ended a process of the test"
+    other.kill()
+    other.wait()
+    assert sorted(os.listdir(folder)) == ["s", "secret"]
+    assert secret.read_text() == SECRET
+    assert secret.stat().st_mode & 0o777 == 0o666
+
+
+def _packages(*names: str) -> list[str]:
+    found = [importlib.util.find_spec(name) for name in names]
+    return sorted({str(Path(each.origin).parents[1]) for each in found if each is not None and each.origin})
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_program_is_held_that(attack: str, kind: str, prepared: dict[str, Any]) -> None:
+    require_sandbox(kind)
+    if "sympy" in attack:
+        pytest.importorskip("sympy")
+    readable = [f"{folder}/{name}" for folder in prepared["packages"] for name in ("sympy", "mpmath")]
+    sandbox = Sandbox(SandboxLimits(wall_s=60, cpu_s=60), kind=kind, readable=readable if "sympy" in attack else ())
+    code = f"{PRELUDE}{ATTACKS[attack]}\nprint('tried')\n"
+    done = sandbox.run([*PYTHON, "main.py"], files={"main.py": code}, stdin=json.dumps(prepared).encode())
+    assert b"escaped" not in done.stdout and SECRET.encode() not in done.stdout, done.stdout.decode()
+    killed_itself = attack == "sends signals"
+    hides = attack == "hides in other sessions"
+    assert b"tried" in done.stdout or killed_itself or (hides and done.exit_code == 0), done
+    assert not [pid for pid in all_processes() if _has_marker(pid)]
+
+
+def _has_marker(pid: int) -> bool:
+    try:
+        return MARKER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
