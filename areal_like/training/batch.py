@@ -27,6 +27,8 @@ class TrainingBatch:
 
     step: int
     rewards_A: NDArray[np.float32]
+    """0 where there is none."""
+    has_reward_A: NDArray[np.bool_]
     groups_A: NDArray[np.int64]
     """Numbered from 0 in order of appearance."""
     generated_A: NDArray[np.int64]
@@ -61,7 +63,8 @@ def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memor
         raise ValueError(f"batch {header['step']}: {len(shard)} samples came with arrays of {len(sequences)}")
     return TrainingBatch(
         step=header["step"],
-        rewards_A=np.array([sample["reward"] for sample in samples], dtype=np.float32),
+        rewards_A=np.array([sample["reward"] or 0.0 for sample in samples], dtype=np.float32),
+        has_reward_A=np.array([sample["reward"] is not None for sample in samples], dtype=bool),
         groups_A=groups_A,
         generated_A=np.array([sample["generated"] for sample in samples], dtype=np.int64),
         truncated_A=np.array([sample["finish"] == "length" for sample in samples], dtype=bool),

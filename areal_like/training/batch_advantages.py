@@ -24,7 +24,7 @@ class BatchAdvantages(NamedTuple):
 
 def shaped_rewards(batch: TrainingBatch, config: PPOActorConfig) -> Tensor:
     """Of all samples over all ranks, so that the baseline of a group or the batch is the same on every rank."""
-    rewards = torch.from_numpy(np.nan_to_num(batch.rewards_A))
+    rewards = torch.from_numpy(batch.rewards_A)
     truncated, groups = torch.from_numpy(batch.truncated_A), torch.from_numpy(batch.groups_A)
     generated = torch.from_numpy(batch.generated_A)
     if config.zero_truncated_completions:
@@ -54,9 +54,8 @@ def shaped_rewards(batch: TrainingBatch, config: PPOActorConfig) -> Tensor:
 
 def _votes(batch: TrainingBatch, config: PPOActorConfig, in_groups: bool) -> Tensor:
     """The samples that count in baselines; the others get no advantage. `in_groups`: baselines of groups."""
-    rule, has_reward_A = vote_rule(config), ~np.isnan(batch.rewards_A)
-    facts = zip(has_reward_A.tolist(), batch.loss_tokens_A.tolist(), batch.truncated_A.tolist(), strict=True)
-    votes_A = np.array([rule.votes(*fact) for fact in facts], dtype=bool)
+    rule, facts = vote_rule(config), (batch.has_reward_A, batch.loss_tokens_A, batch.truncated_A)
+    votes_A = np.array([rule.votes(*of_one) for of_one in zip(*(x.tolist() for x in facts), strict=True)], dtype=bool)
     return torch.from_numpy(comparable(votes_A, batch.groups_A) if in_groups else votes_A)
 
 

@@ -54,6 +54,7 @@ class FakeController:
             rewards_A=_generator(self._seed, "rewards", step).standard_normal(size).astype(np.float32),
             groups_A=np.minimum(rows_A // self._group_size, max(0, size // self._group_size - 1)),
             generated_A=np.full(size, length - 1),
+            has_reward_A=np.ones(size, dtype=bool),
             truncated_A=np.zeros(size, dtype=bool),
             loss_tokens_A=np.full(size, length - 1),
             oldest_version=step,

@@ -136,6 +136,7 @@ class Loop:
         return TrainingBatch(
             step=step,
             rewards_A=np.array(rewards, np.float32),
+            has_reward_A=np.ones(len(rewards), bool),
             groups_A=np.repeat(np.arange(len(groups)), self.settings.n_samples),
             generated_A=np.array([len(sample.token_ids) for _, sample in samples], np.int64),
             truncated_A=np.array([sample.finish == "length" for _, sample in samples], bool),

@@ -55,6 +55,7 @@ def batch_of(rewards: list[float], generated: list[int], truncated: int | None =
     return TrainingBatch(
         step=0,
         rewards_A=np.array(rewards, np.float32),
+        has_reward_A=np.ones(count, bool),
         groups_A=np.arange(count) // 2,
         generated_A=np.array(generated),
         truncated_A=np.arange(count) == (-1 if truncated is None else truncated),
