@@ -18,6 +18,10 @@ RUN_ID = "AREAL_LIKE_RUN_ID"
 
 START_AFTER = "AREAL_LIKE_START_AFTER"
 """Name of the process that has to be ready before this one uses the GPU that they share."""
+GPU_SHARE = "AREAL_LIKE_GPU_SHARE"
+"""Fraction of that GPU which this process may take, where the other one needs the rest from time to time."""
+STAGED_BYTES = "AREAL_LIKE_STAGED_BYTES"
+"""Bytes of each GPU of an engine that the plan leaves to new weights until they are applied."""
 
 PORT = "<port>"
 """Placeholder in a command for a port that is chosen when the process starts."""

@@ -1,10 +1,13 @@
-"""A trainer that shares a GPU uses it only when the server is ready: that one measures at its start what is free."""
+"""A trainer that shares a GPU uses it only when the server is ready: that one measures at its start what is free. It
+then takes no more than its share, where the server needs the rest for new weights."""
 
 import logging
 import os
 
+import torch
+
 from areal_like.discovery import open_name_store
-from areal_like.process.identity import START_AFTER, Identity
+from areal_like.process.identity import GPU_SHARE, START_AFTER, Identity
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 
@@ -24,3 +27,5 @@ def wait_for_server(run: Run, me: Identity) -> None:
         while name not in entries:
             entries = names.watch(name, entries, waiting)
     log.info("%s is ready: the memory that it left is this process's", name)
+    if share := os.environ.get(GPU_SHARE):
+        torch.cuda.set_per_process_memory_fraction(float(share))

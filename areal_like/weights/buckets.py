@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol, TypeVar
 import xxhash
 
 MAX_BUCKET_BYTES = 256 * 2**20
+MAX_SENT_BYTES = 64 * 2**20
+"""Bucket size for sending: a receiver needs so much memory beside the weights."""
 
 
 class _DType(NamedTuple):

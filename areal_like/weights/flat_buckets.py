@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from areal_like.weights.buckets import (
+    MAX_SENT_BYTES,
     TensorInfo,
     bucket_file,
     bucket_hash,
@@ -24,9 +25,6 @@ from areal_like.weights.fingerprint import dtype_name
 from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index
 from areal_like.weights.probe import Probe
-
-MAX_SENT_BYTES = 64 * 2**20
-"""Bucket size for sending: a receiver needs so much memory beside the weights."""
 
 
 class BucketCopy(NamedTuple):

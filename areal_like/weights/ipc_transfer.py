@@ -9,9 +9,9 @@ from torch import Tensor
 
 from areal_like.weights import gpu_memory
 from areal_like.weights.transfer import TransferGroup, parts
+from areal_like.weights.transfer_path import SHARED_BUFFER_BYTES, SHARED_BUFFERS
 
-SLOT_BYTES = 128 * 2**20
-NUM_SLOTS = 2
+SLOT_BYTES, NUM_SLOTS = SHARED_BUFFER_BYTES, SHARED_BUFFERS
 SENT = "sent"
 """Number of parts that were sent."""
 

@@ -12,6 +12,8 @@ COLLECTIVE_MODES = ("collective", "xccl", "nccl")
 GLOO, NCCL, IPC = "gloo", "nccl", "ipc"
 MIG = "MIG-"
 """Begins the id of a part of a GPU."""
+SHARED_BUFFERS, SHARED_BUFFER_BYTES = 2, 128 * 2**20
+"""Memory of the trainer through which weights go to a server on the same GPU."""
 
 
 class Receiver(NamedTuple):

@@ -28,7 +28,7 @@ from launcher.checks.model_files import model_file_problems
 from launcher.checks.parallel_sizes import parallel_size_problems
 from launcher.checks.profiler import profiler_problems
 from launcher.checks.training import step_part_problems
-from launcher.plan import bench, datasets, hub, ports
+from launcher.plan import bench, datasets, hub, ports, staging
 from launcher.plan.environment import environment_problems
 from launcher.plan.lengths import answer_length_problems
 from launcher.plan.processes import ServerCommand
@@ -60,6 +60,7 @@ FACTS = {
     "batch": "sizes of a step",
     "memory": "what the models need",
     "shared": "what the server takes of a GPU that the trainer shares",
+    "staging": "what the servers' GPUs have for new weights",
     "data": "steps of all epochs, where the rows are counted",
     "ports": "the ports of the processes",
     "plan": "the whole plan; known at a start",
@@ -134,6 +135,7 @@ PLAN_CHECKS = (
     Check("the configuration of the last attempt", Stage.WARNING, earlier_configuration_warnings),
     Check("devices that are shared or assumed", Stage.WARNING, warnings.allocation_warnings),
     Check("memory of a device", Stage.WARNING, device_memory.room_warnings),
+    Check("room for new weights", Stage.WARNING, staging.staging_warnings),
     Check("memory of micro-batches", Stage.WARNING, device_memory.micro_batch_warnings),
     Check("sequences at once", Stage.WARNING, device_memory.serial_generation_warnings),
     Check("learning rates", Stage.WARNING, warnings.learning_rate_warnings),

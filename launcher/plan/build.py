@@ -34,6 +34,7 @@ from launcher.plan.processes import ProcessContext, ServerCommand, plan_processe
 from launcher.plan.reward_model import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.shared_gpu import plan_shared_gpu
+from launcher.plan.staging import plan_staging
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -61,9 +62,11 @@ def build_plan(
     micro_batches = [] if serves else resolved_micro_batches(loaded, allocation, host, shared.server_bytes)
     compiled = [] if serves else compiled_layers(loaded, allocation)
     auto |= {each.key: each for each in (*shared.resolved, *micro_batches, *compiled)}
+    staging = plan_staging(config, allocation, host, auto, shared.staged_bytes, shared.written)
+    auto |= {each.key: each for each in staging.resolved}
     decided = with_micro_batches(config, auto)
     batch, memory = plan_batch(decided, allocation, data), plan_memory(decided, allocation, host)
-    memory = memory._replace(words=(*memory.words, *shared.words))
+    memory = memory._replace(words=(*memory.words, *shared.words, *staging.words))
     batch = batch._replace(words=()) if serves else batch
     argv = command_line(loaded, host, replace_existing, serves)
 
@@ -79,7 +82,8 @@ def build_plan(
         has_command = allocation.rollout is not None and is_external(allocation.rollout.backend)
         started_config = _as_started(loaded, auto) if has_command else config
         context = ProcessContext(
-            started_config, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt, serves
+            *(started_config, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt),
+            *(serves, staging.num_bytes, shared.trainer_share),
         )
         starts = server_starts(context)
         processes = plan_processes(context, starts)
@@ -96,7 +100,7 @@ def build_plan(
         **{"directory_problems": directory_problems, "allocation_problems": allocation_problems},
         **{"allocation": allocation, "placement": placement, "server_start": starts[0] if starts else None},
         **{"cluster": cluster, "cluster_problems": cluster_problems, "batch": batch, "memory": memory},
-        **{"ports": ports, "shared": shared},
+        **{"ports": ports, "shared": shared, "staging": staging},
     }
     checks = checks_of(allocation)
     facts = {name: fact for name, fact in known.items() if fact is not None}

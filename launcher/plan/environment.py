@@ -9,11 +9,13 @@ from areal_like.config.problems import Problem
 from areal_like.config.redact import SECRET
 from areal_like.process.identity import (
     ATTEMPT,
+    GPU_SHARE,
     INCARNATION,
     PROCESS,
     REWARD,
     RUN_DIR,
     SERVER,
+    STAGED_BYTES,
     START_AFTER,
     TOKEN,
     TRAINER,
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 RESERVED_VARIABLES = (
-    *(TOKEN, PROCESS, RUN_DIR, ATTEMPT, INCARNATION, START_AFTER, "CUDA_VISIBLE_DEVICES"),
+    *(TOKEN, PROCESS, RUN_DIR, ATTEMPT, INCARNATION, START_AFTER, GPU_SHARE, STAGED_BYTES, "CUDA_VISIBLE_DEVICES"),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
 )
 """Variables that only the launcher sets: other values would contradict the plan."""

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 
+CACHE_BLOCK = 128
+"""Tokens in a block of a cache, at most; one is never used."""
+
+
 def server_limit(config: GRPOConfig, backend: str) -> tuple[str, int | None]:
     """The key that limits prompt plus answer on a server, and its value (None: the model's limit)."""
     key = engine_keys(backend).length_key
@@ -31,6 +35,12 @@ def longest_sample(config: GRPOConfig) -> int:
     if prompt is None:
         return config.gconfig.max_tokens
     return min(config.gconfig.max_tokens, prompt + config.gconfig.max_new_tokens)
+
+
+def least_cache_tokens(config: GRPOConfig, backend: str, positions: int | None) -> int:
+    """The longest sequence that a server accepts: an external engine does not start with a smaller cache."""
+    limits = (server_limit(config, backend)[1], positions)
+    return min((limit for limit in limits if limit), default=longest_sample(config)) + CACHE_BLOCK
 
 
 def resolved_context_length(config: GRPOConfig, backend: str, host: HostInfo) -> list[Resolved]:

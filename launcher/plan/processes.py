@@ -8,7 +8,17 @@ from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint, model_folder
-from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, START_AFTER, TRAINER, Identity
+from areal_like.process.identity import (
+    CONTROLLER,
+    EPISODES,
+    GPU_SHARE,
+    REWARD,
+    SERVER,
+    STAGED_BYTES,
+    START_AFTER,
+    TRAINER,
+    Identity,
+)
 from areal_like.serving.engines.external.command_line import ServerCommand as ServerCommand
 from areal_like.serving.engines.external.command_line import ServerSite as ServerSite
 from areal_like.serving.engines.external.command_line import flag as flag
@@ -40,6 +50,10 @@ class ProcessContext(NamedTuple):
     attempt: int = 1
     serves: bool = False
     """Whether only servers are started."""
+    staged_bytes: int = 0
+    """For new weights on each GPU of the servers."""
+    trainer_share: float | None = None
+    """The fraction of a shared GPU that the trainer may take."""
 
     def process(
         self, role: str, index: int, placement: ProcessPlacement, command: list[str], env: dict[str, str]
@@ -132,7 +146,8 @@ def _servers(context: ProcessContext, starts: list[ServerCommand]) -> Iterator[P
     """An engine runs in the process of its server, or the server starts it and serves in front of it."""
     for index, (placement, start) in enumerate(zip(context.placement.servers, starts, strict=True)):
         engine = [ENGINE_SEPARATOR, *start.command] if start.command else []
-        yield context.process(SERVER, index, placement, [*_server(context, index), *engine], start.env)
+        staged = {STAGED_BYTES: str(context.staged_bytes)} if context.staged_bytes else {}
+        yield context.process(SERVER, index, placement, [*_server(context, index), *engine], start.env | staged)
 
 
 def _attached(context: ProcessContext) -> Iterator[Process]:
@@ -179,4 +194,5 @@ def _trainers(context: ProcessContext) -> Iterator[Process]:
         env = trainer_environment(rank, len(placements), placement, master)
         if context.allocation.shared_device and context.placement.servers:
             env[START_AFTER] = f"{SERVER}/0"
+            env |= {} if context.trainer_share is None else {GPU_SHARE: str(context.trainer_share)}
         yield context.process(TRAINER, rank, placement, command, env)

@@ -7,7 +7,7 @@ import torch
 
 from areal_like.discovery import announce, open_name_store
 from areal_like.process.errors import Failure, TimedOut
-from areal_like.process.identity import START_AFTER, TOKEN, Identity
+from areal_like.process.identity import GPU_SHARE, START_AFTER, TOKEN, Identity
 from areal_like.training import main as trainer
 from areal_like.training.start_order import wait_for_server
 from tests.support.training_runs import make_run
@@ -32,6 +32,20 @@ def test_a_trainer_waits_until_the_server_on_its_gpu_is_ready(tmp_path, monkeypa
         waiting.join(30)
         assert not waiting.is_alive()
         wait_for_server(run, ME)  # it is there already, from an earlier attempt
+
+
+@pytest.mark.parametrize(("share", "limits"), [("0.55", [0.55]), (None, [])])
+def test_a_trainer_takes_no_more_than_its_share_where_new_weights_need_the_rest(share, limits, tmp_path, monkeypatch):
+    run = make_run(tmp_path, "grpo", f"cluster.name_resolve.nfs_record_root={tmp_path}/names")
+    found: list[float] = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", found.append)
+    monkeypatch.setenv(START_AFTER, "server/0")
+    if share is not None:
+        monkeypatch.setenv(GPU_SHARE, share)
+    with open_name_store(run, SERVER) as names:
+        announce(names, SERVER, "127.0.0.1:7")
+        wait_for_server(run, ME)
+    assert found == limits
 
 
 def test_the_wait_for_the_server_has_a_limit(tmp_path, monkeypatch):

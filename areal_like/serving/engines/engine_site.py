@@ -7,6 +7,8 @@ from areal_like.models.model_shape import ModelShape
 
 CONTEXT_BYTES = 1 << 30
 """What a process takes of a GPU before it loads anything: the context of CUDA, kernels, buffers of NCCL."""
+SPARE_BYTES = 256 << 20
+"""What new weights leave free on a GPU until they are applied."""
 
 
 class EngineSite(NamedTuple):
@@ -52,7 +54,9 @@ class GpuShare(NamedTuple):
     cache_tokens: int
     reason: str
     """Of the size of the cache."""
+    staged: int = 0
+    """Of new weights, until they are applied."""
 
     @property
     def total(self) -> int:
-        return self.weights + self.working + self.cache_bytes
+        return self.weights + self.working + self.cache_bytes + self.staged

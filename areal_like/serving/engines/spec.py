@@ -80,6 +80,8 @@ class EngineSpec:
     """Memory of a GPU that it takes beside weights and cache, without its context: activations, graphs, samples."""
     count_bytes: CountBytes | None = None
     """What a server takes of a GPU, where it depends on more: then the two numbers above are not read."""
+    receives_on_gpu: bool = False
+    """Whether its workers keep sent weights on their GPU until they are applied, if `STAGED_BYTES` has room."""
     memory_hints: tuple[MemoryHint, ...] = ()
     cannot_keep: str = ""
     """Why requests cannot stay in the engine during an update; empty if they can."""

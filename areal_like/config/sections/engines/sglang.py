@@ -132,7 +132,7 @@ class SGLangConfig:
 
     mem_fraction_static: float | Auto | None = key("auto", gt=0, le=1)
     """Fraction of GPU memory for weights and cache. Lower it if memory runs out. Null: SGLang's choice. `auto` is 0.9,
-    less if a trainer shares the GPU, and 0.2 of main memory on a CPU."""
+    less if a trainer shares the GPU or sends new weights to it, and 0.2 of main memory on a CPU."""
 
     max_total_tokens: int | Auto | None = key("auto", ge=1)
     """Maximum number of tokens in the KV cache. Null: what fits into `mem_fraction_static`. `auto` is null, and a

@@ -96,7 +96,8 @@ class vLLMConfig:
     Each weight update clears it. `auto` is true on a GPU and false on a CPU."""
 
     gpu_memory_utilization: float | Auto = key("auto", gt=0, le=1)
-    """Fraction of GPU memory that vLLM uses. `auto` is 0.9, and less if a trainer shares the GPU."""
+    """Fraction of GPU memory that vLLM uses. `auto` is 0.9, and less if a trainer shares the GPU or
+    sends new weights to it."""
 
     kv_cache_memory_bytes: int | Auto | None = key("auto", ge=1)
     """Size of the KV cache of each GPU, in bytes. Null: what weights and activations leave of

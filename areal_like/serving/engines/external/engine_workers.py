@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ generation."""
 
 Result = dict[str, Any]
 
+log = logging.getLogger(__name__)
+
 
 class WorkerCall(Protocol):
     def __call__(self, method: str, *arguments: str) -> Awaitable[list[Result]]:
@@ -24,10 +27,12 @@ class WorkerCall(Protocol):
 
 
 class EngineWorkers:
-    """`title`: the engine's name for messages."""
+    """`title`: the engine's name for messages; `memory_key`: what a server takes of its GPU."""
 
-    def __init__(self, title: str, call: WorkerCall) -> None:
-        self._title, self._call = title, call
+    def __init__(self, title: str, call: WorkerCall, memory_key: str = "") -> None:
+        self._title, self._call, self._memory_key = title, call, memory_key
+        self._has_warned = False
+        """Whether the log has why new weights are in main memory."""
         self._peers: dict[int, list[int]] = {}
         """The rank of each worker, and those of all workers on its machine."""
         self._staging_s = 0.0
@@ -62,7 +67,16 @@ class EngineWorkers:
         results = await self.results("areal_staged")
         self._staging_s = max(result.get("seconds", 0.0) for result in results)
         self._verified = [result["rank"] for result in results if "rank" in result]
+        self._warn_of_main_memory(results)
         return results
+
+    def _warn_of_main_memory(self, results: list[Result]) -> None:
+        """Once: it is so for every version."""
+        lacks = next((f"worker {each['rank']}: {each['lacks']}" for each in results if each.get("lacks")), "")
+        if lacks and not self._has_warned:
+            self._has_warned = True
+            why = f"new weights go through main memory, which takes longer ({lacks})"
+            log.warning("%s: %s; lower it, or set it to auto, to keep them on the GPU", self._memory_key, why)
 
     async def commit(self, version: int) -> None:
         """Makes the staged weights live. A worker refuses them unless all others of its machine verified their

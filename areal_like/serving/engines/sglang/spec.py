@@ -38,6 +38,7 @@ SPEC = EngineSpec(
     distribution=DISTRIBUTION,
     flag_parser=FLAG_PARSER,
     autos=AUTOS.resolve,
+    receives_on_gpu=True,
     memory_hints=MEMORY_HINTS,
     shared_gpu=shared_gpu_values,
     working_bytes=3072 * MIB,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from areal_like.config.sections.engines.sglang import KEYS
 from areal_like.serving.engines.base import NotStaged, Verification, WeightUpdate
 from areal_like.serving.engines.external.engine_workers import EngineWorkers
 from areal_like.serving.engines.external.external_engine import IncompatibleEngine
@@ -36,7 +37,7 @@ class WeightLoader:
 
     def __init__(self, calls: EngineClient) -> None:
         self._calls = calls
-        self.workers = EngineWorkers("SGLang", self._call_workers)
+        self.workers = EngineWorkers(KEYS.title, self._call_workers, KEYS.memory_key)
         self._staged: StagedVersion | None = None
         self._live: dict[str, FusedTensor] | None = None
         self._was_sent = False

@@ -52,7 +52,7 @@ class VLLMEngine(ExternalEngine):
         super().__init__(KEYS, config, address, secret, proofs)
         self.hashes_files = not config.vllm.worker_extension_cls  # ours does
         self._folder = model_folder
-        self._workers = EngineWorkers(KEYS.title, self._call_workers)
+        self._workers = EngineWorkers(KEYS.title, self._call_workers, KEYS.memory_key)
         self._has_version = False
         """Whether vLLM was given the version of its weights."""
 

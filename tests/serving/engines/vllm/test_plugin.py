@@ -1,7 +1,6 @@
 """vLLM's workers report their GPUs, and compare what they serve without a copy to the host; vLLM is not loaded."""
 
 import asyncio
-import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ from areal_like.serving.engines.external.engine_workers import EngineWorkers
 from areal_like.serving.engines.external.plugin import arriving_tensors
 from areal_like.serving.engines.external.plugin.arriving_tensors import received
 from areal_like.serving.engines.external.plugin.staging_room import StagingRoom
-from areal_like.serving.engines.sglang.plugin.worker import SchedulerWorker
 from areal_like.serving.engines.vllm.engine import VLLMEngine
 from areal_like.serving.engines.vllm.plugin import worker
 from areal_like.serving.engines.vllm.plugin.worker import WorkerExtension, served_hash
@@ -27,21 +25,12 @@ from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.rendezvous import Rendezvous
 
 GPU = torch.device("cuda", 0)
-GIB = 2**30
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"GPU-{number}"))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * GIB, 80 * GIB))
-    set_unused(monkeypatch, 4 * GIB)
-
-
-def set_unused(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
-    """By torch's allocator."""
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 60 * GIB)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 60 * GIB - num_bytes)
 
 
 def reported(rank: int, device: torch.device) -> dict[str, Any]:
@@ -87,54 +76,6 @@ def test_an_extension_of_the_user_is_not_asked_where_it_runs(theirs: str, monkey
     found = asyncio.run(engine.ready())
     assert asked == (["areal_discard"] if theirs else ["areal_discard", "areal_place"])
     assert found.devices == (() if theirs else ("GPU-0",))
-
-
-def test_staged_weights_stay_on_a_gpu_that_has_room_for_them(gpu: None) -> None:
-    room = StagingRoom(GPU)
-    assert room.has(9 * GIB) and not room.has(10 * GIB), "what the engine does not use now is not free"
-    assert StagingRoom(torch.device("cpu")).has(1 << 60)
-
-
-def test_memory_that_torch_keeps_of_the_last_staged_weights_is_free_for_the_next(
-    gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    room = StagingRoom(GPU)
-    assert room.has(9 * GIB)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 * GIB, 80 * GIB))
-    assert not room.has(9 * GIB), "an engine of another process took it"
-    set_unused(monkeypatch, 13 * GIB)
-    assert room.has(9 * GIB) and not room.has(10 * GIB)
-    set_unused(monkeypatch, 0)
-    assert room.has(GIB // 2) and not room.has(GIB), "the engine uses all of its own"
-
-
-@pytest.mark.parametrize(("free_gib", "unused_gib"), [(10, 4), (14, 0), (6, 8), (20, 0)])
-def test_sglang_keeps_the_memory_that_was_free_at_its_start(
-    free_gib: int, unused_gib: int, gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its activations are there: in a prefill, or kept by torch."""
-    room = SchedulerWorker(0, GPU)._room
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free_gib * GIB, 80 * GIB))
-    set_unused(monkeypatch, unused_gib * GIB)
-    assert room.has(5 * GIB) == (free_gib == 20)
-
-
-@pytest.mark.parametrize(("backend", "stays"), [("nccl", True), ("ipc", False), ("gloo", True)])
-def test_weights_leave_a_gpu_that_the_trainer_uses_too(
-    backend: str, stays: bool, gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Sent:
-        def clone(self) -> str:
-            return "a copy where it is"
-
-        def cpu(self) -> str:
-            return "a copy in main memory"
-
-    monkeypatch.setattr(arriving_tensors, "receive_tensors", lambda *given: (each for each in [("one", Sent())]))
-    monkeypatch.setattr(arriving_tensors, "own_stream", contextlib.nullcontext)
-    at, index = Rendezvous("127.0.0.1", 1, "g.s", backend, 1, 2, 1.0), Index(1, "run", [], None)
-    copies: list[Any] = list(received(at, index, 0, KeptGroup(GPU), StagingRoom(GPU)))
-    assert copies == [("one", "a copy where it is" if stays else "a copy in main memory")]
 
 
 def test_memory_that_ran_out_while_weights_came_breaks_the_group(monkeypatch: pytest.MonkeyPatch) -> None:

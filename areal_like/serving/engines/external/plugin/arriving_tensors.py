@@ -21,6 +21,7 @@ from areal_like.weights.own_stream import own_stream
 from areal_like.weights.receive import receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
 from areal_like.weights.transfer_path import GLOO, IPC
+from areal_like.weights.verify import payload_bytes
 
 Tensors = Generator[tuple[str, Tensor], None, None]
 
@@ -72,11 +73,9 @@ class Arrival:
 def received(
     rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup, room: StagingRoom
 ) -> Iterator[tuple[str, Tensor]]:
-    """Copies of sent tensors: on the GPU if they come there, the trainer does not use it too, and it has room for all;
-    else in main memory."""
+    """Copies of sent tensors: on the GPU if they come there and it has room for all, else in main memory."""
     on_gpu = rendezvous.backend != GLOO and group.device.type == "cuda"
-    num_bytes = sum(info.nbytes for info in index.tensors)
-    stays = not on_gpu or (rendezvous.backend != IPC and room.has(num_bytes))
+    stays = not on_gpu or room.has(bytes_at_once(index), shares_gpu=rendezvous.backend == IPC)
     with own_stream(group.device):
         sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index, group)
         with closing(sent):
@@ -86,6 +85,11 @@ def received(
                 except torch.OutOfMemoryError as fault:  # used by the engine since; the next one uses main memory
                     raise GroupBroken(f"no memory on the GPU for {name}") from fault
                 yield name, copy
+
+
+def bytes_at_once(index: Index) -> int:
+    """Of all copies, and of the bucket that arrives."""
+    return sum(info.nbytes for info in index.tensors) + max((payload_bytes(each) for each in index.buckets), default=0)
 
 
 def use_on_this_stream(tensors: Iterator[Tensor]) -> None:

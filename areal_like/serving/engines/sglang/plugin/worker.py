@@ -26,7 +26,7 @@ from areal_like.weights.text_gather import gather_texts
 
 class SchedulerWorker:
     """What one scheduler holds beside the live weights. SGLang takes no memory for its activations before it needs it:
-    all that is free when it starts is left to it."""
+    all that is free when it starts is left to it, but for what the plan has left to new weights."""
 
     def __init__(self, rank: int, device: torch.device) -> None:
         self._rank, self._device, self._group = rank, device, KeptGroup(device)
@@ -65,7 +65,8 @@ class SchedulerWorker:
             expected = self._expected(arrival.index.tensors, tensors)
             if self._staging is job:  # else it was discarded
                 self._staged = {staged_group(arrival.index.version): tensors}
-            return {"rank": self._rank, "seconds": time.monotonic() - began, "expected": expected}
+            seconds = time.monotonic() - began
+            return {"rank": self._rank, "seconds": seconds, "expected": expected, "lacks": self._room.lacks}
 
         job.start(stage)
         return {}

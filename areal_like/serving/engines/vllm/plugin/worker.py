@@ -136,7 +136,7 @@ class WorkerExtension:
                 staged = LoadedVersion(arrival, tensors, packer.packed())
             if state.staging is job:  # else it was discarded
                 state.staged = staged
-            return {"rank": rank, "seconds": time.monotonic() - began}
+            return {"rank": rank, "seconds": time.monotonic() - began, "lacks": room.lacks}
 
         job.start(stage)
         return {}

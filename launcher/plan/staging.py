@@ -1,0 +1,163 @@
+"""Room on the servers' GPUs for new weights that are sent: they stay there, beside those in use, until they are
+applied. Their room is taken from the KV cache."""
+
+from collections.abc import Sequence
+from math import floor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from areal_like.config.allocation import Allocation
+from areal_like.config.allocation.models import starts_servers
+from areal_like.config.dotted_path import value_of
+from areal_like.config.experiment import GRPOConfig
+from areal_like.config.number_text import size_text
+from areal_like.config.problems import Problem
+from areal_like.models.model_shape import BYTES
+from areal_like.serving.engines.engine_site import CONTEXT_BYTES, SPARE_BYTES
+from areal_like.serving.engines.registry import engine_spec
+from areal_like.serving.engines.spec import EngineSpec
+from areal_like.weights.buckets import MAX_SENT_BYTES
+from areal_like.weights.transfer_path import COLLECTIVE_MODES, SHARED_BUFFER_BYTES, SHARED_BUFFERS
+from launcher.plan.host import HostInfo
+from launcher.plan.lengths import least_cache_tokens
+from launcher.plan.memory import server_memory
+from launcher.plan.model_config import known_shape
+from launcher.plan.plan import Resolved, ServerMemory
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+
+class Staging(NamedTuple):
+    """`num_bytes`: of each GPU of a server; 0 where new weights go through main memory."""
+
+    num_bytes: int = 0
+    resolved: tuple[Resolved, ...] = ()
+    words: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def plan_staging(
+    config: "BaseExperimentConfig",
+    allocation: Allocation | None,
+    host: HostInfo,
+    auto: dict[str, Resolved],
+    on_shared_gpu: int,
+    written: Sequence[str],
+) -> Staging:
+    """`auto`: what every `auto` became so far; `on_shared_gpu`: the room beside server and trainer, and `written` the
+    keys that decide what that server takes."""
+    if not _are_sent_to_gpus(config, allocation, host) or allocation is None or allocation.rollout is None:
+        return Staging()
+    assert isinstance(config, GRPOConfig)
+    needed = staged_bytes(config, allocation, host)
+    gpu_bytes = host.gpus[0].memory_bytes if host.gpus else None
+    server, spec = server_memory(config, allocation, host), engine_spec(allocation.rollout.backend)
+    if gpu_bytes is None or server is None:
+        unknown = "the size of the model" if server is None else "the memory of the GPUs"
+        return Staging(words=(f"new weights stay on the servers' GPUs if these have room: {unknown} is not known",))
+    if allocation.shared_device:
+        key = next(iter(written), spec.keys.length_key)
+        beside = "beside the server and what the trainer needs"
+        return _planned(needed) if on_shared_gpu else _without_room(key, needed, beside)
+    usable = gpu_bytes - CONTEXT_BYTES
+    fraction, cache = value_of(config, spec.keys.memory_key), written_cache(config, spec, server)
+    if cache is None and fraction == "auto":
+        return _lower(config, spec, server, host, auto[spec.keys.memory_key], needed, usable)
+    outside = spec.working_bytes if excludes_working(spec) else 0
+    if cache is not None:
+        taken = server.weights + spec.working_bytes + cache
+    elif isinstance(fraction, float):
+        taken = int(fraction * usable) + outside
+    else:
+        return Staging(words=("new weights stay on the servers' GPUs if the engine leaves them room",))
+    if taken + needed <= usable:
+        return _planned(needed)
+    key = spec.keys.memory_key if cache is None else spec.keys.cache_bytes_key or spec.keys.cache_tokens_key
+    left = f"leaves {size_text(max(0, usable - taken))} of a server's GPU, and new weights take {size_text(needed)}"
+    why = f"{left} until they are applied: they go through main memory, which takes longer"
+    return Staging(problems=(Problem(key, f"{why}; lower it, or set it to auto"),))
+
+
+def staged_bytes(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> int:
+    """Of each GPU of a server: new weights in the trainer's precision, the bucket that arrives, and the buffers that
+    they come through. 0 where none are sent to GPUs, or the size of the model is not known."""
+    if not _are_sent_to_gpus(config, allocation, host) or allocation is None:
+        return 0
+    assert isinstance(config, GRPOConfig)
+    shape = known_shape(config.actor.path, host)
+    if shape is None:
+        return 0
+    width = BYTES[config.actor.dtype]
+    bucket = max(MAX_SENT_BYTES, shape.embedding * width)
+    buffers = SHARED_BUFFERS * SHARED_BUFFER_BYTES if allocation.shared_device else 0
+    return shape.parameters() * width + bucket + buffers + SPARE_BYTES
+
+
+def written_cache(config: GRPOConfig, spec: EngineSpec, server: ServerMemory) -> int | None:
+    """Bytes of the cache whose size a key sets; None where no key does."""
+    size = _written(config, spec.keys.cache_bytes_key)
+    tokens = _written(config, spec.keys.cache_tokens_key)
+    if size is not None:
+        return int(size)
+    return None if tokens is None else int(tokens) * server.kv_bytes_per_token
+
+
+def excludes_working(spec: EngineSpec) -> bool:
+    """Whether the engine's fraction of a GPU is of weights and cache alone."""
+    return bool(spec.keys.cache_tokens_key)
+
+
+def _are_sent_to_gpus(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> bool:
+    """The path is the one that `choose_path` takes at the start."""
+    if not isinstance(config, GRPOConfig) or config.actor.weight_update_mode not in COLLECTIVE_MODES:
+        return False
+    if allocation is None or allocation.rollout is None or not starts_servers(config):
+        return False
+    if not engine_spec(allocation.rollout.backend).receives_on_gpu or not allocation.num_gpus or not allocation.actor:
+        return False
+    if allocation.shared_device:
+        return allocation.rollout.world_size == 1
+    return not any(gpu.is_part for gpu in host.gpus)
+
+
+def _written(config: GRPOConfig, key: str) -> Any:
+    value = value_of(config, key) if key else None
+    return None if value == "auto" else value
+
+
+def _lower(
+    config: GRPOConfig,
+    spec: EngineSpec,
+    server: ServerMemory,
+    host: HostInfo,
+    usual: Resolved,
+    needed: int,
+    usable: int,
+) -> Staging:
+    """A smaller fraction of the GPU for the engine, if its cache then still holds its longest sequence."""
+    shape = known_shape(config.actor.path, host)
+    longest = least_cache_tokens(config, spec.name, shape.max_positions if shape else None)
+    least = server.weights + longest * server.kv_bytes_per_token
+    least += 0 if excludes_working(spec) else spec.working_bytes
+    lowered = floor(1000 * (usual.value - needed / usable)) / 1000
+    if lowered * usable < least:
+        beside = f"beside weights of {size_text(server.weights)} and a cache for one sequence"
+        return _without_room(spec.keys.length_key, needed, beside)
+    reason = f"{usual.value} less {size_text(needed)}, which new weights take until they are applied"
+    return _planned(needed)._replace(resolved=(Resolved(spec.keys.memory_key, lowered, reason),))
+
+
+def _planned(needed: int) -> Staging:
+    words = f"new weights take {size_text(needed)} of each server's GPU until they are applied, beside its cache"
+    return Staging(needed, words=(words,))
+
+
+def _without_room(key: str, needed: int, beside: str) -> Staging:
+    what = f"new weights take {size_text(needed)} of a server's GPU until they are applied, and do not fit {beside}"
+    why = f"{what}: they go through main memory, which takes longer"
+    return Staging(problems=(Problem(key, f"{why}; lower it, or use more or larger GPUs"),))
+
+
+def staging_warnings(staging: Staging) -> tuple[Problem, ...]:
+    """Weights that go through main memory because they do not fit twice."""
+    return staging.problems

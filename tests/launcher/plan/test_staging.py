@@ -1,0 +1,148 @@
+"""The plan leaves new weights room on the servers' GPUs until they are applied, where they are sent there."""
+
+import pytest
+
+from areal_like.process.identity import GPU_SHARE, STAGED_BYTES
+from areal_like.serving.engines.engine_site import CONTEXT_BYTES, SPARE_BYTES
+from areal_like.weights.buckets import MAX_SENT_BYTES
+from areal_like.weights.transfer_path import SHARED_BUFFER_BYTES, SHARED_BUFFERS
+from launcher.plan.host import Gpu
+from launcher.plan.rank_memory import usable_bytes
+from tests.launcher.plan.test_micro_batch_limit import QWEN, autos, machine
+from tests.launcher.plan.test_shared_gpu import server_of
+from tests.support.planning import GIB, machine_with, of_role, plan_of
+
+SENT = (*QWEN, "actor.weight_update_mode=collective")
+EMBEDDING = 151936 * 1024
+SIZES = {"vllm": ("vllm.gpu_memory_utilization", "vllm.kv_cache_memory_bytes=1000000000")}
+SIZES["sglang"] = ("sglang.mem_fraction_static", "sglang.max_total_tokens=10000")
+ENGINES = list(SIZES)
+
+
+def staged(plan):
+    """Of each GPU of a server, as its workers are told."""
+    return int(of_role(plan, "server")[0].env.get(STAGED_BYTES, 0))
+
+
+def told(plan):
+    return [warning for warning in plan.warnings if "new weights take" in warning]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_room_is_that_of_all_tensors_and_of_the_buffers_that_they_come_through(engine):
+    plan = plan_of("grpo", *SENT, f"rollout={engine}", host=machine(80, 2))
+    bucket = 2 * EMBEDDING
+    assert bucket > MAX_SENT_BYTES, "a larger tensor has a bucket of its own"
+    assert staged(plan) == server_of(plan).weights + bucket + SPARE_BYTES
+    shared = plan_of("grpo", *SENT, f"rollout={engine}", host=machine(80))
+    assert staged(shared) == staged(plan) + SHARED_BUFFERS * SHARED_BUFFER_BYTES
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_room_comes_from_the_share_of_an_engine_with_a_gpu_of_its_own(engine):
+    key, _ = SIZES[engine]
+    words = f"rollout={engine}", "actor.weight_update_mode="
+    plain, sent = (
+        plan_of("grpo", *QWEN, *words[:1], words[1] + mode, host=machine(80, 2)) for mode in ("disk", "nccl")
+    )
+    usable = 80 * GIB - CONTEXT_BYTES
+    lowered = (autos(plain)[key].value - autos(sent)[key].value) * usable
+    assert staged(sent) <= lowered < staged(sent) + usable / 1000
+    assert autos(sent)[key].reason.startswith("0.9 less 1.7 GiB, which new weights take")
+    assert not told(sent) and any("new weights take 1.7 GiB" in line for line in sent.memory.words)
+
+
+@pytest.mark.parametrize(("engine", "gpu_gib"), [("vllm", 40), ("sglang", 80)])
+def test_on_a_shared_gpu_server_new_weights_and_trainer_add_up_to_the_gpu(engine, gpu_gib):
+    plain = plan_of("grpo", *QWEN, f"rollout={engine}", host=machine(gpu_gib))
+    plan = plan_of("grpo", *SENT, f"rollout={engine}", host=machine(gpu_gib))
+    chosen, (model,) = autos(plan), plan.memory.trainer
+    cache = chosen.get("vllm.kv_cache_memory_bytes")
+    per_token = server_of(plan).kv_bytes_per_token
+    cache_bytes = cache.value if cache else chosen["sglang.max_total_tokens"].value * per_token
+    working = {"vllm": 2, "sglang": 3}[engine] * GIB
+    server_bytes = server_of(plan).weights + working + cache_bytes + staged(plan)
+    trainer = model.total + chosen["actor.mb_spec.max_tokens_per_mb"].value * model.activations_per_token
+    assert trainer <= usable_bytes(gpu_gib * GIB, server_bytes)
+    assert staged(plan) and not told(plan)
+    share = float(of_role(plan, "trainer")[0].env[GPU_SHARE])
+    assert trainer < share * gpu_gib * GIB <= gpu_gib * GIB - server_bytes - 2 * CONTEXT_BYTES
+    assert GPU_SHARE not in of_role(plain, "trainer")[0].env
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_small_cache_of_the_users_own_leaves_room(engine, gpus):
+    plan = plan_of("grpo", *SENT, f"rollout={engine}", SIZES[engine][1], host=machine(80, gpus))
+    assert staged(plan) and not told(plan)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize(("fraction", "fits"), [(0.5, True), (0.99, False)])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_fraction_of_the_users_own_is_kept_and_a_warning_names_it_where_it_leaves_no_room(
+    engine, fraction, fits, gpus
+):
+    key, _ = SIZES[engine]
+    plan = plan_of("grpo", *SENT, f"rollout={engine}", f"{key}={fraction}", host=machine(80, gpus))
+    assert key not in autos(plan) and bool(staged(plan)) == fits
+    if fits:
+        assert not told(plan)
+    else:
+        (warning,) = told(plan)
+        assert "they go through main memory" in warning
+        assert warning.startswith(f"{key}: ") and "; lower it, or " in warning
+
+
+def test_a_cache_of_the_users_own_that_leaves_no_room_is_named():
+    words = ("rollout=vllm", "vllm.kv_cache_memory_bytes=82000000000")
+    (warning,) = told(plan_of("grpo", *SENT, *words, host=machine(80, 2)))
+    assert warning.startswith("vllm.kv_cache_memory_bytes: leaves ")
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_that_do_not_fit_twice_go_through_main_memory_and_cost_no_cache(engine, gpus):
+    size = {1: 18, 2: 6}[gpus]
+    plain = plan_of("grpo", *QWEN, f"rollout={engine}", host=machine(size, gpus))
+    sent = plan_of("grpo", *SENT, f"rollout={engine}", host=machine(size, gpus))
+    assert not staged(sent) and all(GPU_SHARE not in each.env for each in sent.processes)
+    assert {key: each.value for key, each in autos(sent).items()} == {
+        key: each.value for key, each in autos(plain).items()
+    }
+    (warning,) = told(sent)
+    assert "do not fit beside" in warning and "lower it, or use more or larger GPUs" in warning
+
+
+MIG = machine_with(2)._replace(gpus=tuple(Gpu(f"MIG-{n}", memory_bytes=40 * GIB) for n in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("words", "host"),
+    [
+        (("rollout=vllm", "actor.weight_update_mode=disk"), machine(80, 2)),
+        (("rollout=vllm", "actor.weight_update_mode=adapter", "actor.use_lora=true"), machine(80, 2)),
+        (("rollout=embedded", "actor.weight_update_mode=collective"), machine(80, 2)),
+        (("rollout=vllm", "actor.weight_update_mode=collective"), machine(80, 0)),
+        (("rollout=vllm", "actor.weight_update_mode=collective"), MIG),
+    ],
+)
+def test_nothing_is_left_where_no_weights_are_sent_to_workers_on_gpus(words, host):
+    plan = plan_of("grpo", *QWEN, *words, host=host)
+    assert not staged(plan) and not told(plan)
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu_gib", "unknown"),
+    [
+        (("actor.path=some/model", "actor.dtype=bfloat16"), 80, "the size of the model"),
+        (QWEN, None, "the memory of the GPUs"),
+    ],
+)
+def test_what_is_not_known_before_the_start_is_left_to_the_servers(words, gpu_gib, unknown):
+    host = machine(80, 2)
+    if gpu_gib is None:
+        host = host._replace(gpus=tuple(gpu._replace(memory_bytes=None) for gpu in host.gpus))
+    plan = plan_of("grpo", *words, "rollout=vllm", "actor.weight_update_mode=collective", host=host)
+    assert not staged(plan)
+    assert f"new weights stay on the servers' GPUs if these have room: {unknown} is not known" in plan.memory.words
