@@ -65,7 +65,19 @@ PAGES = {
 }
 GENERATED = ("reference.md", "keys.md", "metrics.md")
 PROSE = (
-    *("README", "algorithms", "configuration", "data", "gpu", "own-task", "running", "serving", "status", "trackers"),
+    *(
+        "README",
+        "algorithms",
+        "configuration",
+        "data",
+        "gpu",
+        "own-task",
+        "rewards",
+        "running",
+        "serving",
+        "status",
+        "trackers",
+    ),
     "weights",
 )
 CHECKED = [f"{name}.md" for name in PROSE]

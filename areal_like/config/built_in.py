@@ -13,7 +13,16 @@ BUILT_IN = {
     "workflow": {"single_turn": "areal_like.rollout.episodes.workflows.single_turn:SingleTurn"},
     "reward": {
         "addition": "areal_like.data.tasks.addition:addition_reward",
+        "choice": "areal_like.rollout.episodes.rewards.choice:ChoiceReward",
+        "exact": "areal_like.rollout.episodes.rewards.exact:ExactReward",
+        "format": "areal_like.rollout.episodes.rewards.format:FormatReward",
+        "json_schema": "areal_like.rollout.episodes.rewards.json_schema:JsonSchemaReward",
+        "length": "areal_like.rollout.episodes.rewards.length:LengthReward",
+        "math": "areal_like.rollout.episodes.rewards.math:MathReward",
         "model": "areal_like.rollout.episodes.rewards.model:ModelReward",
+        "numeric": "areal_like.rollout.episodes.rewards.numeric:NumericReward",
+        "random": "areal_like.rollout.episodes.rewards.random:RandomReward",
+        "regex": "areal_like.rollout.episodes.rewards.regex:RegexReward",
     },
     "actor.loss": {
         "ppo": "areal_like.algorithms.losses.policy:ppo",
@@ -24,6 +33,11 @@ BUILT_IN = {
     },
 }
 """Tasks, workflows and rewards by `task.name` and so on, and policy losses by `actor.loss`."""
+
+PACKAGES = {
+    "reward": {"json_schema": ("jsonschema", "jsonschema"), "math": ("math_verify", "math-verify")},
+}
+"""What is built in and needs a further package: its module, and its name on PyPI."""
 
 TASKS, LOSSES = BUILT_IN["task"], BUILT_IN["actor.loss"]
 

@@ -4,12 +4,13 @@ from areal_like.config.fields import config, key, no_effect, not_built, optional
 from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.checkpoints import RecoverConfig, SaverConfig
 from areal_like.config.sections.cluster import ClusterSpecConfig, LauncherConfig, SchedulerConfig
-from areal_like.config.sections.data import ONLY_SUPERVISED, DatasetConfig, RewardConfig, TaskConfig, WorkflowConfig
+from areal_like.config.sections.data import ONLY_SUPERVISED, DatasetConfig, TaskConfig, WorkflowConfig
 from areal_like.config.sections.engines.all_sections import EngineSections, PolicyEngineSections
 from areal_like.config.sections.environments import CurriculumConfig, EnvironmentsConfig
 from areal_like.config.sections.evaluation import EvaluatorConfig
 from areal_like.config.sections.generation import GenerationHyperparameters
 from areal_like.config.sections.logs import LogConfig, ProfilerConfig
+from areal_like.config.sections.reward import RewardConfig
 from areal_like.config.sections.rollout import InferenceEngineConfig
 from areal_like.config.sections.trackers import StatsLoggerConfig
 from areal_like.config.sections.train_engine import TrainEngineConfig

@@ -19,11 +19,11 @@ from areal_like.config.checks.values import is_interpolation
 from areal_like.config.dependent_keys import dependent_keys, dependents_of
 from areal_like.config.dialects.areal import infer_experiment, legacy_file_message, other_version_hint, subclass_keys
 from areal_like.config.dialects.other_frameworks import other_framework_message
-from areal_like.config.dotted_path import nested
+from areal_like.config.dotted_path import nested, value_at
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.loaded import Loaded, build_config, experiment_of, make_redactor
 from areal_like.config.names import ALIASES
-from areal_like.config.problems import ConfigError, Problem, Stage, fold_consequences
+from areal_like.config.problems import ConfigError, Problem, Stage, fold_consequences, plural
 from areal_like.config.resolve import resolve_and_check
 from areal_like.config.schema import Schema, accepts_map
 from areal_like.config.sources.layers import Layer, LayerKind, Provenance
@@ -259,7 +259,12 @@ class Composition:
             raise ConfigError(fold_consequences(self.problems)) from None
         for override in refused:
             where = f"override ~{override.deletes}"
-            self.problems.append(Problem(str(override.deletes), "no such entry to delete", where))
+            if override.deletes is not None:
+                self.problems.append(Problem(override.deletes, "no such entry to delete", where))
+            for leaf in override.leaves:
+                above = self.schema.list_above(leaf.path) or leaf.path
+                items = plural(len(value_at(composed, above) or ()), "item")
+                self.problems.append(Problem(leaf.written, f"there is no such item: {above} has {items}", leaf.where))
         return self.schema.complete(composed, defaults), Provenance([*layers, *overrides.values])
 
     def _layer(self, files: CompositionFiles, name: str, package: str, changed_paths: set[str]) -> Layer:

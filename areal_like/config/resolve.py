@@ -113,7 +113,7 @@ class _ValueChecker:
                 try:
                     filled[k.name] = check_key(k, filled[k.name])
                 except InvalidValue as refusal:
-                    self._refuse(f"{key.path}[{index}].{k.name}", str(refusal))
+                    self._refuse(f"{key.path}.{index}.{k.name}", str(refusal))
             complete.append(filled)
         return complete
 
@@ -179,7 +179,7 @@ class _ValueChecker:
 
     def _where(self, keys: Sequence[str]) -> str:
         for key in keys:
-            origin = self.provenance.origin(key)
+            origin = self.provenance.origin(key) or self.provenance.origin(self.schema.list_above(key) or key)
             if origin is not None:
                 return origin.where
         return "default"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from areal_like.config.dotted_path import nested, value_at
 from areal_like.config.fields import METADATA_KEY, Constraints, KeyRule
 
 NO_CONSTRAINTS = Constraints()
+ITEM_KEY = re.compile(r"(?P<list>.+?)\.\d+\..+")
 SCALARS = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
@@ -150,11 +152,21 @@ class Schema:
 
     def map_above(self, path: str) -> Key | None:
         """The map (or untyped) key that contains this path, if any: inside it all names are allowed."""
-        for above in ancestors(path):
+        for above in ancestors(self.declared_path(path)):
             key = self.keys.get(above)
             if key is not None:
                 return key if accepts_map(key.kind) else None
         return None
+
+    def list_above(self, path: str) -> str | None:
+        """The list of sections that contains the key of an item: `a.list` of `a.list.0.key`."""
+        match = ITEM_KEY.fullmatch(path)
+        return match["list"] if match and f"{match['list']}[]" in self.sections else None
+
+    def declared_path(self, path: str) -> str:
+        """The path of a key, `a.list[].key` where it is one of an item, `a.list.0.key`."""
+        above = self.list_above(path)
+        return path if above is None else f"{above}[].{path.removeprefix(above).lstrip('.').partition('.')[2]}"
 
     def optional_above(self, path: str) -> Iterator[str]:
         """The optional sections that contain this path, or are at it."""

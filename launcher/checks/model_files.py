@@ -14,7 +14,6 @@ from areal_like.process.run import CONFIG as RUN_CONFIG
 from areal_like.process.run_links import CHECKPOINTS
 from launcher.plan.host import HostInfo
 from launcher.plan.model_config import read_config
-from launcher.plan.reward_model import KEY as REWARD
 from launcher.plan.reward_model import has_reward_model, reward_model_source
 from launcher.runs.registry import find_runs
 
@@ -44,7 +43,7 @@ def model_file_problems(config: "BaseExperimentConfig", here: HostInfo) -> list[
     if isinstance(config, GRPOConfig) and has_reward_model(config):
         model = reward_model_source(config, host)
         if model is not None and not model.problem:
-            problems += _in_folder(REWARD, model.path, host, True)
+            problems += _in_folder(model.key, model.path, host, True)
     return problems + ([] if getattr(config, "tokenizer_path", "") in runs else list(_tokenizer(config, host)))
 
 

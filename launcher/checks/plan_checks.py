@@ -116,6 +116,7 @@ PLAN_CHECKS = (
     Check("attention", Stage.MISSING, missing.unsupported_attention),
     Check("the engine's installation", Stage.MISSING, engines.engine_problems),
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
+    Check("packages of built-in rewards", Stage.MISSING, missing.missing_packages_of_rewards),
     Check("what a name store in etcd needs", Stage.MISSING, name_store.name_store_problems),
     Check("the key of attached servers", Stage.MISSING, attached_servers.missing_api_key),
     Check("trackers", Stage.MISSING, missing.tracker_problems),

@@ -12,6 +12,7 @@ from areal_like.config.engines import engine_keys
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.number_text import count_text
 from areal_like.config.problems import Problem, plural
+from areal_like.config.sections.reward import reward_model
 from launcher.checks.engines import is_external
 from launcher.plan.batch import staleness_bound
 from launcher.plan.host import HostInfo
@@ -20,7 +21,6 @@ from launcher.plan.memory import LINEAR_LAYERS, unknown_target_modules
 from launcher.plan.model_config import known_shape
 from launcher.plan.plan import BatchPlan, Memory
 from launcher.plan.processes import ServerCommand
-from launcher.plan.reward_model import has_reward_model
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -142,9 +142,10 @@ def server_warnings(config: "BaseExperimentConfig", allocation: Allocation, host
         key = engine_keys(allocation.rollout.backend).memory_key
         if allocation.shared_device and is_external(allocation.rollout.backend) and value_of(config, key) != "auto":
             yield Problem(key, "the trainer shares this GPU; auto leaves it what it needs")
-        if has_reward_model(config) and allocation.num_gpus and not servers_on_cpu(config):
+        model = reward_model(config.reward)
+        if model is not None and allocation.num_gpus and not servers_on_cpu(config):
             shares = f"the reward model shares the GPU of server/0; lower {key} to leave it memory"
-            yield Problem("reward.args.path", shares)
+            yield Problem(f"{model.section}.args.path", shares)
 
 
 def _server_lengths(config: GRPOConfig, backend: str, host: HostInfo) -> Iterator[Problem]:

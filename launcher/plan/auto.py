@@ -83,10 +83,13 @@ def _names_of(run: Path, config: "BaseExperimentConfig") -> Iterator[Resolved]:
             yield Resolved(key, name, f"resume={config.resume}: the run keeps its names")
 
 
-def _put(tree: dict[str, Any], path: str, value: Any, schema: "Schema") -> None:
+def _put(tree: Any, path: str, value: Any, schema: "Schema") -> None:
     """Where a section is null, it gets its defaults."""
     for above in ancestors(path):
         name = above.rpartition(".")[2]
+        if isinstance(tree, list):
+            tree = tree[int(name)]
+            continue
         if tree[name] is None:
             tree[name] = schema.section_defaults(above)
         tree = tree[name]

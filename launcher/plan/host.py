@@ -13,7 +13,7 @@ from areal_like.models import hub_cache
 from areal_like.observe.trackers.requirements import is_installed, tracker_packages
 from areal_like.process.port_check import why_no_port
 from areal_like.serving.engines.external import installations
-from launcher.checks.packages import missing_packages
+from launcher.checks.packages import missing_packages, reward_packages
 from launcher.plan.gpus import Gpu as Gpu
 from launcher.plan.gpus import visible_gpus
 
@@ -57,7 +57,7 @@ def local_host(known: Machine | None = None) -> HostInfo:
         memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
-        packages=frozenset(filter(is_installed, (*ATTENTION, *tracker_packages(), ETCD))),
+        packages=frozenset(filter(is_installed, (*ATTENTION, *tracker_packages(), ETCD, *reward_packages()))),
         missing=missing_packages(),
         variables=frozenset(os.environ),
     )

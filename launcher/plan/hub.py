@@ -16,7 +16,6 @@ from areal_like.config.problems import Problem
 from areal_like.models import BUILT_IN, snapshots
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import Resolved
-from launcher.plan.reward_model import KEY as REWARD
 from launcher.plan.reward_model import has_reward_model, reward_model_source
 
 if TYPE_CHECKING:
@@ -47,7 +46,9 @@ def hub_models(config: "BaseExperimentConfig", host: HostInfo) -> dict[str, list
     references.append(ModelReference(TOKENIZER, getattr(config, TOKENIZER, ""), False))
     if isinstance(config, GRPOConfig) and has_reward_model(config):
         source = reward_model_source(config, host)
-        references += [ModelReference(REWARD, source.path, True)] if source is not None and not source.reason else []
+        references += (
+            [ModelReference(source.key, source.path, True)] if source is not None and not source.reason else []
+        )
     by_name: dict[str, list[ModelReference]] = {}
     for reference in references:
         if is_model_name(reference.name, host):

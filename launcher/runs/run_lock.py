@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.config.allocation.models import trained_models
+from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.loaded import Loaded, build_config
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sections.reward import reward_model
 from areal_like.discovery import NameStore, NameTaken, announce, name_store_for
 from areal_like.process.checkpoint_files import KEPT, step_of
 from areal_like.process.identity import Identity
@@ -18,8 +19,6 @@ from areal_like.process.wait import NamedWait
 from launcher.plan.auto import resolved_values
 from launcher.plan.build import build_plan
 from launcher.plan.plan import Plan
-from launcher.plan.reward_model import KEY as REWARD_PATH
-from launcher.plan.reward_model import has_reward_model
 from launcher.runs.linked_folders import create_links
 from launcher.runs.registry import LAUNCHER, last_attempt, register, running_text
 from launcher.runs.run_files import read_facts, write_description, write_start_point
@@ -167,5 +166,6 @@ def _paths(config: Any) -> Iterator[tuple[str, str]]:
         if engine.path and engine.path not in seen:
             seen.add(engine.path)
             yield f"{name}.path", engine.path
-    if isinstance(config, GRPOConfig) and has_reward_model(config):
-        yield REWARD_PATH, str(config.reward.args["path"])
+    model = reward_model(config.reward) if isinstance(config, GRPOConfig) and generates(config) else None
+    if model is not None:
+        yield f"{model.section}.args.path", str(model.args["path"])

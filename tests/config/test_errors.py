@@ -150,10 +150,10 @@ class TestNames:
         text = GOOD + "environments:\n  train:\n    - id: a\n      args: {x: 1}\n    - idd: b\n    - 3\n"
         found = problems(text, tmp_path)
         assert [(p.key, p.where[-2:]) for p in found] == [
-            ("environments.train[1].idd", ":7"),
-            ("environments.train[2]", ":8"),
+            ("environments.train.1.idd", ":7"),
+            ("environments.train.2", ":8"),
         ]
-        assert "did you mean environments.train[1].id?" in found[0].message
+        assert "did you mean environments.train.1.id?" in found[0].message
 
     def test_an_unknown_section_names_the_schema_flag(self, tmp_path: Path) -> None:
         assert "--schema my.module:MyConfig" in only(GOOD + "my_very_own_thing: 3\n", tmp_path)

@@ -116,7 +116,7 @@ NOT_CLEAR = [
     "actor.foo",
     "adv_estimator",
     "algorithm.adv_estimator",
-    "environments.train[0].args",
+    "environments.train.0.args",
     "evaluator.temperature",
     "foo",
     "foo.bar",

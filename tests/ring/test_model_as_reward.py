@@ -51,7 +51,8 @@ def test_a_trained_reward_model_is_the_reward_of_the_next_run(tmp_path: Path) ->
     assert judge.code == 0, judge.text
 
     (tmp_path / "noted.py").write_text(NOTED)
-    own = ("workflow.name=noted.py:Noted", "reward.name=model", "+reward.args.path=reward-model-addition/t")
+    parts = "reward.parts=[{name: exact, weight: 0}, {name: model, args: {path: reward-model-addition/t}}]"
+    own = ("workflow.name=noted.py:Noted", "reward.name=null", parts)
     with running(tmp_path, *SHORT, *own, f"total_train_steps={STEPS}", "evaluator.freq_steps=null", trial="u") as ring:
         ring.wait_for_step(2)
         ring.kill("reward")
@@ -64,4 +65,5 @@ def test_a_trained_reward_model_is_the_reward_of_the_next_run(tmp_path: Path) ->
     assert len(noted) >= STEPS * 64 and len(set(expected)) > 20
     assert [reward for *_, reward in noted] == pytest.approx(expected, abs=1e-5)
     means = ended.metric("reward/mean")
+    assert ended.metric("reward/part/model") == pytest.approx(means)
     assert len(means) == STEPS and min(expected) <= min(means) <= max(means) <= max(expected)

@@ -208,16 +208,6 @@ def resume(get: ValueGetter) -> Iterator[Problem]:
         yield Problem("resume_step", "names a step, but resume names no run; set resume=RUN", also=("resume",))
 
 
-def reward_model(get: ValueGetter) -> Iterator[Problem]:
-    if get("reward.name") == "model" and not (get("reward.args") or {}).get("path"):
-        what = "the folder of a reward model, or the run that trained one"
-        yield Problem(
-            "reward.args.path",
-            f"is missing; reward.name=model needs +reward.args.path=PATH: {what}",
-            also=("reward.name",),
-        )
-
-
 def heads(get: ValueGetter) -> Iterator[Problem]:
     """A policy needs an output head, a value model and a reward model a value head."""
     for engine in ("actor", "ref", "model"):

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from areal_like.config.argument_types import misfit
 from areal_like.config.built_in import BUILT_IN, LOSS_KEYS, LOSSES
 from areal_like.config.problems import Problem
 from areal_like.config.suggest import nearest
@@ -63,6 +64,20 @@ def built_in_arguments(kind: str, name: str) -> frozenset[str]:
     target = BUILT_IN[kind][name]
     takes, is_function = parameters_of(target), target.partition(":")[2].islower()
     return frozenset(each for each, parameter in takes.items() if parameter.default or not is_function)
+
+
+def built_in_value_problems(kind: str, name: str, args_key: str, arguments: dict[str, Any]) -> Iterator[Problem]:
+    """Arguments whose value is not of the annotated type, and arguments that are missing."""
+    target = BUILT_IN[kind][name]
+    known = {each: parameters_of(target)[each] for each in built_in_arguments(kind, name)}
+    for argument, parameter in known.items():
+        path = f"{args_key}.{argument}"
+        if argument not in arguments:
+            if not parameter.default:
+                needs = f"{name} needs it: +{path}={argument.upper()}"
+                yield Problem(path, f"is missing; {needs}", also=(f"{args_key.removesuffix('args')}name",))
+        elif reason := misfit(parameter.type, arguments[argument]):
+            yield Problem(path, reason)
 
 
 def loss_parameters(name: str) -> dict[str, Parameter]:

@@ -7,6 +7,7 @@ from areal_like.config.allocation.models import allocate
 from areal_like.config.checks import agreement, key_rules, training
 from areal_like.config.checks.no_effect import no_effect_problems
 from areal_like.config.checks.registry import Check, run_checks
+from areal_like.config.checks.rewards import reward_problems
 from areal_like.config.checks.user_code import user_code_problems
 from areal_like.config.dialects import areal
 from areal_like.config.problems import ConfigError, Problem, Stage
@@ -35,7 +36,7 @@ VALUE_CHECKS = (
     Check("padding", Stage.INVALID, agreement.padding),
     Check("names of environment variables", Stage.INVALID, agreement.variables),
     Check("step to resume from", Stage.INVALID, agreement.resume),
-    Check("path of the reward model", Stage.INVALID, agreement.reward_model),
+    Check("rewards by name or as a sum", Stage.INVALID, reward_problems),
     Check("value heads", Stage.INVALID, agreement.heads),
     Check("published adapters", Stage.INVALID, agreement.lora),
     Check("saved adapters", Stage.INVALID, agreement.separate_adapter),

@@ -10,6 +10,7 @@ from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import Problem
 from areal_like.config.sections.actor import PPOActorConfig
+from areal_like.config.sections.reward import configured_rewards
 from areal_like.config.sections.trackers import TRACKERS, is_enabled
 from areal_like.config.sections.train_engine import TrainEngineConfig
 
@@ -82,7 +83,7 @@ def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Problem]:
     name, path, valid = config.task.name, config.train_dataset.path, config.valid_dataset
     if name is None or path in ("", name):
         return
-    brings = ["rewards"] if isinstance(config, GRPOConfig) and config.reward.name is None else []
+    brings = ["rewards"] if isinstance(config, GRPOConfig) and not configured_rewards(config.reward) else []
     brings += ["the rows of valid_dataset"] if valid and valid.fake is None and valid.path in ("", name) else []
     only = f"only brings {' and '.join(brings)}" if brings else "has no effect"
     yield Problem("task.name", f"{only}: training rows come from {path} (train_dataset.path)")

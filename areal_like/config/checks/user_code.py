@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.built_in import BUILT_IN
-from areal_like.config.checks.built_in_code import built_in_arguments, built_in_loss_problems
+from areal_like.config.checks.built_in_code import (
+    built_in_arguments,
+    built_in_loss_problems,
+    built_in_value_problems,
+)
+from areal_like.config.checks.rewards import rewards_in
 from areal_like.config.checks.user_methods import method_problems
 from areal_like.config.problems import Problem
 from areal_like.config.sources.library import data_folder
@@ -50,12 +55,14 @@ def is_built_in(name: str) -> bool:
 
 def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[Problem]:
     """Problems of the named things; `folder` is that of the experiment's file."""
-    reward = values.get("reward")
-    rewards = isinstance(reward, dict) and reward.get("name") is None
-    for section in ("task", "workflow", "reward"):
+    rewards = rewards_in(values)
+    for section in ("task", "workflow"):
         named = values.get(section)
         if isinstance(named, dict) and isinstance(named.get("name"), str):
-            yield from _named(section, f"{section}.name", named["name"], named.get("args") or {}, folder, rewards)
+            args = named.get("args") or {}
+            yield from _named(section, f"{section}.name", named["name"], args, folder, rewards=not rewards)
+    for reward in rewards:
+        yield from _named("reward", f"{reward.section}.name", reward.name, reward.args, folder)
     actor = values.get("actor")
     if isinstance(actor, dict) and isinstance(actor.get("loss"), str):
         yield from _named("actor.loss", "actor.loss", actor["loss"], actor.get("loss_args") or {}, folder)
@@ -81,6 +88,7 @@ def _named(
             yield from built_in_loss_problems(name, arguments)
         else:
             yield from _arguments(kind, key, name, arguments, Signature(built_in_arguments(kind, name), open=False))
+            yield from built_in_value_problems(kind, name, _args_key(kind, key), arguments)
         return
     place, thing = split_name(name)
     if not thing.isidentifier() or not place:
@@ -135,8 +143,13 @@ def _arguments(kind: str, key: str, name: str, arguments: dict[str, Any], signat
             guess = nearest(argument, known)
             hint = f"; did you mean {guess[0]}?" if guess else ""
             takes = f" It takes: {', '.join(known)}." if known else " It takes none."
-            args = "actor.loss_args" if kind == "actor.loss" else f"{kind}.args"
-            yield Problem(f"{args}.{argument}", f"{name} takes no such argument{hint or '.'}{takes}", also=(key,))
+            path = f"{_args_key(kind, key)}.{argument}"
+            yield Problem(path, f"{name} takes no such argument{hint or '.'}{takes}", also=(key,))
+
+
+def _args_key(kind: str, key: str) -> str:
+    """The key of the arguments; `key` is that of the name."""
+    return "actor.loss_args" if kind == "actor.loss" else f"{key.removesuffix('.name')}.args"
 
 
 def _inputs(name: str, arguments: dict[str, Any], signature: Signature) -> Iterator[Problem]:

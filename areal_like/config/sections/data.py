@@ -105,23 +105,3 @@ class WorkflowConfig:
 
     args: dict[str, Any] = key({})
     """Arguments of the workflow, checked against its signature. Add one with `+workflow.args.name=`."""
-
-
-REWARD_MODEL = "model"
-"""Name of the built-in reward that a reward model gives; `reward.args.path` is the model."""
-
-
-@config
-class RewardConfig:
-    """How an answer is scored."""
-
-    name: str | None = key(None)
-    """A built-in reward ({rewards}), or your own as `package.module:thing` or `file.py:thing`. Null: the reward of the
-    task. `model` queries a reward model, served by a process of this run; `path` in `args` is its folder, or the run
-    that trained it."""
-
-    args: dict[str, Any] = key({})
-    """Arguments of the reward, checked against its signature. Add one with `+reward.args.name=`."""
-
-    timeout_s: float = key(15.0, gt=0)
-    """Timeout of one reward, in seconds. It is then stopped and counted as an error, never as a reward of 0."""

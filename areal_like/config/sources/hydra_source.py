@@ -21,6 +21,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from areal_like.config.schema import ITEM_KEY
 from areal_like.config.sources.layers import Layer
 from areal_like.config.sources.root import ROOT, SCHEMA, CompositionFiles
 
@@ -49,8 +50,8 @@ class HydraComposition:
     def compose(
         self, trees: dict[str, dict[str, Any]], overrides: Sequence[Layer]
     ) -> tuple[dict[str, Any], list[Layer]]:
-        """The merged tree with unresolved references, and the overrides whose entry to delete does not exist. `trees`:
-        values by config path."""
+        """The merged tree with unresolved references, and the overrides of an entry or list item that does not exist.
+        `trees`: values by config path."""
         for name, tree in trees.items():
             self.files.results[name].config = OmegaConf.create(tree)
         loader, refused = ConfigLoaderImpl(ConfigSearchPathImpl()), []
@@ -60,7 +61,7 @@ class HydraComposition:
                 try:
                     loader._apply_overrides_to_config(_for_hydra(override), composed)
                 except HydraException:
-                    if override.deletes is None:
+                    if override.deletes is None and not any(ITEM_KEY.fullmatch(leaf.path) for leaf in override.leaves):
                         raise
                     refused.append(override)
         plain = OmegaConf.to_container(composed, resolve=False)

@@ -59,7 +59,15 @@ class LayerReader:
     def _unknown(self, path: str) -> str:
         """A hint for an unknown key; a limited number, as hints are slow and a file may have many unknown keys."""
         self.hinted += 1
-        return did_you_mean(path, self.names) if self.hinted <= MAX_HINTS else ""
+        if self.hinted > MAX_HINTS:
+            return ""
+        above = self.schema.list_above(path)
+        if above is None:
+            return did_you_mean(path, self.names)
+        index, _, name = path.removeprefix(f"{above}.").partition(".")
+        names = [each.removeprefix(f"{above}[].") for each in self.names if each.startswith(f"{above}[].")]
+        guess = nearest(name, names)
+        return f"; did you mean {above}.{index}.{guess[0]}?" if guess else f"; there are: {', '.join(names)}"
 
     def _problem(self, key: str, line: int, message: str) -> None:
         self.result.problems.append(Problem(key, message, self.place(line)))
@@ -73,6 +81,8 @@ class LayerReader:
             self._section(path, node, written)
         elif path in self.schema.keys:
             self._key(self.schema.keys[path], node, written)
+        elif (declared := self.schema.declared_path(path)) in self.schema.keys:
+            self._key(replace(self.schema.keys[declared], path=path), node, written)
         elif self.schema.map_above(path) is not None:
             self._entry(path, node, written)
         elif any(above in FOREIGN_SECTIONS for above in (path, *ancestors(path))):
@@ -170,7 +180,7 @@ class LayerReader:
             for path, k in self.schema.keys.items()
             if path.startswith(f"{key.path}[].")
         }
-        items = [self._item(inner, item, f"{written}[{index}]") for index, item in enumerate(node.value)]
+        items = [self._item(inner, item, f"{written}.{index}") for index, item in enumerate(node.value)]
         if len(self.result.problems) == num_problems:
             self._leaf(key.path, items, node.line, written)
 

@@ -187,7 +187,7 @@ def _read_value(
             read.problems.append(Problem(leaf.path, message, word.where))
             return
     for leaf in leaves.leaves:
-        if not MAP_NAMES.fullmatch(leaf.path):
+        if not MAP_NAMES.fullmatch(schema.declared_path(leaf.path).replace("[]", "")):
             message = "on the command line a name in a map consists of letters, digits, `_` and `-`; set it in a file"
             read.problems.append(Problem(leaf.written, message, word.where))
             return

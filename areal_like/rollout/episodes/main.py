@@ -20,7 +20,7 @@ from areal_like.process.wait import NamedWait
 from areal_like.rollout.episodes.controller_client import ControllerClient
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
-from areal_like.rollout.episodes.rewards import RewardSpec
+from areal_like.rollout.episodes.rewards import reward_spec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.worker import EpisodeWorker
@@ -38,7 +38,8 @@ def main(run: Run, me: Identity) -> None:
 async def _main(run: Run, me: Identity) -> None:
     config, rollout = run.config, run.config.rollout
     places = SearchFolders(run.folder, run.cwd)
-    rewards = RewardPool(_reward_spec(run), config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
+    spec = reward_spec(config.reward, task_name(config), config.task.args, run.folder, run.cwd)
+    rewards = RewardPool(spec, config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
     try:
         tokenizer = _tokenizer(config.tokenizer_path or config.actor.path, run.cwd)
         datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
@@ -46,7 +47,7 @@ async def _main(run: Run, me: Identity) -> None:
         await rewards.ready(datasets.train.rows[0])
         if not rewards.is_available and getattr(workflow, "needs_reward", False):
             reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
-            raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/own-task.md shows one)")
+            raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/rewards.md)")
         with open_name_store(run, me) as names:
             async with HttpClient(me, token()) as http:
                 controller = ControllerClient(http, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
@@ -77,18 +78,6 @@ def max_in_flight(config: Any) -> int:
     evaluated = settings.evaluation_concurrent if settings.evaluation_clock is not None else 0
     workers: int = config.rollout.num_episode_workers
     return math.ceil((settings.max_concurrent + evaluated) / workers)
-
-
-def _reward_spec(run: Run) -> RewardSpec:
-    config = run.config
-    return RewardSpec(
-        name=config.reward.name,
-        args=dict(config.reward.args),
-        task=task_name(config),
-        task_args=dict(config.task.args),
-        folder=str(run.folder),
-        cwd=str(run.cwd),
-    )
 
 
 def _tokenizer(path: str, cwd: Path) -> TextTokenizer:

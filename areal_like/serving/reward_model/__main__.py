@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 
+from areal_like.config.sections.reward import reward_model
 from areal_like.discovery import announce, open_name_store
 from areal_like.models import model_folder
 from areal_like.process.entrypoint import run_process
@@ -29,12 +30,14 @@ def main(run: Run, me: Identity) -> None:
     from areal_like.serving.reward_model.server import RewardModelServer
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    path = run.config.reward.args["path"]
+    model = reward_model(run.config.reward)
+    assert model is not None, "the plan has no such process without a reward model"
+    path = model.args["path"]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         scorer = load_scorer(model_folder(path, run.cwd), device)
     except (ValueError, OSError) as fault:
-        raise Failure(f"reward.args.path: {fault}") from fault
+        raise Failure(f"{model.section}.args.path: {fault}") from fault
     log.info("%s loaded in %.1f s", path, time.perf_counter() - began)
 
     async def serve_until_ended() -> None:

@@ -124,7 +124,7 @@ def test_a_model_that_is_no_reward_model_is_refused_before_a_start(tmp_path, pat
 
 
 def test_a_reward_model_takes_a_path_and_no_other_argument():
-    with pytest.raises(ConfigError, match=r"reward\.args\.path .*is missing; reward\.name=model needs"):
+    with pytest.raises(ConfigError, match=r"model needs it: \+reward\.args\.path=PATH"):
         loaded("grpo", "reward.name=model")
     with pytest.raises(ConfigError, match=r"reward\.args\.pth .*did you mean path"):
         loaded("grpo", "reward.name=model", f"+{KEY}=x", "+reward.args.pth=x")

@@ -68,12 +68,12 @@ def test_nothing_heavy_is_imported_by_a_worker_or_its_child():
         (
             TASK,
             WITHOUT_REWARD,
-            "reward.name: is null, and task mine.py:Task has none: name a reward (docs/own-task.md shows one)",
+            "reward.name: is null, and task mine.py:Task has none: name a reward (docs/rewards.md)",
         ),
         (
             f"{TASK}{WORKFLOW}",
             {**WITHOUT_REWARD, "workflow__name": "mine.py:Twice"},
-            "reward.name: is null, and task mine.py:Task has none: name a reward (docs/own-task.md shows one)",
+            "reward.name: is null, and task mine.py:Task has none: name a reward (docs/rewards.md)",
         ),
     ],
     ids=["task", "reward", "no reward", "no reward for a workflow"],

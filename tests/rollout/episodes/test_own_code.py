@@ -1,4 +1,4 @@
-"""The code of docs/own-task.md does what the page describes, in a worker."""
+"""The code of docs/own-task.md and docs/rewards.md does what the pages describe, in a worker."""
 
 import asyncio
 import inspect
@@ -17,8 +17,7 @@ from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
-from areal_like.rollout.episodes.rewards import RewardSpec, find_reward
-from areal_like.rollout.episodes.rewards.base import RewardCall
+from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.workflows import make_workflow
@@ -26,13 +25,13 @@ from areal_like.rollout.trajectory import unpack_group
 from tests.support.commands import REPOSITORY
 from tests.support.ring_parts import SECRET, lease, open_server
 
-PAGE = (REPOSITORY / "docs" / "own-task.md").read_text()
+PAGE, REWARDS = ((REPOSITORY / "docs" / name).read_text() for name in ("own-task.md", "rewards.md"))
 
 
 @pytest.fixture
 def page(tmp_path):
-    """A folder with the page's files in it."""
-    for text in re.findall(r"```(?:python|yaml)\n(.*?)```", PAGE, flags=re.S):
+    """A folder with the files of both pages in it."""
+    for text in re.findall(r"```(?:python|yaml)\n(.*?)```", PAGE + REWARDS, flags=re.S):
         named = re.match(r"# (\S+)\n", text)
         assert named
         (tmp_path / named[1]).write_text(text)
@@ -83,9 +82,9 @@ def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
 
 def test_the_rewards_of_the_page_can_be_called(page):
     def call(name, args):
-        reward = find_reward(RewardSpec(f"rewards.py:{name}", args, None, {}, str(page), str(page)))
+        reward = load_reward(RewardSpec(f"rewards.py:{name}", args, None, {}, str(page), str(page)))
         assert reward is not None
-        return RewardCall(reward[0], name, reward[1])
+        return reward
 
     row = {"prompt": "12+34=", "answer": "046"}
     assert call("short", {"penalty": 0.2})("12+34=", "046", row) == pytest.approx(

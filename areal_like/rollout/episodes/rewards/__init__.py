@@ -1,40 +1,36 @@
 """Rewards by name: built-in ones, the task's own and the user's. They run in a child process."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from areal_like.config.sections.reward import NamedReward
 from areal_like.data.tasks import make_task
 from areal_like.data.user_code import SearchFolders, config_error, load_named, make_object
-from areal_like.rollout.episodes.rewards.base import Reward, RewardError, RewardFunction
+from areal_like.rollout.episodes.rewards.base import Reward, RewardCall, RewardError, RewardFunction
+from areal_like.rollout.episodes.rewards.spec import RewardSpec, reward_spec
+from areal_like.rollout.episodes.rewards.weighted_sum import Part, WeightedSum
 
-__all__ = ["Reward", "RewardError", "RewardFunction", "RewardSpec", "find_reward"]
-
-
-class RewardSpec(NamedTuple):
-    """The reward of the configuration: everything that a child process needs to import it."""
-
-    name: str | None
-    args: dict[str, Any]
-    task: str | None
-    task_args: dict[str, Any]
-    folder: str
-    cwd: str
+__all__ = ["Reward", "RewardError", "RewardFunction", "RewardSpec", "load_reward", "reward_spec"]
 
 
-def find_reward(spec: RewardSpec) -> tuple[RewardFunction, dict[str, Any]] | None:
-    """The function and the arguments of each call; None if neither `reward.name` nor the task gives a reward.
-
-    A class is created once with the arguments, and its instance is called.
-    """
+def load_reward(spec: RewardSpec) -> RewardCall | WeightedSum | None:
+    """Imports the reward; None if neither `reward.name`, `reward.parts` nor the task gives one."""
     places = SearchFolders(Path(spec.folder), Path(spec.cwd))
-    name, args = spec.name, spec.args
-    if name is None:
-        task = None if spec.task is None else make_task(spec.task, spec.task_args, places)
-        reward = getattr(task, "reward", None)
-        return None if reward is None else (reward, args)
-    reward = load_named("reward", "reward.name", name, places)
+    if spec.parts:
+        return WeightedSum([Part(each.label, each.weight, _load(each, places)) for each in spec.rewards])
+    if spec.rewards:
+        return _load(spec.rewards[0], places)
+    task = None if spec.task is None else make_task(spec.task, spec.task_args, places)
+    reward = getattr(task, "reward", None)
+    return None if reward is None else RewardCall(reward, spec.title, spec.args)
+
+
+def _load(named: NamedReward, places: SearchFolders) -> RewardCall:
+    """A class is created once with the arguments, and its instance is called."""
+    section, name, args = named.section, named.name, named.args
+    key, args_key = f"{section}.name", f"{section}.args"
+    reward = load_named("reward", key, name, places)
     if isinstance(reward, type):
-        reward, args = make_object("reward.name", "reward.args", name, reward, args), {}
+        reward, args = make_object(key, args_key, name, reward, args), {}
     if not callable(reward):
-        raise config_error("reward.name", f"{name} is {type(reward).__name__}; a reward must be a function")
-    return reward, args
+        raise config_error(key, f"{name} is {type(reward).__name__}; a reward must be a function")
+    return RewardCall(reward, name, args, section)

@@ -34,6 +34,9 @@ class RewardError(Exception):
 
 def parse_reward(returned: Any) -> Reward:
     """The reward that a function returned. Raises ValueError if it is not valid."""
+    if isinstance(returned, Reward):
+        named = {name: _number(f"its part {name!r}", value) for name, value in returned.parts.items()}
+        return Reward(_number("it", returned.value), named)
     if not isinstance(returned, Mapping):
         return Reward(_number("it", returned))
     parts = {str(name): _number(f"its part {name!r}", value) for name, value in returned.items()}
@@ -58,9 +61,10 @@ def _number(what: str, value: Any) -> float:
 class RewardCall:
     """A reward function with its `args` of the configuration, which override values of a row."""
 
-    def __init__(self, function: RewardFunction, name: str, args: dict[str, Any]) -> None:
+    def __init__(self, function: RewardFunction, name: str, args: dict[str, Any], section: str = "reward") -> None:
+        """`section` is its key in messages."""
         self.function, self.args = function, args
-        parameters = list(_parameters(function, name))
+        parameters = list(_parameters(function, name, section))
         self._first_two = {each.name for each in parameters[:2]}
         others = parameters[2:]
         self._takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
@@ -69,7 +73,7 @@ class RewardCall:
         if unknown:
             takes = f"it takes {', '.join(sorted(self._takes))}" if self._takes else "it takes none"
             raise config_error(
-                "reward.args", f"{name} takes no argument {unknown[0]!r}; besides prompt and answer, {takes}"
+                f"{section}.args", f"{name} takes no argument {unknown[0]!r}; besides prompt and answer, {takes}"
             )
         self.needs = sorted(each.name for each in others if _is_needed(each) and each.name not in args)
         """Values that each row must have."""
@@ -87,7 +91,7 @@ class RewardCall:
         return self.function(prompt, completion, **(values | self.args))
 
 
-def _parameters(function: RewardFunction, name: str) -> list[inspect.Parameter]:
+def _parameters(function: RewardFunction, name: str, section: str) -> list[inspect.Parameter]:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # a function of a C extension may have no signature
@@ -95,7 +99,7 @@ def _parameters(function: RewardFunction, name: str) -> list[inspect.Parameter]:
     named = [each for each in parameters if each.kind in POSITIONAL]
     if len(named) < 2 and not any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters):
         raise config_error(
-            "reward.name", f"{name} cannot be called as f(prompt, completion): it needs these two arguments"
+            f"{section}.name", f"{name} cannot be called as f(prompt, completion): it needs these two arguments"
         )
     return parameters
 

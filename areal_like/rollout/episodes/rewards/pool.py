@@ -60,7 +60,7 @@ class RewardPool:
         self.is_available = True
         self._spec, self._timeout_s, self._retries = spec, timeout_s, retries
         self._setup_timeout_s = setup_timeout_s
-        self._name = spec.name or f"the reward of {spec.task}"
+        self._name = spec.title
         self._numbers = itertools.count()
         self._waiting: deque[_Sample] = deque()
         self._sent: dict[int, _Sample] = {}
@@ -78,8 +78,9 @@ class RewardPool:
         missing = [name for name in self.needs if name not in row and name != "prompt"]
         if missing:
             message = f"{self._name} needs {missing[0]!r} of a row, but rows have {', '.join(row)}"
-            remedy = f"map it: train_dataset.fields.{missing[0]}=COLUMN, give it a default, or set it in reward.args"
-            raise config_error("reward.name", f"{message}; {remedy}")
+            args = "args of its part" if self._spec.parts else "reward.args"
+            remedy = f"map it: train_dataset.fields.{missing[0]}=COLUMN, give it a default, or set it in {args}"
+            raise config_error(self._spec.key, f"{message}; {remedy}")
 
     async def score(self, row: dict[str, Any], completions: Sequence[str]) -> list[Reward]:
         """One reward for each answer to the row. Raises RewardError if one fails."""
@@ -130,10 +131,10 @@ class RewardPool:
         except TimeoutError:
             await process.end()
             message = f"importing {self._name} took longer than {self._setup_timeout_s:g} s (rollout.setup_timeout)"
-            raise config_error("reward.name", message) from None
+            raise config_error(self._spec.key, message) from None
         if not reply:
             how = await process.end(GRACE_S)
-            raise config_error("reward.name", f"the process that imported {self._name} ended with {how}")
+            raise config_error(self._spec.key, f"the process that imported {self._name} ended with {how}")
         if "problem" in reply:
             await process.end(GRACE_S)
             if reply["trace"]:

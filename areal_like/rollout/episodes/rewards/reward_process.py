@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import orjson
 
-from areal_like.config.sections.data import REWARD_MODEL
 from areal_like.discovery.etcd_client import PASSWORD
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.identity import TOKEN
@@ -31,14 +30,15 @@ class RewardProcess(asyncio.Protocol):
     def __init__(self, spec: RewardSpec, timeout_s: float) -> None:
         """Starts the process, which imports the reward in the background."""
         ours, theirs = socket.socketpair()
-        ours.sendall(orjson.dumps({"reward": spec._asdict(), "timeout_s": timeout_s}) + b"\n")
+        secrets = {name: os.environ[name] for name in SECRETS if name in os.environ and spec.queries_model}
+        request = {"reward": spec._asdict(), "timeout_s": timeout_s, "secrets": secrets}
+        ours.sendall(orjson.dumps(request) + b"\n")
         with theirs:
             descriptor = theirs.fileno()
-            hidden = () if spec.name == REWARD_MODEL else SECRETS  # only our own code runs in that process
             command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.reward_worker"]
             self._keeper = ChildProcess(
                 [*command, str(descriptor), str(os.getpid())],
-                {name: value for name, value in os.environ.items() if name not in hidden},
+                {name: value for name, value in os.environ.items() if name not in SECRETS},
                 stdout=2,  # what a reward prints goes to the log
                 pass_fds=(descriptor,),
             )

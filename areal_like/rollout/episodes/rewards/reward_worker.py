@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -18,8 +19,10 @@ import orjson
 from areal_like.config.problems import ConfigError
 from areal_like.data.user_code import describe_error
 from areal_like.process.keeper import fork_keeper
-from areal_like.rollout.episodes.rewards import RewardSpec, find_reward
-from areal_like.rollout.episodes.rewards.base import RewardCall, parse_reward
+from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
+from areal_like.rollout.episodes.rewards.base import parse_reward
+
+Caller = Callable[[Any, str, dict[str, Any]], Any]
 
 
 def main() -> None:
@@ -30,7 +33,10 @@ def main() -> None:
         lines = wire.makefile("rb")
         request = orjson.loads(lines.readline())
         try:
-            call = _load(RewardSpec(**request["reward"]))
+            os.environ.update(request["secrets"])
+            call = load_reward(RewardSpec(**request["reward"]))
+            for name in request["secrets"]:  # whoever needs them has read them
+                del os.environ[name]
         except ConfigError as error:
             cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
             first = error.problems[0]
@@ -47,19 +53,11 @@ def main() -> None:
                 _send(wire, _answer(call, orjson.loads(line)))
 
 
-def _load(spec: RewardSpec) -> RewardCall | None:
-    reward = find_reward(spec)
-    if reward is None:
-        return None
-    function, args = reward
-    return RewardCall(function, spec.name or f"the reward of {spec.task}", args)
-
-
 def _send(wire: socket.socket, message: dict[str, Any]) -> None:
     wire.sendall(orjson.dumps(message) + b"\n")
 
 
-def _answer(call: RewardCall, sample: dict[str, Any]) -> dict[str, Any]:
+def _answer(call: Caller, sample: dict[str, Any]) -> dict[str, Any]:
     try:
         returned = call(sample["prompt"], sample["completion"], sample["row"])
         if inspect.isawaitable(returned):
@@ -73,7 +71,7 @@ async def _wait_for(awaitable: Any) -> Any:
     return await awaitable
 
 
-async def _answer_concurrently(wire: socket.socket, call: RewardCall, timeout_s: float) -> None:
+async def _answer_concurrently(wire: socket.socket, call: Caller, timeout_s: float) -> None:
     """Runs an async reward for all answers concurrently: it mostly waits for other services."""
     reader, writer = await asyncio.open_connection(sock=wire, limit=1 << 30)
     running: set[asyncio.Task[None]] = set()

@@ -1,0 +1,76 @@
+"""Types of arguments of what is built in, as the plan checks them: read in the source, without importing it."""
+
+import ast
+import math
+import re
+from typing import Any, Literal, get_args
+
+Pattern = str
+"""A regular expression."""
+
+Share = float
+"""From 0 to 1."""
+
+Count = int
+"""1 or more."""
+
+Take = Literal["whole", "final", "boxed", "tag", "last_line", "last_number"]
+"""Which part of an answer counts: all of it; its declared result (`<answer>`, \\boxed, `####`, `answer is`); the last
+\\boxed; the last `<answer>`; its last line; its last number."""
+
+KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
+    "bool": ("true or false", bool),
+    "int": ("an integer", int),
+    "float": ("a number", (int, float)),
+    "str": ("a text", str),
+    "list": ("a list", list),
+    "dict": ("a mapping", dict),
+    "Pattern": ("a regular expression", str),
+    "Share": ("a number from 0 to 1", (int, float)),
+    "Count": ("an integer of 1 or more", int),
+}
+"""Annotation -> what it means, and the types of its values."""
+
+
+def misfit(annotation: str, value: Any) -> str:
+    """Why a value is not of the annotated type, given as source text; empty if it is, or if the type is not known."""
+    variants = [_name(node) for node in _variants(ast.parse(annotation, mode="eval").body)]
+    if any(variant is None for variant in variants) or (value is None and "None" in variants):
+        return ""
+    reasons = [_reason(str(variant), value) for variant in variants if variant != "None"]
+    return "" if "" in reasons else f"is {value!r:.60}; expected {' or '.join(reasons)}"
+
+
+def _reason(kind: str, value: Any) -> str:
+    """What is expected instead; empty if the value is of the kind."""
+    if kind == "Take":
+        return "" if value in get_args(Take) else f"one of {', '.join(get_args(Take))}"
+    meaning, types = KINDS[kind]
+    is_of_kind = isinstance(value, types) and (kind == "bool" or not isinstance(value, bool))
+    if not is_of_kind:
+        return meaning
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{meaning} that is finite"
+    if (kind == "Share" and not 0 <= value <= 1) or (kind == "Count" and value < 1):
+        return meaning
+    if kind == "Pattern":
+        try:
+            re.compile(value)
+        except re.error as error:
+            return f"{meaning} ({error})"
+    return ""
+
+
+def _variants(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [*_variants(node.left), *_variants(node.right)]
+    return [node]
+
+
+def _name(node: ast.expr) -> str | None:
+    """`list[str]` -> `list`; None for a type that is not checked."""
+    node = node.value if isinstance(node, ast.Subscript) else node
+    if isinstance(node, ast.Constant) and node.value is None:
+        return "None"
+    known = isinstance(node, ast.Name) and (node.id in KINDS or node.id == "Take")
+    return node.id if known and isinstance(node, ast.Name) else None

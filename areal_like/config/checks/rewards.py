@@ -1,0 +1,54 @@
+"""Whether the rewards of a configuration agree: one by name or a sum of parts, with labels of their own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from areal_like.config.problems import Problem
+from areal_like.config.sections.reward import REWARD_MODEL, NamedReward, named_rewards
+
+SCORE = "score"
+"""The name of what evaluations report; no part can have it."""
+
+
+def rewards_in(values: dict[str, Any]) -> list[NamedReward]:
+    """The rewards of a configuration, given as its values; also those that it cannot have together."""
+    reward = values.get("reward")
+    if not isinstance(reward, dict):
+        return []
+    name, args, parts = (reward.get(each) for each in ("name", "args", "parts"))
+    by_name = named_rewards(name, args, [])
+    return by_name + (named_rewards(None, {}, parts) if isinstance(parts, list) else [])
+
+
+def reward_problems(values: dict[str, Any]) -> Iterator[Problem]:
+    reward, rewards = values.get("reward"), rewards_in(values)
+    if not isinstance(reward, dict):
+        return
+    if reward.get("parts") and reward.get("name") is not None:
+        yield Problem(
+            "reward.parts",
+            f"is a sum of rewards, but reward.name={reward['name']} names one; keep one of them (reward.name=null)",
+            also=("reward.name",),
+        )
+    elif reward.get("parts") and reward.get("args"):
+        remedy = "give each part its own, as `args` of the part"
+        yield Problem("reward.args", f"are arguments of reward.name, but there is reward.parts; {remedy}")
+    yield from _labels([each for each in rewards if each.label])
+    yield from _models([each for each in rewards if each.name == REWARD_MODEL])
+
+
+def _labels(parts: list[NamedReward]) -> Iterator[Problem]:
+    first: dict[str, NamedReward] = {}
+    for part in parts:
+        key = f"{part.section}.label"
+        if part.label == SCORE:
+            yield Problem(key, f"{SCORE!r} is the name of what evaluations report; choose another label")
+        elif (other := first.setdefault(part.label, part)) is not part:
+            yield Problem(
+                key, f"{part.label!r} is the label of {other.section} as well; give one of them another label"
+            )
+
+
+def _models(models: list[NamedReward]) -> Iterator[Problem]:
+    for model in models[1:]:
+        yield Problem(f"{model.section}.name", "a run serves one reward model, and another part names one already")

@@ -1,0 +1,88 @@
+"""Section `reward`: how an answer is scored."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from areal_like.config.fields import config, key
+
+REWARD_MODEL = "model"
+"""Name of the built-in reward that a reward model gives; `path` in its arguments is the model."""
+
+
+@config
+class RewardPartConfig:
+    """One reward of a weighted sum."""
+
+    name: str = key(required=True)
+    """As `reward.name`."""
+
+    weight: float = key(1.0)
+    """Its value is multiplied by this before it is added. Negative: a penalty."""
+
+    args: dict[str, Any] = key({})
+    """Arguments of this reward, as `reward.args`."""
+
+    label: str | None = key(None, pattern=r"[\w-]+(\.[\w-]+)*", pattern_hint="letters, digits, `_`, `-` and `.`")
+    """Its name in metrics, `reward/part/LABEL`. Null: that of the reward. Two with the same name need labels."""
+
+
+@config
+class RewardConfig:
+    """How an answer is scored."""
+
+    name: str | None = key(None)
+    """A built-in reward ({rewards}), or your own as `package.module:thing` or `file.py:thing`. Null: the reward of the
+    task. `model` queries a reward model, served by a process of this run; `path` in `args` is its folder, or the run
+    that trained it."""
+
+    args: dict[str, Any] = key({})
+    """Arguments of the reward, checked against its signature. Add one with `+reward.args.name=`."""
+
+    parts: list[RewardPartConfig] = key([])
+    """Instead of `name`: a weighted sum of several rewards, a list of `name`, `weight`, `args` and `label`. Each part
+    is logged without its weight. Evaluations report the first one as their score. On the command line
+    `reward.parts.0.weight=2` changes the first."""
+
+    timeout_s: float = key(15.0, gt=0)
+    """Timeout of one reward, in seconds. It is then stopped and counted as an error, never as a reward of 0."""
+
+
+class NamedReward(NamedTuple):
+    """A reward of the configuration. `section` is its key: `reward`, or `reward.parts.0`."""
+
+    section: str
+    name: str
+    args: dict[str, Any]
+    weight: float = 1.0
+    label: str = ""
+
+
+def named_rewards(name: Any, args: Any, parts: Sequence[Any]) -> list[NamedReward]:
+    """The reward by name, or those of the sum. `parts` have the keys of RewardPartConfig as entries."""
+    if isinstance(name, str):
+        return [NamedReward("reward", name, args or {})]
+    return [
+        NamedReward(
+            f"reward.parts.{index}",
+            part["name"],
+            part["args"] or {},
+            part["weight"],
+            part["label"] or _label(part["name"]),
+        )
+        for index, part in enumerate(parts)
+    ]
+
+
+def configured_rewards(reward: RewardConfig) -> list[NamedReward]:
+    """Empty: the reward is that of the task, if it has one."""
+    return named_rewards(reward.name, reward.args, [vars(part) for part in reward.parts])
+
+
+def reward_model(reward: RewardConfig) -> NamedReward | None:
+    """The one that queries a reward model."""
+    return next((each for each in configured_rewards(reward) if each.name == REWARD_MODEL), None)
+
+
+def _label(name: str) -> str:
+    """`rewards.py:short` -> `short`"""
+    return name.rpartition(":" if ":" in name else ".")[2]

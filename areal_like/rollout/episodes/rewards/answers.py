@@ -1,0 +1,123 @@
+"""Finds the result in the text of an answer, and numbers in a result."""
+
+import re
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+from areal_like.config.argument_types import Take
+
+BOXES = ("\\boxed", "\\fbox")
+TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+DECLARED = re.compile(r"(?:####|\banswer\s*(?:is|:|=)|\banswer\s+is\s*:)\s*:?\s*([^\n]+)", re.IGNORECASE)
+NUMBER = re.compile(
+    r"(?<![\w.])(?P<sign>[-+\u2212]?)\s?[$€£]?(?P<whole>\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?P<part>\.\d+)?(?P<power>[eE][-+]?\d{1,3})?"
+    r"(?:\s?/\s?(?P<below>\d+(?:\.\d+)?))?(?P<percent>\s?\\?%)?"
+)
+MAX_RESULT = 2000
+"""A longer result is never a number."""
+
+
+def take(which: Take, text: str) -> str | None:
+    """This part of an answer; None if the answer has none."""
+    return TAKEN[which](text)
+
+
+def results(answer: Any) -> list[str]:
+    """The right results of a row: one, or a list of which any is right. A worked solution stands for its result."""
+    answers = answer if isinstance(answer, list | tuple) else [answer]
+    return [stated if (stated := final(text)) is not None else text for text in map(_text, answers)]
+
+
+def final(text: str) -> str | None:
+    """What an answer declares to be its result, the most explicit way first."""
+    for each in (tag, boxed, declared):
+        if (found := each(text)) is not None:
+            return found if (inner := boxed(found)) is None else inner
+    return None
+
+
+def tag(text: str) -> str | None:
+    found = TAG.findall(text)
+    return found[-1].strip() if found else None
+
+
+def boxed(text: str) -> str | None:
+    """The content of the last box. A box that is not closed counts as none."""
+    start, box = max((text.rfind(box), box) for box in BOXES)
+    if start < 0:
+        return None
+    rest = text[start + len(box) :].lstrip()
+    if not rest.startswith("{"):
+        return rest[:1] or None  # \boxed 5
+    depth = 0
+    for place, letter in enumerate(rest):
+        depth += (letter == "{") - (letter == "}")
+        if depth == 0:
+            return rest[1:place].strip()
+    return boxed(text[:start])
+
+
+def declared(text: str) -> str | None:
+    """What follows the last `####`, `answer is` or `answer:`."""
+    found = DECLARED.findall(text)
+    return _bare(found[-1]) if found else None
+
+
+def last_line(text: str) -> str | None:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else None
+
+
+def last_number(text: str) -> str | None:
+    found = list(_numbers(text))
+    return found[-1].group().strip() if found else None
+
+
+def number(text: str) -> Fraction | None:
+    """The value of a text that is one number, with or without a currency; None for any other text."""
+    return _value(text, percent=1)
+
+
+def share(text: str) -> Fraction | None:
+    """As `number`, but `50%` is one half."""
+    return _value(text, percent=100)
+
+
+def _value(text: str, percent: int) -> Fraction | None:
+    bare = _bare(text)
+    match = NUMBER.fullmatch(bare) if len(bare) <= MAX_RESULT else None
+    if match is None or not (match["whole"] or match["part"]):
+        return None
+    value = Fraction((match["whole"] or "0").replace(",", "") + (match["part"] or "") + (match["power"] or ""))
+    below = Fraction(match["below"] or 1)
+    if below == 0:
+        return None
+    value = value / below / (percent if match["percent"] else 1)
+    return -value if match["sign"] in ("-", "\u2212") else value
+
+
+def _numbers(text: str) -> Iterator[re.Match[str]]:
+    return (match for match in NUMBER.finditer(text) if match["whole"] or match["part"])
+
+
+def _bare(text: str) -> str:
+    """Without the marks around a result: `**5**.` -> `5`"""
+    bare = text.strip().rstrip(".").strip()
+    while len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "*$`\"'":
+        bare = bare[1:-1].strip()
+    return bare
+
+
+def _text(answer: Any) -> str:
+    return answer if isinstance(answer, str) else str(answer)
+
+
+TAKEN: dict[str, Callable[[str], str | None]] = {
+    "whole": str.strip,
+    "final": final,
+    "boxed": boxed,
+    "tag": tag,
+    "last_line": last_line,
+    "last_number": last_number,
+}

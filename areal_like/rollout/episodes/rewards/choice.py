@@ -1,0 +1,53 @@
+"""The built-in reward `choice`: 1 for the letter of the right choice."""
+
+import re
+from typing import Any
+
+from areal_like.config.argument_types import Count
+from areal_like.rollout.episodes.rewards.answers import final, last_line
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class ChoiceReward:
+    """The row's `answer` is the letter, its number from 0, or the text of one of the row's `choices`. `num_choices`:
+    letters from A on that can be chosen, where the row has no `choices`."""
+
+    def __init__(self, num_choices: Count = 10) -> None:
+        if num_choices > len(LETTERS):
+            raise ValueError(f"num_choices is {num_choices}; there are {len(LETTERS)} letters")
+        self._letters = LETTERS[:num_choices]
+
+    def __call__(self, prompt: Any, completion: str, answer: Any, choices: Any = None) -> float:
+        letters = self._letters if not choices else LETTERS[: len(choices)]
+        return float(chosen_letter(completion, letters) == _right(answer, choices, letters))
+
+
+def chosen_letter(text: str, letters: str) -> str | None:
+    """The letter that an answer chooses: in its declared result, else as all of its last line, else the last one in
+    parentheses."""
+    for part in (final(text), last_line(text)):
+        if part is not None and (found := _leading(part, letters)) is not None:
+            return found
+    found_all = re.findall(rf"\(([{letters}])\)", text)
+    return found_all[-1] if found_all else None
+
+
+def _leading(part: str, letters: str) -> str | None:
+    """`B`, `(b)`, `**B**`, `B.`, `B) Paris`, `\\text{B}`, `option B`; not the article in `A dog`."""
+    text = re.sub(r"\\(?:text|mathrm|textbf|mathbf)\s*", "", part)
+    text = re.sub(r"^\W*(?:option|choice|answer)?\W*", "", text, flags=re.IGNORECASE)
+    match = re.match(rf"([{letters}{letters.lower()}])(?:\W*$|\s*[).:])", text)
+    return match[1].upper() if match else None
+
+
+def _right(answer: Any, choices: Any, letters: str) -> str:
+    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(letters):
+        return letters[answer]
+    text = str(answer).strip()
+    if choices and text in [str(each).strip() for each in choices]:
+        return letters[[str(each).strip() for each in choices].index(text)]
+    letter = text.strip("().").upper()
+    if len(letter) == 1 and letter in letters:
+        return letter
+    raise ValueError(f"the row's answer {answer!r:.60} is none of the choices {', '.join(letters)}")

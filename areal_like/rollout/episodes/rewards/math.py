@@ -1,0 +1,70 @@
+"""The built-in reward `math`: 1 for a result that equals the right one as mathematics."""
+
+import logging
+import re
+from functools import cache
+from typing import Any
+
+from areal_like.config.argument_types import Count
+from areal_like.rollout.episodes.rewards.answers import boxed, final, last_number, number, results, share
+
+MAX_CHARACTERS = 500
+"""A longer result is wrong: what is that long takes a parser minutes."""
+WRAPPER = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
+DECORATION = re.compile(r"\\left|\\right|\\[,;:! ]|\\(?:displaystyle|dfrac|tfrac)|[$\s]")
+
+
+class MathReward:
+    """Compares the result of an answer with the row's `answer` (a result, a worked solution, or a list of which any is
+    right): equal texts and numbers at once, everything else by math-verify.
+
+    `boxed`: a result counts only in \\boxed. `digits`: decimal places to which numbers are compared.
+    """
+
+    def __init__(self, boxed: bool = False, digits: Count = 6) -> None:
+        self._boxed, self._digits = boxed, digits
+
+    def __call__(self, prompt: Any, completion: str, answer: Any) -> float:
+        given = self._result(completion)
+        return float(given is not None and any(self._equal(right, given) for right in results(answer)))
+
+    def _result(self, completion: str) -> str | None:
+        if self._boxed:
+            return boxed(completion)
+        found = final(completion)
+        return found if found is not None else last_number(completion)
+
+    def _equal(self, right: str, given: str) -> bool:
+        if _plain(right) == _plain(given):
+            return True
+        if len(given) > MAX_CHARACTERS:
+            return False
+        compared = ((read(right), read(given)) for read in (number, share))
+        if pairs := [(a, b) for a, b in compared if a is not None and b is not None]:
+            return any(abs(a - b) < 10.0**-self._digits for a, b in pairs)
+        return self._verify(right, given)
+
+    def _verify(self, right: str, given: str) -> bool:
+        """Its own time limits need the main thread; the reward's process has a deadline anyway."""
+        math_verify = _library()
+        try:
+            parsed = [math_verify.parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (right, given)]
+            if not all(parsed):
+                return False
+            return bool(math_verify.verify(*parsed, float_rounding=self._digits, timeout_seconds=None))
+        except (ArithmeticError, RecursionError, TypeError, ValueError):  # a text that only looks like mathematics
+            return False
+
+
+@cache
+def _library() -> Any:
+    import math_verify  # type: ignore[import-untyped]
+
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # warns that its time limits are off
+    return math_verify
+
+
+def _plain(text: str) -> str:
+    """Without what changes only the look."""
+    plain = DECORATION.sub(lambda mark: "\\frac" if mark[0].endswith("frac") else "", WRAPPER.sub(r"\1", text))
+    return plain.rstrip(".")

@@ -1,0 +1,50 @@
+"""The reward of a configuration, as what a process needs to import it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from areal_like.config.sections.reward import REWARD_MODEL, NamedReward, RewardConfig, named_rewards
+
+
+class RewardSpec(NamedTuple):
+    """`parts` have the keys of RewardPartConfig as entries. Without a name and parts it is the reward of the task."""
+
+    name: str | None
+    args: dict[str, Any]
+    task: str | None
+    task_args: dict[str, Any]
+    folder: str
+    cwd: str
+    parts: Sequence[dict[str, Any]] = ()
+
+    @property
+    def rewards(self) -> list[NamedReward]:
+        return named_rewards(self.name, self.args, self.parts)
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        if self.name is not None:
+            return self.name
+        return (
+            f"the sum of {', '.join(each.label for each in self.rewards)}"
+            if self.parts
+            else f"the reward of {self.task}"
+        )
+
+    @property
+    def key(self) -> str:
+        return "reward.parts" if self.parts else "reward.name"
+
+    @property
+    def queries_model(self) -> bool:
+        """Whether it needs the secrets of the run, to query its reward model."""
+        return any(each.name == REWARD_MODEL for each in self.rewards)
+
+
+def reward_spec(
+    reward: RewardConfig, task: str | None, task_args: dict[str, Any], folder: Path, cwd: Path
+) -> RewardSpec:
+    parts = [vars(part) for part in reward.parts]
+    return RewardSpec(reward.name, dict(reward.args), task, dict(task_args), str(folder), str(cwd), parts)

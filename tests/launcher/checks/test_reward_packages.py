@@ -1,0 +1,31 @@
+"""Packages of built-in rewards: found missing before any process starts."""
+
+import pytest
+
+from areal_like.config.install_command import pip_command
+from launcher.checks.packages import reward_packages
+from tests.support.planning import machine_with, plan_of
+
+PARTS = "reward.parts=[{name: exact}, {name: math}]"
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "package"),
+    [
+        (("reward.name=math",), "reward.name", "math-verify"),
+        (("reward.name=json_schema",), "reward.name", "jsonschema"),
+        (("reward.name=null", PARTS), "reward.parts.1.name", "math-verify"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(words, key, package):
+    (need,) = [need for need in plan_of("grpo", *words, host=machine_with()).needs if need.key == key]
+    assert need.message.endswith(
+        f"needs the package {package}, which is not installed; {pip_command(package)} installs it"
+    )
+    complete = machine_with()._replace(packages=frozenset(reward_packages()))
+    assert plan_of("grpo", *words, host=complete).needs == plan_of("grpo", host=complete).needs
+
+
+def test_other_rewards_need_no_package():
+    plain, exact = (plan_of("grpo", *words, host=machine_with()).needs for words in ((), ("reward.name=exact",)))
+    assert plain == exact

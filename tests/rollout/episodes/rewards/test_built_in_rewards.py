@@ -1,0 +1,250 @@
+"""Each built-in reward on small cases whose value is known."""
+
+import pytest
+
+from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
+
+PARIS = {"answer": "Paris", "choices": ["Rome", "Paris", "Oslo"]}
+PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+
+
+def reward_of(name, args, completion, **row):
+    call = load_reward(RewardSpec(name, args, None, {}, ".", "."))
+    assert call is not None
+    return call("the question", completion, row)
+
+
+@pytest.mark.parametrize(
+    ("args", "completion", "answer", "value"),
+    [
+        ({}, "046", "046", 1),
+        ({}, " 046\n", "046", 1),
+        ({}, "46", "046", 0),
+        ({}, "the answer is 046", "046", 0),
+        ({"take": "final"}, "the answer is 046", "046", 1),
+        ({"take": "tag"}, "<think>1</think> <answer> yes </answer>", "yes", 1),
+        ({"take": "tag"}, "yes", "yes", 0),
+        ({"take": "boxed"}, r"so \boxed{a{b}c}", "a{b}c", 1),
+        ({"take": "last_line"}, "one\ntwo\n\n", "two", 1),
+        ({}, "paris", "Paris", 0),
+        ({"ignore_case": True}, "paris", "Paris", 1),
+        ({}, "b", ["a", "b"], 1),
+        ({}, "7", 7, 1),
+    ],
+)
+def test_exact_compares_texts(args, completion, answer, value):
+    assert reward_of("exact", args, completion, answer=answer) == value
+
+
+@pytest.mark.parametrize(
+    ("args", "completion", "answer", "value"),
+    [
+        ({}, "first 3, then 1,234.50 dollars", "1234.5", 1),
+        ({}, "$5", 5, 1),
+        ({}, "it is 7", "He needs 3+4 = 7 apples.\n#### 7", 1),
+        ({}, "it is 4", "He needs 3+4 = 7 apples.\n#### 7", 0),
+        ({}, "-3", "3", 0),
+        ({}, "7-3", "3", 1),
+        ({}, "2.0", "2", 1),
+        ({}, "1/3", "2/6", 1),
+        ({}, "0.333", "1/3", 0),
+        ({"tolerance": 0.01}, "0.333", "1/3", 1),
+        ({"relative_tolerance": 0.01}, "1009", "1000", 1),
+        ({"relative_tolerance": 0.01}, "1011", "1000", 0),
+        ({}, "1e3", "1000", 1),
+        ({}, "10000000", "10000001", 0),
+        ({"take": "final"}, "The answer is 5. I checked it 2 times", "5", 0),
+        ({"take": "final"}, "The answer is 5.\nI checked it 2 times", "5", 1),
+        ({}, "none", "5", 0),
+        ({}, "5/0", "5", 0),
+        ({}, "8", [7, 8], 1),
+    ],
+)
+def test_numeric_compares_numbers(args, completion, answer, value):
+    assert reward_of("numeric", args, completion, answer=answer) == value
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "value"),
+    [
+        ("The answer is 72.", "72", 1),
+        ("he has 72 apples", "... 80 - 8 = 72\n#### 72", 1),
+        (r"Therefore \boxed{\frac{1}{2}}.", r"We get $\boxed{\frac12}$.", 1),
+        (r"\boxed{1} no, \boxed{2}", "2", 1),
+        (r"\boxed{1} no, \boxed{2}", "1", 0),
+        (r"<answer>\boxed{4}</answer>", "4", 1),
+        (r"\boxed{0.5}", r"\frac{1}{2}", 1),
+        (r"\boxed{0.33}", r"\frac{1}{3}", 0),
+        (r"\boxed{3.5}", r"3\frac{1}{2}", 1),
+        (r"\boxed{1024}", "2^{10}", 1),
+        (r"\boxed{\sqrt{8}}", r"2\sqrt{2}", 1),
+        (r"\boxed{(x+1)^2}", "x^2+2x+1", 1),
+        (r"\boxed{(x+1)^2}", "x^2+1", 0),
+        (r"\boxed{(1, 2]}", "(1,2]", 1),
+        (r"\boxed{[1, 2]}", "(1,2]", 0),
+        (r"\boxed{(-\infty, 3)}", r"(-\infty,3)", 1),
+        (r"\boxed{\{2, 1\}}", r"\{1,2\}", 1),
+        (r"\boxed{(2, 1)}", "(1,2)", 0),
+        (r"\boxed{12}", "12 cm", 1),
+        (r"\boxed{12\,\text{cm}}", r"12\text{ cm}", 1),
+        (r"\boxed{13\,\text{cm}}", r"12\text{ cm}", 0),
+        (r"\boxed{90}", r"90^\circ", 1),
+        (r"\boxed{50\%}", "0.5", 1),
+        (r"\boxed{50}", r"50\%", 1),
+        (r"\boxed{\$1,000}", "1000", 1),
+        (r"\boxed{5}", "x=5", 1),
+        (r"\boxed{east}", r"\text{east}", 1),
+        (r"\boxed{west}", r"\text{east}", 0),
+        (r"\boxed{-3}", "3", 0),
+        (r"\boxed{7}", ["6", "7"], 1),
+        ("no idea", "7", 0),
+        ("", "7", 0),
+        (r"\boxed{", "7", 0),
+        (r"\boxed{\frac{1}}", "7", 0),
+        (r"\boxed{1/0}", "7", 0),
+    ],
+)
+def test_math_compares_results_as_mathematics(completion, answer, value):
+    assert reward_of("math", {}, completion, answer=answer) == value
+
+
+@pytest.mark.parametrize(
+    ("args", "completion", "value"),
+    [
+        ({"boxed": True}, r"\boxed{7}", 1),
+        ({"boxed": True}, "The answer is 7", 0),
+        ({"digits": 2}, r"\boxed{7.004}", 1),
+        ({"digits": 3}, r"\boxed{7.004}", 0),
+    ],
+)
+def test_math_may_want_a_box_and_fewer_digits(args, completion, value):
+    assert reward_of("math", args, completion, answer="7") == value
+
+
+def test_math_takes_a_result_that_is_too_long_as_wrong():
+    assert reward_of("math", {}, r"\boxed{%s}" % ("1+" * 300 + "1"), answer="301") == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "completion", "value"),
+    [
+        ({}, "<think>a\nb</think>\n<answer>c</answer>", 1),
+        ({}, " <think></think><answer></answer> ", 1),
+        ({}, "so: <think>a</think><answer>c</answer>", 0),
+        ({}, "<answer>c</answer><think>a</think>", 0),
+        ({}, "<think>a</think><answer>b</answer><answer>c</answer>", 0),
+        ({}, "<think>a<think>b</think><answer>c</answer>", 0),
+        ({}, "<think>a</think><answer>c", 0),
+        ({"boxed": True}, r"<think>a</think><answer>\boxed{c}</answer>", 1),
+        ({"boxed": True}, "<think>a</think><answer>c</answer>", 0),
+        ({"tags": [], "boxed": True}, r"anything \boxed{c}", 1),
+        ({"tags": ["plan", "code"]}, "<plan>a</plan><code>c</code>", 1),
+        ({"tags": ["plan", "code"]}, "<think>a</think><answer>c</answer>", 0),
+    ],
+)
+def test_format_looks_at_the_tags_alone(args, completion, value):
+    assert reward_of("format", args, completion) == value
+
+
+@pytest.mark.parametrize(
+    ("args", "completion", "value"),
+    [
+        ({"limit": 10}, "", 0),
+        ({"limit": 10}, "a" * 5, -0.5),
+        ({"limit": 10}, "a" * 30, -1),
+        ({"limit": 10, "soft_limit": 6}, "a" * 6, 0),
+        ({"limit": 10, "soft_limit": 6}, "a" * 8, -0.5),
+        ({"limit": 10, "soft_limit": 8, "minimum": 4}, "a", -0.75),
+        ({"limit": 10, "soft_limit": 8, "minimum": 4}, "a" * 4, 0),
+        ({"limit": 4, "unit": "words"}, "one two  three", -0.75),
+    ],
+)
+def test_length_falls_linearly_between_its_limits(args, completion, value):
+    assert reward_of("length", args, completion) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("args", "completion", "row", "value"),
+    [
+        ({"pattern": "b+"}, "abbc", {}, 1),
+        ({"pattern": "b+", "whole": True}, "abbc", {}, 0),
+        ({"pattern": "A.C"}, "a\nc", {}, 0),
+        ({"pattern": "A.C", "ignore_case": True}, "a\nc", {}, 1),
+        ({"pattern": "= {answer}$"}, "1+1 = 2.0", {"answer": "2.0"}, 1),
+        ({"pattern": "= {answer}$"}, "1+1 = 2x0", {"answer": "2.0"}, 0),
+        ({"pattern": "^a{2}$"}, "aa", {}, 1),
+    ],
+)
+def test_regex_searches_a_pattern(args, completion, row, value):
+    assert reward_of("regex", args, completion, **row) == value
+
+
+@pytest.mark.parametrize(
+    ("completion", "row", "value"),
+    [
+        ("B", {"answer": "B"}, 1),
+        ("b", {"answer": "B"}, 1),
+        ("(B)", {"answer": "B"}, 1),
+        ("**B**", {"answer": "(B)"}, 1),
+        ("The answer is (B) because of A.", {"answer": "B"}, 1),
+        ("I think so.\nAnswer: B", {"answer": "B"}, 1),
+        (r"so \boxed{\text{B}}", {"answer": "B"}, 1),
+        ("<answer>B</answer>", {"answer": "B"}, 1),
+        ("It is (A) or rather (B), I think", {"answer": "B"}, 1),
+        ("B) Paris", PARIS, 1),
+        ("B) Paris", PARIS | {"answer": 1}, 1),
+        ("A) Rome", PARIS, 0),
+        ("A dog", {"answer": "A"}, 0),
+        ("", {"answer": "A"}, 0),
+        ("D", PARIS, 0),
+    ],
+)
+def test_choice_finds_the_letter(completion, row, value):
+    assert reward_of("choice", {}, completion, **row) == value
+
+
+@pytest.mark.parametrize(
+    ("completion", "value"),
+    [
+        ('{"age": 3}', 1),
+        ('Here:\n```json\n{"age": 3}\n```\n', 1),
+        ('```\n{"age": "x"}\n```\n```\n{"age": 3}\n```', 1),
+        ('{"age": "3"}', 0),
+        ("{}", 0),
+        ('{"age": 3', 0),
+        ('{"age": NaN}', 0),
+        ("[" * 100_000, 0),
+        ("", 0),
+    ],
+)
+def test_json_schema_validates_the_json(completion, value):
+    assert reward_of("json_schema", {"schema": PERSON}, completion) == value
+    assert reward_of("json_schema", {}, completion, schema=PERSON) == value
+
+
+def test_a_schema_in_a_row_may_be_text_and_fetches_nothing():
+    assert reward_of("json_schema", {}, "3", schema='{"type": "integer"}') == 1
+    with pytest.raises(Exception, match="Unresolvable"):
+        reward_of("json_schema", {}, "3", schema={"$ref": "http://127.0.0.1:1/schema.json"})
+
+
+def test_random_is_independent_of_the_answer():
+    call = load_reward(RewardSpec("random", {"probability": 0.25}, None, {}, ".", "."))
+    assert call is not None
+    values = [call("", "the same answer", {}) for _ in range(2000)]
+    assert set(values) == {0.0, 1.0} and 300 < sum(values) < 700
+    assert reward_of("random", {"probability": 0}, "") == 0 and reward_of("random", {"probability": 1}, "") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "row", "why"),
+    [
+        ("numeric", {}, {"answer": "none"}, "the row's answer has no number"),
+        ("choice", {}, {"answer": "Z"}, "none of the choices A, B"),
+        ("regex", {"pattern": "{answer}"}, {}, "the row has no answer"),
+        ("json_schema", {}, {}, "needs a schema: reward.args.schema, or a value `schema` of each row"),
+    ],
+)
+def test_a_row_that_cannot_be_judged_is_an_error_and_not_a_0(name, args, row, why):
+    with pytest.raises(ValueError, match=why):
+        reward_of(name, args, "A", **row)

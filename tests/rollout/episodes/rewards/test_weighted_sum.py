@@ -1,0 +1,86 @@
+"""Weighted sums of rewards: their value, their parts, and their failures."""
+
+import asyncio
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.rollout.episodes.rewards import load_reward
+from areal_like.rollout.episodes.rewards.base import Reward, parse_reward
+from tests.support.reward_parts import open_pool, reward_spec_in
+
+ROW = {"prompt": "12+34=", "answer": "046"}
+
+
+def part(name, weight=1.0, label=None, **args):
+    return {"name": name, "weight": weight, "args": args, "label": label}
+
+
+def sum_in(tmp_path, *parts):
+    return reward_spec_in(tmp_path)()._replace(parts=parts)
+
+
+async def reward_of(spec, completion):
+    async with open_pool(spec, row=ROW) as pool:
+        return (await pool.score(ROW, [completion]))[0]
+
+
+def test_a_sum_adds_weighted_values_and_reports_raw_ones(tmp_path):
+    spec = sum_in(tmp_path, part("exact", 2.0), part("length", 0.5, limit=10))
+    reward = asyncio.run(reward_of(spec, "046"))
+    assert reward.value == pytest.approx(2 - 0.15)
+    assert reward.parts == {"exact": 1.0, "length": pytest.approx(-0.3), "score": 1.0}
+
+
+def test_parts_of_a_part_keep_their_names_and_the_first_part_is_the_score(tmp_path):
+    spec = sum_in(tmp_path, part("addition", label="sum"), part("mine.py:acts", 10.0))
+    reward = asyncio.run(reward_of(spec, "046"))
+    assert reward.value == pytest.approx(11)
+    assert reward.parts == {
+        **{"sum": 1.0, "sum/digits": pytest.approx(0.3), "sum/exact": pytest.approx(0.7), "sum/score": 1.0},
+        **{"acts": 1.0, "acts/right": 1.0, "acts/score": 0.5, "score": 1.0},
+    }
+
+
+def test_a_part_may_wait_for_a_service(tmp_path):
+    spec = sum_in(tmp_path, part("mine.py:awaits"), part("exact", 0.5), part("mine.py:Judge", worth=0.25))
+    reward = asyncio.run(reward_of(spec, "046"))
+    assert reward.value == pytest.approx(3 + 0.5 + 0.25)
+    assert reward.parts == {"awaits": 3.0, "exact": 1.0, "Judge": 0.25, "score": 3.0}
+
+
+def test_an_error_names_its_part(tmp_path):
+    spec = sum_in(tmp_path, part("exact"), part("mine.py:acts", label="mine"))
+    with pytest.raises(Exception, match=r"exact, mine failed after one try: ValueError: part mine: it returned nan"):
+        asyncio.run(reward_of(spec, "nan"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (part("mine.py:acts", scale=2), "reward.parts.1.args: mine.py:acts takes no argument 'scale'"),
+        (part("mine.py:MINE"), "reward.parts.1.name: "),
+        (part("mine.py:Judge"), "reward.parts.1.args: mine.py:Judge cannot be created with no arguments"),
+    ],
+)
+def test_a_part_that_cannot_be_made_is_named(tmp_path, wrong, message):
+    with pytest.raises(ConfigError) as caught:
+        load_reward(sum_in(tmp_path, part("exact"), wrong))
+    assert str(caught.value).startswith(message)
+
+
+def test_the_sum_needs_what_its_parts_need(tmp_path):
+    spec = sum_in(tmp_path, part("random"), part("exact"))
+
+    async def main():
+        async with open_pool(spec, row={"prompt": "a", "solution": "b"}):
+            pass
+
+    with pytest.raises(ConfigError, match=r"reward\.parts: the sum of random, exact needs 'answer' of a row"):
+        asyncio.run(main())
+
+
+def test_a_reward_may_return_the_value_and_its_parts():
+    assert parse_reward(Reward(2.0, {"a": 1.0})) == Reward(2.0, {"a": 1.0})
+    with pytest.raises(ValueError, match="its part 'a' is nan"):
+        parse_reward(Reward(2.0, {"a": float("nan")}))
