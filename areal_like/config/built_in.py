@@ -6,6 +6,7 @@ The plan checks their arguments in the source, without importing anything.
 BUILT_IN = {
     "task": {
         "addition": "areal_like.data.tasks.addition:Addition",
+        "countdown": "areal_like.data.tasks.countdown:Countdown",
         "counting": "areal_like.data.tasks.counting:Counting",
         "reversing": "areal_like.data.tasks.reversing:Reversing",
         "sorting": "areal_like.data.tasks.sorting:Sorting",
@@ -14,6 +15,7 @@ BUILT_IN = {
     "reward": {
         "addition": "areal_like.data.tasks.addition:addition_reward",
         "choice": "areal_like.rollout.episodes.rewards.choice:ChoiceReward",
+        "countdown": "areal_like.data.tasks.countdown:countdown_reward",
         "exact": "areal_like.rollout.episodes.rewards.exact:ExactReward",
         "format": "areal_like.rollout.episodes.rewards.format:FormatReward",
         "json_schema": "areal_like.rollout.episodes.rewards.json_schema:JsonSchemaReward",

@@ -1,10 +1,12 @@
 """The four kinds of experiment: GRPO, PPO, supervised fine-tuning and reward models."""
 
+from typing import Any
+
 from areal_like.config.fields import config, key, no_effect, not_built, optional_section, refused, section
 from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.checkpoints import RecoverConfig, SaverConfig
 from areal_like.config.sections.cluster import ClusterSpecConfig, LauncherConfig, SchedulerConfig
-from areal_like.config.sections.data import ONLY_SUPERVISED, DatasetConfig, TaskConfig, WorkflowConfig
+from areal_like.config.sections.data import ANSWER_SOURCES, ONLY_SUPERVISED, DatasetConfig, TaskConfig, WorkflowConfig
 from areal_like.config.sections.engines.all_sections import EngineSections, PolicyEngineSections
 from areal_like.config.sections.environments import CurriculumConfig, EnvironmentsConfig
 from areal_like.config.sections.evaluation import EvaluatorConfig
@@ -32,6 +34,21 @@ class ValidDatasetConfig(DatasetConfig):
 
     as_chat: bool = key("${train_dataset.as_chat}")
     """Treat a prompt that is a text as a user message. Follows `train_dataset.as_chat`."""
+
+    prompt_template: str | None = key("${train_dataset.prompt_template}")
+    """The prompt as a text with names of columns in braces. Follows `train_dataset.prompt_template`."""
+
+    system_prompt: str | None = key("${train_dataset.system_prompt}")
+    """A system message before each prompt that has none. Follows `train_dataset.system_prompt`."""
+
+    remove_text: list[str] = key("${train_dataset.remove_text}")
+    """Texts that are removed from prompts. Follows `train_dataset.remove_text`."""
+
+    multiple_choice: str | None = key("${train_dataset.multiple_choice}")
+    """Column with the choices of a question. Follows `train_dataset.multiple_choice`."""
+
+    answer_from: str | None = key("${train_dataset.answer_from}", choices=ANSWER_SOURCES)
+    """How `answer` is found in its column. Follows `train_dataset.answer_from`."""
 
     loss_on: str = key("${train_dataset.loss_on}", choices=("answers", "all"), rules=(ONLY_SUPERVISED,))
     """Tokens in the loss. Follows `train_dataset.loss_on`."""
@@ -87,6 +104,11 @@ class BaseExperimentConfig:
 
     tokenizer_path: str = key("")
     """Folder of the tokenizer, or its name on the Hub. Empty: that of the model."""
+
+    chat_template_args: dict[str, Any] = key({})
+    """Arguments of the tokenizer's chat template, for all prompts of training and evaluation:
+    `{enable_thinking: false}`. Add one with `+chat_template_args.name=`. A template ignores names that it does not
+    use."""
 
     train_dataset: DatasetConfig = section(DatasetConfig)
     """The training data."""

@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jinja2 import Template, TemplateError, nodes
@@ -13,7 +14,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 Message = dict[str, Any]
-ASSISTANT = "assistant"
+NONE: Mapping[str, Any] = MappingProxyType({})
+SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 ANSWER_START, ANSWER_END = "\ue0f0", "\ue0f1"
 """Private-use characters that mark the start and end of an answer; removed after rendering."""
 
@@ -26,10 +28,11 @@ class RenderedSpan(NamedTuple):
 
 
 class ChatTemplate:
-    """`tokens` are those that the template may use, such as `bos_token`; `path` is its file, for messages."""
+    """`tokens` are those that the template may use, such as `bos_token`; `path` is its file, for messages; `arguments`
+    are further variables, such as `enable_thinking`."""
 
-    def __init__(self, source: str, tokens: dict[str, str], path: str) -> None:
-        self._tokens, self._path = tokens, path
+    def __init__(self, source: str, tokens: dict[str, str], path: str, arguments: Mapping[str, Any] = NONE) -> None:
+        self._variables, self._path = {**tokens, **arguments}, path
         self._has_generation_tag = re.search(r"\{%-?\s*generation\b", source) is not None
         try:
             self._plain = _environment(lambda text: text).from_string(source)
@@ -70,7 +73,7 @@ class ChatTemplate:
         variables = {"messages": list(messages), "documents": None, "add_generation_prompt": add_generation_prompt}
         try:
             variables["tools"] = json.loads(tools) if isinstance(tools, str) else tools
-            return template.render(variables, **self._tokens)
+            return template.render({**self._variables, **variables})
         except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
             raise ValueError(f"{self._path} cannot render {repr(list(messages))[:80]}: {fault}") from fault
 

@@ -84,7 +84,7 @@ class _RowCheck:
     def __init__(self, section: str, dataset: Any, raw: RawRows, tokenizer: TextTokenizer) -> None:
         self._section, self._dataset, self._raw = section, dataset, raw
         self._examples = RowTokenizer(tokenizer, dataset.type, dataset.loss_on)
-        self._format = RowFormat(dataset.type, dataset.fields, dataset.as_chat, section)
+        self._format = RowFormat(dataset, section)
         self._has_messages = False
 
     def rows(self, with_tokens: bool) -> CheckedRows:

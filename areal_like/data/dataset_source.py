@@ -1,14 +1,18 @@
 """Finds the rows of a dataset by its path: a file, a folder, or a name on the Hub."""
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from areal_like.config.sections.data import paths_of
 from areal_like.data.arrow_tables import read_parquet, read_saved_dataset, saved_splits
 from areal_like.data.dataset_files import SAVED_DATASET, SAVED_DATASET_DICT, SPLIT_NAMES, no_split_message, split_files
 from areal_like.data.hub import read_hub, snapshot
 from areal_like.data.hub_cache import is_hub_name
 from areal_like.data.json_lines import JsonLineRows, read_list
+from areal_like.data.tasks.base import RowSequence
 from areal_like.data.user_code import SearchFolders, config_error
 
 
@@ -20,6 +24,41 @@ class RawRows(NamedTuple):
     """A description of their origin, for messages."""
     place: Callable[[int], str]
     """Index -> place of a row, for messages."""
+
+
+class JoinedRows(RowSequence):
+    """The rows of several sources, one source after the other."""
+
+    def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
+        self._parts = parts
+        self._ends = list(accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._parts)
+
+    def row(self, index: int) -> Any:
+        part, at = self.locate(range(len(self))[index])
+        return self._parts[part][at]
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """The source of a row, and its index there."""
+        part = bisect_right(self._ends, index)
+        return part, index - (self._ends[part - 1] if part else 0)
+
+
+def joined(sources: Sequence[RawRows]) -> RawRows:
+    if len(sources) == 1:
+        return sources[0]
+    rows = JoinedRows([each.rows for each in sources])
+
+    def place(number: int) -> str:
+        part, at = rows.locate(number)
+        return sources[part].place(at)
+
+    return RawRows(rows, " and ".join(each.source for each in sources), place)
 
 
 class DatasetSource(NamedTuple):
@@ -41,9 +80,13 @@ class DatasetSource(NamedTuple):
         return SPLIT_NAMES[self.split] if split is None else (split,)
 
     def find(self, places: SearchFolders, tasks: Iterable[str]) -> RawRows:
-        path: str = self.dataset.path
-        if not path:
+        """The rows of all paths, one path after the other."""
+        paths = paths_of(self.dataset.path)
+        if not paths:
             raise config_error(self.key, "is empty; set a file or folder here, or a task in task.name")
+        return joined([self._at(path, places, tasks) for path in paths])
+
+    def _at(self, path: str, places: SearchFolders, tasks: Iterable[str]) -> RawRows:
         candidates = list(dict.fromkeys(place / Path(path).expanduser() for place in places))
         for candidate in candidates:
             if candidate.is_file():

@@ -35,9 +35,8 @@ class Datasets:
 
 def task_name(config: Any) -> str | None:
     """`task.name`, or a built-in task named as the path of the training data."""
-    path: str = config.train_dataset.path
-    name: str | None = config.task.name
-    return path if name is None and path in TASKS else name
+    path, name = config.train_dataset.path, config.task.name
+    return path if name is None and isinstance(path, str) and path in TASKS else name
 
 
 def load_datasets(

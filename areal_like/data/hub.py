@@ -23,11 +23,12 @@ def snapshot(key: str, name: str, revision: str | None, record: Path | None) -> 
     """Its folder in the local cache, downloaded if missing. All processes of a run, and all later attempts, use the
     revision that the first one resolved."""
     with open_section(record, key.partition(".")[0]) as entry:
-        earlier = entry.get("hub", {})
-        if (earlier.get("name"), earlier.get("asked")) == (name, revision):
+        known: dict[str, Any] = entry.setdefault("hub", {})
+        earlier = known.get(name)
+        if isinstance(earlier, dict) and earlier["asked"] == revision:
             return _snapshot(key, name, earlier["revision"])
         folder = _snapshot(key, name, revision)
-        entry["hub"] = {"name": name, "asked": revision, "revision": folder.name, "folder": str(folder)}
+        known[name] = {"asked": revision, "revision": folder.name, "folder": str(folder)}
     log.info("%s: %s is revision %s", key, name, folder.name)
     return folder
 

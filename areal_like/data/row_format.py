@@ -5,24 +5,24 @@ or a list of messages; an answer is a text, or messages that continue the prompt
 `messages` (`rl`, `sft`), or in both of `chosen` and `rejected` without a prompt.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from areal_like.data.chat_template import ASSISTANT, Message
+from areal_like.data.choices import Choices, answer_in
+from areal_like.data.prompt_format import PromptFormat, value_in
 from areal_like.data.tasks import Row
 
 REQUIRED_FIELDS = {"rl": ("prompt",), "sft": ("prompt", "answer"), "rw": ("prompt", "chosen", "rejected")}
 """Dataset type -> required fields of a row."""
 
 
-class RowFormat(NamedTuple):
-    """The settings of a dataset about its rows."""
+class RowFormat:
+    """The settings of a dataset about its rows; `key` is that of the dataset, such as `train_dataset`."""
 
-    type: str
-    fields: Mapping[str, str]
-    as_chat: bool
-    key: str
-    """The key of the dataset, such as `train_dataset`."""
+    def __init__(self, dataset: Any, key: str) -> None:
+        self.type, self.key, self._fields = dataset.type, key, dataset.fields
+        self._choices, self._answer_from = dataset.multiple_choice, dataset.answer_from
+        self._prompt = PromptFormat(dataset, key)
 
     def __call__(self, raw: Any) -> Row:
         """The converted row; raises ValueError if it is invalid."""
@@ -34,19 +34,30 @@ class RowFormat(NamedTuple):
             row = self._of_messages(row)
         elif self.type == "rw" and "prompt" not in row and "chosen" in row:
             row = {"prompt": "" if isinstance(row["chosen"], str) else [], **row}
+        self._prompt(row, self._with_answer(row))
         for name in required:
             _check(row, name, self.key)
         if self.type == "sft" and row["answer"] == "":
             raise ValueError("'answer' is empty: there is nothing to learn")
-        if self.as_chat and row["prompt"] and isinstance(row["prompt"], str):
-            row["prompt"] = [{"role": "user", "content": row["prompt"]}]
         return row
 
+    def _with_answer(self, row: Row) -> Choices | None:
+        """Changes the answer to what it is compared with, and returns the choices."""
+        if self._choices is None:
+            if self._answer_from is not None and "answer" in row:
+                row["answer"] = answer_in(row["answer"], self._answer_from)
+            return None
+        choices = Choices.of(value_in(row, self._choices, f"{self.key}.multiple_choice"), self._choices)
+        row["choices"] = list(choices.texts)
+        if "answer" in row:
+            row["answer"] = choices.letter(row["answer"], self._answer_from)
+        return choices
+
     def _renamed(self, row: Row) -> Row:
-        if not self.fields:
+        if not self._fields:
             return row
-        renamed = {name: _at(row, path, f"{self.key}.fields.{name}") for name, path in self.fields.items()}
-        return {name: value for name, value in row.items() if name not in self.fields.values()} | renamed
+        renamed = {name: value_in(row, path, f"{self.key}.fields.{name}") for name, path in self._fields.items()}
+        return {name: value for name, value in row.items() if name not in self._fields.values()} | renamed
 
     def _of_messages(self, row: Row) -> Row:
         """The last answer becomes the answer, the messages before it the prompt."""
@@ -98,15 +109,3 @@ def _messages(row: Row, name: str) -> list[Message]:
 
 
 EXAMPLE = {"role": "user", "content": "..."}
-
-
-def _at(row: Row, path: str, key: str) -> Any:
-    """A field by its name, or by its path: `reward_model.ground_truth`."""
-    if path in row:
-        return row[path]
-    value: Any = row
-    for name in path.split("."):
-        if not isinstance(value, dict) or name not in value:
-            raise ValueError(f"{path!r} ({key}) is missing; it has {', '.join(map(str, row))}")
-        value = value[name]
-    return value

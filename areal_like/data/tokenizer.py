@@ -1,14 +1,14 @@
 """Fast tokenizers without torch or transformers: `tokenizer.json` and the chat template of a model folder."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from areal_like.data.chat_template import ChatTemplate, Message, read_template
+from areal_like.data.chat_template import NONE, ChatTemplate, Message, read_template
 
 KEY = "tokenizer_path"
 TEXTS_AT_ONCE = 4096
@@ -17,10 +17,10 @@ ROLE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", 
 
 
 class TextTokenizer:
-    """The tokenizer of a model folder."""
+    """The tokenizer of a model folder; `chat_template_args` are variables of its chat template."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, chat_template_args: Mapping[str, Any] = NONE) -> None:
+        self.folder, self._chat_template_args = folder, chat_template_args
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise ValueError(
@@ -100,7 +100,7 @@ class TextTokenizer:
             )
         source, file = template
         try:
-            return ChatTemplate(source, self.named_tokens, str(file))
+            return ChatTemplate(source, self.named_tokens, str(file), self._chat_template_args)
         except ValueError as fault:
             raise ValueError(f"{KEY}: {fault}") from fault
 

@@ -78,7 +78,7 @@ class SupervisedData:
     def __init__(self, run: Run) -> None:
         config, train_dataset = run.config, run.config.train_dataset
         folder = model_folder(config.tokenizer_path or config.model.path, run.cwd)
-        tokenizer = TextTokenizer(folder)
+        tokenizer = TextTokenizer(folder, config.chat_template_args)
         places = SearchFolders(run.folder, run.cwd)
         datasets = load_datasets(config, places, tokenizer, run.directory / RECORD, with_tokens=True)
         is_pairs = train_dataset.type == "rw"

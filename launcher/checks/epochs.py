@@ -79,6 +79,8 @@ def _rows(loaded: "Loaded", host: HostInfo) -> tuple[int, bool, int | None] | No
     if environments is not None and environments.train:
         return None
     name = config.task.name or path
+    if not isinstance(path, str):
+        return None
     if name in TASKS and path in ("", name):
         if config.task.args not in ({}, {"digits": 2}):
             return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.built_in import TASKS
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sections.data import paths_of
 from areal_like.data.dataset_files import (
     SAVED_DATASET,
     SAVED_DATASET_DICT,
@@ -40,7 +41,8 @@ def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[P
             yield Problem(f"{section}.path", no_split_message(place, names))
             return
         place = files[0]
-    most = data.batch_size if section == TRAIN_SECTION and data.drop_last else 1
+    is_whole = len(paths_of(data.path)) == 1
+    most = data.batch_size if section == TRAIN_SECTION and data.drop_last and is_whole else 1
     count = _count(place.resolve(), most)
     if count == 0:
         yield Problem(f"{section}.path", empty_message(str(place.resolve())))

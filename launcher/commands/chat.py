@@ -86,7 +86,8 @@ class _ChatModel:
         config: Any = open_run(directory, own_class=False).config
         generation = getattr(config, "gconfig", None)
         trained = config.actor if hasattr(config, "actor") else config.model
-        self._tokenizer, self._is_chat = TextTokenizer(folder), has_messages(directory)
+        self._tokenizer = TextTokenizer(folder, config.chat_template_args)
+        self._is_chat = has_messages(directory)
         here = replace(config.embedded, model_path=str(folder), device="auto", dtype=trained.dtype)
         self._engine = load_engine(here, folder, trained.trust_remote_code)
         self._sampling = Sampling(

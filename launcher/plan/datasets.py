@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from areal_like.config.built_in import TASKS
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
+from areal_like.config.sections.data import paths_of
 from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_cached_message
 from areal_like.process.run import CONFIG, RUN_FACTS
 from launcher.checks.rows import row_problems, task_row_problems
@@ -41,14 +42,16 @@ class Dataset(NamedTuple):
 def datasets(loaded: "Loaded", host: HostInfo) -> list[Dataset]:
     """Datasets whose path is neither a file, a folder nor a task."""
     return [
-        Dataset(section, data.path, data.revision, cached_dataset(data.path, data.revision, host.hub))
-        for section, data in _named(loaded)
-        if is_hub_name(data.path) and _found(data.path, loaded, host) is None
+        Dataset(section, path, revision, cached_dataset(path, revision, host.hub))
+        for section, path in _paths(loaded)
+        if is_hub_name(path) and _found(path, loaded, host) is None
+        for revision in [getattr(loaded.config, section).revision]
     ]
 
 
 def resolved_datasets(loaded: "Loaded", host: HostInfo) -> list[Resolved]:
-    """The commit of each dataset, which is fixed for the whole run."""
+    """The commit of each dataset, which is fixed for the whole run. The run itself records those of a list."""
+    single = {section for section, data in _named(loaded) if len(paths_of(data.path)) == 1}
     return [
         Resolved(
             f"{each.section}.revision",
@@ -56,7 +59,7 @@ def resolved_datasets(loaded: "Loaded", host: HostInfo) -> list[Resolved]:
             f"{each.revision or 'main'} of {each.name} in the Hugging Face cache",
         )
         for each in datasets(loaded, host)
-        if each.folder is not None and each.revision != each.folder.name
+        if each.folder is not None and each.revision != each.folder.name and each.section in single
     ]
 
 
@@ -71,19 +74,18 @@ def data_problems(loaded: "Loaded", here: HostInfo, serves: bool) -> list[Proble
     only servers run."""
     host, counts = here, not serves
     problems = []
-    for section, data in _named(loaded):
-        local = _found(data.path, loaded, host)
-        if local is None and not is_hub_name(data.path):
-            searched = ", ".join(dict.fromkeys(str(path) for path in _candidates(data.path, loaded, host)))
-            problems.append(
-                Problem(f"{section}.path", f"there is no file or folder {data.path} (searched: {searched})")
-            )
+    for section, path in _paths(loaded):
+        local = _found(path, loaded, host)
+        if local is None and not is_hub_name(path):
+            searched = ", ".join(dict.fromkeys(str(place) for place in _candidates(path, loaded, host)))
+            problems.append(Problem(f"{section}.path", f"there is no file or folder {path} (searched: {searched})"))
         problems += [
-            Problem(f"{section}.path", f"reading {data.path} needs the package {package}: {pip_command(package)}")
-            for package in (_packages(local) if local is not None or is_hub_name(data.path) else ())
+            Problem(f"{section}.path", f"reading {path} needs the package {package}: {pip_command(package)}")
+            for package in (_packages(local) if local is not None or is_hub_name(path) else ())
             if find_spec(package) is None
         ]
-        problems += row_problems(section, data, local) if local is not None and counts else ()
+        if local is not None and counts:
+            problems += row_problems(section, getattr(loaded.config, section), local)
     switch = offline_switch()
     for each in missing_datasets(loaded, host) if switch else ():
         why = f"{switch} is set, which forbids downloads"
@@ -113,8 +115,13 @@ def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:
     task = _task(config)
     for section in SECTIONS if _reads_rows(config) else ():
         data = getattr(config, section)
-        if data is not None and data.fake is None and data.path not in ("", task):
+        if data is not None and data.fake is None and data.path != task and paths_of(data.path):
             yield section, data
+
+
+def _paths(loaded: "Loaded") -> Iterator[tuple[str, str]]:
+    """Each path, with its section."""
+    return ((section, path) for section, data in _named(loaded) for path in paths_of(data.path))
 
 
 def _reads_rows(config: Any) -> bool:
@@ -125,9 +132,8 @@ def _reads_rows(config: Any) -> bool:
 
 def _task(config: Any) -> str | None:
     """The task; a built-in one may also be named as the dataset's path."""
-    path: str = config.train_dataset.path
-    name: str | None = config.task.name
-    return path if name is None and path in TASKS else name
+    path, name = config.train_dataset.path, config.task.name
+    return path if name is None and isinstance(path, str) and path in TASKS else name
 
 
 def _found(path: str, loaded: "Loaded", host: HostInfo) -> Path | None:

@@ -113,7 +113,7 @@ def test_valid_user_code_is_accepted_with_its_arguments(tmp_path: Path, override
     ("overrides", "message"),
     [
         (["reward.name=additon"], "'additon' is not built in; did you mean addition?"),
-        (["task.name=nothing_like_it"], "is not built in. There are: addition, counting,"),
+        (["task.name=nothing_like_it"], "is not built in. There are: addition, countdown, counting,"),
         (["task.name=addition", "+task.args.digit=3"], "task.args.digit [override +task.args.digit=3]: addition takes"),
         (["reward.name=code.py:rewrd"], "has no rewrd; did you mean reward?"),
         (["reward.name=code.py:reward", "+reward.args.scal=2"], "did you mean scale?"),

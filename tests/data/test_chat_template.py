@@ -56,6 +56,14 @@ def test_rendering_equals_transformers(tmp_path, template, asks):
         )
 
 
+def test_arguments_of_the_template_are_variables_in_it(tmp_path):
+    template = "{% if enable_thinking is defined and enable_thinking is false %}[]{% endif %}" + PLAIN
+    folder = chat_folder(tmp_path / "m", template)
+    with_args = TextTokenizer(folder, {"enable_thinking": False, "messages": "taken", "unused": 1})
+    assert with_args.chat.render(TALK[:1]) == "[]" + TextTokenizer(folder).chat.render(TALK[:1])
+    assert with_args.chat.spans(TALK)[0][0].text.startswith("[]")
+
+
 def test_a_prompt_of_messages_has_the_tokens_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     folder = chat_folder(tmp_path / "m")

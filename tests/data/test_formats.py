@@ -26,7 +26,9 @@ ROWS = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "level": n % 3} for n in r
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
-def load(folder: Path, path: str, valid: str | None = None, model: Path | None = None, **settings: Any) -> Datasets:
+def load(
+    folder: Path, path: str | list[str], valid: str | None = None, model: Path | None = None, **settings: Any
+) -> Datasets:
     own = {name.removeprefix("valid_"): value for name, value in settings.items() if name.startswith("valid_")}
     settings = {name: value for name, value in settings.items() if not name.startswith("valid_")}
     config = SimpleNamespace(
@@ -38,7 +40,7 @@ def load(folder: Path, path: str, valid: str | None = None, model: Path | None =
     return load_datasets(config, SearchFolders(folder, folder), tokenizer, folder / "data.json")
 
 
-def load_error(folder: Path, path: str, **settings: Any) -> str:
+def load_error(folder: Path, path: str | list[str], **settings: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         load(folder, path, **settings)
     return str(caught.value)
@@ -198,6 +200,24 @@ def test_a_missing_package_is_named_with_its_install_command(tmp_path, monkeypat
     )
 
 
+def test_a_list_of_paths_is_one_dataset_in_its_order(tmp_path):
+    write_lines(tmp_path / "one.jsonl", ROWS[:5])
+    write_parquet(tmp_path / "two.parquet", ROWS[5:12])
+    write_saved(tmp_path / "three", ROWS)
+    actual = load(tmp_path, ["one.jsonl", "two.parquet", "three"]).train
+    assert list(actual.rows) == [*ROWS[:12], *ROWS] == [actual.rows[number] for number in range(32)]
+    assert actual.place(4).endswith("one.jsonl:5") and actual.place(5).startswith(f"row 0 of {tmp_path}/two.parquet")
+    assert actual.place(31).endswith("row 19 of " + str(tmp_path / "three"))
+    assert actual.source == " and ".join(str(tmp_path / name) for name in ("one.jsonl", "two.parquet", "three"))
+
+
+def test_an_invalid_row_of_a_list_names_its_own_file(tmp_path):
+    write_lines(tmp_path / "one.jsonl")
+    write_lines(tmp_path / "two.jsonl", [*ROWS[:2], {"prompt": "1"}])
+    message = load_error(tmp_path, ["one.jsonl", "two.jsonl"])
+    assert message.startswith(f"train_dataset.path: {tmp_path}/two.jsonl:3: 'answer' is missing")
+
+
 # The Hub: its cache alone, in a process without network
 
 
@@ -241,7 +261,7 @@ def test_a_hub_name_is_a_snapshot_whose_revision_is_recorded(tmp_path):
     assert first == f"20 4 True | split train of org/sums (revision {REVISION[:12]})"
     assert second.startswith("4 None False | split test of org/sums")
     record = json.loads((tmp_path / "data.json").read_text())
-    assert record["train_dataset"]["hub"]["revision"] == REVISION
+    assert record["train_dataset"]["hub"]["org/sums"]["revision"] == REVISION
     assert (record["train_dataset"]["rows"], record["valid_dataset"]["rows"]) == (4, 4)
 
 

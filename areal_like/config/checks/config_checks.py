@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.machine import Machine
 from areal_like.config.allocation.models import allocate
-from areal_like.config.checks import agreement, key_rules, training
+from areal_like.config.checks import agreement, key_rules, row_prompts, training
 from areal_like.config.checks.no_effect import no_effect_problems
 from areal_like.config.checks.registry import Check, run_checks
 from areal_like.config.checks.rewards import reward_problems
@@ -32,6 +32,8 @@ VALUE_CHECKS = (
     Check("borders of the curriculum", Stage.INVALID, agreement.curriculum),
     Check("mix of environments", Stage.INVALID, agreement.environments),
     Check("columns of rows", Stage.INVALID, agreement.fields),
+    Check("templates of prompts", Stage.INVALID, row_prompts.prompt_templates),
+    Check("how answers are found", Stage.INVALID, row_prompts.answer_sources),
     Check("learning-rate schedule", Stage.INVALID, agreement.schedule),
     Check("padding", Stage.INVALID, agreement.padding),
     Check("names of environment variables", Stage.INVALID, agreement.variables),

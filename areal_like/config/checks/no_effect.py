@@ -10,6 +10,7 @@ from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import Problem
 from areal_like.config.sections.actor import PPOActorConfig
+from areal_like.config.sections.data import paths_of
 from areal_like.config.sections.reward import configured_rewards
 from areal_like.config.sections.trackers import TRACKERS, is_enabled
 from areal_like.config.sections.train_engine import TrainEngineConfig
@@ -86,7 +87,8 @@ def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Problem]:
     brings = ["rewards"] if isinstance(config, GRPOConfig) and not configured_rewards(config.reward) else []
     brings += ["the rows of valid_dataset"] if valid and valid.fake is None and valid.path in ("", name) else []
     only = f"only brings {' and '.join(brings)}" if brings else "has no effect"
-    yield Problem("task.name", f"{only}: training rows come from {path} (train_dataset.path)")
+    come_from = " and ".join(paths_of(path))
+    yield Problem("task.name", f"{only}: training rows come from {come_from} (train_dataset.path)")
 
 
 def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Problem]:

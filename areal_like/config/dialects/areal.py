@@ -12,6 +12,7 @@ from areal_like.config.checks.registry import Check
 from areal_like.config.dotted_path import value_at
 from areal_like.config.engines import engines
 from areal_like.config.problems import Problem, Stage
+from areal_like.config.sections.data import paths_of
 
 _MEGATRON = "holds settings of Megatron, and training here runs on FSDP2; remove it"
 
@@ -208,9 +209,9 @@ def vision_models(values: Mapping[str, Any]) -> Iterator[Problem]:
             seen.add(path)
             yield Problem(key, f"{path} is a vision model by its name, and only text models are supported")
     for key in _dataset_paths(values):
-        path = value_at(values, key)
-        if _VISION_DATA.search(path):
-            yield Problem(key, f"{path} holds images by its name, and only text is supported")
+        for path in paths_of(value_at(values, key)):
+            if _VISION_DATA.search(path):
+                yield Problem(key, f"{path} holds images by its name, and only text is supported")
     for keys in engines():
         if keys.images_key and value_at(values, keys.images_key):
             yield Problem(keys.images_key, "enables images in prompts, and only text is supported; set it to false")
@@ -220,14 +221,14 @@ def unreadable_data(values: Mapping[str, Any]) -> Iterator[Problem]:
     """Data that cannot be read on any machine; the plan checks whether it exists."""
     brings_rows = value_at(values, "task.name") or value_at(values, "environments.train")
     for key in _dataset_paths(values):
-        path, section = value_at(values, key), key.removesuffix(".path")
+        paths, section = paths_of(value_at(values, key)), key.removesuffix(".path")
         if value_at(values, f"{section}.fake") is not None:
             continue
-        if not path and not brings_rows:
+        if not paths and not brings_rows:
             yield Problem(
                 key, f"names no data; set {key}=FILE (.jsonl or .parquet), a folder or a name on the Hub, or task.name"
             )
-        elif path.endswith(_UNREADABLE_SUFFIXES):
+        for path in (each for each in paths if each.endswith(_UNREADABLE_SUFFIXES)):
             yield Problem(key, f"{path} has an unsupported format; convert it to .parquet or .jsonl")
 
 
@@ -257,7 +258,7 @@ def missing_workflow(values: Mapping[str, Any], cls: type) -> Iterator[Problem]:
 
 def _dataset_paths(values: Mapping[str, Any]) -> list[str]:
     keys = ("train_dataset.path", "valid_dataset.path")
-    return [key for key in keys if isinstance(value_at(values, key), str)]
+    return [key for key in keys if isinstance(value_at(values, key), str | list)]
 
 
 def _annotation(value: Any) -> str:

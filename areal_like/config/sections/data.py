@@ -4,6 +4,7 @@ from typing import Any
 
 from areal_like.config.fields import config, key, no_effect, optional_section, refused
 
+ANSWER_SOURCES = ("boxed", "hashes", "index", "letter", "text")
 ONLY_SUPERVISED = no_effect("only supervised training on given answers uses it", kinds=("grpo", "reward_model"))
 
 
@@ -22,10 +23,11 @@ class FakeDataConfig:
 class DatasetConfig:
     """A dataset, and how batches are made from it."""
 
-    path: str = key("")
+    path: str | list[str] = key("")
     """A file of JSON lines or parquet, a folder with one (or of `save_to_disk`), a name on the Hub such as `org/name`,
-    or the name of a built-in task. Files and folders are searched beside the experiment's file, then in the working
-    directory. Empty if the rows come from a task or `environments`."""
+    or the name of a built-in task; or a list of files, folders and names, whose rows follow one another. Files and
+    folders are searched beside the experiment's file, then in the working directory. Empty if the rows come from a task
+    or `environments`."""
 
     type: str = key("rl", choices=("rl", "sft", "rw"))
     """What a row holds: a prompt to be answered (`rl`), an answer to imitate (`sft`), or a better and a worse answer
@@ -49,6 +51,27 @@ class DatasetConfig:
     as_chat: bool = key(False)
     """Treat a prompt that is a text as a user message, and apply the tokenizer's chat template. The template is always
     applied to prompts that are lists of messages."""
+
+    prompt_template: str | None = key(None)
+    """The prompt as a text with names of columns in braces: `{question}`, or `{meta.level}` for a nested value. Columns
+    have the names that `fields` gives them; `{{` and `}}` are braces. Null: the column `prompt`, unchanged."""
+
+    system_prompt: str | None = key(None)
+    """A system message before each prompt that has none; a prompt that is a text becomes a user message. Null: none."""
+
+    remove_text: list[str] = key([])
+    """Texts that are removed from prompts that are texts, such as the turn markers of another model. Empty: none."""
+
+    multiple_choice: str | None = key(None)
+    """Column with the choices of a question, a list of texts. They follow the prompt, or replace `{choices}` in
+    `prompt_template`, each on a line with its letter, and `answer` becomes the letter of the right one. Null: rows have
+    no choices."""
+
+    answer_from: str | None = key(None, choices=ANSWER_SOURCES)
+    """How `answer` is found in its column. `boxed`: in the last `\\boxed{}`. `hashes`: after the last `####`. With
+    `multiple_choice` it is the `index` (from 0), the `letter` or the `text` of the right choice. Null: the whole value;
+    with `multiple_choice` a number is an index, a single letter a letter, and any other text a choice or its number
+    from 1."""
 
     loss_on: str = key("answers", choices=("answers", "all"), rules=(ONLY_SUPERVISED,))
     """Tokens in the loss of supervised training: those of the assistant and the end of its turns (`answers`), or also
@@ -81,6 +104,11 @@ class DatasetConfig:
         ),
     )
     """Train on random tokens instead of rows, without servers, for the number of steps that is set. Null: off."""
+
+
+def paths_of(path: str | list[str]) -> tuple[str, ...]:
+    """The paths of a dataset; none if it is empty."""
+    return tuple(each for each in ([path] if isinstance(path, str) else path) if each)
 
 
 @config

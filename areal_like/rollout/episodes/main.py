@@ -41,7 +41,7 @@ async def _main(run: Run, me: Identity) -> None:
     spec = reward_spec(config.reward, task_name(config), config.task.args, run.folder, run.cwd)
     rewards = RewardPool(spec, config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
     try:
-        tokenizer = _tokenizer(config.tokenizer_path or config.actor.path, run.cwd)
+        tokenizer = _tokenizer(config, run.cwd)
         datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])
@@ -80,9 +80,10 @@ def max_in_flight(config: Any) -> int:
     return math.ceil((settings.max_concurrent + evaluated) / workers)
 
 
-def _tokenizer(path: str, cwd: Path) -> TextTokenizer:
+def _tokenizer(config: Any, cwd: Path) -> TextTokenizer:
+    path = config.tokenizer_path or config.actor.path
     try:
-        return TextTokenizer(model_folder(path, cwd))
+        return TextTokenizer(model_folder(path, cwd), config.chat_template_args)
     except ValueError as fault:
         raise config_error("tokenizer_path", str(fault).removeprefix("tokenizer_path: "), fault) from fault
 

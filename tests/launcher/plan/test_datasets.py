@@ -62,6 +62,24 @@ def test_readable_datasets_are_accepted(host, where, path, file):
     assert against(experiment(host, path), host) == []
 
 
+def test_each_path_of_a_list_is_found(host):
+    (host.directory / "rows.jsonl").write_text(ROWS)
+    paths = ("train_dataset.path=[rows.jsonl,rows.jsonl]", "train_dataset.batch_size=40")
+    assert against(experiment(host, "rows.jsonl", *paths), host) == []
+    wrong = against(experiment(host, "rows.jsonl", "train_dataset.path=[rows.jsonl,no.jsonl,nor.parquet]"), host)
+    assert [reason.partition(" (")[0] for reason in wrong] == [
+        "there is no file or folder no.jsonl",
+        "there is no file or folder nor.parquet",
+    ]
+
+
+def test_each_name_of_a_list_is_fetched_and_none_changes_the_revision(host, tmp_path):
+    in_cache(host.hub, {"train.jsonl": ROWS}, kind="datasets")
+    plan = build_plan(experiment(host, NAME, f"train_dataset.path=[{NAME},org/missing]"), host=host)
+    assert not [key for key in plan.auto if key.key == "train_dataset.revision"]
+    assert any("org/missing is not in the Hugging Face cache" in warning for warning in plan.warnings)
+
+
 @pytest.mark.parametrize("path", ["addition", ""])
 def test_rows_of_a_task_have_no_path(host, path):
     assert against(experiment(host, path, *([] if path else ["task.name=addition"])), host) == []

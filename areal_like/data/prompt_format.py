@@ -1,0 +1,75 @@
+"""Makes the prompt of a row out of its columns: choices with letters, a template, a system message."""
+
+import json
+from functools import cached_property
+from typing import Any
+
+from areal_like.config.prompt_template import parse_template
+from areal_like.data.chat_template import SYSTEM, USER, Message
+from areal_like.data.choices import Choices
+from areal_like.data.tasks import Row
+
+CHOICES = "choices"
+"""What stands in a template for the lines of all choices."""
+
+
+class PromptFormat:
+    """The settings of a dataset about its prompts; `key` is that of the dataset, such as `train_dataset`."""
+
+    def __init__(self, dataset: Any, key: str) -> None:
+        self._key, self._template, self._system = key, dataset.prompt_template, dataset.system_prompt
+        self._remove, self._as_chat = tuple(dataset.remove_text), dataset.as_chat or dataset.system_prompt is not None
+
+    def __call__(self, row: Row, choices: Choices | None) -> None:
+        """Changes the prompt of the row."""
+        prompt: Any = row.get("prompt")
+        if isinstance(prompt, str):
+            for text in self._remove:
+                prompt = prompt.replace(text, "")
+            row["prompt"] = prompt
+        if self._template is not None:
+            row["prompt"] = self._filled(row, choices)
+        elif choices is not None and isinstance(prompt, str):
+            row["prompt"] = f"{prompt}\n{choices.lines}"
+        if self._as_chat and row.get("prompt") and isinstance(row["prompt"], str):
+            row["prompt"] = [{"role": USER, "content": row["prompt"]}]
+        if self._system is not None and isinstance(row.get("prompt"), list):
+            row["prompt"] = self._with_system(row["prompt"])
+
+    def _filled(self, row: Row, choices: Choices | None) -> str:
+        values = {CHOICES: choices.lines} if choices is not None else {}
+        return "".join(
+            part.text + ("" if part.column is None else self._text({**row, **values}, part.column))
+            for part in self._parts
+        )
+
+    def _text(self, row: Row, column: str) -> str:
+        """A column as a text; other values as JSON."""
+        value = value_in(row, column, f"{self._key}.prompt_template")
+        if column == "prompt" and not isinstance(value, str):
+            message = "'prompt' is a list of messages, which no template can contain"
+            raise ValueError(f"{message}; leave {self._key}.prompt_template out")
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    def _with_system(self, messages: list[Message]) -> list[Message]:
+        is_complete = not messages or not isinstance(messages[0], dict) or messages[0].get("role") == SYSTEM
+        return messages if is_complete else [{"role": SYSTEM, "content": self._system}, *messages]
+
+    @cached_property
+    def _parts(self) -> Any:
+        return parse_template(self._template)
+
+
+def value_in(row: Row, path: str, key: str) -> Any:
+    """A column by its name, or a nested value by its path: `reward_model.ground_truth`, `solutions.0`."""
+    if path in row:
+        return row[path]
+    value: Any = row
+    for name in path.split("."):
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            raise ValueError(f"{path!r} ({key}) is missing; it has {', '.join(map(str, row))}")
+    return value

@@ -1,0 +1,147 @@
+"""Prompts and answers made from the columns of a row: templates, system messages, choices, answers in solutions."""
+
+from typing import Any
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.config.sections.data import DatasetConfig
+from areal_like.data.row_format import RowFormat
+from tests.support.planning import loaded
+
+USER, SYSTEM = "user", "system"
+
+
+def row_of(raw: dict[str, Any], kind: str = "rl", **settings: Any) -> dict[str, Any]:
+    return RowFormat(DatasetConfig(**{"type": kind, **settings}), "train_dataset")(raw)
+
+
+def message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("Q: {prompt} {{}}", "Q: 1+1 {}"),
+        ("{meta.level}/{tags.1}", "3/b"),
+        ("{tags} {meta}", '["a", "b"] {"level": 3}'),
+    ],
+)
+def test_a_template_is_filled_with_columns(template, expected):
+    row = row_of({"question": "1+1", "meta": {"level": 3}, "tags": ["a", "b"]}, fields={"prompt": "question"})
+    assert row_of(row, prompt_template=template)["prompt"] == expected
+
+
+def test_a_template_makes_the_prompt_of_rows_without_one():
+    row = row_of({"numbers": [3, 4], "target": 7}, prompt_template="Make {target} of {numbers}.", as_chat=True)
+    assert row["prompt"] == [message(USER, "Make 7 of [3, 4].")] and row["target"] == 7
+
+
+@pytest.mark.parametrize(
+    ("raw", "settings", "reason"),
+    [
+        ({"prompt": "1"}, {"prompt_template": "{question}"}, "'question' (train_dataset.prompt_template) is missing"),
+        ({"prompt": [message(USER, "1")]}, {"prompt_template": "{prompt}"}, "which no template can contain"),
+        ({"prompt": "1", "answer": "two"}, {"answer_from": "hashes"}, "'two', without ####"),
+        ({"prompt": "1", "answer": r"\boxed{1"}, {"answer_from": "boxed"}, "without \\boxed{}"),
+        ({"prompt": "1", "choices": ["a"]}, {"multiple_choice": "choices"}, "not a list of 2 to 26 choices"),
+        ({"prompt": "1", "choices": ["a", "b"], "answer": 2}, {"multiple_choice": "choices"}, "none of the 2 choices"),
+    ],
+)
+def test_a_row_that_lacks_what_is_needed_is_an_error(raw, settings, reason):
+    with pytest.raises(ValueError) as caught:
+        row_of(raw, **settings)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("1+1", [message(SYSTEM, "Be brief."), message(USER, "1+1")]),
+        ([message(USER, "1+1")], [message(SYSTEM, "Be brief."), message(USER, "1+1")]),
+        ([message(SYSTEM, "Own."), message(USER, "1+1")], [message(SYSTEM, "Own."), message(USER, "1+1")]),
+        ("", ""),
+    ],
+)
+def test_a_system_message_stands_before_prompts_that_have_none(prompt, expected):
+    assert row_of({"prompt": prompt}, system_prompt="Be brief.")["prompt"] == expected
+
+
+def test_a_system_message_is_part_of_supervised_conversations():
+    talk = [message(USER, "1+1"), message("assistant", "2")]
+    row = row_of({"messages": talk}, "sft", system_prompt="Be brief.")
+    assert row["prompt"] == [message(SYSTEM, "Be brief."), talk[0]] and row["answer"] == talk[1:]
+
+
+def test_texts_are_removed_from_prompts():
+    row = row_of({"prompt": "<U>1+1<A>"}, remove_text=["<U>", "<A>"])
+    assert row["prompt"] == "1+1"
+
+
+@pytest.mark.parametrize(
+    ("source", "answer", "expected"),
+    [
+        ("hashes", "9 * 2 = 18\n#### 18", "18"),
+        ("hashes", "#### 1 #### 1,000 ", "1,000"),
+        ("boxed", r"so \boxed{1}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        (None, "whole text", "whole text"),
+    ],
+)
+def test_the_answer_is_found_in_its_column(source, answer, expected):
+    assert row_of({"prompt": "1", "answer": answer}, answer_from=source)["answer"] == expected
+
+
+class TestChoices:
+    TEXTS = ("Oslo", "Rome", "7")
+
+    @pytest.mark.parametrize(
+        ("source", "answer", "letter"),
+        [
+            (None, 0, "A"),
+            (None, "Rome", "B"),
+            (None, "c", "C"),
+            (None, "(B)", "B"),
+            (None, "7", "C"),
+            (None, "2", "B"),
+            ("index", 2, "C"),
+            ("index", "1", "B"),
+            ("letter", "a.", "A"),
+            ("text", "7", "C"),
+        ],
+    )
+    def test_the_answer_becomes_a_letter(self, source, answer, letter):
+        raw = {"prompt": "Capital of Italy?", "options": list(self.TEXTS), "answer": answer}
+        row = row_of(raw, multiple_choice="options", answer_from=source)
+        assert row["answer"] == letter and row["choices"] == list(self.TEXTS)
+        assert row["prompt"] == "Capital of Italy?\nA. Oslo\nB. Rome\nC. 7"
+
+    def test_choices_may_be_nested_and_stand_in_a_template(self):
+        raw = {"prompt": "Which?", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answer": "B"}
+        row = row_of(raw, multiple_choice="choices.text", prompt_template="{choices}\n{prompt}")
+        assert row["prompt"] == "A. x\nB. y\nWhich?" and row["choices"] == ["x", "y"]
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        ("override", "reason"),
+        [
+            ("prompt_template='{question'", "is not a template: expected '}'"),
+            ("prompt_template='{a!r}'", "{a!r} is not the name of a column"),
+            ("prompt_template='the same'", "it has no column"),
+            ("answer_from=index", "set train_dataset.multiple_choice to their column"),
+        ],
+    )
+    def test_what_cannot_be_filled_is_refused(self, override, reason):
+        with pytest.raises(ConfigError) as caught:
+            loaded("grpo", f"train_dataset.{override}")
+        (problem,) = caught.value.problems
+        assert problem.key.startswith("train_dataset.") and reason in problem.message
+
+    def test_an_answer_in_a_text_is_no_choice(self):
+        with pytest.raises(ConfigError, match="leave it out"):
+            loaded("grpo", "train_dataset.multiple_choice=options", "train_dataset.answer_from=boxed")
+
+    def test_evaluation_data_follow(self):
+        config = loaded("grpo", "train_dataset.prompt_template='{prompt}?'", "train_dataset.system_prompt=Add.").config
+        assert (config.valid_dataset.prompt_template, config.valid_dataset.system_prompt) == ("{prompt}?", "Add.")
