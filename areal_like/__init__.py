@@ -7,12 +7,14 @@ if TYPE_CHECKING:
     from areal_like.api import RunFailed, RunRefused, RunResult, run
     from areal_like.config.sections.engines.base import EngineKeys
     from areal_like.config.sections.trackers import TrackerKind, register_tracker
+    from areal_like.process.errors import InfrastructureError
     from areal_like.serving.engines.registry import register_engine
     from areal_like.serving.engines.spec import EngineSpec
 
 __all__ = [
     "EngineKeys",
     "EngineSpec",
+    "InfrastructureError",
     "RunFailed",
     "RunRefused",
     "RunResult",
@@ -29,6 +31,7 @@ _HOMES = {
     **dict.fromkeys(("RunFailed", "RunRefused", "RunResult", "run"), "areal_like.api"),
     "EngineKeys": "areal_like.config.sections.engines.base",
     "EngineSpec": "areal_like.serving.engines.spec",
+    "InfrastructureError": "areal_like.process.errors",
     **dict.fromkeys(("TrackerKind", "register_tracker"), "areal_like.config.sections.trackers"),
     "register_engine": "areal_like.serving.engines.registry",
 }

@@ -96,6 +96,9 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         ),
         "rollout/reward_timeouts": Metric("Of these, those that took longer than reward.timeout_s"),
         "rollout/reward_processes_lost": Metric("Reward processes that died or were killed since the previous step"),
+        "rollout/infrastructure_errors": Metric(
+            "Failures of infrastructure that rewards and workflows reported since the previous step"
+        ),
         "rollout/running": Metric("Groups in generation when the batch was formed"),
         "rollout/ready": Metric("Finished groups left for later batches when the batch was formed"),
         "rollout/agent/*": Metric(

@@ -1,4 +1,4 @@
-"""Errors that end a process of a run, and errors of HTTP calls."""
+"""Errors that end a process of a run, errors of HTTP calls, and failures of infrastructure."""
 
 
 class Failure(Exception):
@@ -52,6 +52,11 @@ class Unreachable(Exception):
     def __init__(self, address: str, why: str) -> None:
         super().__init__(f"{address}: {why}")
         self.address, self.why = address, why
+
+
+class InfrastructureError(Exception):
+    """A reward, task or workflow raises it where what it depends on has failed: a service, a sandbox, a machine. The
+    answer is then neither right nor wrong: after retries it is left without a reward."""
 
 
 def brief_reason(fault: BaseException) -> str:

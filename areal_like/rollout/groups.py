@@ -97,7 +97,7 @@ class Result:
     blob: bytes | memoryview = b""
     error: str = ""
     error_kind: str = ""
-    """`reward`, `workflow`, `server` or `row`."""
+    """`reward`, `workflow`, `infrastructure`, `server` or `row`."""
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds by stage."""
 

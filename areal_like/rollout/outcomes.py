@@ -8,6 +8,7 @@ from areal_like.rollout.settings import RolloutSettings, RunLength
 FAULT_KEYS = {
     "reward": "reward.name",
     "workflow": "workflow.name",
+    "infrastructure": "workflow.name",
     "row": "train_dataset.path",
     "server": "rollout.backend",
 }

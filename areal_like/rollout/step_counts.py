@@ -9,6 +9,7 @@ REWARD_COUNT_METRICS = {
     "errors": "reward_errors",
     "timeouts": "reward_timeouts",
     "children_lost": "reward_processes_lost",
+    "infrastructure": "infrastructure_errors",
 }
 """Counter of a worker -> metric."""
 STEP_COUNTS = (

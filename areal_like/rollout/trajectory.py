@@ -6,7 +6,7 @@ its arrays on unread.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,8 @@ class Trajectory:
     """Of the distribution that was sampled from; 0 outside of the loss."""
     versions: NDArray[np.int32]
     """Version of the weights that generated the token; -1 if it was not generated."""
-    reward: float
+    reward: float | None
+    """None if it failed: the tokens are then not in the loss."""
     rewards: dict[str, float] = field(default_factory=dict)
     """The named parts of the reward, before any shaping."""
     finish: str = "stop"
@@ -67,7 +68,7 @@ class Trajectory:
         if self.finish not in FINISHES:
             return f"`finish` is {self.finish!r}; it must be one of {', '.join(FINISHES)}"
         for name, value in {"reward": self.reward, **self.rewards}.items():
-            if not math.isfinite(value):
+            if value is not None and not math.isfinite(value):
                 return f"its reward {name!r} is {value}; a reward must be a finite number"
         return None
 
@@ -85,15 +86,20 @@ def pack_group(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]]
     for index, trajectory in enumerate(trajectories):
         if problem := trajectory.problem():
             raise ValueError(f"trajectory {index} of {len(trajectories)} cannot be used: {problem}")
+    trajectories = [each if each.reward is not None else _masked(each) for each in trajectories]
     arrays = {name: np.concatenate([getattr(each, name) for each in trajectories]) for name in ARRAYS}
     arrays["lengths"] = np.array([len(each.token_ids) for each in trajectories], dtype=np.int32)
     return [_facts(each) for each in trajectories], save(arrays)
 
 
+def _masked(trajectory: Trajectory) -> Trajectory:
+    return replace(trajectory, loss_mask=np.zeros_like(trajectory.loss_mask))
+
+
 def _facts(trajectory: Trajectory) -> dict[str, Any]:
     generated = trajectory.versions[trajectory.versions >= 0]
     return {
-        "reward": float(trajectory.reward),
+        "reward": None if trajectory.reward is None else float(trajectory.reward),
         "rewards": {name: float(value) for name, value in trajectory.rewards.items()},
         "finish": trajectory.finish,
         "length": len(trajectory.token_ids),

@@ -56,11 +56,11 @@ class SampleLog:
     def _choose(self, batch: TrainingBatch) -> list[tuple[str, int]]:
         """Tags and this rank's samples: the groups with the lowest and the highest reward, and a random one."""
         groups_N = batch.groups_A[batch.mine_N]
-        rewards_N = batch.rewards_A[batch.mine_N]
+        rewards_N, has_reward_N = batch.rewards_A[batch.mine_N], batch.has_reward_A[batch.mine_N]
         groups, at_N = np.unique(groups_N, return_inverse=True)
         if not len(groups):
             return []
-        means = np.bincount(at_N, rewards_N) / np.bincount(at_N)
+        means = np.bincount(at_N, rewards_N) / np.bincount(at_N, has_reward_N)
         order = np.argsort(means, kind="stable")
         chosen = {int(order[0]): "lowest reward", int(order[-1]): "highest reward"}
         rest = [index for index in range(len(groups)) if index not in chosen]
@@ -84,7 +84,7 @@ class SampleLog:
             "sample": sample,
             "prompt": self._text(ids[:answer].tolist()),
             "answer": self._text(ids[answer:].tolist()),
-            "reward": float(batch.rewards_A[sample]),
+            "reward": float(batch.rewards_A[sample]) if batch.has_reward_A[sample] else None,
             "advantage": float(advantages_A[sample]),
             "prompt tokens": answer,
             "answer tokens": int(batch.generated_A[sample]),
@@ -94,10 +94,10 @@ class SampleLog:
 
 
 def _distributions(batch: TrainingBatch, advantages_A: NDArray[np.float64]) -> dict[str, list[float]]:
-    groups_A = batch.groups_A
+    groups_A, has_reward_A = batch.groups_A, batch.has_reward_A
     return {
-        "reward": batch.rewards_A.tolist(),
+        "reward": batch.rewards_A[has_reward_A].tolist(),
         "advantage": advantages_A.tolist(),
-        "group_reward": (np.bincount(groups_A, batch.rewards_A) / np.bincount(groups_A)).tolist(),
+        "group_reward": (np.bincount(groups_A, batch.rewards_A) / np.bincount(groups_A, has_reward_A)).tolist(),
         "answer_tokens": batch.generated_A.tolist(),
     }

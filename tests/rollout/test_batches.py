@@ -4,13 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from areal_like.data.votes import VoteRule
 from areal_like.process.errors import HttpError
 from areal_like.rollout.batches import Batches, balance, without_equal
 from areal_like.rollout.groups import Group
+from areal_like.rollout.step_metrics import batch_metrics
 from tests.support.rollout_world import World, facts, settings
 
 
-def group(number: int, rewards: list[float], length: int = 3) -> Group:
+def group(number: int, rewards: list[float | None], length: int = 3) -> Group:
     made = Group(number=number, row=number, seed=number, n=len(rewards))
     made.facts, made.blob = facts(0, rewards, generated=length), f"blob {number}".encode()
     return made
@@ -116,3 +118,14 @@ def test_after_the_last_step_the_trainer_ends():
     assert world.fetch(2) == "the run is complete: 2 steps"
     assert world.lease() == []
     assert world.counts() == {"trained": 8}  # nothing was generated that no step could take
+
+
+def test_answers_without_a_reward_or_a_vote_are_counted_and_in_no_mean():
+    half, masked, left = group(0, [1.0, None, 0.0]), group(1, [4.0, 3.0]), group(2, [None, 1.0])
+    masked.facts[0]["loss_tokens"] = 0
+    batch = Batches(0).form([half, masked, left], world=1)
+    metrics = batch_metrics(batch, VoteRule())
+    assert (metrics["reward/answers_without_reward"], metrics["reward/answers_without_vote"]) == (2, 3)
+    assert (metrics["reward/mean"], metrics["reward/part/part"]) == (1.8, 1.8)
+    assert metrics["reward/groups_without_spread"] == 2
+    assert batch_metrics(batch, VoteRule(masked_vote=True))["reward/groups_without_spread"] == 1

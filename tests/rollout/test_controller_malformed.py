@@ -121,7 +121,9 @@ def malformed_frames(lease: str) -> list[bytes]:
     ]
     for key in ("length", "generated", "loss_tokens", "version_min", "version_max"):
         headers += without(header, f"results.0.facts.0.{key}", *NUMBERS)
-    headers += without(header, "results.0.facts.0.reward", None, "1", True, [])
+    headers += without(header, "results.0.facts.0.reward", "1", True, [])
+    unrewarded = [{**fact, "reward": None} for fact in facts(0, [0.0, 1.0])]
+    headers.append({**header, "results": [{**result, "facts": unrewarded}]})
     headers += without(header, "results.0.facts.0.rewards", None, [], {"part": None})
     headers += without(header, "results.0.facts.0.finish", None, "never", 1)
     headers += without(header, "results.0.facts.0.version_min", 5)  # above the newest

@@ -37,6 +37,13 @@ def test_the_summary_of_a_group_has_the_fields_of_the_controller():
     assert fact["prompt_hash"] == prompt_hash([5, 6]) != prompt_hash([5, 7])
 
 
+def test_an_answer_without_a_reward_is_out_of_the_loss():
+    facts, blob = pack_group([trajectory(), trajectory(reward=None, rewards={})])
+    assert [(fact["reward"], fact["loss_tokens"]) for fact in facts] == [(0.5, 3), (None, 0)]
+    judged, unjudged = unpack_group(facts, blob)
+    assert judged.loss_mask.any() and not unjudged.loss_mask.any() and unjudged.reward is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

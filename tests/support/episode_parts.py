@@ -111,6 +111,20 @@ class Wrong(Base):
         else:
             getattr(trajectory, self.what)[-1 if self.value != -2.5 else 0] = self.value
         return [trajectory]
+
+class Down(Base):
+    async def go(self, episode, row):
+        import areal_like
+        raise areal_like.InfrastructureError("the judge is down")
+
+class Unjudged(Base):
+    """Answers of which the last ones have no reward."""
+    def __init__(self, count):
+        self.count = count
+    async def go(self, episode, row):
+        samples = await episode.generate(self.ids)
+        rewards = [1.0] * (len(samples) - self.count) + [None] * self.count
+        return [episode.trajectory(self.ids, *pair) for pair in zip(samples, rewards)]
 '''
 
 
@@ -137,13 +151,16 @@ async def _run(folder, leases, server, workflow, max_in_flight, meanwhile=None, 
 class Rewards:
     """Rewards in this process; a worker uses a child process."""
 
-    def __init__(self, error=None):
-        self.counts, self.error = RewardCounts(), error
+    def __init__(self, error=None, num_failed=None):
+        """`error` is that of the first `num_failed` answers, None: of all."""
+        self.counts, self.error, self.num_failed = RewardCounts(), error, num_failed
 
-    async def score(self, row, completions):
-        if self.error is not None:
+    async def try_score(self, row, completions, max_failed):
+        num_failed = 0 if self.error is None else len(completions) if self.num_failed is None else self.num_failed
+        if num_failed > max_failed:
             raise self.error
-        return [parse_reward(addition_reward(row["prompt"], completion, row["answer"])) for completion in completions]
+        rewards = [parse_reward(addition_reward(row["prompt"], each, row["answer"])) for each in completions]
+        return [None] * num_failed + rewards[num_failed:]
 
 
 @functools.cache
@@ -166,6 +183,7 @@ async def open_worker(
     max_in_flight=8,
     args=None,
     error=None,
+    num_failed=None,
     limit_s=5.0,
     retries=0,
     check_format=False,
@@ -175,11 +193,13 @@ async def open_worker(
     async with HttpClient(WORKER, SECRET) as caller:
         link = ControllerClient(caller, WORKER, lambda waiting: Entry(address, 1, 1, 1), limit_s)
         client = GenerationClient(caller, 30.0, retries, link.another_server)
-        known = {"allow_mismatched_sampling": False, "is_traced": False} | tools
+        known = {"allow_mismatched_sampling": False, "is_traced": False, "max_failed_share": 0.5} | tools
         made = make_workflow(
             None if workflow is None else f"mine.py:{workflow}", args or {}, SearchFolders(folder, folder)
         )
-        episodes = EpisodeRunner(WorkerTools(tokenizer, client, Rewards(error), **known), datasets, made, check_format)
+        episodes = EpisodeRunner(
+            WorkerTools(tokenizer, client, Rewards(error, num_failed), **known), datasets, made, check_format
+        )
         try:
             yield EpisodeWorker(link, episodes, max_in_flight)
         finally:

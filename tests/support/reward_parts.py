@@ -24,6 +24,9 @@ def acts(prompt, completion, answer):
         while True: pass
     if completion == "raise":
         raise RuntimeError("no judge today")
+    if completion == "down":
+        import areal_like
+        raise areal_like.InfrastructureError("the judge is down")
     if completion == "exit":
         sys.exit("enough")
     if completion == "gone":

@@ -1,5 +1,6 @@
 """A simulation around the rollout loop: servers, workers, a trainer, and a manual clock."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -58,15 +59,17 @@ def clock(**frequencies: int | None) -> Any:
     return replace(grpo().evaluator, **{**usual, **frequencies})
 
 
-def facts(version: int, rewards: list[float], newest: int | None = None, generated: int = 3) -> list[dict[str, Any]]:
+def facts(
+    version: int, rewards: Sequence[float | None], newest: int | None = None, generated: int = 3
+) -> list[dict[str, Any]]:
     return [
         {
             "reward": reward,
-            "rewards": {"part": reward, "score": reward},
+            "rewards": {} if reward is None else {"part": reward, "score": reward},
             "finish": "stop",
             "length": 5 + generated,
             "generated": generated,
-            "loss_tokens": generated,
+            "loss_tokens": 0 if reward is None else generated,
             "version_min": version,
             "version_max": version if newest is None else newest,
             "first_version": version,

@@ -1,5 +1,6 @@
 """Samples and distributions of training steps and evaluations for trackers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def make_run(folder: Path, *overrides: str) -> Run:
     return Run(folder, grpo("tokenizer_path=builtin:tiny-addition", *overrides), "grpo", "run1", folder, folder)
 
 
-def answer(text: str, prompt: str, reward: float, run: Run, version: int = 3) -> Trajectory:
+def answer(text: str, prompt: str, reward: float | None, run: Run, version: int = 3) -> Trajectory:
     from areal_like.data.tokenizer import TextTokenizer
     from areal_like.models import model_folder
 
@@ -37,7 +38,7 @@ def answer(text: str, prompt: str, reward: float, run: Run, version: int = 3) ->
     return Trajectory(np.array(first + rest), mask, logprobs, versions, reward, {"score": float(reward == 1)})
 
 
-def batch_of(run: Run, rewards: list[list[float]], step: int) -> Any:
+def batch_of(run: Run, rewards: Sequence[Sequence[float | None]], step: int) -> Any:
     from areal_like.training.batch import ADVANTAGES, read_batch
 
     groups = [[answer(str(10 + i), f"{i}+5=", reward, run) for i, reward in enumerate(group)] for group in rewards]
@@ -92,6 +93,21 @@ def test_a_fully_masked_sample_has_no_advantage(tmp_path: Path) -> None:
     (extras,) = written(run, "trainer-0")
     assert [each["advantage"] for each in extras.samples] == [None, 0.5]
     assert extras.distributions["advantage"] == [0.5]
+
+
+def test_an_answer_without_a_reward_is_shown_without_one(tmp_path: Path) -> None:
+    from areal_like.training.samples import SampleLog
+    from tests.support.training_runs import world
+
+    run = make_run(tmp_path, *TRACKER)
+    batch = batch_of(run, [[None, 0.5, 1.0], [0.0, 0.5]], 0)
+    SampleLog(run, ME, world()).write(batch)
+    (extras,) = written(run, "trainer-0")
+    assert [each["reward"] for each in extras.samples if each["chosen for"] == "highest reward"] == [None, 0.5, 1.0]
+    assert (extras.distributions["reward"], extras.distributions["group_reward"]) == (
+        [0.5, 1.0, 0.0, 0.5],
+        [0.75, 0.25],
+    )
 
 
 @pytest.mark.parametrize("setting", ["stats_logger.tensorboard.path=null", "train_dataset.fake={batch_size: 4}"])

@@ -42,6 +42,7 @@ class Answer(NamedTuple):
     length: int = 2
     masked: bool = False
     truncated: bool = False
+    failed: bool = False
 
 
 def batch_of(*groups: Sequence[Answer], rank: int = 0, ranks: int = 1) -> TrainingBatch:
@@ -52,7 +53,8 @@ def batch_of(*groups: Sequence[Answer], rank: int = 0, ranks: int = 1) -> Traini
         for answer in group:
             sample = trajectory(range(1, answer.length + 2), 1, answer.reward)
             sample.loss_mask *= not answer.masked
-            made[-1].append(replace(sample, finish="length" if answer.truncated else "stop"))
+            finish, reward = "length" if answer.truncated else "stop", None if answer.failed else answer.reward
+            made[-1].append(replace(sample, finish=finish, reward=reward))
     header, blobs = batch_frame(0, made, rank, ranks)
     return read_batch(header, [memoryview(blob) for blob in blobs])
 
@@ -70,7 +72,7 @@ BY_MEAN, BY_OTHERS = [2 / 3, -1 / 3, -1 / 3], [1.0, -0.5, -0.5]
         (("actor.advantage.leave_one_out=true",), BY_OTHERS),
     ],
 )
-@pytest.mark.parametrize("kind", ["masked", "truncated"])
+@pytest.mark.parametrize("kind", ["masked", "truncated", "failed"])
 def test_others_are_compared_with_those_that_vote_alone_unlike_areal_and_prime_rl(keys, expected, kind):
     answers = [Answer(reward, **{kind: place == 1}) for place, reward in enumerate(ISSUED)]
     actual = shaped_rewards(batch_of(answers), actor_of(*keys, *([MASK_TRUNCATED] if kind == "truncated" else [])))
@@ -80,10 +82,11 @@ def test_others_are_compared_with_those_that_vote_alone_unlike_areal_and_prime_r
 @pytest.mark.shows("actor.masked_answers_vote")
 @pytest.mark.parametrize(("keys", "expected"), [(MEAN, [0.5, -0.5, -0.5]), (OTHERS, [2 / 3, -2 / 3, -2 / 3])])
 def test_masked_answers_vote_if_the_key_is_set(keys, expected):
-    for kind, key in (("masked", ()), ("truncated", (MASK_TRUNCATED,))):
+    for kind, key in (("masked", ()), ("truncated", (MASK_TRUNCATED,)), ("failed", ())):
         answers = [Answer(reward, **{kind: place == 1}) for place, reward in enumerate(ISSUED)]
         actual = shaped_rewards(batch_of(answers), actor_of(*keys, *key, VOTE))
-        assert np.delete(actual.numpy(), 1).tolist() == pytest.approx(expected)
+        without_it = BY_MEAN if keys is MEAN else BY_OTHERS
+        assert np.delete(actual.numpy(), 1).tolist() == pytest.approx(without_it if kind == "failed" else expected)
 
 
 def test_truncated_answers_that_are_learnt_from_vote():
@@ -108,9 +111,7 @@ def test_without_a_baseline_of_groups_one_vote_is_enough():
     assert shaped_rewards(batch_of(*groups), actor_of())[0] == 3
 
 
-answers = st.builds(
-    Answer, st.sampled_from([0.0, 0.25, 1.0, -2.0, 7.5]), st.integers(1, 4), st.booleans(), st.booleans()
-)
+answers = st.builds(Answer, st.sampled_from([0.0, 0.25, 1.0, -2.0, 7.5]), st.integers(1, 4), *[st.booleans()] * 3)
 batches = st.lists(st.lists(answers, min_size=1, max_size=5), min_size=1, max_size=4)
 LEVELS: list[Any] = list(product((None, "batch", "group"), (False, True), (None, "batch", "group")))
 
@@ -123,7 +124,11 @@ def test_normalization_counts_as_a_slow_version_does(mean_level, leaves_out, std
     words = [f"actor.reward_norm.{key}={'null' if value is None else value}" for key, value in keys.items()]
     config = actor_of(*words, f"actor.masked_answers_vote={votes}", f"actor.mask_truncated_completions={masks}")
     voting = [
-        [place for place, each in enumerate(group) if votes or not (each.masked or (masks and each.truncated))]
+        [
+            place
+            for place, each in enumerate(group)
+            if not each.failed and (votes or not (each.masked or (masks and each.truncated)))
+        ]
         for group in groups
     ]
     if "group" in (mean_level, std_level):
@@ -166,12 +171,12 @@ KEYS_OF_GROUPS = (
 @given(groups=batches)
 def test_advantages_of_groups_are_those_without_the_answers_that_do_not_vote(keys, groups):
     config = actor_of(*(f"actor.advantage.{key}={value}" for key, value in keys.items()))
-    voting = [[each for each in group if not each.masked] for group in groups]
+    voting = [[each for each in group if not each.masked and not each.failed] for group in groups]
     voting = [mine if len(mine) > 1 or len(group) == 1 else [] for mine, group in zip(voting, groups, strict=True)]
     left = [mine for mine in voting if mine]
     alone = iter(shaped_rewards(batch_of(*left), config).tolist() if left else ())
     expected = [
-        next(alone) if mine and not each.masked else 0.0
+        next(alone) if mine and not each.masked and not each.failed else 0.0
         for group, mine in zip(groups, voting, strict=True)
         for each in group
     ]

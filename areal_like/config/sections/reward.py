@@ -46,6 +46,11 @@ class RewardConfig:
     timeout_s: float = key(15.0, gt=0)
     """Timeout of one reward, in seconds. It is then stopped and counted as an error, never as a reward of 0."""
 
+    max_failed_share: float = key(0.5, ge=0, lt=1)
+    """Share of the answers to a prompt whose reward may fail, after retries. Up to this share they are left without a
+    reward, out of the loss and out of the group's baseline; above it the whole group is generated again, up to
+    `rollout.request_retries` times, and then left out. 0: no answer may lack its reward."""
+
 
 class NamedReward(NamedTuple):
     """A reward of the configuration. `section` is its key: `reward`, or `reward.parts.0`."""

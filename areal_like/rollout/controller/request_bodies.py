@@ -91,14 +91,16 @@ def _check_facts(facts: Sequence[Any]) -> None:
             body_int(fact, key)
         if not fact["version_min"] <= fact["version_max"]:
             raise HttpError(400, f"version_min: {fact['version_min']} is above version_max={fact['version_max']}")
-        if not is_finite(fact.get("reward")):
-            raise HttpError(400, "reward: missing from the facts of a sample, or not a finite number")
+        if "reward" not in fact or not (fact["reward"] is None or is_finite(fact["reward"])):
+            raise HttpError(400, "reward: missing from the facts of a sample, or neither a finite number nor null")
         if body_field(fact, "finish", str) not in FINISHES:
             raise HttpError(400, f"finish: must be one of {', '.join(FINISHES)}")
         _each(body_field(fact, "rewards", dict), "rewards", is_finite)
         _each(body_field(fact, "metrics", dict, {}), "metrics", lambda value: value is None or is_finite(value))
         for key in ("env", "prompt_hash"):
             body_field(fact, key, str, "")
+    if all(fact["reward"] is None for fact in facts):
+        raise HttpError(400, "reward: a result that is done needs that of at least one sample")
 
 
 def publication(body: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Episode: what a workflow uses to run one lease: tokens, generation, rewards and trajectories."""
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,7 +52,9 @@ class RewardSource(Protocol):
 
     counts: RewardCounts
 
-    async def score(self, row: dict[str, Any], completions: Sequence[str]) -> list[Reward]: ...
+    async def try_score(
+        self, row: dict[str, Any], completions: Sequence[str], max_failed: int
+    ) -> list[Reward | None]: ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class WorkerTools:
     rewards: RewardSource
     allow_mismatched_sampling: bool
     is_traced: bool
+    max_failed_share: float
 
 
 @dataclass
@@ -76,7 +80,7 @@ class Episode:
 
     def __post_init__(self) -> None:
         self._route = LeaseRoute(self.lease["id"], self.lease["server"])
-        self._num_calls = 0
+        self._num_calls = self._num_failed = 0
 
     @property
     def n_samples(self) -> int:
@@ -136,29 +140,43 @@ class Episode:
             sample.text = finished.text
         return samples
 
+    def max_failed(self, count: int) -> int:
+        """How many of so many answers may be without a reward: in training `reward.max_failed_share` of them."""
+        return 0 if self.is_evaluation else math.floor(round(self.tools.max_failed_share * count, 6))
+
     async def score(self, row: dict[str, Any], samples: Sequence[Sample | str]) -> list[Reward]:
         """The reward of each answer, by `reward.name` or the task. Raises RewardError if one fails."""
+        return [reward for reward in await self._score(row, samples, max_failed=0) if reward is not None]
+
+    async def try_score(self, row: dict[str, Any], samples: Sequence[Sample | str]) -> list[Reward | None]:
+        """The same, but None where the reward fails. Raises RewardError if more fail than may in the group."""
+        rewards = await self._score(row, samples, self.max_failed(self.n_samples) - self._num_failed)
+        self._num_failed += rewards.count(None)
+        return rewards
+
+    async def _score(
+        self, row: dict[str, Any], samples: Sequence[Sample | str], max_failed: int
+    ) -> list[Reward | None]:
         texts = [sample if isinstance(sample, str) else sample.text for sample in samples]
         self.trace("requests %d rewards", len(texts))
         start = time.monotonic()
-        rewards = await self.tools.rewards.score(row, texts)
+        rewards = await self.tools.rewards.try_score(row, texts, max_failed)
         self._add_time("reward_s", time.monotonic() - start)
         self.trace("got its rewards")
         return rewards
 
     def trajectory(
-        self, prompt_ids: Sequence[int], sample: Sample, reward: Reward | float, **metrics: float
+        self, prompt_ids: Sequence[int], sample: Sample, reward: Reward | float | None, **metrics: float
     ) -> Trajectory:
-        """The training sample of a prompt and one answer; only the answer is in the loss."""
+        """The training sample of a prompt and one answer; only the answer is in the loss. Without a reward (None)
+        nothing is, and the others of the group are not compared with it."""
         start, total = len(prompt_ids), len(prompt_ids) + len(sample.token_ids)
         token_ids, versions = np.empty(total, np.int32), np.full(total, -1, np.int32)
         loss_mask, logprobs = np.zeros(total, np.uint8), np.zeros(total, np.float32)
         token_ids[:start], token_ids[start:] = prompt_ids, sample.token_ids
         loss_mask[start:], logprobs[start:], versions[start:] = 1, sample.logprobs, sample.versions
-        parsed = reward if isinstance(reward, Reward) else Reward(float(reward))
-        return Trajectory(
-            token_ids, loss_mask, logprobs, versions, parsed.value, parsed.parts, sample.finish, metrics=metrics
-        )
+        value, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
+        return Trajectory(token_ids, loss_mask, logprobs, versions, value, parts, sample.finish, metrics=metrics)
 
     def trace(self, text: str, *values: Any) -> None:
         """Logs a line if rollout.enable_rollout_tracing is set."""

@@ -55,7 +55,10 @@ async def _main(run: Run, me: Identity) -> None:
                     http, rollout.request_timeout, rollout.request_retries, controller.another_server
                 )
                 tools = WorkerTools(
-                    *(tokenizer, client, rewards), rollout.allow_mismatched_sampling, rollout.enable_rollout_tracing
+                    *(tokenizer, client, rewards),
+                    rollout.allow_mismatched_sampling,
+                    rollout.enable_rollout_tracing,
+                    config.reward.max_failed_share,
                 )
                 await controller.post("/hello", _hello(me, datasets, tokenizer))
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)

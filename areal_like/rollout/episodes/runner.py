@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from areal_like.data.datasets import Datasets
 from areal_like.data.tokenizer import KEY
 from areal_like.data.user_code import describe_error
+from areal_like.process.errors import InfrastructureError
 from areal_like.rollout.episodes.episode import Episode, RowError, WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
 from areal_like.rollout.episodes.rewards.base import RewardError
@@ -20,7 +21,12 @@ DONE, REJECTED, FAILED = "done", "rejected", "failed"
 MAX_LOGGED_ERRORS = 100
 """At most this many different errors are logged, each once."""
 
-ERROR_KINDS: dict[type[BaseException], str] = {RewardError: "reward", GenerationError: "server", RowError: "row"}
+ERROR_KINDS: dict[type[BaseException], str] = {
+    RewardError: "reward",
+    GenerationError: "server",
+    RowError: "row",
+    InfrastructureError: "infrastructure",
+}
 """Exception that a workflow raises -> kind of failure; any other is the workflow's own."""
 
 log = logging.getLogger(__name__)
@@ -55,26 +61,32 @@ class EpisodeRunner:
             if returned is None:
                 header["status"] = REJECTED
             else:
-                header["facts"], blob = self._pack(returned, lease)
+                header["facts"], blob = self._pack(returned, episode)
                 header["status"] = DONE
         except (Superseded, LeaseCancelled):
             raise
         except (Exception, SystemExit) as fault:
+            self.tools.rewards.counts.infrastructure += isinstance(fault, InfrastructureError)
             header |= {"status": FAILED, "error_kind": _kind(fault), "error": self._message(fault, lease)}
             self._log_once(fault, header)
         header["timings"] = {**episode.seconds, "total_s": time.monotonic() - start}
         episode.trace("ends: %s", header["status"])
         return EpisodeResult(header, blob)
 
-    def _pack(self, returned: Any, lease: dict[str, Any]) -> tuple[list[dict[str, Any]], bytes]:
+    def _pack(self, returned: Any, episode: Episode) -> tuple[list[dict[str, Any]], bytes]:
         if not isinstance(returned, list) or not all(isinstance(each, Trajectory) for each in returned):
             kinds = [type(each).__name__ for each in returned] if isinstance(returned, list) else None
             got = f"a list of {', '.join(sorted(set(kinds)))}" if kinds is not None else type(returned).__name__
             raise FormatError(f"run() returned {got}; return a list of Trajectory, or None to leave the row out")
         if self.check_format:
-            problem = find_problem(returned, self.tools.tokenizer.size, lease["sampling"])
+            problem = find_problem(returned, self.tools.tokenizer.size, episode.lease["sampling"])
             if problem is not None:
                 raise FormatError(f"run() returned {problem}")
+        failed, may_fail = sum(each.reward is None for each in returned), episode.max_failed(len(returned))
+        if failed > may_fail:
+            raise RewardError(
+                f"{failed} of {len(returned)} answers have no reward, and {may_fail} may (reward.max_failed_share)"
+            )
         try:
             return pack_group(returned)
         except ValueError as misfit:

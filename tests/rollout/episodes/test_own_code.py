@@ -62,7 +62,7 @@ def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
             await pool.ready(row)
             async with open_server() as server, HttpClient(me, SECRET) as caller:
                 client = GenerationClient(caller, 30.0, 0, nowhere)
-                tools = WorkerTools(tokenizer, client, pool, False, False)
+                tools = WorkerTools(tokenizer, client, pool, False, False, 0.5)
                 groups = []
                 for name in (config.workflow.name, "twice.py:Twice"):
                     workflow = make_workflow(name, {}, places)

@@ -102,6 +102,30 @@ def test_one_sample_without_a_reward_fails_its_group_and_no_other(reward_spec):
     assert [reward.value for reward in good] == [1.0, 0.0]
 
 
+def test_as_many_answers_as_may_fail_are_left_without_a_reward(reward_spec):
+    async def main():
+        async with open_pool(reward_spec("acts")) as pool:
+            left = await pool.try_score(ROW, ["raise", "046", "nan", "x"], max_failed=2)
+            with pytest.raises(RewardError, match="no judge today"):
+                await pool.try_score(
+                    ROW, ["046", "raise", "nan", "busy"], max_failed=1
+                )  # the busy one is not waited for
+            return left
+
+    left = asyncio.run(main())
+    assert [None if reward is None else reward.value for reward in left] == [None, 1.0, None, 0.0]
+
+
+def test_a_failure_of_infrastructure_is_retried_and_counted_as_such(reward_spec):
+    async def main():
+        async with open_pool(reward_spec("acts"), retries=1) as pool:
+            return await each(pool, "down", "046"), pool.counts
+
+    (failed, right), counts = asyncio.run(main())
+    assert failed.endswith("failed after 2 tries: the judge is down") and right == 1.0
+    assert (counts.infrastructure, counts.errors, counts.children_lost) == (2, 2, 0)
+
+
 def test_a_reward_may_print_and_read_standard_input(reward_spec, capfd):
     async def main():
         async with open_pool(reward_spec("acts")) as pool:

@@ -105,7 +105,55 @@ def test_a_reward_that_fails_fails_its_group_with_that_reason(run):
     done = run(one, error=RewardError("no judge today"))
     result = done.results["0.1"]
     assert (result["status"], result["error_kind"], result["error"]) == ("failed", "reward", "no judge today")
-    assert set(done.counts) == {"errors", "timeouts", "children_lost"}
+    assert set(done.counts) == {"errors", "timeouts", "children_lost", "infrastructure"}
+
+
+JUDGE = RewardError("no judge today")
+
+
+@pytest.mark.shows("reward.max_failed_share")
+@pytest.mark.parametrize(
+    ("share", "num_failed", "purpose", "status"),
+    [(0.5, 2, "train", "done"), (0.5, 3, "train", "failed"), (0.0, 1, "train", "failed"), (0.5, 1, "eval", "failed")],
+)
+def test_a_share_of_the_answers_may_be_without_reward_but_none_of_an_evaluation(
+    run, share, num_failed, purpose, status
+):
+    def leases(address):
+        return [lease(0, address, n=4, purpose=purpose)]
+
+    done = run(leases, error=JUDGE, num_failed=num_failed, max_failed_share=share)
+    result = done.results["0.1"]
+    assert result["status"] == status
+    if status == "failed":
+        assert (result["error_kind"], result["error"]) == ("reward", "no judge today")
+    else:
+        assert [fact["reward"] is None for fact in result["facts"]] == [True, True, False, False]
+        assert [fact["loss_tokens"] > 0 for fact in result["facts"]] == [False, False, True, True]
+        assert [each.loss_mask.any() for each in done.trajectories["0.1"]] == [False, False, True, True]
+
+
+def test_a_workflow_of_ones_own_gets_every_reward_or_an_error(run):
+    result = run(one, workflow="TwoTurns", error=JUDGE, num_failed=1).results["0.1"]
+    assert (result["status"], result["error"]) == ("failed", "no judge today")
+
+
+def test_a_workflow_may_report_a_failure_of_infrastructure(run):
+    done = run(one, workflow="Down")
+    result = done.results["0.1"]
+    assert (result["status"], result["error_kind"], result["error"]) == (
+        *("failed", "infrastructure", "the judge is down"),
+    )
+    assert done.counts["infrastructure"] == 1
+
+
+@pytest.mark.parametrize(("count", "status"), [(2, "done"), (3, "failed")])
+def test_a_workflow_may_leave_answers_without_a_reward_up_to_the_share(run, count, status):
+    result = run(one, workflow="Unjudged", args={"count": count}).results["0.1"]
+    assert result["status"] == status
+    if status == "failed":
+        error = "3 of 4 answers have no reward, and 2 may (reward.max_failed_share)"
+        assert (result["error_kind"], result["error"]) == ("reward", error)
 
 
 def test_a_server_that_fails_fails_the_group_with_that_reason(run):
@@ -149,7 +197,7 @@ def test_good_trajectories_pass_the_check(run):
         (
             "mine.py:Fails",
             {},
-            "workflow.name: mine.py:Fails could not be created: MINE line 95, in __init__: OSError",
+            "workflow.name: mine.py:Fails could not be created: MINE line 109, in __init__: OSError",
         ),
         ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is not a workflow: it has no method `async def run(self, "),
         (
@@ -174,7 +222,7 @@ def test_a_workflow_that_cannot_be_made_is_one_message_that_begins_with_its_key(
 def test_messages_become_tokens_by_the_chat_template_of_the_tokenizer(tmp_path):
     def episode(tokenizer: TextTokenizer) -> Episode:
         nobody: Any = None
-        return Episode(WorkerTools(tokenizer, nobody, nobody, False, False), {"id": "0.1", "server": "", "n": 1})
+        return Episode(WorkerTools(tokenizer, nobody, nobody, False, False, 0.5), {"id": "0.1", "server": "", "n": 1})
 
     tokenizer = chat_tokenizer(tmp_path / "m")
     ids = episode(tokenizer).encode(TALK[:3])

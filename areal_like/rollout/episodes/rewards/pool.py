@@ -35,6 +35,8 @@ class RewardCounts:
     errors: int = 0
     timeouts: int = 0
     children_lost: int = 0
+    infrastructure: int = 0
+    """Of them those that a reward, or else a workflow, blames on infrastructure."""
 
 
 @dataclass(eq=False)
@@ -84,6 +86,10 @@ class RewardPool:
 
     async def score(self, row: dict[str, Any], completions: Sequence[str]) -> list[Reward]:
         """One reward for each answer to the row. Raises RewardError if one fails."""
+        return [reward for reward in await self.try_score(row, completions, 0) if reward is not None]
+
+    async def try_score(self, row: dict[str, Any], completions: Sequence[str], max_failed: int) -> list[Reward | None]:
+        """The same, but None where it failed. Raises RewardError as soon as more than `max_failed` of them failed."""
         if not self.is_available:
             raise RewardError("there is no reward: reward.name is null, and the task has none")
         loop = asyncio.get_running_loop()
@@ -95,7 +101,7 @@ class RewardPool:
         self._waiting.extend(samples)
         self._flush()
         try:
-            return await asyncio.gather(*(sample.future for sample in samples))
+            return await _results([sample.future for sample in samples], max_failed)
         finally:
             for sample in samples:
                 sample.future.cancel()
@@ -184,6 +190,7 @@ class RewardPool:
             self.counts.timeouts += 1
             self._fail(sample, self._late())
         else:
+            self.counts.infrastructure += message.get("infrastructure", False)
             self._fail(sample, message["error"])
         if self._waiting:
             self._flush()
@@ -283,3 +290,13 @@ class RewardPool:
         finally:
             self._replacing = None
         self._flush()
+
+
+async def _results(futures: "Sequence[asyncio.Future[Reward]]", max_failed: int) -> list[Reward | None]:
+    waiting = set(futures)
+    while waiting:
+        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
+        errors = [fault for each in futures if each.done() and (fault := each.exception()) is not None]
+        if len(errors) > max_failed:
+            raise errors[0]
+    return [None if each.exception() is not None else each.result() for each in futures]

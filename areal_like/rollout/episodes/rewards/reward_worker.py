@@ -18,6 +18,7 @@ import orjson
 
 from areal_like.config.problems import ConfigError
 from areal_like.data.user_code import describe_error
+from areal_like.process.errors import InfrastructureError
 from areal_like.process.keeper import fork_keeper
 from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
 from areal_like.rollout.episodes.rewards.base import parse_reward
@@ -103,6 +104,8 @@ def _result(number: int, returned: Any) -> dict[str, Any]:
 def _failed(number: int, fault: BaseException) -> dict[str, Any]:
     if isinstance(fault, SystemExit):
         return {"id": number, "error": f"it called sys.exit({'' if fault.code is None else repr(fault.code)})"}
+    if isinstance(fault, InfrastructureError):
+        return {"id": number, "error": str(fault) or type(fault).__name__, "infrastructure": True}
     return {"id": number, "error": describe_error(fault)}
 
 

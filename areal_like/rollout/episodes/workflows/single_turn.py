@@ -17,5 +17,5 @@ class SingleTurn:
     async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
         prompt_ids = episode.encode(row["prompt"], row.get("tools"))
         samples = await episode.generate(prompt_ids)
-        rewards = await episode.score(row, samples)
+        rewards = await episode.try_score(row, samples)
         return [episode.trajectory(prompt_ids, sample, reward) for sample, reward in zip(samples, rewards, strict=True)]
