@@ -28,6 +28,12 @@ def sometimes(prompt, completion, answer, **row):
         raise RuntimeError("not this one: http://me:pass-1234@judge refused my-own-key")
     return float(completion == answer)
 
+def down(prompt, completion, answer, **row):
+    if sum(map(ord, completion)) % 3 == 0:
+        import areal_like
+        raise areal_like.InfrastructureError("the judge is down")
+    return float(completion == answer)
+
 class Falls:
     async def run(self, episode, row):
         raise KeyError("nothing there")
@@ -74,6 +80,16 @@ def test_code_that_never_works_ends_the_run_with_its_error(words, message, folde
     assert ended.code == 1, ended.text
     assert message in ended.err, ended.text
     assert "Traceback" not in ended.err and "Traceback" not in ended.out
+
+
+def test_answers_that_cannot_be_judged_are_left_out_of_their_groups(folder):
+    ended = run(folder, *WORDS, "reward.name=mine.py:down", "reward.max_failed_share=0.75")
+    assert ended.code == 0, ended.text
+    unjudged, failures = ended.metric("reward/answers_without_reward"), ended.metric("rollout/infrastructure_errors")
+    assert 0 < sum(unjudged) < sum(failures), "each is tried again"
+    assert ended.metric("reward/answers_without_vote") == unjudged
+    facts = [event["rewards"] for event in ended.ledger() if event["event"] == "finished"]
+    assert any(None in rewards for rewards in facts) and all(set(rewards) != {None} for rewards in facts)
 
 
 @pytest.fixture(scope="module")
