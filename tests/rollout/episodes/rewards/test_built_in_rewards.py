@@ -1,8 +1,11 @@
 """Each built-in reward on small cases whose value is known."""
 
+import asyncio
+
 import pytest
 
-from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
+from areal_like.rollout.episodes.rewards import RewardError, RewardSpec, load_reward
+from tests.support.reward_parts import open_pool
 
 PARIS = {"answer": "Paris", "choices": ["Rome", "Paris", "Oslo"]}
 PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
@@ -121,8 +124,30 @@ def test_math_may_want_a_box_and_fewer_digits(args, completion, value):
     assert reward_of("math", args, completion, answer="7") == value
 
 
-def test_math_takes_a_result_that_is_too_long_as_wrong():
-    assert reward_of("math", {}, r"\boxed{%s}" % ("1+" * 300 + "1"), answer="301") == 0
+@pytest.mark.parametrize(
+    "result",
+    [
+        *("9^{9^{9}}", "9^9^9", "9**9**9", "10^{10000000}", r"\sin(10^{10^{8}})", "(9^9)!", "123456!"),
+        *("1+" * 300 + "1", "(" * 60 + "1" + ")" * 60, r"\frac{1}{1+" * 25 + "1" + "}" * 25),
+    ],
+)
+def test_math_takes_a_result_that_nobody_can_compute_as_wrong(result):
+    assert reward_of("math", {}, rf"\boxed{{{result}}}", answer="301") == 0
+    assert reward_of("math", {}, rf"\boxed{{{result}}}", answer=result) == 1
+
+
+def test_a_result_that_keeps_math_verify_busy_is_an_error_and_the_next_answer_is_judged():
+    slow = r"\boxed{(x+y+z+1)^{300}}"
+    row = {"prompt": "", "answer": "(x+y+z+2)^{300}"}
+
+    async def main():
+        async with open_pool(RewardSpec("math", {}, None, {}, ".", "."), timeout_s=3.0, row=row) as pool:
+            with pytest.raises(RewardError, match=r"math failed after one try: it took longer than 3 s"):
+                await pool.score(row, [slow])
+            (right,) = await pool.score(row, [r"\boxed{(x+y+z+2)^{300}}"])
+            return right.value, pool.counts.timeouts
+
+    assert asyncio.run(main()) == (1.0, 1)
 
 
 @pytest.mark.parametrize(
