@@ -18,6 +18,7 @@ BUILT_IN = {
         "countdown": "areal_like.data.tasks.countdown:countdown_reward",
         "exact": "areal_like.rollout.episodes.rewards.exact:ExactReward",
         "format": "areal_like.rollout.episodes.rewards.format:FormatReward",
+        "judge": "areal_like.rollout.episodes.rewards.judge:JudgeReward",
         "json_schema": "areal_like.rollout.episodes.rewards.json_schema:JsonSchemaReward",
         "length": "areal_like.rollout.episodes.rewards.length:LengthReward",
         "math": "areal_like.rollout.episodes.rewards.math:MathReward",

@@ -13,7 +13,7 @@ from areal_like.config.sections.trackers import TRACKERS
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
 from areal_like.observe.trackers.requirements import missing_requirements
 from areal_like.process.run_links import other_roots
-from launcher.checks.packages import missing_reward_packages, package_problems
+from launcher.checks.packages import package_problems
 from launcher.checks.parallel_sizes import OVER_NODES
 from launcher.plan.gpus import VISIBLE
 from launcher.plan.host import HostInfo
@@ -98,10 +98,6 @@ def unsupported_attention(config: "BaseExperimentConfig", allocation: Allocation
 
 def missing_packages_of_runs(here: HostInfo) -> list[Problem]:
     return package_problems(here.missing)
-
-
-def missing_packages_of_rewards(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
-    yield from missing_reward_packages(config, here.packages)
 
 
 def missing_programs(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:

@@ -1,0 +1,52 @@
+"""What built-in rewards need and this machine lacks: packages, and the key of a judge."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from areal_like.config.built_in import PACKAGES
+from areal_like.config.experiment import GRPOConfig
+from areal_like.config.install_command import pip_command
+from areal_like.config.problems import Problem
+from areal_like.config.sections.reward import NamedReward, configured_rewards
+from launcher.plan.host import HostInfo
+from launcher.runs.env_file import run_environment
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+JUDGE = "judge"
+
+
+def missing_packages_of_rewards(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
+    for reward in _rewards(config):
+        module, package = PACKAGES["reward"].get(reward.name, ("", ""))
+        if module and module not in here.packages:
+            needs = f"{reward.name} needs the package {package}, which is not installed"
+            yield Problem(f"{reward.section}.name", f"{needs}; {pip_command(package)} installs it")
+
+
+def missing_judge_keys(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
+    """The key comes from the environment or from `launcher.env_file`."""
+    for reward in _rewards(config):
+        name = reward.args.get("api_key_var") if reward.name == JUDGE else None
+        if name and not run_environment(config, here.directory).get(name):
+            reason = f"the judge needs an API key in the variable {name}, which is not set"
+            remedy = "export it, name it in a file of launcher.env_file, or name another variable"
+            yield Problem(f"{reward.section}.args.api_key_var", f"{reason}; {remedy}")
+
+
+def judge_address_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    for reward in _rewards(config):
+        if reward.name != JUDGE:
+            continue
+        url = urlsplit(str(reward.args["url"]))
+        key = f"{reward.section}.args.url"
+        if url.scheme not in ("http", "https") or not url.hostname:
+            yield Problem(key, "is not an address; write it with http or https, such as https://api.openai.com/v1")
+        elif url.username or url.password:
+            yield Problem(key, "contains credentials, which config.yaml would hold; name a variable in api_key_var")
+
+
+def _rewards(config: "BaseExperimentConfig") -> list[NamedReward]:
+    return configured_rewards(config.reward) if isinstance(config, GRPOConfig) else []

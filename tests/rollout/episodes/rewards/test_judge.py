@@ -1,0 +1,182 @@
+"""The reward `judge` against a real HTTP server with the routes of an OpenAI-compatible API."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from areal_like.process.identity import RUN_DIR
+from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
+from areal_like.rollout.episodes.rewards.judge_record import JudgeRecord
+from tests.support.reward_parts import open_pool
+
+ROW = {"prompt": "2+2?", "answer": "4"}
+KEY = "a-key-that-nobody-sees"
+
+
+class JudgeServer:
+    """Answers each request by `reply(text)`: the text of an answer, or a status and a body."""
+
+    def __init__(self, reply):
+        self.reply, self.requests, self.keys, self.running, self.most_at_once = reply, [], [], 0, 0
+        self.gate = None
+
+    async def handle(self, request):
+        self.running += 1
+        self.most_at_once = max(self.most_at_once, self.running)
+        try:
+            body = await request.json()
+            self.requests.append(body)
+            self.keys.append(request.headers.get("Authorization"))
+            if self.gate is not None:
+                await self.gate(self)
+            reply = self.reply(body["messages"][0]["content"])
+        finally:
+            self.running -= 1
+        if isinstance(reply, tuple):
+            return web.Response(status=reply[0], text=reply[1], headers={"Retry-After": "0"})
+        message = {"choices": [{"message": {"role": "assistant", "content": reply}}], "usage": {"total_tokens": 100}}
+        return web.json_response(message)
+
+
+@asynccontextmanager
+async def open_judge(reply, timeout_s=30.0, **args):
+    server = JudgeServer(reply)
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", server.handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    spec = RewardSpec("judge", {"url": f"http://{host}:{port}/v1", "model": "m", **args}, None, {}, ".", ".")
+    try:
+        async with open_pool(spec, timeout_s=timeout_s, row=ROW) as pool:
+            yield server, pool
+    finally:
+        await runner.cleanup()
+
+
+async def values(pool, *answers):
+    return [reward.value for reward in await pool.score(ROW, answers)]
+
+
+async def failure(pool, answer="x"):
+    with pytest.raises(RewardError) as caught:
+        await pool.score(ROW, [answer])
+    return str(caught.value)
+
+
+def grade(text):
+    return "It is right.\nScore: 10" if "<answer>\n4\n" in text else "I first thought Score: 9.\nScore: 2.5"
+
+
+def test_the_last_score_becomes_a_number_from_0_to_1():
+    async def main():
+        async with open_judge(grade) as (server, pool):
+            return await values(pool, "4", "5"), server.requests
+
+    graded, requests = asyncio.run(main())
+    assert graded == [1.0, 0.25]
+    first = requests[0]
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("m", 0.0, 512)
+    text = first["messages"][0]["content"]
+    assert "<question>\n2+2?\n</question>\n<reference>\n4\n</reference>" in text and "from 0 (wrong" in text
+
+
+def test_a_rubric_and_its_scale_are_arguments():
+    async def main():
+        rubric = "{question}|{answer}|{lowest}|{highest}|{other}"
+        args = {"rubric": rubric, "lowest": 1, "highest": 5, "temperature": None, "answer_tokens": None}
+        async with open_judge(lambda text: "score = 3", **args) as (server, pool):
+            return await values(pool, "a {question}"), server.requests
+
+    graded, (request,) = asyncio.run(main())
+    assert graded == [0.5]
+    assert request == {"model": "m", "messages": [{"role": "user", "content": "2+2?|a {question}|1|5|{other}"}]}
+
+
+def test_equal_requests_are_answered_once_also_in_a_resumed_run(tmp_path, monkeypatch):
+    monkeypatch.setenv(RUN_DIR, str(tmp_path))
+
+    async def main():
+        async with open_judge(grade) as (server, pool):
+            first = await values(pool, "4"), await values(pool, "4")
+            spec = pool._spec
+            async with open_pool(spec, row=ROW) as again:
+                return first, await values(again, "4"), len(server.requests)
+
+    assert asyncio.run(main()) == (([1.0], [1.0]), [1.0], 1)
+    assert JudgeRecord(tmp_path / "judge.sqlite", None, None).spent() == (1, 100)
+
+
+@pytest.mark.parametrize(("budget", "calls"), [({"max_calls": 2}, 2), ({"max_tokens": 250}, 3)])
+def test_a_spent_budget_fails_answers_and_calls_no_more(tmp_path, budget, calls):
+    async def main():
+        async with open_judge(grade, cache=str(tmp_path / "kept"), **budget) as (server, pool):
+            for number in range(calls):
+                await values(pool, str(number))
+            message = await failure(pool, "one more")
+            return message, await values(pool, "0"), len(server.requests)
+
+    message, known, count = asyncio.run(main())
+    assert "the judge's budget of" in message and f"is spent: {calls} calls, {calls * 100} tokens" in message
+    assert (known, count) == ([0.25], calls)
+
+
+def test_no_more_than_its_concurrency_are_asked_at_once():
+    async def meet(server):
+        """Waits until two are there; only then can a third one come."""
+        while server.running < 2 and len(server.requests) < 6:
+            await asyncio.sleep(0.01)
+
+    async def main():
+        async with open_judge(grade, concurrency=2) as (server, pool):
+            server.gate = meet
+            await values(pool, *(str(number) for number in range(6)))
+            return server.most_at_once
+
+    assert asyncio.run(main()) == 2
+
+
+def test_what_may_pass_is_tried_again():
+    replies = iter([(500, "busy"), (429, "slow down"), "Score: 5"])
+
+    async def main():
+        async with open_judge(lambda text: next(replies)) as (server, pool):
+            return await values(pool, "x"), len(server.requests)
+
+    assert asyncio.run(main()) == ([0.5], 3)
+
+
+@pytest.mark.parametrize(
+    ("reply", "why", "count"),
+    [
+        ((401, "no such key"), "it answered 401: no such key", 1),
+        ((503, "busy"), "it answered 503: busy", 2),
+        ((200, "[]"), "gave no chat completion: []", 1),
+        ("I like it", "the judge gave no `Score: NUMBER`: 'I like it'", 1),
+        ("Score: 11", "the judge's score 11 is not from 0 to 10", 1),
+    ],
+)
+def test_a_judge_that_gives_no_score_is_an_error_and_not_a_0(reply, why, count):
+    async def main():
+        async with open_judge(lambda text: reply, retries=1) as (server, pool):
+            return await failure(pool), len(server.requests)
+
+    message, requests = asyncio.run(main())
+    assert why in message and requests == count
+
+
+def test_the_key_comes_from_its_variable_and_is_in_no_message(monkeypatch, tmp_path):
+    monkeypatch.setenv("MY_JUDGE", KEY)
+
+    async def main():
+        args = {"api_key_var": "MY_JUDGE", "cache": str(tmp_path / "kept")}
+        async with open_judge(lambda text: (403, "refused"), **args) as (server, pool):
+            return await failure(pool), server.keys
+
+    message, keys = asyncio.run(main())
+    assert keys == [f"Bearer {KEY}"] and KEY not in message
+    assert KEY.encode() not in (tmp_path / "kept").read_bytes()
