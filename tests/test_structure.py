@@ -51,6 +51,7 @@ HEAVY_PACKAGES = (
 HEAVY_MODULES = {
     "areal_like.models.widen_heads",
     "areal_like.serving.engines.external.plugin.arriving_tensors",
+    "areal_like.serving.engines.external.plugin.exchange",
     "areal_like.serving.engines.external.plugin.staging_room",
     "areal_like.serving.engines.external.plugin.worker_place",
     "areal_like.serving.engines.sglang.plugin.launch",

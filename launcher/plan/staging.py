@@ -2,7 +2,7 @@
 applied. Their room is taken from the KV cache."""
 
 from collections.abc import Sequence
-from math import floor
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation import Allocation
@@ -80,17 +80,26 @@ def plan_staging(
 
 def staged_bytes(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> int:
     """Of each GPU of a server: new weights in the trainer's precision, the bucket that arrives, and the buffers that
-    they come through. 0 where none are sent to GPUs, or the size of the model is not known."""
+    they come through. Several GPUs keep a share each, which may be larger by a tensor; one that passes them on collects
+    a layer. 0 where none are sent to GPUs, or the size of the model is not known."""
     if not _are_sent_to_gpus(config, allocation, host) or allocation is None:
         return 0
     assert isinstance(config, GRPOConfig)
     shape = known_shape(config.actor.path, host)
     if shape is None:
         return 0
-    width = BYTES[config.actor.dtype]
-    bucket = max(MAX_SENT_BYTES, shape.embedding * width)
+    width, gpus = BYTES[config.actor.dtype], gpus_per_server(allocation)
+    tensor, layer = shape.embedding * width, shape.layer * width
+    kept, at_once = shape.parameters() * width, max(MAX_SENT_BYTES, tensor)
+    if gpus > 1:
+        kept, at_once = ceil(kept / gpus) + tensor, max(at_once, layer)
     buffers = SHARED_BUFFERS * SHARED_BUFFER_BYTES if allocation.shared_device else 0
-    return shape.parameters() * width + bucket + buffers + SPARE_BYTES
+    return kept + at_once + buffers + SPARE_BYTES
+
+
+def gpus_per_server(allocation: Allocation) -> int:
+    """GPUs of one server."""
+    return allocation.rollout.tensor * allocation.rollout.pipeline if allocation.rollout else 1
 
 
 def written_cache(config: GRPOConfig, spec: EngineSpec, server: ServerMemory) -> int | None:

@@ -38,6 +38,24 @@ def test_the_room_is_that_of_all_tensors_and_of_the_buffers_that_they_come_throu
     assert staged(shared) == staged(plan) + SHARED_BUFFERS * SHARED_BUFFER_BYTES
 
 
+def test_the_gpus_of_one_server_have_a_share_each_and_collect_a_layer():
+    one, two = (
+        plan_of(
+            "grpo",
+            *SENT,
+            "rollout=vllm",
+            f"rollout.backend=vllm:d1t{count}",
+            f"allocation_mode=vllm:d1t{count}+fsdp:d2",
+            host=machine(80, 2 + count),
+        )
+        for count in (1, 2)
+    )
+    weights, embedding = server_of(one).weights, 2 * EMBEDDING
+    assert server_of(two).weights == weights // 2
+    assert staged(one) == weights + embedding + SPARE_BYTES
+    assert staged(two) == weights // 2 + 2 * embedding + SPARE_BYTES, "a share may be larger by a tensor"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_room_comes_from_the_share_of_an_engine_with_a_gpu_of_its_own(engine):
     key, _ = SIZES[engine]

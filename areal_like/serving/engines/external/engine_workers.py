@@ -61,6 +61,7 @@ class EngineWorkers:
             "folder": None if update.folder is None else str(update.folder),
             "meeting": None if update.rendezvous is None else update.rendezvous._asdict(),
             "peers": self._peers,
+            "workers": self.num_workers,
         }
         await self._call("areal_stage", json.dumps(message))
         await asyncio.sleep(SHARE_UNPOLLED * self._staging_s)
@@ -79,10 +80,10 @@ class EngineWorkers:
             log.warning("%s: %s; lower it, or set it to auto, to keep them on the GPU", self._memory_key, why)
 
     async def commit(self, version: int) -> None:
-        """Makes the staged weights live. A worker refuses them unless all others of its machine verified their
-        shares."""
-        shared = any(len(peers) > 1 for peers in self._peers.values())
-        for result in await self._call("areal_commit", str(version), *([json.dumps(self._verified)] if shared else [])):
+        """Makes the staged weights live. A worker refuses them unless all with which it shares them verified their
+        part."""
+        verified = [json.dumps(self._verified)] if self.num_workers > 1 else []
+        for result in await self._call("areal_commit", str(version), *verified):
             self._check(result)
 
     async def discard(self) -> None:

@@ -15,7 +15,7 @@ from areal_like.process.identity import STAGED_BYTES
 from areal_like.serving.engines.base import WeightUpdate
 from areal_like.serving.engines.external.engine_workers import EngineWorkers
 from areal_like.serving.engines.external.plugin import arriving_tensors
-from areal_like.serving.engines.external.plugin.arriving_tensors import bytes_at_once, received
+from areal_like.serving.engines.external.plugin.arriving_tensors import received
 from areal_like.serving.engines.external.plugin.staging_room import StagingRoom
 from areal_like.serving.engines.sglang.plugin.worker import SchedulerWorker
 from areal_like.weights import receive
@@ -133,7 +133,7 @@ def test_what_a_worker_holds_at_once_is_what_it_asks_room_for(gpu: Memory, arriv
     room = SimpleNamespace(has=has)
     tensors = [tensor for _, tensor in received(at, INDEX, 0, KeptGroup(GPU), room)]  # type: ignore[arg-type]
     bucket = max(sum(info.nbytes for info in each.tensors) for each in INDEX.buckets)
-    assert asked == [bytes_at_once(INDEX)] == [sum(tensor.nbytes for tensor in tensors) + bucket]
+    assert asked == [sum(tensor.nbytes for tensor in tensors) + bucket]
 
 
 def test_the_servers_log_says_once_why_weights_go_through_main_memory(caplog: pytest.LogCaptureFixture) -> None:

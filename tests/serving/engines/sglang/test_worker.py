@@ -159,7 +159,7 @@ def test_weights_that_arrive_after_they_were_discarded_are_not_staged(monkeypatc
             assert message == "2" or may_arrive.wait(60)
             yield from model(int(message)).items()
 
-        return SimpleNamespace(index=flat(int(message)).index, tensors=tensors)
+        return SimpleNamespace(index=flat(int(message)).index, tensors=tensors, is_divided=False)
 
     def wait_for(job: BackgroundJob | None) -> None:
         while BUSY in result_of(job):

@@ -20,9 +20,9 @@ from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.device_checksum import checksums
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.fingerprint import tensor_hash
-from areal_like.weights.index import Index
 from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.rendezvous import Rendezvous
+from tests.support.weights_group import flat
 
 GPU = torch.device("cuda", 0)
 
@@ -86,11 +86,11 @@ def test_memory_that_ran_out_while_weights_came_breaks_the_group(monkeypatch: py
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def sent(*given: Any) -> Any:
-        yield "model.norm.weight", Sent()
+        yield "model.turned", Sent()
 
     monkeypatch.setattr(arriving_tensors, "receive_tensors", sent)
-    at, index = Rendezvous("127.0.0.1", 1, "g.s", "nccl", 1, 2, 1.0), Index(1, "run", [], None)
-    with pytest.raises(GroupBroken, match=r"no memory on the GPU for model\.norm\.weight"):
+    at, index = Rendezvous("127.0.0.1", 1, "g.s", "nccl", 1, 2, 1.0), flat().index
+    with pytest.raises(GroupBroken, match=r"no memory on the GPU for model\.turned"):
         list(received(at, index, 0, KeptGroup(), StagingRoom(torch.device("cpu"))))
 
 

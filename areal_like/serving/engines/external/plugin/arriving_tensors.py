@@ -20,7 +20,7 @@ from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.own_stream import own_stream
 from areal_like.weights.receive import receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
-from areal_like.weights.transfer_path import GLOO, IPC
+from areal_like.weights.transfer_path import GLOO, IPC, NCCL
 from areal_like.weights.verify import payload_bytes
 
 Tensors = Generator[tuple[str, Tensor], None, None]
@@ -29,7 +29,8 @@ Tensors = Generator[tuple[str, Tensor], None, None]
 @dataclass(frozen=True)
 class Arrival:
     """Weights in `folder`, or sent at `rendezvous`. `peers`: the ranks of the workers that share the hashing of files:
-    all of this machine, if the files are in shared memory; else this one alone, which verifies the copy it keeps."""
+    all of this machine, if the files are in shared memory; else this one alone, which verifies the copy it keeps. Of
+    what is sent by NCCL each worker of the engine keeps a share: its peers are all of them."""
 
     index: Index
     folder: Path | None
@@ -39,14 +40,19 @@ class Arrival:
     @classmethod
     def of(cls, message: str, rank: int) -> "Arrival":
         content = json.loads(message)
-        meeting = content["meeting"]
+        meeting = None if content["meeting"] is None else Rendezvous(**content["meeting"])
         folder = None if content["folder"] is None else Path(content["folder"])
-        return cls(
-            parse_index(content["index"], "the index that was sent"),
-            folder,
-            None if meeting is None else Rendezvous(**meeting),
-            content["peers"].get(str(rank), [rank]) if folder is not None and is_mapped(folder) else [rank],
-        )
+        peers = [rank]
+        if folder is not None and is_mapped(folder):
+            peers = content["peers"].get(str(rank), peers)
+        elif meeting is not None and meeting.backend == NCCL:
+            peers = list(range(content["workers"]))
+        return cls(parse_index(content["index"], "the index that was sent"), folder, meeting, peers)
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether each worker keeps a share."""
+        return self.rendezvous is not None and len(self.peers) > 1
 
     def unverified(self, ranks: Sequence[int]) -> list[int]:
         """The peers that are not among the ranks which verified their share."""
@@ -54,9 +60,9 @@ class Arrival:
 
     def tensors(self, rank: int, group: KeptGroup, room: StagingRoom) -> Tensors:
         """Each as soon as its content is verified, or is to be verified by another worker of this machine. Those in
-        files stay there."""
+        files stay there; of those that are sent, the share of this worker."""
         if self.rendezvous is not None:
-            yield from received(self.rendezvous, self.index, rank, group, room)
+            yield from received(self.rendezvous, self.index, rank, group, room, len(self.peers))
             return
         index, folder = self.index, self.folder
         assert folder is not None, "weights are in files or sent"
@@ -71,15 +77,19 @@ class Arrival:
 
 
 def received(
-    rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup, room: StagingRoom
+    rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup, room: StagingRoom, shares: int = 1
 ) -> Iterator[tuple[str, Tensor]]:
-    """Copies of sent tensors: on the GPU if they come there and it has room for all, else in main memory."""
+    """Copies of sent tensors, of the share of this worker: on the GPU if they come there and it has room for them, else
+    in main memory."""
+    mine = hash_share(index.tensors, rank, shares) if shares > 1 else frozenset(info.name for info in index.tensors)
     on_gpu = rendezvous.backend != GLOO and group.device.type == "cuda"
-    stays = not on_gpu or room.has(bytes_at_once(index), shares_gpu=rendezvous.backend == IPC)
+    stays = not on_gpu or room.has(bytes_at_once(index, mine), shares_gpu=rendezvous.backend == IPC)
     with own_stream(group.device):
         sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index, group)
         with closing(sent):
             for name, tensor in sent:
+                if name not in mine:
+                    continue
                 try:
                     copy = tensor.clone() if stays else tensor.cpu()
                 except torch.OutOfMemoryError as fault:  # used by the engine since; the next one uses main memory
@@ -87,9 +97,10 @@ def received(
                 yield name, copy
 
 
-def bytes_at_once(index: Index) -> int:
-    """Of all copies, and of the bucket that arrives."""
-    return sum(info.nbytes for info in index.tensors) + max((payload_bytes(each) for each in index.buckets), default=0)
+def bytes_at_once(index: Index, kept: frozenset[str]) -> int:
+    """Of the copies, and of the bucket that arrives."""
+    copies = sum(info.nbytes for info in index.tensors if info.name in kept)
+    return copies + max((payload_bytes(each) for each in index.buckets), default=0)
 
 
 def use_on_this_stream(tensors: Iterator[Tensor]) -> None:

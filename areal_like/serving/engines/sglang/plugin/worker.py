@@ -6,7 +6,7 @@ and a sender that dies leaves a half-loaded model. Here SGLang receives a versio
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from areal_like.serving.engines.external.plugin.arriving_tensors import Arrival, use_on_this_stream
 from areal_like.serving.engines.external.plugin.background_job import BackgroundJob, result_of
+from areal_like.serving.engines.external.plugin.exchange import exchanged
 from areal_like.serving.engines.external.plugin.staging_room import StagingRoom, free_on, unused_on
 from areal_like.serving.engines.external.plugin.worker_place import place_of
 from areal_like.serving.engines.sglang.checksums import fused_tensors
@@ -32,7 +33,7 @@ class SchedulerWorker:
         self._rank, self._device, self._group = rank, device, KeptGroup(device)
         self._room = StagingRoom(device, free_on(device) + unused_on(device))
         self._staging: BackgroundJob | None = None
-        self._staged: dict[str, dict[str, Tensor]] = {}
+        self._staged: dict[str, tuple[Arrival, dict[str, Tensor]]] = {}
         self._methods: dict[str, Callable[[str], dict[str, Any]]] = {
             "areal_place": lambda _: place_of(self._rank, self._device),
             "areal_stage": self._stage,
@@ -43,12 +44,15 @@ class SchedulerWorker:
     def call(self, method: str, argument: str) -> dict[str, Any]:
         return self._methods[method](argument)
 
-    def take(self, group: str) -> list[tuple[str, Tensor]] | None:
+    def take(self, group: str) -> Iterable[tuple[str, Tensor]] | None:
         """The staged version that this name of a group stands for."""
-        tensors = self._staged.pop(group, None)
-        if tensors is None:
+        staged = self._staged.pop(group, None)
+        if staged is None:
             return None
+        arrival, tensors = staged
         use_on_this_stream(iter(tensors.values()))
+        if arrival.is_divided:
+            return exchanged(arrival.index, tensors, len(arrival.peers), self._device)
         return list(tensors.items())
 
     def _stage(self, message: str) -> dict[str, Any]:
@@ -62,9 +66,9 @@ class SchedulerWorker:
             with closing(arrival.tensors(self._rank, self._group, self._room)) as arriving:
                 for name, tensor in arriving:
                     tensors[name] = tensor
-            expected = self._expected(arrival.index.tensors, tensors)
+            expected = {} if arrival.is_divided else self._expected(arrival.index.tensors, tensors)
             if self._staging is job:  # else it was discarded
-                self._staged = {staged_group(arrival.index.version): tensors}
+                self._staged = {staged_group(arrival.index.version): (arrival, tensors)}
             seconds = time.monotonic() - began
             return {"rank": self._rank, "seconds": seconds, "expected": expected, "lacks": self._room.lacks}
 
@@ -98,5 +102,5 @@ def call_worker(manager: Any, method: str, argument: str) -> str:
     return f"[{', '.join(gather_texts(text, manager.tp_cpu_group))}]"
 
 
-def take_staged(group: str) -> list[tuple[str, Tensor]] | None:
+def take_staged(group: str) -> Iterable[tuple[str, Tensor]] | None:
     return _workers[0].take(group) if _workers else None

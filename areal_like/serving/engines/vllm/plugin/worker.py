@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from areal_like.serving.engines.external.plugin.arriving_tensors import Arrival, use_on_this_stream
 from areal_like.serving.engines.external.plugin.background_job import BUSY, REFUSED, BackgroundJob, result_of
+from areal_like.serving.engines.external.plugin.exchange import exchanged
 from areal_like.serving.engines.external.plugin.staging_room import StagingRoom
 from areal_like.serving.engines.external.plugin.worker_place import place_of
 from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, WeightPacker
@@ -146,8 +147,8 @@ class WorkerExtension:
         return result_of(self._areal.staging)
 
     def areal_commit(self, version: str, verified: str = "") -> dict[str, Any]:
-        """Makes the staged weights live. `verified`: the ranks of the workers that verified their share of the files,
-        if the workers of a machine share that."""
+        """Makes the staged weights live. `verified`: the ranks of the workers that verified theirs, if there are
+        several."""
         state = self._areal
         staged = state.staged
         if staged is None or staged.arrival.index.version != int(version):
@@ -158,7 +159,10 @@ class WorkerExtension:
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         use_on_this_stream(iter(staged.tensors.values()))
         if staged.packed is None:
-            runner.reload_weights(weights_iterator=iter(staged.tensors.items()))
+            arrival, tensors = staged.arrival, iter(staged.tensors.items())
+            if arrival.is_divided:
+                tensors = exchanged(arrival.index, staged.tensors, len(arrival.peers), self._areal_device)
+            runner.reload_weights(weights_iterator=tensors)
             repack_tied(runner.get_model())
         else:
             staged.packed.exchange()
