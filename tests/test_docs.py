@@ -90,7 +90,7 @@ PLUGINS = {"optuna": "hydra_optuna_sweeper", "joblib": "hydra_joblib_launcher"}
 FOR_REAL = "# for real"
 MAY_BE_MISSING = r"is not installed|needs \d+ GPUs? on this machine|is not in the Hugging Face cache|needs an API key"
 """Messages about packages, GPUs, downloads and keys of services."""
-STATED_PROBLEMS = {("areal.yaml", "reward.name"), ("bigger.yaml", "actor.path")}
+STATED_PROBLEMS = {("bigger.yaml", "actor.path")}
 """Files and keys whose problem is stated on the page, or whose folder is an example."""
 MADE_STEPS = 20
 """Steps of the simulated runs."""

@@ -182,7 +182,11 @@ CLAIMS: dict[str, dict[str, tuple[State, str]]] = {
 FILES = {
     "keys of an example's subclass": (INVALID, "n_trajs", "n_trajs: 4\nactor: {path: builtin:tiny-addition}"),
     "a section `megatron`, or": (REFUSED, "model.megatron", "model: {path: a/b, megatron: {ddp: {}}}"),
-    "no reward, no workflow | loads": (REFUSED, "reward.name", "actor: {path: a/b}\ntrain_dataset: {path: a/c}"),
+    "no reward, no workflow | known from the name": (
+        REFUSED,
+        "reward.name",
+        "actor: {path: a/b}\ntrain_dataset: {path: a/c}",
+    ),
     "a file for realhf": (INVALID, "", "mode: local\nexp_ctrl: {}"),
 }
 """Words of configuration.md -> what happens to the key in a file of AReaL."""

@@ -116,6 +116,11 @@ class BaseExperimentConfig:
     valid_dataset: ValidDatasetConfig | None = optional_section(ValidDatasetConfig)
     """The evaluation data. Null: no evaluation on data."""
 
+    known_datasets: dict[str, Any] = key({})
+    """Further known datasets by name, and the keys that `train_dataset` and `valid_dataset` get for their rows:
+    `{ours: {paths: [org/ours], fields: {prompt: question}, rl: {reward: math}}}`. `rl`, `sft` and `rw` hold what is for
+    rows of that type alone, `reward` and `workflow` name what answers get. What is set elsewhere has priority."""
+
     saver: SaverConfig = section(SaverConfig)
     """Which checkpoints are kept permanently."""
 

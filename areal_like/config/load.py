@@ -1,9 +1,9 @@
 """Loads a configuration from a file and overrides, or reports all its problems.
 
 The order of the layers, weakest first: defaults of the schema, groups that the schema selects, groups in the file's
-`defaults:`, the file's body, groups on the command line, values on the command line. Types are checked per layer,
-before Hydra merges, so that a message has a file and a line. The values are those that Hydra composed, above the
-defaults of the schema; the layers themselves only tell where each value comes from.
+`defaults:`, what the name of a dataset implies, the file's body, groups on the command line, values on the command
+line. Types are checked per layer, before Hydra merges, so that a message has a file and a line. The values are those
+that Hydra composed, above the defaults of the schema; the layers themselves only tell where each value comes from.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +26,7 @@ from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem, Stage, fold_consequences, plural
 from areal_like.config.resolve import resolve_and_check
 from areal_like.config.schema import Schema, accepts_map
+from areal_like.config.sources.known_layer import known_layer
 from areal_like.config.sources.layers import Layer, LayerKind, Provenance
 from areal_like.config.sources.leaves import LayerReader, Leaf
 from areal_like.config.sources.library import Library, find_config
@@ -250,6 +251,7 @@ class Composition:
                 inside = (leaf for leaf in layer.leaves if leaf.path.startswith(below))
                 trees[name] = nested((leaf.path.removeprefix(below), leaf.value) for leaf in inside)
                 layers.append(layer)
+            layers = self._with_known(layers, overrides.values, trees)
             self.problems += set_below_references([*layers, *overrides.values], self.schema)
             defaults = self.schema.defaults(self._opened([*layers, *overrides.values]))
             trees[SCHEMA] = self.schema.maps(defaults)
@@ -266,6 +268,18 @@ class Composition:
                 items = plural(len(value_at(composed, above) or ()), "item")
                 self.problems.append(Problem(leaf.written, f"there is no such item: {above} has {items}", leaf.where))
         return self.schema.complete(composed, defaults), Provenance([*layers, *overrides.values])
+
+    def _with_known(
+        self, layers: list[Layer], overrides: Sequence[Layer], trees: dict[str, dict[str, Any]]
+    ) -> list[Layer]:
+        """The layers with that of known datasets, which Hydra merges as a part of the file's body."""
+        body = next(at for at, layer in enumerate(layers) if layer.kind == "file")
+        known, problems = known_layer(self.schema, layers, body, overrides)
+        self.problems += problems
+        if not known.leaves:
+            return layers
+        trees[ROOT] = nested((leaf.path, leaf.value) for leaf in (*known.leaves, *layers[body].leaves))
+        return [*layers[:body], known, *layers[body:]]
 
     def _layer(self, files: CompositionFiles, name: str, package: str, changed_paths: set[str]) -> Layer:
         """One file: read and checked, without invalid values, and without dependent keys of what the command line

@@ -23,6 +23,7 @@ from launcher.cli import main
 from tests.config.areal_files.expected import LEGACY_FILES, MODULE, PLAIN_FILES, SUBCLASS_FILES
 
 FILES = Path(__file__).parent / "areal_files"
+RUNNABLE = [name for name in PLAIN_FILES if "clevr" not in name and "megatron" not in name]
 NO_GPUS = Machine(0, 8, "no NVIDIA driver", ("sglang", "vllm"))
 REWARD = "reward.name"
 DATA = ("train_dataset.path", "valid_dataset.path")
@@ -181,7 +182,11 @@ class TestPlan:
         assert "holds images" in found["train_dataset.path"][0]
 
     def test_a_missing_reward_names_the_key_to_set(self):
-        assert "set reward.name=" in obstacles("grpo")[REWARD][0]
+        assert "set reward.name=" in obstacles("grpo", "train_dataset.known=none")[REWARD][0]
+
+    @pytest.mark.parametrize("name", RUNNABLE)
+    def test_what_the_scripts_decide_is_known_from_the_datasets_name(self, name):
+        assert not {REWARD, "workflow.name"} & set(obstacles(name))
 
     def test_a_named_reward_is_enough(self):
         assert REWARD not in obstacles("grpo", "reward.name=my.rewards:score")

@@ -12,10 +12,10 @@ NAME, REVISION = "org/tiny", "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextmanager
-def hub(folder: Path, more: dict[str, bytes] | None = None, kind: str = "models") -> Iterator["Hub"]:
-    """It has the files of `folder`, and `more`, as the model or dataset `NAME` in the revision `REVISION`."""
+def hub(folder: Path, more: dict[str, bytes] | None = None, kind: str = "models", name: str = NAME) -> Iterator["Hub"]:
+    """It has the files of `folder`, and `more`, as the model or dataset `name` in the revision `REVISION`."""
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()} | (more or {})
-    server = Hub(files, kind)
+    server = Hub(files, kind, name)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server
@@ -29,9 +29,9 @@ class Hub(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, files: dict[str, bytes], kind: str) -> None:
+    def __init__(self, files: dict[str, bytes], kind: str, name: str = NAME) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
-        self.files, self.kind, self.down = files, kind, False
+        self.files, self.kind, self.name, self.down = files, kind, name, False
         self.requests, self.given = list[str](), list[str]()
 
     @property
@@ -54,7 +54,8 @@ class _Answers(BaseHTTPRequestHandler):
     def _answer(self, with_body: bool) -> None:
         path, files = self.path.partition("?")[0], self.server.files
         self.server.requests.append(path)
-        api, at = f"/api/{self.server.kind}/{NAME}", f"/{NAME}" if self.server.kind == "models" else f"/datasets/{NAME}"
+        name, kind = self.server.name, self.server.kind
+        api, at = f"/api/{kind}/{name}", f"/{name}" if kind == "models" else f"/datasets/{name}"
         if self.server.down:
             self._send(503, b"", with_body)
             return
@@ -71,7 +72,14 @@ class _Answers(BaseHTTPRequestHandler):
             self._send(200, json.dumps(entries).encode(), with_body)
         elif path in (api, f"{api}/revision/main", f"{api}/revision/{REVISION}"):
             siblings = [{"rfilename": name, "size": len(content)} for name, content in files.items()]
-            facts = {"id": NAME, "sha": REVISION, "siblings": siblings, "private": False, "tags": [], "downloads": 0}
+            facts = {
+                "id": self.server.name,
+                "sha": REVISION,
+                "siblings": siblings,
+                "private": False,
+                "tags": [],
+                "downloads": 0,
+            }
             self._send(200, json.dumps(facts).encode(), with_body)
         else:
             self.send_response(404)

@@ -14,14 +14,15 @@ from areal_like.config.checks.values import expectation
 from areal_like.config.describe.rules import rule_text
 from areal_like.config.describe.yaml_text import scalar_text
 from areal_like.config.engines import engine_names
+from areal_like.config.known_datasets import KNOWN_DATASETS
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import SECRET, redact
 from areal_like.config.schema import Key, Schema, Section
 from areal_like.config.suggest import did_you_mean
 
-ENGINE_NAMES, LOSS_ARGUMENTS = "{engines}", "{arguments of losses}"
-"""Stand in the help of a key for the engines, and for the arguments of each built-in loss."""
+ENGINE_NAMES, LOSS_ARGUMENTS, KNOWN_NAMES = "{engines}", "{arguments of losses}", "{known_datasets}"
+"""Stand in the help of a key for the engines, the arguments of each built-in loss, and the known datasets."""
 BUILT_IN_NAMES = {"{tasks}": "task", "{workflows}": "workflow", "{rewards}": "reward", "{losses}": "actor.loss"}
 """Likewise for what is built in -> its name in `BUILT_IN`."""
 
@@ -69,6 +70,7 @@ def meaning(entry: Key | Section) -> str:
     text = text.replace(ENGINE_NAMES, _listed(engine_names()))
     for place, kind in BUILT_IN_NAMES.items():
         text = text.replace(place, _listed(BUILT_IN[kind]))
+    text = text.replace(KNOWN_NAMES, _listed(KNOWN_DATASETS))
     if LOSS_ARGUMENTS in text:
         text = text.replace(LOSS_ARGUMENTS, described_losses())
     return " ".join([text, *(rule_text(rule, entry) for rule in entry.constraints.rules)])

@@ -29,6 +29,11 @@ class DatasetConfig:
     folders are searched beside the experiment's file, then in the working directory. Empty if the rows come from a task
     or `environments`."""
 
+    known: str | None = key(None)
+    """The known dataset whose columns, prompt and reward these rows have: {known_datasets}, or one of `known_datasets`.
+    Null: the one that has a part of `path` as its name, such as `gsm8k` for `data/gsm8k/train.jsonl`. `none`: no known
+    one."""
+
     type: str = key("rl", choices=("rl", "sft", "rw"))
     """What a row holds: a prompt to be answered (`rl`), an answer to imitate (`sft`), or a better and a worse answer
     (`rw`)."""

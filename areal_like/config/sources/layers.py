@@ -7,7 +7,13 @@ from typing import Any, Literal
 from areal_like.config.sources.leaves import Leaf
 
 LayerKind = Literal[
-    "default", "group of the schema", "group of the file", "file", "group of the command line", "override"
+    "default",
+    "group of the schema",
+    "group of the file",
+    "known dataset",
+    "file",
+    "group of the command line",
+    "override",
 ]
 
 

@@ -1,0 +1,83 @@
+"""AReaL's example files run as they are: only the sizes, the model and the place of the run are overridden.
+
+Datasets come from a Hub on this machine; what AReaL's scripts decide in Python (columns, prompt, reward) is known from
+the dataset's name.
+"""
+
+import json
+
+import pytest
+
+from tests.ring.start import run
+from tests.support import areal_examples as examples
+from tests.support.commands import AREAL
+from tests.support.model_hub import hub
+
+GSM8K = ("openai/gsm8k", examples.gsm8k)
+SMALL = (
+    "allocation_mode=auto",
+    "cluster.n_gpus_per_node=auto",
+    "cluster.n_nodes=1",
+    "train_dataset.batch_size=4",
+    "total_train_steps=2",
+)
+ANSWERS = ("gconfig.max_new_tokens=8", "actor.dtype=float32")
+SLOW = pytest.mark.slow
+
+
+def example(name, *words, data=GSM8K, slow=True):
+    return pytest.param(name, words, data, id=name, marks=SLOW if slow else ())
+
+
+EXAMPLES = [
+    example("grpo", "valid_dataset.batch_size=4", slow=False),
+    example("dapo", "actor.overlong_tokens=4"),
+    example("drgrpo"),
+    example("liteppo"),
+    example("lora"),
+    example("gsm8k_ppo", slow=False),
+    example("reinforce"),
+    example("reinforce_baseline"),
+    example("rloo", "cluster.name_resolve.type=nfs", "actor.attn_impl=auto"),
+    example("boba_vllm", data=("inclusionAI/AReaL-boba-Data", examples.boba)),
+    example("countdown", data=("data/countdown", examples.countdown)),
+    example("sft", "stats_logger.wandb.mode=disabled", slow=False),
+    example("hhrlhf_rw", data=("Anthropic/hh-rlhf", examples.hh_rlhf), slow=False),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return examples.write_chat_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize(("name", "words", "data"), EXAMPLES)
+def test_an_example_of_areal_trains(tmp_path, model, name, words, data):
+    path, make = data
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    for split in ("train", "test"):
+        (rows / f"{split}.jsonl").write_text(examples.lines(make))
+    if path == "data/countdown":
+        folder = tmp_path / path
+        folder.mkdir(parents=True)
+        for split in ("train", "valid"):
+            (folder / f"{split}.jsonl").write_text(examples.lines(make))
+    trained = "model" if name in ("sft", "hhrlhf_rw") else "actor"
+    answers = ANSWERS if trained == "actor" else ("model.dtype=float32",)
+    own = (
+        f"{trained}.path={model}",
+        "evaluator.num_examples=4",
+        f"cluster.name_resolve.nfs_record_root={tmp_path}/names",
+    )
+    with hub(rows, kind="datasets", name=path) as server:
+        words = (*SMALL, *answers, *own, *words)
+        config, cache = str(AREAL / f"{name}.yaml"), str(tmp_path / "hub")
+        done = run(tmp_path, *words, config=config, HF_ENDPOINT=server.address, HF_HUB_CACHE=cache, HF_HUB_OFFLINE="0")
+    assert done.code == 0, done.text
+    assert len(done.metric("train/loss")) == 2
+    if trained == "actor":
+        rewards = done.metric("reward/mean")
+        assert len(rewards) == 2 and all(0 <= each <= 1 for each in rewards)
+    record = json.loads((done.directory / "data.json").read_text())
+    assert record["train_dataset"]["rows"] == examples.NUM_ROWS
