@@ -15,7 +15,7 @@ export PYTHON
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs mutate-keys night bench gpu vllm-cpu sglang-cpu etcd env-run env-dev
+.PHONY: help quickstart test lint format docs mutate-keys night bench gpu vllm sglang vllm-cpu sglang-cpu etcd env-run env-dev
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -56,11 +56,17 @@ bench: env-dev ## Measures start, weight updates, serving, training and whole ru
 gpu: env-dev ## Checks this package on a GPU and measures it, in calls of ten minutes (GPU_ARGS="--parts head"); build/gpu/
 	@$(PY) -m tests.gpu.check --out build/gpu $(GPU_ARGS)
 
-vllm-cpu: ## Installs vLLM for CPUs, for rollout=vllm, in the cache of the user (ENGINES=DIR: elsewhere)
+vllm: ## Installs vLLM for GPUs, for rollout=vllm, in the cache of the user (ENGINES=DIR: elsewhere)
 	@.ci/engine vllm
 
-sglang-cpu: ## Installs SGLang for CPUs, for rollout=sglang, in the cache of the user (ENGINES=DIR: elsewhere)
+sglang: ## Installs SGLang for GPUs, for rollout=sglang, likewise
 	@.ci/engine sglang
+
+vllm-cpu: ## Installs vLLM for a machine without a GPU, likewise
+	@.ci/engine vllm-cpu
+
+sglang-cpu: ## Installs SGLang for a machine without a GPU, likewise
+	@.ci/engine sglang-cpu
 
 etcd: env-dev ## Runs an etcd in the foreground, for cluster.name_resolve.type=etcd3 (ETCD=host:port, data in build/etcd)
 	@mkdir -p -m 700 build/etcd

