@@ -69,8 +69,8 @@ def find_installation(
         for_cpus, _ = prepared_environment(engine, False)
         other = f" (the one in {for_cpus} is for CPUs)" if (for_cpus / COMPLETE).is_file() else ""
     raise ValueError(
-        f"no {engine.title} {kind}was found{other}: `{where}` makes an environment with it{machine}; or give the Python "
-        f"of one with {engine.name}{version_range(engine)} in {engine.key} or {engine.variable}"
+        f"no {engine.title} {kind}was found{other}: `{where}` makes an environment with it{machine}; or give the "
+        f"Python of one with {engine.name}{version_range(engine)} in {engine.key} or {engine.variable}"
     )
 
 
