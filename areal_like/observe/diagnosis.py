@@ -19,6 +19,7 @@ DRIFT_STEPS = 10
 effect is over by then."""
 REPEAT_STEPS = 50
 """Steps after which a lasting symptom is reported again."""
+UNJUDGED = "reward/answers_without_reward"
 
 
 class Symptom(NamedTuple):
@@ -45,6 +46,7 @@ class RunDiagnosis:
             Symptom("truncated", 5, self._is_truncated, _why_truncated),
             Symptom("skipped", 1, lambda values: values.get("train/skipped_updates", 0.0) > 0, _why_skipped),
             Symptom("failed", 1, lambda values: values.get("rollout/failed", 0.0) > 0, _why_failed),
+            Symptom("unjudged", 1, lambda values: values.get(UNJUDGED, 0.0) > 0, _why_unjudged),
         )
 
     def check(self, step: int, values: Mapping[str, float]) -> list[str]:
@@ -179,3 +181,11 @@ def _why_failed(step: int, values: Mapping[str, Any]) -> str:
     if error := values.get(STEP_ERROR):
         text += f"; most frequent error ({values.get(STEP_ERROR_GROUPS, 0):g} of {count:g}): {error}"
     return f"{text}; see logs/episodes-*.log"
+
+
+def _why_unjudged(step: int, values: Mapping[str, Any]) -> str:
+    count, samples = values[UNJUDGED], values["rollout/samples"]
+    return (
+        f"{count:g} of {samples:g} answers are left out of training because every attempt at their reward failed; "
+        "see logs/episodes-*.log"
+    )

@@ -11,7 +11,18 @@ ACTIONS = (
     *("train",) * 4,
     *("train and save",) * 2,
     *("load",) * 3,
-    *("equal", "fail", "server fails", "reject", "save", "worker restarts", "server dies", "server comes", "late"),
+    *(
+        "equal",
+        "unjudged",
+        "fail",
+        "server fails",
+        "reject",
+        "save",
+        "worker restarts",
+        "server dies",
+        "server comes",
+        "late",
+    ),
     *("prefetch", "prefetch", "another server", "crash", "crash"),
 )
 
@@ -75,6 +86,8 @@ def act(world: World, action: str, pick: int) -> None:
             world.after()
         elif action == "equal":
             world.finish(chosen, rewards=[1.0, 1.0])
+        elif action == "unjudged" and chosen.group.evaluation is None:
+            world.finish(chosen, rewards=[None, 1.0])
         elif action == "reject":
             world.finish(chosen, "rejected")
         elif action == "fail":

@@ -26,7 +26,7 @@ def group(**changed: Any) -> Group:
     return Group(**{"number": 7, "row": 1, "seed": 0, "n": 2, **changed})
 
 
-def done(rewards: tuple[float, ...] = (0.0, 1.0), version: int = 4, masked: int = 0) -> Result:
+def done(rewards: tuple[float | None, ...] = (0.0, 1.0), version: int = 4, masked: int = 0) -> Result:
     """The last `masked` answers are out of the loss."""
     answers = facts(version, list(rewards))
     for answer in answers[len(answers) - masked :]:
@@ -54,6 +54,8 @@ REFILL = {"dynamic_sampling": True, "refill": True}
         (group(), done((1.0, 1.0, 0.0), masked=1), view(**REFILL), Drop),
         (group(), done((1.0, 0.0), masked=1), view(**REFILL), Drop),
         (group(), done((1.0, 0.0), masked=1), view(vote_rule=VoteRule(masked_vote=True), **REFILL), Accept),
+        (group(), done((1.0, None, 0.0)), view(**REFILL), Accept),
+        (group(), done((None, 1.0, 1.0)), view(vote_rule=VoteRule(masked_vote=True), **REFILL), Drop),
         (group(), done((1.0,)), view(**REFILL), Accept),
         (group(), done((1.0,), masked=1), view(**REFILL), Drop),
         (group(), done((1.0, 1.0)), view(replaced=5, **REFILL), Accept),

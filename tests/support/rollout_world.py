@@ -161,12 +161,14 @@ class World:
         self.after()
         return leases
 
-    def finish(self, lease: Lease, status: str = "done", rewards: list[float] | None = None, **more: Any) -> None:
+    def finish(
+        self, lease: Lease, status: str = "done", rewards: Sequence[float | None] | None = None, **more: Any
+    ) -> None:
         lease, version = self.leases.pop(lease.id, (lease, 0))
         server = self.loop.server_pool.servers.get(lease.server)
         version = more.pop("version", version)
         newest = max(version, server.version) if server else version
-        given = rewards if rewards is not None else [float(index) for index in range(lease.group.n)]
+        given = [float(index) for index in range(lease.group.n)] if rewards is None else rewards
         samples = facts(version, given, newest) if status == "done" else []
         blob = lease.id.encode() if status == "done" else b""
         self.loop.finish(lease.worker, [Result(lease.id, status, samples, blob, **more)])
