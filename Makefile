@@ -45,13 +45,14 @@ mutate-keys: env-dev ## Mutation tests: disables each key in turn, lists those w
 night: env-dev ## Takes hours: slow tests with many examples, learning curves, mutation tests; resumes if interrupted
 	@$(PY) -m tests.night
 
-bench: env-dev ## Measures start, weight updates, serving, training and whole runs; JSON in build/bench/
+bench: env-dev ## Measures start, weight updates, serving, training, whole runs and large datasets; JSON in build/bench/
 	@$(PY) tests/bench/bench_config.py
 	@$(PY) tests/bench/bench_controller.py
 	@$(PY) tests/bench/bench_weights.py
 	@$(PY) tests/bench/bench_training.py
 	@$(PY) tests/bench/bench_serving.py $(SERVING_ARGS)
 	@$(PY) tests/bench/bench_ring.py
+	@$(PY) tests/bench/bench_data.py
 
 gpu: env-dev ## Checks this package on a GPU and measures it, in calls of ten minutes (GPU_ARGS="--parts head"); build/gpu/
 	@$(PY) -m tests.gpu.check --out build/gpu $(GPU_ARGS)

@@ -125,7 +125,7 @@ CLAIMS: dict[str, dict[str, tuple[State, str]]] = {
     },
     "reference.md": {
         "a dry run shows it, a start is refused": (REFUSED, "cluster.type=slurm | cluster.type=ray"),
-        "No effect: all rows are read once, before the first step": (NO_EFFECT, "train_dataset.num_workers=2"),
+        "No effect: the processes of the run read the rows themselves": (NO_EFFECT, "train_dataset.num_workers=2"),
         "A start refuses other values than the default: SGLang no longer quantizes": (
             REFUSED,
             "sglang.torchao_config=int8wo ; rollout=sglang",

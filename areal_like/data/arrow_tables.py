@@ -1,17 +1,23 @@
 """Rows in Arrow tables: parquet files, and folders of `datasets.save_to_disk`. Read with pyarrow."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from areal_like.config.install_command import pip_command
 from areal_like.data.dataset_files import SAVED_DATASET, SAVED_DATASET_DICT
+from areal_like.data.row_cache import RowCache
 from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.data.user_code import config_error
 
-ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE, CONVERTED_AT_ONCE = 1024, 1 << 14
+MAX_PARQUET_BYTES = 1 << 26
+"""Larger files are not read into memory: they are converted once, to files that all processes of a run map."""
+CONVERTED = "rows.arrow"
 
 
 class TableRows(RowSequence):
@@ -32,17 +38,33 @@ class TableRows(RowSequence):
         return row
 
 
-def read_parquet(key: str, files: Sequence[Path]) -> TableRows:
+def read_parquet(key: str, files: Sequence[Path], cache: RowCache) -> TableRows:
     """All files, concatenated."""
     arrow = import_package(key, "pyarrow", files[0])
     parquet = import_package(key, "pyarrow.parquet", files[0])
     tables = []
+    least = 0 if sum(file.stat().st_size for file in files) > MAX_PARQUET_BYTES else sys.maxsize
     for file in files:
         try:
-            tables.append(parquet.ParquetFile(file).read())
+            folder = cache.entry([file], partial(_convert, arrow, parquet, file), least)
+            if folder is None:
+                tables.append(parquet.ParquetFile(file).read())
+            else:
+                tables.append(_mapped(arrow, folder / CONVERTED))
         except (OSError, ValueError) as fault:
             raise config_error(key, f"{file} cannot be read as parquet: {fault}", fault) from fault
     return TableRows(_concatenate(key, arrow, tables, files[0].parent))
+
+
+def _convert(arrow: Any, parquet: Any, file: Path, folder: Path) -> None:
+    source = parquet.ParquetFile(file)
+    with arrow.ipc.new_stream(str(folder / CONVERTED), source.schema_arrow) as out:
+        for batch in source.iter_batches(CONVERTED_AT_ONCE):
+            out.write_batch(batch)
+
+
+def _mapped(arrow: Any, file: Path) -> Any:
+    return arrow.ipc.open_stream(arrow.memory_map(str(file))).read_all()
 
 
 def read_saved_dataset(key: str, folder: Path) -> TableRows:
@@ -50,7 +72,7 @@ def read_saved_dataset(key: str, folder: Path) -> TableRows:
     arrow = import_package(key, "pyarrow", folder)
     try:
         names = [each["filename"] for each in json.loads((folder / SAVED_DATASET).read_bytes())["_data_files"]]
-        tables = [arrow.ipc.open_stream(arrow.memory_map(str(folder / name))).read_all() for name in names]
+        tables = [_mapped(arrow, folder / name) for name in names]
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise config_error(
             key, f"{folder} is not a complete folder of datasets.save_to_disk: {fault}", fault

@@ -1,11 +1,8 @@
-"""Checks all rows of a dataset once: format, length, tokenization; and hashes them."""
+"""Rows of a dataset, read and checked on access: some of them at the start, the others shortly before their use."""
 
-import logging
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import orjson
@@ -16,14 +13,21 @@ from areal_like.config.problems import ConfigError
 from areal_like.data.dataset_files import empty_message
 from areal_like.data.dataset_source import RawRows
 from areal_like.data.row_format import RowFormat, is_chat
-from areal_like.data.row_tokenizer import RowTokenizer, TokenSequences, sequences_of
+from areal_like.data.row_table import InspectedRow
+from areal_like.data.row_tokenizer import RowTokenizer, TokenSequences
 from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.data.tokenizer import KEY, TextTokenizer
 from areal_like.data.user_code import config_error
+from areal_like.process.errors import FinalFailure
 
-T = TypeVar("T")
+CHECKED_AT_START = 256
+"""Rows, evenly spread over the dataset."""
+INVALID = 0
+"""The hash of an invalid row: whoever uses the row gets the error."""
 
-log = logging.getLogger(__name__)
+
+class InvalidRow(ValueError):
+    """The message names the row's place."""
 
 
 class ConvertedRows(RowSequence):
@@ -50,111 +54,128 @@ class ConvertedRows(RowSequence):
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Rows in a fixed order; equal digests mean equal rows."""
+    """Rows in a fixed order; equal digests mean equal rows, as far as they can be compared without reading all."""
 
     rows: Sequence[Row]
-    hashes: NDArray[np.uint64]
+    section: str
     source: str
     """A description of their origin, for messages."""
     place: Callable[[int], str]
     """Index -> file and line of a row, for messages."""
+    digest: str
+    has_messages: bool
+    """Whether some rows need the chat template."""
+    is_too_long: Callable[[Row], bool]
     tokens: TokenSequences | None = None
     """Of all rows, if requested: one sequence per row, of a pair two."""
-    has_messages: bool = False
-    """Whether some rows need the chat template."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def row_hashes(self) -> list[str]:
-        return [f"{each:016x}" for each in self.hashes.tolist()]
+    def inspect(self, numbers: Sequence[int]) -> list[InspectedRow]:
+        """An invalid row counts as one that is short enough, with the hash `INVALID`: the group that uses it fails."""
+        return [self._inspect(number) for number in numbers]
 
-    @cached_property
-    def digest(self) -> str:
-        return xxhash.xxh3_64_hexdigest("".join(self.row_hashes).encode())
+    def _inspect(self, number: int) -> InspectedRow:
+        try:
+            row = self.rows[number]
+            return InspectedRow(number, row_hash(row), self.is_too_long(row))
+        except (ValueError, TypeError, ConfigError):
+            return InspectedRow(number, INVALID, False)
+
+    def row(self, number: int, expected: int) -> Row:
+        """The row with this hash. Raises InvalidRow if it is invalid, and ends the run if it is another row."""
+        try:
+            row = self.rows[number]
+            actual = row_hash(row)
+            if expected == INVALID:
+                self.is_too_long(row)
+        except ConfigError as fault:
+            raise InvalidRow(str(fault)) from fault
+        except (ValueError, TypeError) as fault:
+            where = "" if str(fault).startswith(f"{KEY}: ") else f"{self.section}.path: {self.place(number)}: "
+            raise InvalidRow(f"{where}{fault}") from fault
+        if actual != expected:
+            raise FinalFailure(
+                f"{self.section}: {self.place(number)} has changed since it was read first; a run needs the same rows "
+                "in all its processes and whenever it is resumed"
+            )
+        return row
 
 
-def check_rows(section: str, dataset: Any, raw: RawRows, tokenizer: TextTokenizer, with_tokens: bool) -> CheckedRows:
+def row_hash(row: Row) -> int:
+    """Of the row as JSON."""
+    return xxhash.xxh3_64_intdigest(orjson.dumps(row, option=orjson.OPT_SORT_KEYS))
+
+
+def check_rows(section: str, dataset: Any, raw: RawRows, tokenizer: TextTokenizer) -> CheckedRows:
     """The rows of a dataset, whose section is `section`."""
-    return _RowCheck(section, dataset, raw, tokenizer).rows(with_tokens)
+    return RowCheck(section, dataset, raw, tokenizer).rows()
 
 
-class _RowCheck:
+class RowCheck:
+    """Errors are those of the dataset's key, with the row's place."""
+
     def __init__(self, section: str, dataset: Any, raw: RawRows, tokenizer: TextTokenizer) -> None:
-        self._section, self._dataset, self._raw = section, dataset, raw
-        self._examples = RowTokenizer(tokenizer, dataset.type, dataset.loss_on)
-        self._format = RowFormat(dataset, section)
-        self._has_messages = False
+        self.section, self.dataset, self.raw = section, dataset, raw
+        self.tokenizer = RowTokenizer(tokenizer, dataset.type, dataset.loss_on)
+        self.format = RowFormat(dataset, section)
+        self.has_messages = False
+        if not len(raw.rows):
+            raise config_error(f"{section}.path", empty_message(raw.source))
 
-    def rows(self, with_tokens: bool) -> CheckedRows:
-        hashes = np.array(array("Q", self._hashes()), np.uint64)
-        rows, source, most = self._raw.rows, self._raw.source, self._dataset.max_length
-        if not len(hashes):
-            raise config_error(f"{self._section}.path", empty_message(source))
-        converted, tokens = ConvertedRows(rows, self._format), None
-        if with_tokens:
-            tokens = self._with_row_error(converted, lambda: self._examples.tokens(converted))
-            self._warn_unlocated(tokens)
-        if most is not None:
-            lengths_R = self._with_row_error(converted, lambda: self._examples.longest(tokens or converted))
-            short_R = np.flatnonzero(lengths_R <= most)
-            if len(short_R) < len(lengths_R):
-                dropped = f"{len(lengths_R) - len(short_R)} of {len(lengths_R)} rows of {source}"
-                log.info("dropped %s with more than %d tokens (%s.max_length)", dropped, most, self._section)
-                converted, hashes = ConvertedRows(rows, self._format, short_R), hashes[short_R]
-                tokens = tokens and tokens.take(sequences_of(short_R, self._examples.per_row))
-        if not len(converted):
-            message = f"{source} has no rows of at most {most} tokens ({self._section}.max_length)"
-            raise config_error(f"{self._section}.path", message)
-        place = self._raw.place
+    def rows(self) -> CheckedRows:
+        """Checks a part of them."""
+        raw, num_rows = self.raw, len(self.raw.rows)
+        sample = np.unique(np.linspace(0, num_rows - 1, CHECKED_AT_START).astype(np.int64)).tolist()
+        hashes, short, most = [], 0, self.dataset.max_length
+        for number in sample:
+            row, digest = self.checked(number, raw.rows[number])
+            hashes.append(digest)
+            short += most is None or int(self.tokenizer.longest(self.check_tokenizes(row, number))[0]) <= most
+        is_whole = len(sample) == num_rows
+        if is_whole and not short:
+            raise config_error(f"{self.section}.path", self.no_short_rows_message)
+        facts = [num_rows, most, "" if is_whole else raw.content, hashes]
         return CheckedRows(
-            converted, hashes, source, lambda at: place(converted.source_index(at)), tokens, self._has_messages
+            rows=ConvertedRows(raw.rows, self.format),
+            section=self.section,
+            source=raw.source,
+            place=raw.place,
+            digest=xxhash.xxh3_64_hexdigest(orjson.dumps(facts)),
+            has_messages=self.has_messages,
+            is_too_long=self._is_too_long,
         )
 
-    def _hashes(self) -> Iterator[int]:
-        """Of the rows as JSON; an invalid row is an error."""
-        key, place = f"{self._section}.path", self._raw.place
-        for number, raw in enumerate(self._raw.rows):
-            try:
-                row = self._format(raw)
-            except ValueError as fault:
-                is_row = isinstance(raw, dict)
-                raise config_error(key, f"{place(number)}{':' if is_row else ''} {fault}", fault) from fault
-            if not self._has_messages and is_chat(row, self._dataset.type):
-                self._has_messages = True
-                self._check_tokenizes(row, number)  # raises where there is no template, or it does not fit
-            try:
-                text = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
-            except TypeError as fault:
-                raise config_error(key, f"{place(number)} cannot be stored as JSON: {fault}", fault) from fault
-            yield xxhash.xxh3_64_intdigest(text)
-
-    def _with_row_error(self, rows: Sequence[Row], work: Callable[[], T]) -> T:
-        """Processes many rows at once; on failure one by one, to find the row that causes it."""
+    def checked(self, number: int, raw: Any) -> tuple[Row, int]:
+        """The row and its hash; an invalid row is an error."""
+        key, place = f"{self.section}.path", self.raw.place
         try:
-            return work()
-        except ConfigError:
-            raise
+            row = self.format(raw)
         except ValueError as fault:
-            for number, row in enumerate(rows):
-                self._check_tokenizes(row, number)
-            raise config_error(f"{self._section}.path", f"{self._raw.source}: {fault}", fault) from fault
+            raise config_error(key, f"{place(number)}{':' if isinstance(raw, dict) else ''} {fault}", fault) from fault
+        if not self.has_messages and is_chat(row, self.dataset.type):
+            self.has_messages = True
+            self.check_tokenizes(row, number)  # raises where there is no template, or it does not fit
+        try:
+            return row, row_hash(row)
+        except TypeError as fault:
+            raise config_error(key, f"{place(number)} cannot be stored as JSON: {fault}", fault) from fault
 
-    def _check_tokenizes(self, row: Row, number: int) -> None:
+    def check_tokenizes(self, row: Row, number: int) -> TokenSequences:
         """Raises with the key of the tokenizer or with the place of the row, by the cause."""
         try:
-            self._examples.tokens([row])
+            return self.tokenizer.tokens([row])
         except ValueError as fault:
             text = str(fault)
             if text.startswith(f"{KEY}: "):
                 raise config_error(KEY, text.removeprefix(f"{KEY}: "), fault) from fault
-            raise config_error(f"{self._section}.path", f"{self._raw.place(number)}: {text}", fault) from fault
+            raise config_error(f"{self.section}.path", f"{self.raw.place(number)}: {text}", fault) from fault
 
-    def _warn_unlocated(self, tokens: TokenSequences) -> None:
-        if tokens.num_unlocated:
-            log.warning(
-                "%s: %d answers of %s are not in the loss: the chat template changes all answers of a conversation but "
-                "the last",
-                *(self._section, tokens.num_unlocated, self._raw.source),
-            )
+    @property
+    def no_short_rows_message(self) -> str:
+        return f"{self.raw.source} has no rows of at most {self.dataset.max_length} tokens ({self.section}.max_length)"
+
+    def _is_too_long(self, row: Row) -> bool:
+        most = self.dataset.max_length
+        return most is not None and int(self.tokenizer.longest([row])[0]) > most

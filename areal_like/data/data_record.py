@@ -1,4 +1,4 @@
-"""`data.json` in the run directory: origin, number, digest and revision of the rows."""
+"""`data.json` in the run directory: origin, number, digest and revision of the rows. `rows/` is beside it."""
 
 import contextlib
 import fcntl
@@ -9,7 +9,8 @@ from typing import Any
 
 from areal_like.process import atomic_file
 
-RECORD = "data.json"
+RECORD, ROW_CACHE = "data.json", "rows"
+"""The second is the folder of what is computed from data files once."""
 
 
 @contextlib.contextmanager

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from areal_like.config.sections.data import paths_of
 from areal_like.data.arrow_tables import read_parquet, read_saved_dataset, saved_splits
+from areal_like.data.data_record import ROW_CACHE
 from areal_like.data.dataset_files import SAVED_DATASET, SAVED_DATASET_DICT, SPLIT_NAMES, no_split_message, split_files
 from areal_like.data.hub import read_hub, snapshot
 from areal_like.data.hub_cache import is_hub_name
 from areal_like.data.json_lines import JsonLineRows, read_list
+from areal_like.data.row_cache import RowCache, content_of_ends
 from areal_like.data.tasks.base import RowSequence
 from areal_like.data.user_code import SearchFolders, config_error
 
@@ -24,6 +26,8 @@ class RawRows(NamedTuple):
     """A description of their origin, for messages."""
     place: Callable[[int], str]
     """Index -> place of a row, for messages."""
+    content: str
+    """Changes when the rows change, as far as that shows without reading them."""
 
 
 class JoinedRows(RowSequence):
@@ -58,12 +62,14 @@ def joined(sources: Sequence[RawRows]) -> RawRows:
         part, at = rows.locate(number)
         return sources[part].place(at)
 
-    return RawRows(rows, " and ".join(each.source for each in sources), place)
+    return RawRows(
+        rows, " and ".join(each.source for each in sources), place, " ".join(each.content for each in sources)
+    )
 
 
 class DatasetSource(NamedTuple):
     """The settings of a dataset about the origin of its rows; `section` is its key, `split` is `train` or `valid`,
-    `record` the file where a run records the revision."""
+    `record` the file where a run records the revision, in the directory of the run."""
 
     section: str
     split: str
@@ -103,13 +109,17 @@ class DatasetSource(NamedTuple):
             )
         folder = snapshot(self.key, path, self.dataset.revision, self.record)
         rows, split = read_hub(self.key, folder, self.dataset.subset, self.names)
-        return _numbered(rows, f"split {split} of {path} (revision {folder.name[:12]})")
+        return _numbered(rows, f"split {split} of {path} (revision {folder.name[:12]})", f"{folder.name} {split}")
 
     def refuse(self, reason: str, *names: str) -> None:
         """Raises if one of these keys is set, which do not apply."""
         for name in names:
             if (value := getattr(self.dataset, name)) is not None:
                 raise config_error(f"{self.section}.{name}", f"{reason}, and has no {name} {value}; leave it out")
+
+    @property
+    def _cache(self) -> RowCache:
+        return RowCache(None if self.record is None else self.record.parent / ROW_CACHE)
 
     def _of_file(self, file: Path) -> RawRows:
         self.refuse(f"{file} is one file", "split", "subset", "revision")
@@ -119,11 +129,11 @@ class DatasetSource(NamedTuple):
         first = files[0]
         if first.suffix == ".parquet":
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            return _numbered(read_parquet(self.key, files), f"{first}{more}")
+            return _numbered(read_parquet(self.key, files, self._cache), f"{first}{more}", content_of_ends(files))
         if first.suffix == ".json" and (rows := read_list(self.key, first)) is not None:
-            return _numbered(rows, str(first))
-        lines = JsonLineRows(self.key, first)
-        return RawRows(lines, str(first), lines.place)
+            return _numbered(rows, str(first), content_of_ends(files))
+        lines = JsonLineRows(self.key, first, self._cache)
+        return RawRows(lines, str(first), lines.place, lines.content)
 
     def _of_folder(self, folder: Path) -> RawRows:
         self.refuse(f"{folder} is a local folder", "subset", "revision")
@@ -137,11 +147,12 @@ class DatasetSource(NamedTuple):
         elif (folder / SAVED_DATASET).is_file():
             self.refuse(f"{folder} has the rows of one split only", "split")
         if (folder / SAVED_DATASET).is_file():
-            return _numbered(read_saved_dataset(self.key, folder), str(folder))
+            content = content_of_ends([folder / SAVED_DATASET])  # the dataset's fingerprint is in it
+            return _numbered(read_saved_dataset(self.key, folder), str(folder), content)
         if files := split_files(folder, self.names):
             return self._of_files(files)
         raise config_error(self.key, no_split_message(folder, self.names))
 
 
-def _numbered(rows: Sequence[Any], source: str) -> RawRows:
-    return RawRows(rows, source, lambda number: f"row {number} of {source}")
+def _numbered(rows: Sequence[Any], source: str, content: str) -> RawRows:
+    return RawRows(rows, source, lambda number: f"row {number} of {source}", content)

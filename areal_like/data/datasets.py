@@ -11,6 +11,7 @@ from areal_like.data.data_record import open_section
 from areal_like.data.dataset_files import too_few_message
 from areal_like.data.dataset_source import DatasetSource, RawRows
 from areal_like.data.tasks import TEST, TRAIN, Task, make_task
+from areal_like.data.tokenized_rows import tokenize_rows
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error, describe_error
 
@@ -43,9 +44,10 @@ def load_datasets(
     config: Any, places: SearchFolders, tokenizer: TextTokenizer, record: Path | None = None, with_tokens: bool = False
 ) -> Datasets:
     """Both datasets of an experiment. `record` is the file where a run records its rows; with `with_tokens` all rows
-    are tokenized."""
+    are checked and tokenized, and those that are too long are left out."""
     name = task_name(config)
     task = None if name is None else make_task(name, dict(config.task.args), places)
+    check = tokenize_rows if with_tokens else check_rows
 
     def load(split: str, dataset: Any) -> CheckedRows:
         section = f"{split}_dataset"
@@ -54,10 +56,10 @@ def load_datasets(
                 f"rows are of task {name}, which", "split", "subset", "revision"
             )
             source = f"the {TASK_SPLIT[split]} split of task {name}"
-            raw = RawRows(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}")
+            raw = RawRows(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}", "")
         else:
             raw = DatasetSource(section, split, dataset, record).find(places, TASKS)
-        rows = check_rows(section, dataset, raw, tokenizer, with_tokens)
+        rows = check(section, dataset, raw, tokenizer)
         with open_section(record, section) as entry:
             entry |= {"source": rows.source, "rows": len(rows), "digest": rows.digest}
             entry["has_messages"] = rows.has_messages

@@ -1,83 +1,73 @@
-"""Rows in JSON lines files: scanned once, and read again on access."""
+"""Rows in JSON lines files: their places are found once, and rows are read on access."""
 
 import os
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
-import xxhash
 
+from areal_like.data.line_index import content_of, line_index
+from areal_like.data.row_cache import RowCache
 from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.data.user_code import config_error
-from areal_like.process.errors import Failure
-
-BLOCK = 1 << 22
+from areal_like.process.errors import FinalFailure
 
 
 class JsonLineRows(RowSequence):
-    """Stores offset and hash of each row: a file that changes during a run is an error."""
+    """A file that changes during a run is an error."""
 
-    def __init__(self, key: str, file: Path) -> None:
+    def __init__(self, key: str, file: Path, cache: RowCache) -> None:
         self._file, self._key = file, key
-        self._offsets, self._lengths, self._lines = array("q"), array("q"), array("q")
-        self._hashes = array("Q")
         try:
             self._descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            self._index = line_index(file, self._descriptor, cache)
         except OSError as fault:
             raise config_error(key, f"{file} cannot be read: {fault.strerror}", fault) from fault
-        for number, offset, line in self._contents():
-            self._offsets.append(offset)
-            self._lengths.append(len(line))
-            self._lines.append(number)
-            self._hashes.append(xxhash.xxh3_64_intdigest(line))
+        self._state = self._state_now()
+
+    @property
+    def content(self) -> str:
+        """The hash of the file."""
+        return self._index.content
 
     def place(self, index: int) -> str:
         """File and line of a row, for messages."""
-        return f"{self._file}:{self._lines[index]}"
+        return f"{self._file}:{self._index.numbers[index]}"
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._index.offsets)
 
     def __iter__(self) -> Iterator[Row]:
-        for index, (number, _, line) in enumerate(self._contents()):
-            if index >= len(self) or xxhash.xxh3_64_intdigest(line) != self._hashes[index]:
-                raise self._changed()
-            yield self._parsed(number, line)
+        return (self.row(index) for index in range(len(self)))
 
     def row(self, index: int) -> Row:
-        line = os.pread(self._descriptor, self._lengths[index], self._offsets[index])
-        if xxhash.xxh3_64_intdigest(line) != self._hashes[index]:
-            raise self._changed()
-        row: Row = self._parsed(self._lines[index], line)
+        start, end = int(self._index.offsets[index]), int(self._index.ends[index])
+        line = os.pread(self._descriptor, end - start, start)
+        self._check_unchanged()
+        try:
+            row: Row = orjson.loads(line)
+        except orjson.JSONDecodeError as fault:
+            raise config_error(self._key, f"{self.place(index)} is not a JSON row: {fault}", fault) from fault
         return row
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
 
-    def _contents(self) -> Iterator[tuple[int, int, bytes]]:
-        """Number, offset and content of each line that is not empty."""
-        number, offset, begun = 0, 0, b""
-        while block := os.pread(self._descriptor, BLOCK, offset + len(begun)):
-            *lines, begun = (begun + block).split(b"\n")
-            for line in lines:
-                number += 1
-                if line.strip():
-                    yield number, offset, line
-                offset += len(line) + 1
-        if begun.strip():
-            yield number + 1, offset, begun
+    def _state_now(self) -> tuple[int, int]:
+        stat = os.fstat(self._descriptor)
+        return stat.st_size, stat.st_mtime_ns
 
-    def _parsed(self, number: int, line: bytes) -> Any:
-        try:
-            return orjson.loads(line)
-        except orjson.JSONDecodeError as fault:
-            raise config_error(self._key, f"{self._file}:{number} is not a JSON row: {fault}", fault) from fault
-
-    def _changed(self) -> Failure:
-        return Failure(f"{self._key}: {self._file} changed while the run reads it; start again, and leave it unchanged")
+    def _check_unchanged(self) -> None:
+        """The whole file is read again only if its size or time has changed."""
+        state = self._state_now()
+        if state != self._state:
+            if content_of(self._descriptor) != self._index.content:
+                raise FinalFailure(
+                    f"{self._key}: {self._file} changed while the run reads it; start again, and leave it unchanged"
+                )
+            self._state = state
 
 
 def read_list(key: str, file: Path) -> list[Any] | None:

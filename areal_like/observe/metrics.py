@@ -83,6 +83,9 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/truncated_share": Metric("Share of the answers that were cut off by the length limit", "share"),
         "rollout/dropped_stale": Metric("Groups dropped since the previous step because their weights were too old"),
         "rollout/dropped_equal": Metric("Groups left out since the previous step because all their rewards were equal"),
+        "rollout/dropped_too_long": Metric(
+            "Training rows found too long (train_dataset.max_length) since the previous step; each counts once"
+        ),
         "rollout/rejected": Metric("Groups that a workflow or a filter rejected since the previous step"),
         "rollout/failed": Metric(
             "Groups left out since the previous step because reward or workflow failed in every attempt"

@@ -8,7 +8,9 @@ import orjson
 
 from areal_like.process.atomic_file import complete_lines_end
 
-BEGUN = "begun"
+BEGUN, CORRECTED = "begun", "corrected"
+"""Events with the number of steps; the second follows when the number of rows that are not too long is known."""
+TOTALS = tuple(f'{{"event":"{name}"'.encode() for name in (BEGUN, CORRECTED))
 PHASES = {"submitted": "weights are served", "finished": "first answers", "batched": "first batch"}
 """Event -> text for the user at the first such event."""
 
@@ -30,8 +32,8 @@ class Milestones:
         self._waiting = dict(PHASES)
 
     def poll(self) -> None:
-        """Reads new events; does nothing once all milestones are reached."""
-        if not self._waiting or not self._ledger.is_file():
+        """Reads new events; of most only the beginning once all milestones are reached."""
+        if not self._ledger.is_file():
             return
         with self._ledger.open("rb") as file:
             file.seek(self._offset)
@@ -39,9 +41,11 @@ class Milestones:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
+            if not self._waiting and not line.startswith(TOTALS):
+                continue
             event = orjson.loads(line)
             name = event["event"]
-            if name == BEGUN:
+            if name in (BEGUN, CORRECTED):
                 self._on_total(event["steps"])
             elif name in self._waiting:
                 self._on_phase(self._waiting.pop(name), event["time"])

@@ -13,14 +13,14 @@ class IntervalTimer:
     def __init__(
         self, config: FrequencyConfig, steps_per_epoch: int, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._config, self._steps_per_epoch, self._now = config, max(1, steps_per_epoch), now
+        self._config, self.steps_per_epoch, self._now = config, steps_per_epoch, now
         self._last_step = self._last_epoch = 0
         self._last_time = now()
 
     def is_due(self, step: int) -> bool:
         """After `step` completed steps. An interval that is due restarts; the others continue."""
         config, due = self._config, False
-        epoch = step // self._steps_per_epoch
+        epoch = step // max(1, self.steps_per_epoch)
         if config.freq_epochs is not None and epoch - self._last_epoch >= config.freq_epochs:
             self._last_epoch, due = epoch, True
         if config.freq_steps is not None and step - self._last_step >= config.freq_steps:

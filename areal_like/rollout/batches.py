@@ -7,7 +7,7 @@ from typing import Any
 
 from areal_like.process.errors import HttpError
 from areal_like.rollout.groups import Group
-from areal_like.rollout.settings import RolloutSettings
+from areal_like.rollout.settings import RolloutSettings, RunLength
 
 FACTS = ("reward", "rewards", "length", "generated", "loss_tokens", "finish", "version_min", "version_max")
 
@@ -21,12 +21,20 @@ class RolloutBatch:
     groups: list[Group]
     ranks: list[int]
     world: int
+    length: RunLength
+    """As it is known when the batch is formed: the same for all ranks."""
     fetched_by: set[int] = field(default_factory=set)
 
     def header(self, rank: int) -> dict[str, Any]:
         """All samples of the batch, and the indices of the rank's own, in the order of its blobs."""
-        samples = self.samples
-        return {"step": self.step, "samples": samples, "shard": [i for i, s in enumerate(samples) if s["rank"] == rank]}
+        samples, length = self.samples, self.length
+        return {
+            "step": self.step,
+            "samples": samples,
+            "shard": [index for index, sample in enumerate(samples) if sample["rank"] == rank],
+            "total_steps": length.total_steps,
+            "steps_per_epoch": length.steps_per_epoch,
+        }
 
     def blobs(self, rank: int) -> list[bytes | memoryview]:
         return [group.blob for group, owner in zip(self.groups, self.ranks, strict=True) if owner == rank]
@@ -85,10 +93,9 @@ class Batches:
             )
         return batch
 
-    def form(self, groups: Sequence[Group], world: int) -> RolloutBatch:
-        batch = RolloutBatch(
-            self.next_step, list(groups), balance([group.num_tokens for group in groups], world), world
-        )
+    def form(self, groups: Sequence[Group], world: int, length: RunLength) -> RolloutBatch:
+        ranks = balance([group.num_tokens for group in groups], world)
+        batch = RolloutBatch(self.next_step, list(groups), ranks, world, length)
         self._kept[batch.step] = batch
         self.next_step += 1
         return batch

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from areal_like.rollout.groups import Group, Result
+from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.server_pool import PooledServer
+from areal_like.rollout.settings import RolloutSettings
 
 Source = Literal["training", "evaluation"]
 
@@ -15,6 +16,19 @@ class Start(NamedTuple):
     take: Source | Group
     server: PooledServer
     slot: dict[str, Any] | None = None
+
+    def lease(self, group: Group, worker: str, settings: RolloutSettings, now: float) -> Lease:
+        sampling = settings.sampling if group.evaluation is None else settings.evaluation_sampling
+        return Lease(
+            id=f"{group.name}.{group.tries}",
+            group=group,
+            worker=worker,
+            server=self.server.name,
+            address=self.server.address,
+            tokens=group.n * sampling["max_new_tokens"],
+            deadline=now + settings.lease_limit_s,
+            slot=self.slot,
+        )
 
 
 class Open(NamedTuple):

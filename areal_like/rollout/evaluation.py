@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from areal_like.data.row_order import KeptRows
+from areal_like.data.row_table import RowTable
 from areal_like.observe.metrics import ERROR_ROWS
 from areal_like.observe.reading import DUE
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.decisions import Accept, Drop, Fail, Requeue
 from areal_like.rollout.groups import Group
+from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.settings import RolloutSettings, RunLength
 from areal_like.rollout.step_metrics import evaluation_metrics, is_score
 
@@ -123,19 +126,34 @@ class Evaluations:
     The evaluations before the first and after the last step use a single version, the others only if the settings say
     so: servers keep these weights until the evaluation is complete."""
 
-    def __init__(self, settings: RolloutSettings, num_rows: int, length: RunLength, now: Callable[[], float]) -> None:
-        self._settings, self._last_step = settings, length.total_steps
-        limit = settings.evaluation_rows
-        self._rows = self._choose(num_rows, num_rows if limit < 0 else min(limit, num_rows))
-        clock = settings.evaluation_clock
-        self._timer = IntervalTimer(clock, length.steps_per_epoch, now) if clock is not None and self._rows else None
+    def __init__(self, settings: RolloutSettings, rows: RowTable, length: RunLength, now: Callable[[], float]) -> None:
+        self._settings, self._last_step, self._table = settings, length.total_steps, rows
+        limit, clock = settings.evaluation_rows, settings.evaluation_clock
+        self._num_rows = len(rows) if limit < 0 else min(limit, len(rows))
+        # The same rows each time, in random order, so that any first part is a fair sample.
+        generator = np.random.Generator(np.random.PCG64(derive_seed(settings.seed, "evaluation")))
+        self._rows = KeptRows(generator.permutation(len(rows)), rows)
+        self._timer = IntervalTimer(clock, length.steps_per_epoch, now) if clock is not None and len(rows) else None
         self.due: int | None = None
         self.current: Evaluation | None = None
 
-    def _choose(self, num_rows: int, count: int) -> list[int]:
-        """The same rows each time, in random order, so that any first part is a fair sample."""
-        generator = np.random.Generator(np.random.PCG64(derive_seed(self._settings.seed, "evaluation")))
-        return [int(row) for row in generator.permutation(num_rows)[:count]]
+    def set_length(self, length: RunLength) -> None:
+        """The number of rows that are not too long is known now."""
+        self._last_step = length.total_steps
+        if self._timer is not None:
+            self._timer.steps_per_epoch = length.steps_per_epoch
+
+    @property
+    def datasets(self) -> dict[str, InspectedDataset]:
+        return {"valid": InspectedDataset(self._table, self._unknown)}
+
+    def _unknown(self) -> list[int]:
+        """All rows of an evaluation are inspected before it begins."""
+        return [] if self._timer is None else self._rows.unknown(self._num_rows)
+
+    @property
+    def waits_for_rows(self) -> bool:
+        return self.due is not None and not self._rows.read(self._num_rows)
 
     @property
     def idle(self) -> bool:
@@ -168,7 +186,9 @@ class Evaluations:
         limit, current = self._settings.evaluation_concurrent, self.current
         if current is not None:
             return max(0, min(limit - current.num_running, len(current.waiting)))
-        return min(limit, len(self._rows)) if self.due is not None and version >= self.due else 0
+        if self.due is None or version < self.due or self.waits_for_rows:
+            return 0
+        return min(limit, self._num_rows, self._rows.num_kept)
 
     def take(self, count: int) -> list[Group]:
         """At most `count` groups of the running evaluation, or of the one that is due, which begins."""
@@ -178,15 +198,17 @@ class Evaluations:
         return self.current.take(count)
 
     def _begin(self, version: int) -> Evaluation:
+        rows = [self._rows[place] for place in range(min(self._num_rows, self._rows.num_kept))]
         groups = [
             Group(
                 number=number,
                 row=row,
+                row_hash=self._table.hash_of(row),
                 seed=derive_seed(self._settings.sampling_seed, "evaluation", row),
                 n=self._settings.evaluation_samples,
                 evaluation=version,
             )
-            for number, row in enumerate(self._rows)
+            for number, row in enumerate(rows)
         ]
         return Evaluation(version, groups)
 

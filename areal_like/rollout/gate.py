@@ -1,5 +1,9 @@
 """Staleness gate: how many groups may start so that none is too old when it is trained on."""
 
+import math
+
+from areal_like.rollout.settings import RolloutSettings
+
 
 class StalenessGate:
     """Counts groups: `running` are being generated, `accepted` are finished, trained on or not.
@@ -40,3 +44,16 @@ class StalenessGate:
     def drop(self) -> None:
         """An accepted group will not be trained on."""
         self.accepted -= 1
+
+
+def free_places(settings: RolloutSettings, gate: StalenessGate, num_ready: int, version: int, total_steps: int) -> int:
+    """How many groups may start: as the gate allows, without more than the run needs or may keep."""
+    missing = max(0, settings.batch_size - num_ready)
+    # A synchronous batch waits for all its groups: a surplus helps only if some of them may be dropped.
+    oversamples = not settings.synchronous or (settings.dynamic_sampling and settings.refill)
+    # Rounded first: 10 * 1.1 is a little more than 11.
+    started = math.ceil(round(missing * settings.oversampling_factor, 6)) if oversamples else missing
+    surplus = started - missing
+    until_end = total_steps * settings.batch_size + surplus - gate.accepted - gate.running
+    pending = settings.max_pending - num_ready - gate.running
+    return min(gate.capacity(version, surplus), until_end, pending)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from areal_like.data.row_table import hash_text
 from areal_like.data.votes import VoteRule
 from areal_like.rollout.settings import RolloutSettings
 
@@ -22,6 +23,7 @@ class Group:
     n: int
     evaluation: int | None = None
     """The version that is evaluated; None for training."""
+    row_hash: int = 0
     tries: int = 0
     failures: int = 0
     losses: int = 0
@@ -49,12 +51,12 @@ class Group:
     def has_spread(self, rule: VoteRule) -> bool:
         return has_spread(self.facts, rule)
 
-    def record(self, row_hash: str) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """For the ledger."""
         return {
             "group": self.number,
             "row": self.row,
-            "row_hash": row_hash,
+            "row_hash": hash_text(self.row_hash),
             "prompt_hash": self.facts[0].get("prompt_hash", ""),
             "versions": [self.oldest_version, max(fact["version_max"] for fact in self.facts)],
             "rewards": [fact["reward"] for fact in self.facts],
@@ -129,6 +131,7 @@ class Lease:
             "purpose": TRAIN if train else EVALUATE,
             "split": "train" if train else "valid",
             "row": group.row,
+            "row_hash": hash_text(group.row_hash),
             "server": self.address,
             "n": group.n,
             "seed": group.seed,

@@ -6,20 +6,21 @@ may follow a step. The others only decide: all changes of the state are made her
 calls the methods and collects `events`, `reports`, `scores`, `warnings` and `failure`.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from areal_like.data.row_table import RowTable, hash_text
 from areal_like.rollout.async_order import AsyncOrder
 from areal_like.rollout.batches import Batches, RolloutBatch, without_equal
 from areal_like.rollout.decisions import Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
 from areal_like.rollout.evaluation import Evaluation, Evaluations
-from areal_like.rollout.gate import StalenessGate
+from areal_like.rollout.gate import StalenessGate, free_places
 from areal_like.rollout.groups import Group, Lease, Leases, Result
 from areal_like.rollout.order import Order
 from areal_like.rollout.outcomes import Streaks, decide, is_stale
 from areal_like.rollout.queue import GroupQueue
+from areal_like.rollout.row_inspection import InspectedRows, RowInspection
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings, run_length
 from areal_like.rollout.step_counts import StepCounts
@@ -28,20 +29,20 @@ from areal_like.rollout.sync_order import SyncOrder
 
 
 class RolloutLoop:
-    """`row_hashes` are of the training rows; `start_step` steps are already completed."""
+    """`rows` are those for training, `valid_rows` those for evaluations; `start_step` steps are already completed."""
 
     def __init__(
         self,
         settings: RolloutSettings,
         server_pool: ServerPool,
-        row_hashes: Sequence[str],
-        valid_rows: int = 0,
+        rows: RowTable,
+        valid_rows: RowTable,
         start_step: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.settings, self.now, self._row_hashes = settings, now, row_hashes
-        self.length = run_length(settings, len(row_hashes))
-        self.queue = GroupQueue(settings, self.length)
+        self.settings, self.now = settings, now
+        self.length = run_length(settings, len(rows))
+        self.queue = GroupQueue(settings, rows)
         accepted = start_step * settings.batch_size
         self.gate = StalenessGate(settings.max_concurrent, settings.batch_size, settings.max_staleness, accepted)
         self.server_pool = server_pool
@@ -53,6 +54,7 @@ class RolloutLoop:
         self.counts = StepCounts()
         self.batches = Batches(start_step)
         self.evaluations = Evaluations(settings, valid_rows, self.length, now)
+        self.inspection = RowInspection({"train": self.queue.dataset, **self.evaluations.datasets}, now)
         if start_step == 0:
             self.evaluations.request(0)
         self.order: Order = SyncOrder() if settings.synchronous else AsyncOrder()
@@ -103,42 +105,39 @@ class RolloutLoop:
         else:
             group = self._next_group() if start.take == "training" else self.evaluations.take(1)[0]
         group.tries += 1
-        sampling = self.settings.sampling if group.evaluation is None else self.settings.evaluation_sampling
-        lease = Lease(
-            id=f"{group.name}.{group.tries}",
-            group=group,
-            worker=worker,
-            server=start.server.name,
-            address=start.server.address,
-            tokens=group.n * sampling["max_new_tokens"],
-            deadline=self.now() + self.settings.lease_limit_s,
-            slot=start.slot,
-        )
+        lease = start.lease(group, worker, self.settings, self.now())
         self.leases.open(lease)
         self.server_pool.reserve(lease)
         return lease
 
     def capacity(self) -> int:
         """How many training groups may start now."""
-        settings, gate = self.settings, self.gate
-        missing = max(0, settings.batch_size - len(self.ready))
-        # A synchronous batch waits for all its groups: a surplus helps only if some of them may be dropped.
-        oversamples = not settings.synchronous or (settings.dynamic_sampling and settings.refill)
-        # Rounded first: 10 * 1.1 is a little more than 11.
-        started = math.ceil(round(missing * settings.oversampling_factor, 6)) if oversamples else missing
-        surplus = started - missing
-        until_end = self.length.total_steps * settings.batch_size + surplus - gate.accepted - gate.running
-        pending = settings.max_pending - len(self.ready) - gate.running
-        return min(gate.capacity(self.server_pool.served_version, surplus), until_end, pending)
+        version, total_steps = self.server_pool.served_version, self.length.total_steps
+        count = free_places(self.settings, self.gate, len(self.ready), version, total_steps)
+        # A synchronous batch starts as a whole.
+        return count if self.queue.has(count if self.settings.synchronous else min(count, 1)) else 0
 
     def _next_group(self) -> Group:
         """Takes the next training group; it counts as running from now on."""
         group = self.queue.take()
         self.gate.start()
+        self.correct_length()
         if not group.tries:
-            epoch, row_hash = self.queue.row_order.epoch(group.number), self._row_hashes[group.row]
+            epoch, row_hash = self.queue.row_order.epoch(group.number), hash_text(group.row_hash)
             self.record_event("submitted", group=group.number, row=group.row, row_hash=row_hash, epoch=epoch)
         return group
+
+    def correct_length(self) -> None:
+        """Once the number of rows that are not too long is known: before the last batch of an epoch starts."""
+        rows = self.queue.row_order.num_kept
+        if rows is not None and rows != self.length.rows:
+            self.length = run_length(self.settings, rows)
+            self.evaluations.set_length(self.length)
+            self._streaks.length = self.length
+            self.record_event("corrected", rows=rows, steps=self.length.total_steps)
+
+    def inspected(self, rows: InspectedRows) -> None:
+        self.failure = self.inspection.add(rows, self.counts) or self.failure
 
     def finish(self, worker: str, results: Sequence[Result]) -> None:
         """Takes a worker's results. Those of cancelled leases and of other workers' leases are ignored."""
@@ -175,6 +174,7 @@ class RolloutLoop:
         """Leases of its previous incarnation are lost."""
         self.leases.take_cancelled(worker)
         self.counts.worker_started(worker)
+        self.inspection.worker_started(worker)
         for lease in self.leases.of_worker(worker):
             if self.leases.get(lease.id, worker) is not None:  # a restart cancels leases
                 self._lose(lease, f"{worker} was started again")
@@ -252,7 +252,7 @@ class RolloutLoop:
         self._streaks.done()
         group.facts, group.blob = result.facts, result.blob
         self.counts.add_timings(result.timings)
-        self.record_event("finished", **group.record(self._row_hashes[group.row]))
+        self.record_event("finished", **group.record())
 
     def _drop(self, group: Group, reason: str) -> None:
         """Other groups take the place of groups that are dropped; a row of a stale group is generated again."""
@@ -323,7 +323,7 @@ class RolloutLoop:
         for group in groups:
             if group not in taken:  # its place in the batch stays empty: the gate still counts it as accepted
                 self._drop(group, "equal")
-        batch = self.batches.form(kept, world)
+        batch = self.batches.form(kept, world, self.length)
         self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
         self.counts.add_levels(running=self.gate.running, ready=len(self.ready))
         self.replaced_for_batch = 0

@@ -51,8 +51,7 @@ class Streaks:
     empty text."""
 
     def __init__(self, settings: RolloutSettings, length: RunLength) -> None:
-        self._max_failed = settings.batch_size
-        self._max_rejected = max(length.rows_per_epoch, settings.batch_size)
+        self._max_failed, self.length = settings.batch_size, length
         self._failed = self._rejected = 0
         self._first_error = ""
 
@@ -61,7 +60,7 @@ class Streaks:
 
     def rejected(self) -> str:
         self._rejected += 1
-        if self._rejected < self._max_rejected:
+        if self._rejected < max(self.length.rows_per_epoch, self._max_failed):
             return ""
         return (
             f"workflow.name: the workflow returned None for {self._rejected} rows in a row, as many as there are; let "

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from areal_like.data.row_order import RowOrder
 from areal_like.process.errors import Failure, HttpError
 from areal_like.rollout.groups import Group
 from areal_like.rollout.loop import RolloutLoop
-from areal_like.rollout.queue import RowOrder
-from areal_like.rollout.trajectory import with_loss_tokens
 
-FORMAT = 2
-UNMASKED_FORMAT = 1
-"""The facts of its samples do not have the number of tokens in the loss."""
+FORMAT = 3
+WITHOUT_ROWS = (1, 2)
+"""Older formats, without what is known of the rows: the data can only begin anew."""
 Blob = bytes | memoryview
 
 
@@ -33,6 +32,8 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
         "step": step,
         "digest": digest,
         "rows_per_epoch": rows.rows_per_epoch,
+        "num_kept": rows.num_kept,
+        "inspected": list(loop.inspection.datasets),
         "origin": rows.origin,
         "first_epoch": rows.first_epoch,
         "next": next_number,
@@ -40,17 +41,19 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
         "finished": [{"group": group.number, "row": group.row, "facts": group.facts} for group in finished],
         "evaluations": loop.evaluations.state(step),
     }
-    return header, [group.blob for group in finished]
+    tables = [blob for dataset in loop.inspection.datasets.values() for blob in dataset.rows.blobs()]
+    return header, [*(group.blob for group in finished), *tables]
 
 
 def restore(
     loop: RolloutLoop, header: dict[str, Any], blobs: Sequence[Blob], digest: str, begin_data_anew: bool = False
 ) -> None:
     """Sets a new loop to the state of the checkpoint."""
-    if header["format"] not in (UNMASKED_FORMAT, FORMAT):
+    if header["format"] != FORMAT and not (header["format"] in WITHOUT_ROWS and begin_data_anew):
+        also = ", or set recover.skip_dataloader=true to start the data from the beginning"
         raise Failure(
             f"resume: the controller's part of the checkpoint has format {header['format']}, and this version reads "
-            f"formats {UNMASKED_FORMAT} and {FORMAT}; resume with the version that wrote it"
+            f"format {FORMAT}; resume with the version that wrote it{also * (header['format'] in WITHOUT_ROWS)}"
         )
     if header["digest"] != digest and not begin_data_anew:
         raise Failure(
@@ -64,14 +67,14 @@ def restore(
     if begin_data_anew:
         queue.row_order.begin(header["next"], 0)
     else:
+        _restore_rows(loop, header, blobs[len(header["finished"]) :])
         _continue_rows(queue.row_order, header)
         again = [queue.make(number, row, tries=1) for number, row in header["again"]]
         if first_step != header["step"]:  # steps are counted from 0 again: versions of finished groups mean nothing
             again += [queue.make(entry["group"], entry["row"], tries=1) for entry in header["finished"]]
-        for entry, blob in zip(header["finished"], blobs, strict=True) if first_step == header["step"] else ():
+        for entry, blob in zip(header["finished"], blobs, strict=False) if first_step == header["step"] else ():
             finished.append(queue.make(entry["group"], entry["row"], tries=1))
-            facts = entry["facts"] if header["format"] == FORMAT else with_loss_tokens(entry["facts"], blob)
-            finished[-1].facts, finished[-1].blob = facts, bytes(blob)
+            finished[-1].facts, finished[-1].blob = entry["facts"], bytes(blob)
     loop.record_event(
         "recovered",
         step=first_step,
@@ -80,6 +83,7 @@ def restore(
         data_anew=begin_data_anew,
         ready=[[group.number, group.oldest_version] for group in finished],
     )
+    loop.correct_length()
     for group in again:
         queue.put_back(group)
     for group in finished:
@@ -88,6 +92,12 @@ def restore(
     loop.drop_stale_groups()
     if first_step == header["step"]:
         loop.evaluations.restore(header["evaluations"])
+
+
+def _restore_rows(loop: RolloutLoop, header: dict[str, Any], blobs: Sequence[Blob]) -> None:
+    for place, name in enumerate(header["inspected"]):
+        loop.inspection.datasets[name].rows.restore(blobs[2 * place : 2 * place + 2])
+    loop.queue.row_order.num_kept = header["num_kept"]
 
 
 def _continue_rows(order: RowOrder, header: dict[str, Any]) -> None:

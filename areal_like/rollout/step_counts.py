@@ -16,6 +16,8 @@ STEP_COUNTS = (
     *("dropped_stale", "dropped_equal", "rejected", "failed", "requeued", "running", "ready"),
     *REWARD_COUNT_METRICS.values(),
 )
+TOO_LONG = "dropped_too_long"
+"""Only in steps where there are some."""
 TIMING_METRICS = {
     "total_s": "perf/episode_s",
     "generate_s": "perf/episode_generate_s",
@@ -35,6 +37,9 @@ class StepCounts:
 
     def add(self, name: str, count: int = 1) -> None:
         self._counts[name] += count
+
+    def add_too_long(self) -> None:
+        self.add(TOO_LONG)
 
     def add_failed(self, error: str) -> None:
         self.add("failed")
@@ -71,7 +76,8 @@ class StepCounts:
             for name, metric in TIMING_METRICS.items()
             if any(name in one for one in timings)
         }
-        return {**{f"rollout/{name}": float(counts[name]) for name in STEP_COUNTS}, **means}
+        names = (*STEP_COUNTS, TOO_LONG) if counts[TOO_LONG] else STEP_COUNTS
+        return {**{f"rollout/{name}": float(counts[name]) for name in names}, **means}
 
 
 def _mean(name: str, timings: list[dict[str, float]]) -> float:

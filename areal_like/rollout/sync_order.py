@@ -130,6 +130,8 @@ def _all_servers_have(version: int, view: View) -> bool:
 def _next_batch(step: int, view: View) -> Open | None:
     """The evaluation of the weights that are served, then the groups of their step; None until the previous step is
     done."""
+    if view.evaluations.waits_for_rows:
+        return None
     if (count := view.evaluations.startable(step)) > 0:
         return Open("evaluation", count)
     if view.batches.next_step != step or step >= view.length.total_steps or (count := view.capacity()) <= 0:

@@ -114,12 +114,6 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def with_loss_tokens(facts: Sequence[dict[str, Any]], blob: bytes | memoryview) -> list[dict[str, Any]]:
-    """Facts that a version wrote which did not count the tokens in the loss."""
-    counts = [int(np.count_nonzero(each.loss_mask)) for each in unpack_group(facts, blob)]
-    return [{**fact, "loss_tokens": count} for fact, count in zip(facts, counts, strict=True)]
-
-
 def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memoryview) -> list[Trajectory]:
     """The inverse of `pack_group`."""
     arrays = load(bytes(blob))

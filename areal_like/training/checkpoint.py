@@ -103,6 +103,11 @@ class CheckpointManager:
         if world.is_first:
             _remove_leftovers(self._root)
 
+    def set_epoch(self, steps: int) -> None:
+        """The number of steps of an epoch, once it is known better."""
+        for timer in self._timers.values():
+            timer.steps_per_epoch = steps
+
     def due(self, step: int, is_last: bool) -> CheckpointPurpose:
         """After `step` completed steps; the last one is always kept. The first rank's timers decide for all. Raises a
         failure of the previous write as soon as it is known."""

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class StepLimits(NamedTuple):
-    """The controller's numbers of steps."""
+    """The controller's numbers of steps. They shrink when more rows are found too long than fit into a batch."""
 
     total_steps: int
     steps_per_epoch: int
@@ -46,6 +46,8 @@ class TrainerControllerClient:
         self._callers: dict[int, BlockingHttpClient] = {}
         """By thread."""
         self._address = self._find(run)
+        self.limits = StepLimits(0, 0)
+        """As of the newest batch: the same on all ranks."""
 
     def step_limits(self) -> StepLimits:
         """Waits for the controller to know them: workers report the number of rows."""
@@ -55,7 +57,8 @@ class TrainerControllerClient:
         while not (answer := self._json("GET", "/facts"))["ready"]:
             waiting.check()
             time.sleep(LIMITS_PAUSE_S)
-        return StepLimits(answer["total_steps"], answer["steps_per_epoch"])
+        self.limits = StepLimits(answer["total_steps"], answer["steps_per_epoch"])
+        return self.limits
 
     def data_tokens(self) -> list[int]:
         """The first tokens of the training rows, the same for all ranks; empty if they have none. To be called after
@@ -83,6 +86,7 @@ class TrainerControllerClient:
             if "stop" in header:
                 return NoMoreBatches(header["stop"])
             if not header.get("wait"):
+                self.limits = StepLimits(header["total_steps"], header["steps_per_epoch"])
                 return read_batch(header, blobs, self._pin_memory)
             if header.get("evaluating", 0) != rows_left:
                 # An evaluation comes before the batch; its progress restarts the timeout.

@@ -32,10 +32,11 @@ class FakeController:
         self._fake, self._world = _checked(config.train_dataset.fake, engine.world), engine.world
         self._seed, self._group_size = config.seed, max(2, config.gconfig.n_samples)
         self._pin_memory: bool = config.train_dataset.pin_memory
-        self._vocab_size, self._total_steps = engine.vocab_size, total_steps(config)
+        self._vocab_size, steps = engine.vocab_size, total_steps(config)
+        self.limits = StepLimits(steps, steps)
 
     def step_limits(self) -> StepLimits:
-        return StepLimits(self._total_steps, self._total_steps)
+        return self.limits
 
     def batch(self, step: int, while_waiting: Callable[[], None] = lambda: None) -> TrainingBatch:
         """This rank's part, with random rewards; each group has two or more sequences, if there are that many, so that

@@ -38,8 +38,6 @@ def train(
     """From the attempt's first step to the end of the run, or until stopped. Returns the exit code."""
     start, limits = run.start_point(), controller.step_limits()
     engines = {"actor": actor.engine, **critic.trained_engines}
-    for engine in engines.values():
-        engine.set_schedule(limits.total_steps)
     publisher = (
         NoPublisher() if isinstance(controller, FakeController) else WeightPublisher(run, actor.engine, controller)
     )
@@ -47,12 +45,18 @@ def train(
     samples = SampleLog(run, me, world)
     checkpoints.resume(engines, progress)
 
+    def set_limits() -> None:
+        for engine in engines.values():
+            engine.set_schedule(limits.total_steps)
+        checkpoints.set_epoch(limits.steps_per_epoch)
+
     def checkpoint(completed: int, is_last: bool) -> None:
         if due := checkpoints.due(completed, is_last):
             has_controller_state = world.is_first and due.to_resume
             parts = {CONTROLLER_STATE: controller.state(completed)} if has_controller_state else {}
             checkpoints.write(completed, due, engines, progress, parts)
 
+    set_limits()
     log.info("training from step %d to %d; weights go through %s", start.step, limits.total_steps, publisher.reason)
     publisher.publish(start.step)
     completed, watch = start.step, progress.watch
@@ -63,6 +67,9 @@ def train(
         if isinstance(batch, NoMoreBatches):
             log.info("no further batch: %s", batch.reason)
             break
+        if controller.limits != limits:
+            limits = controller.limits
+            set_limits()
         critic.compute_values(batch, watch)
         actor.compute_logprobs(batch, watch)
         actor.compute_advantages(batch, watch)

@@ -6,7 +6,7 @@ Only a directory that this start created is removed, and only if it holds nothin
 import shutil
 from pathlib import Path
 
-from areal_like.data.data_record import RECORD
+from areal_like.data.data_record import RECORD, ROW_CACHE
 from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, RUN_FACTS
 from areal_like.process.run_links import LINKS
 from launcher.runs.environment_record import CODE, ENVIRONMENT
@@ -17,8 +17,8 @@ from launcher.runs.run_lock import LockedRun
 from launcher.supervisor.lifecycle import RunEnding
 
 DESCRIPTION_FILES = {CONFIG, RUN_FACTS, ATTEMPT, COMMAND, PROVENANCE, RECORD, CODE, ENVIRONMENT, *ENDING_FILES}
-TRANSIENT_FOLDERS = {"logs", "weights"}
-"""Folders whose content may be lost: logs, and weights in transit."""
+TRANSIENT_FOLDERS = {"logs", "weights", ROW_CACHE}
+"""Folders whose content may be lost: logs, weights in transit, and what is computed from data files."""
 RESULT_FOLDERS = {"metrics", "checkpoints", "rollouts"}
 """Folders of a run's results; at first their files are empty."""
 

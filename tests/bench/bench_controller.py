@@ -93,20 +93,23 @@ class MockParts:
 
     async def work(self) -> None:
         """Acts as an episodes worker: sends all finished results in one request."""
-        hashes = [f"{row:016x}" for row in range(ROWS)]
-        train = {"rows": ROWS, "digest": "bench", "row_hashes": hashes, "probe_tokens": []}
+        train = {"rows": ROWS, "digest": "bench", "probe_tokens": []}
         hello = {"worker": "episodes/0", "incarnation": 1, "datasets": {"train": train, "valid": None}}
         await self.worker.json("POST", self.address, "/hello", hello)
         handing_in = asyncio.create_task(self._hand_in())
         tasks: set[asyncio.Task[None]] = set()
+        inspected: dict[str, Any] = {}
         while True:
-            while self.running >= self.max_in_flight:
+            while self.running >= self.max_in_flight and not inspected:
                 await asyncio.sleep(0.002)
-            body = {"worker": "episodes/0", "want": self.max_in_flight - self.running}
+            want = self.max_in_flight - self.running
+            body = {"worker": "episodes/0", "want": want, "inspected": inspected}
             answer = await self.worker.json("POST", self.address, "/lease", body)
             if answer.get("end"):
                 handing_in.cancel()
                 return
+            rows = answer["inspect"]
+            inspected = {part: [[row, f"{row:016x}", False] for row in rows[part]] for part in rows}
             for lease in answer["leases"]:
                 self.running += 1
                 task = asyncio.create_task(self._generate(lease))

@@ -23,6 +23,8 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
+from areal_like.data.row_order import RowOrder  # noqa: E402
+from areal_like.data.row_table import KEPT, RowTable  # noqa: E402
 from areal_like.data.tasks import TEST, TRAIN, make_task  # noqa: E402
 from areal_like.data.tokenizer import TextTokenizer  # noqa: E402
 from areal_like.data.user_code import SearchFolders  # noqa: E402
@@ -31,7 +33,6 @@ from areal_like.observe.timing import Stopwatch  # noqa: E402
 from areal_like.process.run import Run, open_run  # noqa: E402
 from areal_like.process.seeds import derive_seed  # noqa: E402
 from areal_like.rollout.episodes.rewards.base import RewardCall  # noqa: E402
-from areal_like.rollout.queue import RowOrder  # noqa: E402
 from areal_like.rollout.settings import rollout_settings, run_length  # noqa: E402
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine as Server  # noqa: E402
 from areal_like.serving.engines.embedded.core.load_model import load_engine  # noqa: E402
@@ -56,7 +57,12 @@ class Loop:
         self.rows, self.held_out = task.rows(TRAIN), task.rows(TEST)
         self.tokenizer = TextTokenizer(model_folder(config.tokenizer_path, run.cwd))
         length = run_length(self.settings, len(self.rows))
-        self.order = RowOrder(config.seed, length.rows, length.rows_per_epoch, self.settings.shuffle)
+        table, settings = RowTable(length.rows), self.settings
+        table.states[:] = KEPT
+        order = RowOrder(
+            config.seed, table, settings.batch_size, shuffle=settings.shuffle, drop_last=settings.drop_last
+        )
+        self.order = order
         self.server: Server = load_engine(config.embedded, folder)
         engine = TrainEngine(config.actor, "actor", folder, open_world(60.0), config.seed)
         engine.set_schedule(length.total_steps)
@@ -99,11 +105,15 @@ class Loop:
             "rewards": self.rewards,
         }
 
+    def row(self, number: int) -> int:
+        assert self.order.is_known(number)
+        return self.order.row(number)
+
     def groups(self, step: int, sampling: Sampling) -> list[GroupRequest]:
         """The groups of a synchronous run in this step, with the same seeds."""
         size, seed = self.settings.batch_size, self.settings.sampling_seed
         numbers = range(step * size, (step + 1) * size)
-        prompts = self.prompts([self.rows[self.order.row(number)] for number in numbers])
+        prompts = self.prompts([self.rows[self.row(number)] for number in numbers])
         return [
             GroupRequest(str(number), prompt, self.settings.n_samples, derive_seed(seed, "sampling", number), sampling)
             for number, prompt in zip(numbers, prompts, strict=True)

@@ -1,4 +1,4 @@
-"""Runs a command, and samples the CPU time of each process of its run a few times per second."""
+"""Runs a command, and samples CPU time and memory of each process of its run a few times per second."""
 
 import os
 import subprocess
@@ -26,6 +26,8 @@ class Watched:
     output: str = ""
     looks: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     seen: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    """The most bytes of each role that are in no file."""
 
     def cpu_at(self, when: float) -> dict[str, float]:
         """CPU seconds by role in the first sample at or after a time, else in the last sample."""
@@ -62,10 +64,14 @@ def _poll(root: int, watched: Watched, ended: threading.Event) -> None:
     roles: dict[int, str] = {}
     while not ended.wait(POLL_S):
         parents, seconds = _processes()
+        memory: dict[str, int] = {}
         for pid in _below(root, parents):
             if pid not in roles or roles[pid] == LAUNCHER:
                 roles[pid] = _role(pid)  # a forked process has its final role only after exec
             newest[pid] = roles[pid], seconds[pid]
+            memory[roles[pid]] = memory.get(roles[pid], 0) + _memory(pid)
+        for role, used in memory.items():
+            watched.memory[role] = max(watched.memory.get(role, 0), used)
         now, by_role = time.time(), dict[str, float]()
         for role, used in newest.values():
             by_role[role] = by_role.get(role, 0.0) + used
@@ -85,6 +91,14 @@ def _processes() -> tuple[dict[int, int], dict[int, float]]:
             parents[int(name)] = int(words[1])
             seconds[int(name)] = (int(words[11]) + int(words[12])) / TICKS
     return parents, seconds
+
+
+def _memory(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
 
 
 def _below(root: int, parents: dict[int, int]) -> set[int]:

@@ -153,7 +153,6 @@ def test_a_file_that_changes_during_reading_is_an_error(tmp_path):
     rows = load(tmp_path, file.name).train.rows
     text = file.read_text()
     file.write_text(text.replace("3+3=", "4+4="))
-    assert rows[2] == ROWS[2]
     for use in (lambda: rows[3], lambda: list(rows)):
         with pytest.raises(Failure, match=r"^train_dataset\.path: .*rows\.jsonl changed while the run reads it"):
             use()

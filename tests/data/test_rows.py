@@ -39,7 +39,7 @@ def read(tmp_path):
     tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
     (tmp_path / "mine.py").write_text(TASK)
 
-    def read(path="", name=None, args=None, valid=None, kind="rl", **settings):
+    def read(path="", name=None, args=None, valid=None, kind="rl", with_tokens=False, **settings):
         def dataset(path):
             return DatasetConfig(**{"path": path, "type": kind, **settings})
 
@@ -48,7 +48,7 @@ def read(tmp_path):
             train_dataset=dataset(path),
             valid_dataset=None if valid is None else dataset(valid),
         )
-        return load_datasets(config, SearchFolders(tmp_path, tmp_path), tokenizer)
+        return load_datasets(config, SearchFolders(tmp_path, tmp_path), tokenizer, with_tokens=with_tokens)
 
     return read
 
@@ -66,7 +66,8 @@ def load_error(read):
 def test_a_task_named_by_the_configuration_has_train_and_test_rows(read):
     actual = read("addition", "addition", valid="addition")
     assert (len(actual.train), len(actual.valid)) == (8036, 1964)
-    assert not set(actual.train.row_hashes) & set(actual.valid.row_hashes)
+    train, valid = ({row.hash for row in rows.inspect(range(len(rows)))} for rows in (actual.train, actual.valid))
+    assert (len(train), len(valid), train & valid) == (8036, 1964, set())
     assert read("addition").train.digest == actual.train.digest
     assert read("addition", "addition", {"digits": 1}).train.digest != actual.train.digest
     assert actual.valid is actual.of("valid")
@@ -118,17 +119,20 @@ def test_an_empty_file_is_an_error(load_error, tmp_path, most):
 
 def test_row_numbers_count_skipped_rows(read, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n\n{"prompt": "ab"}\n')
-    actual = read("rows.jsonl", max_length=3).train
+    actual = read("rows.jsonl", max_length=3, with_tokens=True).train
     assert [actual.place(index).rpartition(":")[2] for index in range(2)] == ["1", "4"]
 
 
-def test_rows_that_are_too_long_are_skipped(read, load_error, tmp_path):
+@pytest.mark.parametrize("with_tokens", [True, False])
+def test_rows_that_are_too_long_are_found(read, load_error, tmp_path, with_tokens):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n{"prompt": "ab"}\n')
-    actual = read("rows.jsonl", max_length=3).train
-    assert [row["prompt"] for row in actual.rows] == ["abc", "ab"]
-    assert len(actual.row_hashes) == 2
+    actual = read("rows.jsonl", max_length=3, with_tokens=with_tokens).train
+    rows = [(actual.rows[row.row]["prompt"], row.is_too_long) for row in actual.inspect(range(len(actual)))]
+    assert rows == [("abc", False), *[("abcd", True)] * (not with_tokens), ("ab", False)]
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "ab", "answer": "c"}\n{"prompt": "ab", "answer": "cd"}\n')
-    assert len(read("pairs.jsonl", max_length=4, kind="sft").train) == 1  # the token that ends an answer counts
+    pairs = read("pairs.jsonl", max_length=4, kind="sft", with_tokens=with_tokens).train
+    found = [row.is_too_long for row in pairs.inspect(range(len(pairs)))]
+    assert found == [False, *[True] * (not with_tokens)], "the token that ends an answer counts"
     assert "has no rows of at most 1 tokens (train_dataset.max_length)" in load_error("rows.jsonl", max_length=1)
 
 

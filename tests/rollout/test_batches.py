@@ -8,8 +8,11 @@ from areal_like.data.votes import VoteRule
 from areal_like.process.errors import HttpError
 from areal_like.rollout.batches import Batches, balance, without_equal
 from areal_like.rollout.groups import Group
+from areal_like.rollout.settings import RunLength
 from areal_like.rollout.step_metrics import batch_metrics
 from tests.support.rollout_world import World, facts, settings
+
+LENGTH = RunLength(rows=20, steps_per_epoch=5, rows_per_epoch=20, total_steps=9)
 
 
 def group(number: int, rewards: list[float | None], length: int = 3) -> Group:
@@ -37,10 +40,11 @@ def test_ranks_get_about_equally_many_tokens():
 
 def test_each_rank_gets_its_groups_whole_and_all_get_the_table():
     batches = Batches(0)
-    batch = batches.form([group(number, [0.0, 1.0], length=number) for number in range(5)], world=2)
+    batch = batches.form([group(number, [0.0, 1.0], length=number) for number in range(5)], 2, LENGTH)
     headers = [batch.header(rank) for rank in range(2)]
     assert headers[0]["samples"] == headers[1]["samples"]
     assert [(s["group"], s["sample"]) for s in headers[0]["samples"]] == [(g, s) for g in range(5) for s in range(2)]
+    assert all((header["total_steps"], header["steps_per_epoch"]) == (9, 5) for header in headers)
     assert sorted(headers[0]["shard"] + headers[1]["shard"]) == list(range(10))
     for rank, header in enumerate(headers):
         mine = [header["samples"][index] for index in header["shard"]]
@@ -56,7 +60,7 @@ def test_a_batch_can_be_fetched_until_done_and_steps_are_in_order():
     assert batches.get(3, 1) is None
     with pytest.raises(HttpError, match="comes after batch 3"):
         batches.get(4, 1)
-    batch = batches.form([group(0, [1.0])], 1)
+    batch = batches.form([group(0, [1.0])], 1, LENGTH)
     assert batches.get(3, 1) is batch
     with pytest.raises(HttpError, match="formed for 1 ranks"):
         batches.get(3, 2)

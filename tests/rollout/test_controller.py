@@ -494,6 +494,7 @@ def test_a_worker_that_disconnected_while_waiting_gets_no_lease(tmp_path, monkey
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run")) as world:
             await world.hello()
+            await world.lease(want=0)  # all rows are inspected
             with pytest.raises(Unreachable):
                 await world.json("/lease", {"worker": "episodes/0", "want": 9}, "episodes/0", timeout_s=0.05)
             await world.publish(0)

@@ -23,7 +23,7 @@ from tests.support.rollout_world import facts
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(3600 if FULL else 300)]
 HUGE = 1 << 53
 NUMBERS: tuple[Any, ...] = (None, "1", 1.5, True, -1, HUGE, [], {})
-DATASET = {"rows": 2, "digest": "d1", "row_hashes": ["a", "b"], "probe_tokens": [1]}
+DATASET = {"rows": 2, "digest": "d1", "probe_tokens": [1]}
 HELLO = {"worker": "episodes/0", "incarnation": 1, "datasets": {"train": DATASET, "valid": None}}
 INDEX: dict[str, Any] = {"version": 1, "run_id": "run1", "buckets": [], "tensors": [], "probe": None}
 PLACE = {"host": "127.0.0.1", "port": 1, "devices": []}
@@ -58,17 +58,22 @@ HELLOS = [
     *without(HELLO, "incarnation", *NUMBERS),
     *without(HELLO, "datasets", None, [], {}),
     *without(HELLO, "datasets.train", None, [], "train"),
-    *without(HELLO, "datasets.train.rows", *NUMBERS, HUGE - 1, 3),
+    *without(HELLO, "datasets.train.rows", *NUMBERS, HUGE - 1),
     *without(HELLO, "datasets.train.digest", None, 1),
-    *without(HELLO, "datasets.train.row_hashes", None, {}, ["a"], ["a", 1]),
     *without(HELLO, "datasets.train.probe_tokens", None, {}, ["1"], [-1], [True], [1 << 31]),
     {**HELLO, "datasets": {"train": DATASET, "valid": {**DATASET, "rows": HUGE - 1}}},
     {**HELLO, "datasets": {"train": DATASET, "valid": []}},
 ]
+INSPECTED: tuple[Any, ...] = (
+    *(1, [], {"train": {}}, {"other": [[0, "0" * 16, False]]}),
+    *({"train": [row]} for row in (1, [], {}, [0, "0" * 16], [99, "0" * 16, False], [-1, "0" * 16, False])),
+    *({"train": [row]} for row in ([0, "xyz", False], [0, 7, False], [0, "0" * 16, 1], [0.0, "0" * 16, True])),
+)
 OTHERS: dict[str, list[Any]] = {
     "/lease": [
         *without({"worker": "episodes/0", "want": 1}, "want", *NUMBERS),
         *without({"worker": "episodes/0", "want": 1}, "worker", None, 1, ""),
+        *({"worker": "episodes/0", "want": 1, "inspected": part} for part in INSPECTED),
     ],
     "/another_server": [
         *without({"lease": "0.1", "gone": "x"}, "lease", None, 1),
@@ -159,6 +164,7 @@ def state(world: World) -> dict[str, Any]:
             "counts": repr(vars(loop.counts)),
             "steps": (loop.batches.next_step, loop.batches.done_steps, loop.queue.next_number),
             "rows left": loop.evaluations.rows_left,
+            "known": [each.rows.num_known for each in loop.inspection.datasets.values()],
         }
     return state
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from tests.support.rollout_world import World, clock, settings
 
 ACTIONS = (
-    *("lease",) * 5,
+    *("lease",) * 4,
+    "lease without inspection",
     *("finish",) * 10,
     *("train",) * 4,
     *("train and save",) * 2,
@@ -54,6 +55,8 @@ def act(world: World, action: str, pick: int) -> None:
     worker = f"episodes/{pick % 2}"
     if action == "lease":
         world.lease(1 + pick % 5, worker)
+    elif action == "lease without inspection":
+        world.lease(1 + pick % 5, worker, inspects=False)
     elif action == "load":
         if f"server/{server}" in loop.server_pool.servers:
             world.load(server)
@@ -113,9 +116,9 @@ def check(world: World) -> None:
 actions_of_all_kinds = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7)), min_size=20, max_size=120)
 
 
-@given(settings_of_all_kinds, actions_of_all_kinds)
-def test_no_order_of_events_breaks_an_invariant(config, actions) -> None:
-    world = World(config, rows=11, valid_rows=5)
+@given(settings_of_all_kinds, actions_of_all_kinds, st.sets(st.integers(0, 10), max_size=4))
+def test_no_order_of_events_breaks_an_invariant(config, actions, too_long) -> None:
+    world = World(config, rows=11, valid_rows=5, too_long=too_long)
     for action, pick in actions:
         act(world, action, pick)
         check(world)

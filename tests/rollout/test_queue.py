@@ -4,10 +4,31 @@ from dataclasses import replace
 
 import pytest
 
+from areal_like.data.row_order import RowOrder
+from areal_like.data.row_table import KEPT, RowTable
 from areal_like.process.seeds import derive_seed
-from areal_like.rollout.queue import GroupQueue, RowOrder
-from areal_like.rollout.settings import num_servers, rollout_settings, run_length
+from areal_like.rollout.queue import GroupQueue
+from areal_like.rollout.settings import RolloutSettings, num_servers, rollout_settings, run_length
 from tests.support.rollout_world import grpo, settings
+
+
+def table_of(num_rows: int) -> RowTable:
+    """All rows are known."""
+    table = RowTable(num_rows)
+    table.states[:] = KEPT
+    return table
+
+
+def order_of(num_rows: int, seed: int = 3, batch_size: int = 1, shuffle: bool = True) -> RowOrder:
+    order = RowOrder(seed, table_of(num_rows), batch_size, shuffle=shuffle, drop_last=True)
+    assert order.is_known(5 * num_rows)
+    return order
+
+
+def queue_of(config: RolloutSettings, num_rows: int) -> GroupQueue:
+    queue = GroupQueue(config, table_of(num_rows))
+    assert queue.has(num_rows)
+    return queue
 
 
 def rows(order: RowOrder, first: int, last: int) -> list[int]:
@@ -15,7 +36,7 @@ def rows(order: RowOrder, first: int, last: int) -> list[int]:
 
 
 def test_every_epoch_has_every_row_once_in_another_order():
-    order = RowOrder(seed=3, rows=20, rows_per_epoch=20, shuffle=True)
+    order = order_of(20, batch_size=20)
     epochs = [rows(order, 20 * epoch, 20 * (epoch + 1)) for epoch in range(3)]
     assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
@@ -23,32 +44,32 @@ def test_every_epoch_has_every_row_once_in_another_order():
 
 
 def test_the_order_depends_only_on_the_seed():
-    order, again = (RowOrder(3, 20, 20, shuffle=True) for _ in range(2))
+    order, again = order_of(20), order_of(20)
     expected = [order.row(number) for number in range(100)]
     assert [again.row(number) for number in reversed(range(100))] == expected[::-1]
-    assert rows(RowOrder(4, 20, 20, shuffle=True), 0, 20) != expected[:20]
+    assert rows(order_of(20, seed=4), 0, 20) != expected[:20]
 
 
 def test_the_rows_that_are_left_out_differ_from_epoch_to_epoch():
-    order = RowOrder(seed=1, rows=10, rows_per_epoch=8, shuffle=True)
+    order = order_of(10, batch_size=4)
     left_out = [set(range(10)) - set(rows(order, 8 * epoch, 8 * (epoch + 1))) for epoch in range(6)]
     assert all(len(missing) == 2 for missing in left_out)
     assert len({frozenset(missing) for missing in left_out}) > 1
 
 
 def test_without_shuffling_rows_keep_their_order():
-    assert rows(RowOrder(1, 5, 5, shuffle=False), 0, 8) == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert rows(order_of(5, shuffle=False), 0, 8) == [0, 1, 2, 3, 4, 0, 1, 2]
 
 
 def test_the_row_order_can_restart_at_a_number():
-    order, replace_existing = (RowOrder(1, 10, 10, shuffle=True) for _ in range(2))
+    order, replace_existing = order_of(10), order_of(10)
     replace_existing.begin(origin=7, first_epoch=0)
     assert rows(replace_existing, 7, 17) == rows(order, 0, 10)
 
 
 def test_requeued_groups_come_first_in_order_of_number():
     config = settings()
-    queue = GroupQueue(config, run_length(config, 10))
+    queue = queue_of(config, 10)
     first = [queue.take() for _ in range(5)]
     for index in (3, 0, 2):
         queue.put_back(first[index])
@@ -58,7 +79,7 @@ def test_requeued_groups_come_first_in_order_of_number():
 
 def test_the_sampling_seed_depends_on_the_group_and_not_on_time():
     config = settings(sampling_seed=9)
-    queue = GroupQueue(config, run_length(config, 10))
+    queue = queue_of(config, 10)
     seeds = [queue.take().seed for _ in range(3)]
     assert seeds == [derive_seed(9, "sampling", number) for number in range(3)]
     assert queue.make(2).seed == seeds[2]
@@ -105,7 +126,7 @@ def test_shuffle_of_the_configuration_orders_the_rows_of_a_run():
     orders = {}
     for value in ("true", "false"):
         loop_settings = rollout_settings(grpo(f"train_dataset.shuffle={value}", "train_dataset.batch_size=4"))
-        queue = GroupQueue(loop_settings, run_length(loop_settings, 8))
+        queue = queue_of(loop_settings, 8)
         orders[value] = [queue.take().row for _ in range(8)]
     assert orders["false"] == list(range(8)) == sorted(orders["true"]) != orders["true"]
 

@@ -428,7 +428,8 @@ def test_path_is_the_file_of_rows(tmp_path, section):
 @pytest.mark.shows("{section}.max_length")
 @pytest.mark.parametrize("section", ["train_dataset", "valid_dataset"])
 def test_max_length_leaves_long_rows_out(tmp_path, section):
-    assert [row["prompt"] for row in rows_of(tmp_path, section, "max_length=5").rows] == ["1"]
+    rows = rows_of(tmp_path, section, "max_length=5").inspect([0, 1])
+    assert [row.is_too_long for row in rows] == [False, True]
 
 
 @pytest.mark.shows("{section}.type")

@@ -184,17 +184,24 @@ class World:
     async def hello(
         self, who: str = "episodes/0", incarnation: int = 1, rows: int = 20, valid: int = 0, digest: str = "d1"
     ) -> Any:
-        train = {"rows": rows, "digest": digest, "row_hashes": [f"{row:016x}" for row in range(rows)]}
-        train["probe_tokens"] = PROBE.token_ids
-        held_out = {"rows": valid, "digest": "d2", "row_hashes": [f"v{row}" for row in range(valid)]} if valid else None
+        train = {"rows": rows, "digest": digest, "probe_tokens": PROBE.token_ids}
+        held_out = {"rows": valid, "digest": "d2"} if valid else None
         body = {"worker": who, "incarnation": incarnation, "datasets": {"train": train, "valid": held_out}}
         return await self.json("/hello", body, who, life=incarnation)
 
     async def lease(self, want: int = 100, who: str = "episodes/0") -> list[dict[str, Any]]:
-        reply = await self.json("/lease", {"worker": who, "want": want}, who)
-        self.over = self.over or reply.get("end", False)
-        leases: list[dict[str, Any]] = reply["leases"]
-        return leases
+        """Inspects rows until it gets leases, or there are none."""
+        leases: list[dict[str, Any]] = []
+        inspected: dict[str, Any] = {}
+        while True:
+            body = {"worker": who, "want": want - len(leases), "inspected": inspected}
+            reply = await self.json("/lease", body, who)
+            self.over = self.over or reply.get("end", False)
+            leases += reply["leases"]
+            rows = reply.get("inspect", {})
+            inspected = {part: [[row, f"{row:016x}", False] for row in rows[part]] for part in rows}
+            if not inspected:
+                return leases
 
     async def finish(self, leases: list[dict[str, Any]], who: str = "episodes/0", **more: Any) -> Any:
         results, blobs = [], []

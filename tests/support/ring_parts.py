@@ -4,7 +4,7 @@ import asyncio
 import copy
 import functools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,11 @@ from aiohttp import web
 
 from areal_like.config.describe.yaml_text import escape_references
 from areal_like.config.load import load
+from areal_like.data.checked_rows import row_hash
+from areal_like.data.datasets import TASK_SPLIT
+from areal_like.data.row_table import hash_text
+from areal_like.data.tasks import Row
+from areal_like.data.tasks.addition import Addition
 from areal_like.process.frames import unpack
 from areal_like.process.http import application, error_response, json_response, read_json, serve
 from areal_like.process.identity import CallGuard, Identity
@@ -163,10 +168,17 @@ async def open_controller(leases: list[dict[str, Any]]) -> AsyncIterator[Control
         await served.close()
 
 
+@functools.cache
+def addition_rows(split: str) -> Sequence[Row]:
+    return Addition().rows(TASK_SPLIT[split])
+
+
 def lease(number: int, server: str, **more: Any) -> dict[str, Any]:
     """A lease in the controller's format."""
     sampling = {"temperature": 0.5, "greedy": False, "max_new_tokens": 6, "max_tokens": 64, "stop_token_ids": []}
     known = {"id": f"{number}.1", "group": number, "purpose": "train", "split": "train", "row": number}
+    if "row_hash" not in more:
+        known["row_hash"] = hash_text(row_hash(addition_rows(more.get("split", "train"))[more.get("row", number)]))
     return known | {"server": server, "n": 2, "seed": 1000 + number, "sampling": sampling, "order": None} | more
 
 

@@ -1,6 +1,6 @@
 """A simulation around the rollout loop: servers, workers, a trainer, and a manual clock."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from areal_like.config.load import load
+from areal_like.data.row_table import InspectedRow, RowTable
 from areal_like.process.frames import Frame, pack, unpack
 from areal_like.rollout.audit import Audit
 from areal_like.rollout.groups import Lease, Result
@@ -83,8 +84,10 @@ def facts(
 class World:
     """One run, over all its attempts. `events` is its whole ledger."""
 
-    def __init__(self, settings: RolloutSettings, rows: int = 10, valid_rows: int = 0) -> None:
-        self.settings, self.rows, self.valid_rows = settings, rows, valid_rows
+    def __init__(
+        self, settings: RolloutSettings, rows: int = 10, valid_rows: int = 0, too_long: Container[int] = ()
+    ) -> None:
+        self.settings, self.rows, self.valid_rows, self.too_long = settings, rows, valid_rows, too_long
         self.time = 0.0
         self.events: list[dict[str, Any]] = []
         self.book = Audit(settings.max_staleness)
@@ -101,8 +104,8 @@ class World:
         frame = unpack(self.checkpoint) if self.checkpoint is not None else None
         step = frame.header["step"] if frame else 0
         server_pool = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
-        hashes = [f"hash{row}" for row in range(self.rows)]
-        self.loop = RolloutLoop(self.settings, server_pool, hashes, self.valid_rows, step, lambda: self.time)
+        rows, valid_rows = RowTable(self.rows), RowTable(self.valid_rows)
+        self.loop = RolloutLoop(self.settings, server_pool, rows, valid_rows, step, lambda: self.time)
         if frame:
             restore(self.loop, frame.header, frame.blobs, digest, **more)
         elif self.attempts > 1:
@@ -154,8 +157,19 @@ class World:
 
     # Workers.
 
-    def lease(self, want: int = 100, worker: str = "episodes/0") -> list[Lease]:
+    def inspect(self, worker: str = "episodes/0") -> None:
+        """All rows that the loop asks for. Rows of both datasets that are in `too_long` are too long."""
+        while rows := self.loop.inspection.take(worker):
+            self.loop.inspected(
+                {name: [InspectedRow(row, 1000 + row, row in self.too_long) for row in rows[name]] for name in rows}
+            )
+        self.after()
+
+    def lease(self, want: int = 100, worker: str = "episodes/0", inspects: bool = True) -> list[Lease]:
         leases = self.loop.lease(worker, want)
+        if inspects:
+            self.inspect(worker)
+            leases += self.loop.lease(worker, want - len(leases))
         for lease in leases:
             self.leases[lease.id] = (lease, self.loop.server_pool.servers[lease.server].version)
         self.after()

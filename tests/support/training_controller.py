@@ -28,7 +28,8 @@ class FakeController:
     """Serves in a separate thread inside `with`; records the calls."""
 
     def __init__(self, run: Run, secret: str, make: Make, total_steps: int, stop_at: int | None = None) -> None:
-        self.run, self._secret, self._make, self._total_steps, self._stop_at = run, secret, make, total_steps, stop_at
+        self.run, self._secret, self._make, self._stop_at = run, secret, make, stop_at
+        self.total_steps = total_steps
         self.calls: list[tuple[str, Any]] = []
         self.published: dict[int, LoadedWeights] = {}
         self.probe_tokens = [each % 40 for each in range(64)]
@@ -66,7 +67,7 @@ class FakeController:
         return await http.serve(app, "127.0.0.1")
 
     async def _facts(self, request: web.Request) -> web.Response:
-        facts = {"total_steps": self._total_steps, "steps_per_epoch": 100, "train_rows": 100, "valid_rows": 0}
+        facts = {**self._limits, "train_rows": 100, "valid_rows": 0}
         return http.json_response({"ready": True, "start_step": 0, "probe_tokens": self.probe_tokens, **facts})
 
     async def _note(self, request: web.Request) -> web.Response:
@@ -92,7 +93,12 @@ class FakeController:
             return web.Response(body=frames.pack({"wait": True}))
         if step == self._stop_at:
             return web.Response(body=frames.pack({"stop": "requested by a user"}))
-        return web.Response(body=frames.pack(*batch_frame(step, self._make(self, step), body["rank"], body["world"])))
+        header, blobs = batch_frame(step, self._make(self, step), body["rank"], body["world"])
+        return web.Response(body=frames.pack({**header, **self._limits}, blobs))
+
+    @property
+    def _limits(self) -> dict[str, int]:
+        return {"total_steps": self.total_steps, "steps_per_epoch": 100}
 
 
 def expected_of(run: Run) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

@@ -190,6 +190,24 @@ def test_a_request_to_stop_ends_after_the_step_with_a_checkpoint(run):
     assert controller.requests_to("/finished") == [{"step": 2, "early": True}]
 
 
+def test_the_run_ends_with_the_number_of_steps_of_its_newest_batch(run):
+    """The controller corrects it when rows turn out too long."""
+    run.config.actor.optimizer.lr_scheduler_type = "linear"
+    model: Any = AutoModelForCausalLM.from_pretrained(run.config.actor.path)
+
+    def make(controller: FakeController, step: int) -> Groups:
+        controller.total_steps = 3 if step == 1 else controller.total_steps
+        return sampled(controller, step, model)
+
+    with FakeController(run, SECRET, make, total_steps=50) as controller:
+        assert train_in(run) == 0
+
+    assert controller.requests_to("/finished") == [{"step": 3, "early": False}]
+    assert (run.checkpoints / "step_000003" / ".complete").is_file()
+    rates = [line["train/lr"] for line in metrics_of(run)]
+    assert rates == pytest.approx([0.01, 0.01 * 2 / 3, 0.01 / 3])
+
+
 def actor_for(run: Run, **settings: Any) -> Actor:
     for name, value in settings.items():
         setattr(run.config.actor, name, value)

@@ -92,14 +92,15 @@ class DatasetConfig:
     pin_memory: bool = key(False)
     """Copy the trainer's batches to a CUDA device from pinned memory. No effect without one."""
 
-    num_workers: int = key(0, ge=0, rules=(no_effect("all rows are read once, before the first step"),))
+    num_workers: int = key(0, ge=0, rules=(no_effect("the processes of the run read the rows themselves"),))
     """Accepted so that files of AReaL load. Rows are tokenized in threads."""
 
     drop_last: bool = key(True)
     """Drop the rows at the end of an epoch that do not fill a batch."""
 
     max_length: int | None = key(None, ge=1)
-    """Rows with more tokens than this are dropped; for `rl` the tokens of the prompt are counted. Null: no limit."""
+    """Rows with more tokens than this are dropped; for `rl` the tokens of the prompt are counted, shortly before the
+    row is used. Null: no limit."""
 
     fake: FakeDataConfig | None = optional_section(
         FakeDataConfig,

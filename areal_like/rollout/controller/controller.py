@@ -8,6 +8,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from areal_like.data.row_table import RowTable
 from areal_like.discovery import NameStore
 from areal_like.observe.metrics import STEP_ERROR
 from areal_like.observe.writer import MetricWriter
@@ -135,9 +136,8 @@ class Controller:
         try:
             self.valid_rows = 0 if valid is None else valid["rows"]
             self.probe_tokens = train["probe_tokens"]
-            loop = RolloutLoop(
-                self.settings, self.server_pool, train["row_hashes"], self.valid_rows, start_step=self.start.step
-            )
+            rows, valid_rows = RowTable(train["rows"]), RowTable(self.valid_rows)
+            loop = RolloutLoop(self.settings, self.server_pool, rows, valid_rows, start_step=self.start.step)
             loop.record_event("begun", steps=loop.length.total_steps)
             self._restore(loop, digest)
         except (ValueError, Failure) as problem:

@@ -1,14 +1,17 @@
 """Parses and checks request bodies of the controller; a malformed one is refused with 400 before any change."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from areal_like.data.row_table import InspectedRow
 from areal_like.observe.writer import stored_error
 from areal_like.process.errors import HttpError
 from areal_like.process.frames import Frame
 from areal_like.process.http import body_field, body_int
 from areal_like.rollout.groups import Result
+from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.step_counts import REWARD_COUNT_METRICS
 from areal_like.rollout.trajectory import FINISHES
 
@@ -18,7 +21,8 @@ FILE_TRANSPORTS = ("disk", "adapter")
 """Transports that publish a folder."""
 MAX_NAME_LENGTH = 512
 MAX_RANKS = 1 << 16
-MAX_TOKEN = 1 << 31
+MAX_TOKEN, MAX_ROWS = 1 << 31, 1 << 30
+HASH = re.compile("[0-9a-f]{16}")
 INTEGER_FACTS = ("length", "generated", "loss_tokens", "version_min", "version_max")
 """Integer facts of a sample."""
 
@@ -38,13 +42,27 @@ def datasets(body: Any) -> dict[str, Any]:
         if dataset is None and part == "valid":
             continue
         body_field(dataset, "digest", str)
-        rows, hashes = body_int(dataset, "rows"), body_field(dataset, "row_hashes", list)
-        if len(hashes) != rows or not all(isinstance(each, str) for each in hashes):
-            raise HttpError(400, f"datasets.{part}: row_hashes must be {rows} strings, one per row")
+        if (rows := body_int(dataset, "rows")) > MAX_ROWS:
+            raise HttpError(400, f"datasets.{part}: {rows} rows are more than the maximum of {MAX_ROWS}")
     tokens = body_field(parts["train"], "probe_tokens", list)
     if not all(type(each) is int and 0 <= each < MAX_TOKEN for each in tokens):
         raise HttpError(400, f"datasets.train: probe_tokens must be token ids, numbers from 0 to {MAX_TOKEN - 1}")
     return parts
+
+
+def inspected(body: Any, datasets: Mapping[str, InspectedDataset]) -> dict[str, list[InspectedRow]]:
+    """Rows that the worker has inspected, by dataset: [row, hash, whether it is too long]."""
+    parts = body_field(body, "inspected", dict, {})
+    return {part: [_inspected_row(each, part, datasets) for each in body_field(parts, part, list)] for part in parts}
+
+
+def _inspected_row(body: Any, part: str, datasets: Mapping[str, InspectedDataset]) -> InspectedRow:
+    if part in datasets and isinstance(body, list) and len(body) == len(InspectedRow._fields):
+        row, row_hash, is_too_long = body
+        fits = type(row) is int and 0 <= row < len(datasets[part].rows) and isinstance(is_too_long, bool)
+        if fits and isinstance(row_hash, str) and HASH.fullmatch(row_hash):
+            return InspectedRow(row, int(row_hash, 16), is_too_long)
+    raise HttpError(400, f"inspected.{part[:80]}: a row is [number, hash, whether it is too long], of a known dataset")
 
 
 def finished(frame: Frame) -> tuple[str, dict[str, int], list[Result]]:

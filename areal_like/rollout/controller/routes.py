@@ -59,20 +59,25 @@ class Routes:
     async def lease(self, request: web.Request) -> web.Response:
         body = await read_json(request)
         controller, loop, worker = self._controller, self._loop, request_bodies.name(body, "worker")
-        want = body_int(body, "want")
+        want, inspected = body_int(body, "want"), request_bodies.inspected(body, loop.inspection.datasets)
+        if inspected:
+            loop.inspected(inspected)
+            controller.loop_changed()
 
-        def ready_leases() -> list[Lease] | None:
-            is_disconnected = request.transport is None or request.transport.is_closing()
-            return [] if controller.over or is_disconnected else loop.lease(worker, want) or None
+        def ready_work() -> tuple[list[Lease], dict[str, list[int]]] | None:
+            if controller.over or request.transport is None or request.transport.is_closing():
+                return [], {}
+            work = loop.lease(worker, want), loop.inspection.take(worker)
+            return work if any(work) or not want else None
 
-        leases = await controller.changed.wait_for(ready_leases, LONG_POLL_S)
+        leases, rows = await controller.changed.wait_for(ready_work, LONG_POLL_S) or ([], {})
         if controller.over:
             controller.ended_workers.add(worker)
             controller.changed.notify()
             return json_response({"leases": [], "end": True})
         if leases:
             controller.loop_changed()
-        return json_response({"leases": [lease.wire(loop.settings) for lease in leases or ()]})
+        return json_response({"leases": [lease.wire(loop.settings) for lease in leases], "inspect": rows})
 
     async def finish(self, request: web.Request) -> web.Response:
         worker, counts, results = request_bodies.finished(await read_frame(request))

@@ -1,15 +1,19 @@
 """Runs leases: calls the workflow on the row, checks and packs its trajectories, and classifies its errors."""
 
+import asyncio
 import copy
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from areal_like.data.checked_rows import InvalidRow
 from areal_like.data.datasets import Datasets
+from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import KEY
 from areal_like.data.user_code import describe_error
-from areal_like.process.errors import InfrastructureError
+from areal_like.process.errors import FinalFailure, InfrastructureError
 from areal_like.rollout.episodes.episode import Episode, RowError, WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
 from areal_like.rollout.episodes.rewards.base import RewardError
@@ -25,6 +29,7 @@ ERROR_KINDS: dict[type[BaseException], str] = {
     RewardError: "reward",
     GenerationError: "server",
     RowError: "row",
+    InvalidRow: "row",
     InfrastructureError: "infrastructure",
 }
 """Exception that a workflow raises -> kind of failure; any other is the workflow's own."""
@@ -49,6 +54,17 @@ class EpisodeRunner:
     check_format: bool
     logged_errors: set[str] = field(default_factory=set)
 
+    async def inspect(self, rows: Mapping[str, Sequence[int]]) -> dict[str, list[Any]]:
+        """The rows of each dataset as [row, hash, whether it is too long]. Leases run on in between."""
+        inspected: dict[str, list[Any]] = {}
+        for split, numbers in rows.items():
+            dataset = self.datasets.of(split)
+            for number in numbers:
+                (row,) = dataset.inspect([number])
+                inspected.setdefault(split, []).append([row.row, hash_text(row.hash), row.is_too_long])
+                await asyncio.sleep(0)
+        return inspected
+
     async def run(self, lease: dict[str, Any]) -> EpisodeResult:
         start = time.monotonic()
         episode = Episode(self.tools, lease)
@@ -56,14 +72,14 @@ class EpisodeRunner:
         header: dict[str, Any] = {"lease": lease["id"]}
         blob: bytes | None = None
         try:
-            row = copy.deepcopy(self.datasets.of(lease["split"]).rows[lease["row"]])
+            row = copy.deepcopy(self.datasets.of(lease["split"]).row(lease["row"], int(lease["row_hash"], 16)))
             returned = await self.workflow.run(episode, row)
             if returned is None:
                 header["status"] = REJECTED
             else:
                 header["facts"], blob = self._pack(returned, episode)
                 header["status"] = DONE
-        except (Superseded, LeaseCancelled):
+        except (Superseded, LeaseCancelled, FinalFailure):
             raise
         except (Exception, SystemExit) as fault:
             self.tools.rewards.counts.infrastructure += isinstance(fault, InfrastructureError)

@@ -43,14 +43,18 @@ class EpisodeWorker:
             self._fault.cancel()
 
     async def _lease(self) -> None:
+        inspected: dict[str, list[Any]] = {}
         while True:
-            await self._wait_for_slot()
+            if not inspected:  # what was inspected is sent at once: another worker may wait for it
+                await self._wait_for_slot()
             want = self._max_in_flight - len(self._running)
-            reply = await self._controller.post("/lease", {"worker": self._controller.me.name, "want": want})
+            body = {"worker": self._controller.me.name, "want": want, "inspected": inspected}
+            reply = await self._controller.post("/lease", body)
             if reply.get("end"):
                 return
             for lease in reply["leases"]:
                 self._running[lease["id"]] = asyncio.create_task(self._run(lease))
+            inspected = await self._runner.inspect(reply.get("inspect", {}))
 
     async def _wait_for_slot(self) -> None:
         if self._running:

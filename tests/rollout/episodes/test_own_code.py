@@ -10,6 +10,7 @@ from areal_like.config.built_in import BUILT_IN
 from areal_like.config.checks.built_in_code import built_in_arguments
 from areal_like.config.load import load
 from areal_like.data.datasets import load_datasets
+from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, load_built_in
 from areal_like.models import model_folder
@@ -63,10 +64,12 @@ def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
             async with open_server() as server, HttpClient(me, SECRET) as caller:
                 client = GenerationClient(caller, 30.0, 0, nowhere)
                 tools = WorkerTools(tokenizer, client, pool, False, False, 0.5)
+                (known,) = datasets.train.inspect([0])
+                given = lease(0, server.address, n=2, row_hash=hash_text(known.hash))
                 groups = []
                 for name in (config.workflow.name, "twice.py:Twice"):
                     workflow = make_workflow(name, {}, places)
-                    result = await EpisodeRunner(tools, datasets, workflow, True).run(lease(0, server.address, n=2))
+                    result = await EpisodeRunner(tools, datasets, workflow, True).run(given)
                     assert result.header["status"] == "done", result.header
                     groups.append(unpack_group(result.header["facts"], result.blob or b""))
                 return groups, server.requests
