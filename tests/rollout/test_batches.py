@@ -127,7 +127,7 @@ def test_after_the_last_step_the_trainer_ends():
 def test_answers_without_a_reward_or_a_vote_are_counted_and_in_no_mean():
     half, masked, left = group(0, [1.0, None, 0.0]), group(1, [4.0, 3.0]), group(2, [None, 1.0])
     masked.facts[0]["loss_tokens"] = 0
-    batch = Batches(0).form([half, masked, left], world=1)
+    batch = Batches(0).form([half, masked, left], 1, LENGTH)
     metrics = batch_metrics(batch, VoteRule())
     assert (metrics["reward/answers_without_reward"], metrics["reward/answers_without_vote"]) == (2, 3)
     assert (metrics["reward/mean"], metrics["reward/part/part"]) == (1.8, 1.8)
