@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,7 @@ def rows(count: int) -> Iterator[dict[str, str]]:
 
 def write_rows(file: Path, count: int) -> Path:
     if file.suffix == ".parquet":
-        import pyarrow as arrow
-        from pyarrow import parquet
-
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
         made = rows(count)
         with parquet.ParquetWriter(file, arrow.schema([(name, arrow.string()) for name in next(rows(1))])) as out:
             while part := [row for row, _ in zip(made, range(ROWS_AT_ONCE), strict=False)]:

@@ -70,8 +70,8 @@ def _poll(root: int, watched: Watched, ended: threading.Event) -> None:
                 roles[pid] = _role(pid)  # a forked process has its final role only after exec
             newest[pid] = roles[pid], seconds[pid]
             memory[roles[pid]] = memory.get(roles[pid], 0) + _memory(pid)
-        for role, used in memory.items():
-            watched.memory[role] = max(watched.memory.get(role, 0), used)
+        for role, size in memory.items():
+            watched.memory[role] = max(watched.memory.get(role, 0), size)
         now, by_role = time.time(), dict[str, float]()
         for role, used in newest.values():
             by_role[role] = by_role.get(role, 0.0) + used

@@ -53,9 +53,14 @@ def test_lines_are_found_in_blocks_of_any_size(tmp_path, monkeypatch, block, end
 def test_the_lines_of_a_file_are_found_once_for_all_processes_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(line_index, "MIN_BYTES", 0)
     file = write_lines(tmp_path / "rows.jsonl", ROWS)
-    scans = []
+    scans: list[int] = []
     scan = line_index.scan
-    monkeypatch.setattr(line_index, "scan", lambda descriptor: scans.append(1) or scan(descriptor))
+
+    def counted(descriptor: int) -> line_index.LineIndex:
+        scans.append(descriptor)
+        return scan(descriptor)
+
+    monkeypatch.setattr(line_index, "scan", counted)
     first, second = load(tmp_path, file.name), load(tmp_path, file.name)
     assert len(scans) == 1 and first.digest == second.digest
     assert list(second.rows) == ROWS and second.place(599).endswith("rows.jsonl:600")
@@ -131,5 +136,5 @@ def test_the_digest_shows_changed_rows_and_settings(tmp_path, change):
     assert load(tmp_path, file.name).digest == before.digest
     if change == "a row":
         write_lines(file, [*ROWS[:3], {"prompt": "7+7=", "answer": "14"}, *ROWS[4:]])
-    settings = {"max_length": {"max_length": 9}, "fields": {"fields": {"prompt": "answer"}}}.get(change, {})
-    assert load(tmp_path, file.name, **settings).digest != before.digest
+    changes: dict[str, dict[str, Any]] = {"max_length": {"max_length": 9}, "fields": {"fields": {"prompt": "answer"}}}
+    assert load(tmp_path, file.name, **changes.get(change, {})).digest != before.digest

@@ -64,10 +64,13 @@ HELLOS = [
     {**HELLO, "datasets": {"train": DATASET, "valid": {**DATASET, "rows": HUGE - 1}}},
     {**HELLO, "datasets": {"train": DATASET, "valid": []}},
 ]
+ROWS: tuple[Any, ...] = (
+    *(1, [], {}, [0, "0" * 16], [99, "0" * 16, False], [-1, "0" * 16, False]),
+    *([0, "xyz", False], [0, 7, False], [0, "0" * 16, 1], [0.0, "0" * 16, True]),
+)
 INSPECTED: tuple[Any, ...] = (
     *(1, [], {"train": {}}, {"other": [[0, "0" * 16, False]]}),
-    *({"train": [row]} for row in (1, [], {}, [0, "0" * 16], [99, "0" * 16, False], [-1, "0" * 16, False])),
-    *({"train": [row]} for row in ([0, "xyz", False], [0, 7, False], [0, "0" * 16, 1], [0.0, "0" * 16, True])),
+    *({"train": [row]} for row in ROWS),
 )
 OTHERS: dict[str, list[Any]] = {
     "/lease": [
