@@ -22,6 +22,7 @@ from launcher.plan.lengths import least_cache_tokens
 from launcher.plan.memory import server_memory
 from launcher.plan.model_config import known_shape
 from launcher.plan.plan import Resolved, ServerMemory
+from launcher.plan.rank_memory import unknown_size
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -52,17 +53,20 @@ def plan_staging(
     needed = staged_bytes(config, allocation, host)
     gpu_bytes = host.gpus[0].memory_bytes if host.gpus else None
     server, spec = server_memory(config, allocation, host), engine_spec(allocation.rollout.backend)
-    if gpu_bytes is None or server is None:
-        unknown = "the size of the model" if server is None else "the memory of the GPUs"
+    unknown = "" if server else "the size of the model"
+    unknown = unknown or (unknown_size(config, host) if allocation.shared_device else "")
+    if gpu_bytes is None or server is None or unknown:
+        unknown = unknown or "the memory of the GPUs"
         return Staging(words=(f"new weights stay on the servers' GPUs if these have room: {unknown} is not known",))
     if allocation.shared_device:
         key = next(iter(written), spec.keys.length_key)
         beside = "beside the server and what the trainer needs"
         return _planned(needed) if on_shared_gpu else _without_room(key, needed, beside)
     usable = gpu_bytes - CONTEXT_BYTES
-    fraction, cache = value_of(config, spec.keys.memory_key), written_cache(config, spec, server)
-    if cache is None and fraction == "auto":
-        return _lower(config, spec, server, host, auto[spec.keys.memory_key], needed, usable)
+    fraction, cache = _written(config, spec.keys.memory_key), written_cache(config, spec, server)
+    usual = auto.get(spec.keys.memory_key)
+    if cache is None and usual is not None and isinstance(usual.value, float):
+        return _lower(config, spec, server, host, usual, needed, usable)
     outside = spec.working_bytes if excludes_working(spec) else 0
     if cache is not None:
         taken = server.weights + spec.working_bytes + cache

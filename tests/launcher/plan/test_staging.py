@@ -150,17 +150,25 @@ def test_nothing_is_left_where_no_weights_are_sent_to_workers_on_gpus(words, hos
     assert not staged(plan) and not told(plan)
 
 
+def test_a_share_of_sglangs_own_choice_is_left_to_the_servers():
+    words = ("rollout=sglang", "sglang.mem_fraction_static=null")
+    plan = plan_of("grpo", *SENT, *words, host=machine(80, 2))
+    assert not staged(plan) and not told(plan)
+    assert "new weights stay on the servers' GPUs if the engine leaves them room" in plan.memory.words
+
+
 @pytest.mark.parametrize(
-    ("words", "gpu_gib", "unknown"),
+    ("words", "gpus", "gpu_gib", "unknown"),
     [
-        (("actor.path=some/model", "actor.dtype=bfloat16"), 80, "the size of the model"),
-        (QWEN, None, "the memory of the GPUs"),
+        (("actor.path=some/model", "actor.dtype=bfloat16"), 2, 80, "the size of the model"),
+        (QWEN, 2, None, "the memory of the GPUs"),
+        ((*QWEN, "actor.use_lora=true", "actor.target_modules=[odd]"), 1, 80, "the size of the adapters"),
     ],
 )
-def test_what_is_not_known_before_the_start_is_left_to_the_servers(words, gpu_gib, unknown):
-    host = machine(80, 2)
+def test_what_is_not_known_before_the_start_is_left_to_the_servers(words, gpus, gpu_gib, unknown):
+    host = machine(80, gpus)
     if gpu_gib is None:
         host = host._replace(gpus=tuple(gpu._replace(memory_bytes=None) for gpu in host.gpus))
     plan = plan_of("grpo", *words, "rollout=vllm", "actor.weight_update_mode=collective", host=host)
-    assert not staged(plan)
+    assert not staged(plan) and not told(plan)
     assert f"new weights stay on the servers' GPUs if these have room: {unknown} is not known" in plan.memory.words
