@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
     from areal_like.config.sources.layers import Origin
 
-BODY, CHOSEN, OVERRIDE = "file", "group of the command line", "override"
+BODY, KNOWN, CHOSEN, OVERRIDE = "file", "known dataset", "group of the command line", "override"
 
 
 def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[ChangedSetting, ...]:
@@ -34,25 +34,25 @@ def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[ChangedSetti
 
 
 def settings_over_base(loaded: "Loaded", redactor: Redactor, machine: "Machine") -> tuple[BaseSetting, ...]:
-    """Keys set by the command line, and by the body of the file where they differ from its defaults list; in the order
-    of the configuration."""
+    """Keys set by the command line, by the name of a dataset, and by the body of the file where they differ from its
+    defaults list; in the order of the configuration."""
     settings, alone = [], _without_command_line(loaded, machine)
     replaced = [path for path in alone.provenance.history if path not in loaded.provenance.history] if alone else []
     for path in (*loaded.provenance.history, *replaced):
         origin = loaded.origin(path)
         typed = origin.kind in (OVERRIDE, CHOSEN) or path in replaced
         value = loaded.get(path, MISSING)
-        if value is MISSING or (not typed and origin.kind != BODY):
+        if value is MISSING or (not typed and origin.kind not in (BODY, KNOWN)):
             continue
-        over = (OVERRIDE, CHOSEN) if typed else (BODY,)
+        over, known = (OVERRIDE, CHOSEN) if typed else (BODY, KNOWN), origin.kind == KNOWN
         base = next((weaker.value for weaker in origin.beaten if weaker.kind not in over), None)
         if typed and alone is not None:
             base = alone.get(path)
         elif value is None and base is None and path in loaded.schema.sections:
             base = {} if any(key.startswith(f"{path}.") for key in loaded.provenance.history) else None
         if origin.kind == OVERRIDE or base != value:
-            where = redactor.text(origin.where)
-            settings.append(BaseSetting(path, redactor.value(path, value), where, typed, redactor.value(path, base)))
+            where, base = redactor.text(origin.where), redactor.value(path, base)
+            settings.append(BaseSetting(path, redactor.value(path, value), where, typed, base, known))
     return tuple(settings)
 
 

@@ -33,13 +33,15 @@ class ChangedSetting(NamedTuple):
 
 
 class BaseSetting(NamedTuple):
-    """A key set by the command line (`typed`) or by the body of the file, and the `base` value that it replaces."""
+    """A key set by the command line (`typed`), by the name of a dataset (`known`) or by the body of the file, and the
+    `base` value that it replaces."""
 
     key: str
     value: Any
     where: str
     typed: bool
     base: Any = None
+    known: bool = False
 
 
 class UnreadFileValue(NamedTuple):

@@ -92,11 +92,13 @@ class _BriefPage(PlanPage):
         yield from self.section("a step", [line for lines in shown for line in lines])
 
     def _set(self, max_lines: int) -> Iterator[str]:
-        """Keys set by the command line, with the values they replace; then keys set by the file over its defaults."""
+        """Keys set by the command line, with the values they replace; keys that follow from the name of a dataset; keys
+        set by the file over its defaults."""
         typed = [f"{_pair(s)} ({_before(s)})" for s in self.plan.over_base if s.typed]
-        written = [_pair(s) for s in self.plan.over_base if not s.typed]
+        written = [_pair(s) for s in self.plan.over_base if not s.typed and not s.known]
         most = max(FEWEST_SETTINGS, max_lines - 2)
         pairs = [("the command line", pair) for pair in typed]
+        pairs += [(s.where, _pair(s)) for s in self.plan.over_base if s.known and not s.typed]
         pairs += [(Path(self.plan.file or "the file").name, pair) for pair in written]
         lines, count = self._pair_lines(pairs), len(pairs)
         while len(lines) > most and count > 1:

@@ -50,6 +50,17 @@ def test_placement_comes_before_the_step_and_the_settings() -> None:
     assert "--dry-run=full" in text.splitlines()[-1]
 
 
+def test_what_follows_from_the_name_of_a_dataset_is_shown_with_it() -> None:
+    gsm8k = "train_dataset.path=openai/gsm8k"
+    text = " ".join(render_brief(plan_of("sft", gsm8k, "valid_dataset=null")).split())
+    assert "openai/gsm8k is known as gsm8k: train_dataset.fields.prompt=question - sft.yaml: " in text
+    known = {
+        each.key: each.base for each in plan_of("grpo", gsm8k, "train_dataset.as_chat=true").over_base if each.known
+    }
+    assert known["reward.name"] == "addition", "that of the file's task, which it replaces"
+    assert "train_dataset.as_chat" not in known
+
+
 def test_overrides_equal_to_the_file_are_shown() -> None:
     assert "actor.eps_clip=0.2 (as it was)" in render_brief(plan_of("grpo", "actor.eps_clip=0.2"))
     off = " ".join(render_brief(plan_of("grpo", "valid_dataset=null")).split())
