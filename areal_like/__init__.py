@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from areal_like.config.sections.engines.base import EngineKeys
     from areal_like.config.sections.trackers import TrackerKind, register_tracker
     from areal_like.process.errors import InfrastructureError
+    from areal_like.process.sandbox.base import SandboxError, SandboxLimits
+    from areal_like.process.sandbox.sandbox import Sandbox
     from areal_like.serving.engines.registry import register_engine
     from areal_like.serving.engines.spec import EngineSpec
 
@@ -18,6 +20,9 @@ __all__ = [
     "RunFailed",
     "RunRefused",
     "RunResult",
+    "Sandbox",
+    "SandboxError",
+    "SandboxLimits",
     "TrackerKind",
     "__version__",
     "register_engine",
@@ -33,6 +38,8 @@ _HOMES = {
     "EngineSpec": "areal_like.serving.engines.spec",
     "InfrastructureError": "areal_like.process.errors",
     **dict.fromkeys(("TrackerKind", "register_tracker"), "areal_like.config.sections.trackers"),
+    "Sandbox": "areal_like.process.sandbox.sandbox",
+    **dict.fromkeys(("SandboxError", "SandboxLimits"), "areal_like.process.sandbox.base"),
     "register_engine": "areal_like.serving.engines.registry",
 }
 

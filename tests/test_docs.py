@@ -74,6 +74,7 @@ PROSE = (
         "own-task",
         "rewards",
         "running",
+        "sandbox",
         "serving",
         "status",
         "trackers",

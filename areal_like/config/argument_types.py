@@ -14,6 +14,9 @@ Share = float
 Count = int
 """1 or more."""
 
+Positive = float
+"""Above 0."""
+
 Take = Literal["whole", "final", "boxed", "tag", "last_line", "last_number"]
 """Which part of an answer counts: all of it; its declared result (`<answer>`, \\boxed, `####`, `answer is`); the last
 \\boxed; the last `<answer>`; its last line; its last number."""
@@ -27,6 +30,7 @@ KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "dict": ("a mapping", dict),
     "Pattern": ("a regular expression", str),
     "Share": ("a number from 0 to 1", (int, float)),
+    "Positive": ("a number above 0", (int, float)),
     "Count": ("an integer of 1 or more", int),
 }
 """Annotation -> what it means, and the types of its values."""
@@ -51,7 +55,11 @@ def _reason(kind: str, value: Any) -> str:
         return meaning
     if isinstance(value, float) and not math.isfinite(value):
         return f"{meaning} that is finite"
-    if (kind == "Share" and not 0 <= value <= 1) or (kind == "Count" and value < 1):
+    if (
+        (kind == "Share" and not 0 <= value <= 1)
+        or (kind == "Count" and value < 1)
+        or (kind == "Positive" and value <= 0)
+    ):
         return meaning
     if kind == "Pattern":
         try:

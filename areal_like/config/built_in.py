@@ -15,6 +15,7 @@ BUILT_IN = {
     "reward": {
         "addition": "areal_like.data.tasks.addition:addition_reward",
         "choice": "areal_like.rollout.episodes.rewards.choice:ChoiceReward",
+        "code": "areal_like.rollout.episodes.rewards.code.reward:CodeReward",
         "countdown": "areal_like.data.tasks.countdown:countdown_reward",
         "exact": "areal_like.rollout.episodes.rewards.exact:ExactReward",
         "format": "areal_like.rollout.episodes.rewards.format:FormatReward",
@@ -41,6 +42,9 @@ PACKAGES = {
     "reward": {"json_schema": ("jsonschema", "jsonschema"), "math": ("math_verify", "math-verify")},
 }
 """What is built in and needs a further package: its module, and its name on PyPI."""
+
+SANDBOXED = ("code",)
+"""Rewards that run what a model wrote, in the sandbox of `reward.sandbox`."""
 
 TASKS, LOSSES = BUILT_IN["task"], BUILT_IN["actor.loss"]
 

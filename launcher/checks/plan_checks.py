@@ -18,6 +18,7 @@ from launcher.checks import (
     oversubscription,
     resuming,
     rewards,
+    sandbox,
     unread_keys,
     warnings,
 )
@@ -120,6 +121,7 @@ PLAN_CHECKS = (
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
     Check("packages of built-in rewards", Stage.MISSING, rewards.missing_packages_of_rewards),
     Check("keys of judges", Stage.MISSING, rewards.missing_judge_keys),
+    Check("a sandbox that works", Stage.MISSING, sandbox.sandbox_problems),
     Check("what a name store in etcd needs", Stage.MISSING, name_store.name_store_problems),
     Check("the key of attached servers", Stage.MISSING, attached_servers.missing_api_key),
     Check("trackers", Stage.MISSING, missing.tracker_problems),
@@ -156,6 +158,7 @@ PLAN_CHECKS = (
     Check("options that the engine has lost", Stage.NO_EFFECT, warnings.removed_flags),
     Check("options of the engine to know about", Stage.WARNING, warnings.engine_notes),
     Check("jobs that are requeued", Stage.WARNING, warnings.requeue_warnings),
+    Check("what the sandbox does not hold", Stage.WARNING, sandbox.sandbox_weaknesses),
     Check("cores and memory that are shared", Stage.WARNING, oversubscription.capacity_warnings),
     Check("overrides beside bench", Stage.NO_EFFECT, bench.ignored_by_bench),
     Check("data to download", Stage.WARNING, datasets.dataset_download_warnings),

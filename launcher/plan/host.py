@@ -12,6 +12,7 @@ from areal_like.discovery.etcd_client import PACKAGE as ETCD
 from areal_like.models import hub_cache
 from areal_like.observe.trackers.requirements import is_installed, tracker_packages
 from areal_like.process.port_check import why_no_port
+from areal_like.process.sandbox.sandbox import sandbox_problem
 from areal_like.serving.engines.external import installations
 from launcher.checks.packages import missing_packages, reward_packages
 from launcher.plan.gpus import Gpu as Gpu
@@ -36,6 +37,8 @@ class HostInfo(NamedTuple):
     find_engine: FindEngine = installations.find_installation
     why_no_port: Callable[[str, int], str] = why_no_port
     """Returns why an address cannot be bound; empty where it can."""
+    why_no_sandbox: Callable[[str], str] = sandbox_problem
+    """Returns why a kind of sandbox does not work; empty where it does."""
     configs: Mapping[str, Path] = {}
     """Model path -> its config.json, as given by --model-config."""
     variables: frozenset[str] = frozenset()

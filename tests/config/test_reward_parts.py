@@ -1,12 +1,14 @@
 """`reward.parts` in a configuration: composed, overridden by index, and checked before any process starts."""
 
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.reward import configured_rewards
+from areal_like.rollout.episodes.rewards import reward_spec
 
 FILE = """\
 experiment_name: sums
@@ -103,3 +105,30 @@ def test_problems_of_several_parts_are_reported_at_once(refused):
         "reward.parts.1.args.box",
         "reward.parts.2.label",
     ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problems"),
+    [
+        (("reward.parts.0.name=code",), []),
+        (("reward.parts.0.name=code", "reward.timeout_s=10"), ["reward.parts.0.args.timeout_s", "10 s for the tests"]),
+        (("reward.parts.0.name=code", "+reward.parts.0.args.timeout_s=15"), ["reward.parts.0.args.timeout_s", "15 s"]),
+        (
+            ("reward.parts.0.name=code", "+reward.parts.0.args.timeout_s=0"),
+            ["reward.parts.0.args.timeout_s", "above 0"],
+        ),
+        (
+            ("reward.parts.0.name=code", "+reward.parts.0.args.max_tests=0"),
+            ["reward.parts.0.args.max_tests", "1 or more"],
+        ),
+        (("reward.sandbox=docker",), ["reward.sandbox", "bubblewrap", "rlimits"]),
+    ],
+)
+def test_programs_of_answers_end_before_the_reward_does(overrides, problems, loaded, refused):
+    if not problems:
+        assert loaded(*overrides).config.reward.sandbox == "bubblewrap"
+        other = loaded(*overrides, "reward.sandbox=rlimits").config.reward
+        assert reward_spec(other, None, {}, Path(), Path()).sandbox == "rlimits"
+    else:
+        (text,) = refused(*overrides)
+        assert [part for part in problems if part not in text] == []

@@ -33,6 +33,7 @@ def machine_with(num_gpus: int = 0, num_cores: int = 16) -> HostInfo:
         packages=frozenset({"flash_attn", "tensorboard", "wandb", "swanlab"}),
         find_engine=find_engine,
         why_no_port=lambda _host, _port: "",
+        why_no_sandbox=lambda _kind: "",
     )
 
 

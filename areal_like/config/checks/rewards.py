@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from areal_like.config.built_in import BUILT_IN, SANDBOXED
+from areal_like.config.checks.built_in_code import parameters_of
 from areal_like.config.problems import Problem
 from areal_like.config.sections.reward import REWARD_MODEL, NamedReward, named_rewards
 
@@ -33,8 +35,21 @@ def reward_problems(values: dict[str, Any]) -> Iterator[Problem]:
     elif reward.get("parts") and reward.get("args"):
         remedy = "give each part its own, as `args` of the part"
         yield Problem("reward.args", f"are arguments of reward.name, but there is reward.parts; {remedy}")
+    yield from _time_limits(reward.get("timeout_s"), rewards)
     yield from _labels([each for each in rewards if each.label])
     yield from _models([each for each in rewards if each.name == REWARD_MODEL])
+
+
+def _time_limits(timeout_s: Any, rewards: list[NamedReward]) -> Iterator[Problem]:
+    """A program that takes too long is wrong; a reward that does is an error."""
+    for each in rewards:
+        if each.name in SANDBOXED:
+            default = parameters_of(BUILT_IN["reward"][each.name])["timeout_s"].default
+            own_s = each.args.get("timeout_s", float(default))
+            if isinstance(own_s, int | float) and isinstance(timeout_s, int | float) and own_s >= timeout_s:
+                reason = f"{own_s:g} s for the tests of an answer must be less than reward.timeout_s={timeout_s:g}"
+                remedy = "or slow programs are errors instead of wrong; raise reward.timeout_s, or lower this"
+                yield Problem(f"{each.section}.args.timeout_s", f"{reason}, {remedy}", also=("reward.timeout_s",))
 
 
 def _labels(parts: list[NamedReward]) -> Iterator[Problem]:

@@ -8,6 +8,9 @@ from areal_like.config.fields import config, key
 REWARD_MODEL = "model"
 """Name of the built-in reward that a reward model gives; `path` in its arguments is the model."""
 
+SANDBOXES = ("bubblewrap", "rlimits")
+"""Kinds of sandbox, the strongest first."""
+
 
 @config
 class RewardPartConfig:
@@ -50,6 +53,11 @@ class RewardConfig:
     """Share of the answers to a prompt whose reward may fail, after retries. Up to this share they are left without a
     reward, out of the loss and out of the group's baseline; above it the whole group is generated again, up to
     `rollout.request_retries` times, and then left out. 0: no answer may lack its reward."""
+
+    sandbox: str = key("bubblewrap", choices=SANDBOXES)
+    """Where programs that a model wrote run. `bubblewrap` gives each its own namespaces, and a start is refused where
+    the machine does not allow them. `rlimits` needs none, but is weaker: limits, Landlock and a filter of system calls
+    alone; the plan lists what it does not hold."""
 
 
 class NamedReward(NamedTuple):

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-SANDBOXES = ("bubblewrap", "rlimits")
-"""The kinds, as `reward.sandbox` names them."""
+from areal_like.process.errors import InfrastructureError
 
 
-class SandboxError(Exception):
+class SandboxError(InfrastructureError):
     """The sandbox does not work here. It is never the fault of the program."""
 
 

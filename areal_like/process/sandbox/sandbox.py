@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import cache
 
-from areal_like.process.sandbox.base import SANDBOXES, Backend, SandboxError, SandboxLimits, SandboxResult
+from areal_like.config.sections.reward import SANDBOXES
+from areal_like.process.sandbox.base import Backend, SandboxError, SandboxLimits, SandboxResult
 from areal_like.process.sandbox.bubblewrap import Bubblewrap
 from areal_like.process.sandbox.places import INTERPRETER, PROGRAM_ENV
 from areal_like.process.sandbox.program import SandboxedProgram, wait_for
@@ -16,10 +17,11 @@ SANDBOX = "AREAL_LIKE_SANDBOX"
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Bubblewrap(), ResourceLimits())}
 PYTHON = (INTERPRETER, "-I", "-B")
 """Runs Python programs there, without variables, packages of the user, and files of bytecode."""
+MAIN = "main.py"
 
 
 class Sandbox:
-    """`Sandbox().run([*PYTHON, "main.py"], files={"main.py": text}, stdin=b"3 4")`."""
+    """`Sandbox().run_python("print(input())", stdin=b"3").stdout`."""
 
     def __init__(
         self, limits: SandboxLimits | None = None, *, kind: str | None = None, readable: Sequence[str] = ()
@@ -45,6 +47,18 @@ class Sandbox:
         afterwards nothing of it is left. Raises SandboxError if no program can be run."""
         with closing(self.start(command, stdin=stdin, files=files, limits=limits)) as program:
             return wait_for(program)
+
+    def run_python(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, str] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> SandboxResult:
+        """Runs a Python program. It can import the standard library, and what is installed beside the interpreter of
+        the virtual environment."""
+        return self.run([*PYTHON, MAIN], stdin=stdin, files={**(files or {}), MAIN: code}, limits=limits)
 
     def start(
         self,

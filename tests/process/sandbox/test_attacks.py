@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from areal_like.config.sections.reward import SANDBOXES
 from areal_like.process.identity import TOKEN
 from areal_like.process.process_tree import all_processes
-from areal_like.process.sandbox.base import SANDBOXES, SandboxLimits
+from areal_like.process.sandbox.base import SandboxLimits
 from areal_like.process.sandbox.sandbox import PYTHON, Sandbox
 from tests.support.attacks import ATTACKS, PRELUDE
 from tests.support.sandboxes import require_sandbox

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from areal_like.config.sections.reward import SANDBOXES
 from areal_like.process.process_tree import descendants_of
-from areal_like.process.sandbox.base import SANDBOXES, End, SandboxError, SandboxLimits
+from areal_like.process.sandbox.base import End, SandboxError, SandboxLimits
 from areal_like.process.sandbox.program import wait_for
 from areal_like.process.sandbox.sandbox import BACKENDS, PYTHON, SANDBOX, Sandbox
 from tests.support.process_limit import run_limited
@@ -40,8 +41,7 @@ open("own", "w").write("own")
 print(open("own").read(), file=sys.stderr)
 sys.exit(3)
 """
-    files = {"main.py": code, "data/x.txt": "é"}
-    done = Sandbox(PLENTY, kind=kind).run([*PYTHON, "main.py"], stdin="ü\n".encode(), files=files)
+    done = Sandbox(PLENTY, kind=kind).run_python(code, stdin="ü\n".encode(), files={"data/x.txt": "é"})
     assert (done.end, done.exit_code) == (End.EXIT, 3)
     assert (done.stdout.decode(), done.stderr.decode()) == ("üé True\n", "own\n")
     assert not done.is_success

@@ -14,6 +14,7 @@ import orjson
 from areal_like.discovery.etcd_client import PASSWORD
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.identity import TOKEN
+from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.rollout.episodes.rewards import RewardSpec
 
 SECRETS = (TOKEN, PASSWORD)
@@ -38,7 +39,7 @@ class RewardProcess(asyncio.Protocol):
             command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.reward_worker"]
             self._keeper = ChildProcess(
                 [*command, str(descriptor), str(os.getpid())],
-                {name: value for name, value in os.environ.items() if name not in SECRETS},
+                {name: value for name, value in os.environ.items() if name not in SECRETS} | {SANDBOX: spec.sandbox},
                 stdout=2,  # what a reward prints goes to the log
                 pass_fds=(descriptor,),
             )

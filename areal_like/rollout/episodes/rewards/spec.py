@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.config.sections.reward import REWARD_MODEL, NamedReward, RewardConfig, named_rewards
+from areal_like.config.sections.reward import REWARD_MODEL, SANDBOXES, NamedReward, RewardConfig, named_rewards
 
 
 class RewardSpec(NamedTuple):
@@ -17,6 +17,7 @@ class RewardSpec(NamedTuple):
     folder: str
     cwd: str
     parts: Sequence[dict[str, Any]] = ()
+    sandbox: str = SANDBOXES[0]
 
     @property
     def rewards(self) -> list[NamedReward]:
@@ -47,4 +48,6 @@ def reward_spec(
     reward: RewardConfig, task: str | None, task_args: dict[str, Any], folder: Path, cwd: Path
 ) -> RewardSpec:
     parts = [vars(part) for part in reward.parts]
-    return RewardSpec(reward.name, dict(reward.args), task, dict(task_args), str(folder), str(cwd), parts)
+    return RewardSpec(
+        reward.name, dict(reward.args), task, dict(task_args), str(folder), str(cwd), parts, reward.sandbox
+    )

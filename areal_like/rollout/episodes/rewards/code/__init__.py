@@ -1,0 +1,1 @@
+"""The built-in reward `code`: programs of answers are run against tests, in the sandbox."""

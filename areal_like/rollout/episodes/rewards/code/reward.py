@@ -1,0 +1,89 @@
+"""The built-in reward `code`: 1 for a program that passes its tests."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.argument_types import Count, Positive
+from areal_like.process.sandbox.base import End, SandboxLimits
+from areal_like.process.sandbox.program import wait_for
+from areal_like.process.sandbox.sandbox import PYTHON, Sandbox
+from areal_like.rollout.episodes.rewards.code import remote_calls
+from areal_like.rollout.episodes.rewards.code.fenced_block import last_python_block
+from areal_like.rollout.episodes.rewards.code.row_tests import RowTests, parse_tests
+
+
+class CodeReward:
+    """Runs the last fenced block of Python of an answer against the row's `tests`: its program, by what it prints, or
+    its functions, by their results. `partial`: the share of the tests that it passes, instead of all or nothing.
+    `timeout_s` is for all tests of an answer; what takes longer fails."""
+
+    def __init__(
+        self,
+        partial: bool = False,
+        timeout_s: Positive = 10.0,
+        memory_gb: Positive = 1.0,
+        max_tests: Count | None = None,
+    ) -> None:
+        self._partial, self._timeout_s, self._max_tests = partial, timeout_s, max_tests
+        self._sandbox = Sandbox(SandboxLimits(wall_s=timeout_s, cpu_s=timeout_s, memory_gb=memory_gb))
+        self._remote_calls = Path(remote_calls.__file__).read_text(encoding="utf-8")
+
+    def __call__(
+        self, prompt: Any, completion: str, tests: Any, entry_point: str | None = None, setup: str = ""
+    ) -> float:
+        parsed = parse_tests(tests, entry_point, setup)
+        code = last_python_block(completion)
+        if code is None:
+            return 0.0
+        passed = list(self._print_cases(code, parsed) if parsed.cases else self._function_tests(code, parsed))
+        share = sum(passed) / max(len(passed), 1)
+        return share if self._partial else float(share == 1.0)
+
+    def _print_cases(self, code: str, tests: RowTests) -> Iterator[bool]:
+        """One run for each; after a failure the others need not run if all are needed."""
+        left_s, cases = self._timeout_s, tests.cases[: self._max_tests]
+        for number, (given, expected) in enumerate(cases):
+            if left_s <= 0:
+                yield from [False] * (len(cases) - number)
+                return
+            limits = replace(self._sandbox.limits, wall_s=left_s)
+            result = self._sandbox.run_python(code, stdin=given.encode(), limits=limits)
+            left_s -= result.wall_s
+            right = result.is_success and printed(result.stdout.decode("utf-8", "replace")) == printed(expected)
+            yield right
+            if not right and not self._partial:
+                return
+
+    def _function_tests(self, code: str, tests: RowTests) -> list[bool]:
+        """The tests run in one sandbox, the answer's functions in another."""
+        asserts, calls = tests.asserts[: self._max_tests], tests.calls[: self._max_tests]
+        content = {"setup": tests.setup, "entry_point": tests.entry_point, "asserts": asserts, "calls": calls}
+        files = {"remote_calls.py": self._remote_calls}
+        with ExitStack() as stack:
+            ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
+
+            def start(role: str, wire: socket.socket, **more: str) -> Any:
+                command = [*PYTHON, "remote_calls.py", role, str(wire.fileno())]
+                program = self._sandbox.start(command, files=files | more, pass_fds=(wire.fileno(),))
+                wire.close()
+                return stack.enter_context(closing(program))
+
+            answer = start("serve", theirs, **{remote_calls.ANSWER: code})
+            checks = start("check", ours, **{remote_calls.TESTS: json.dumps(content)})
+            result = wait_for(checks, answer)
+        if result.end is not End.EXIT or not result.stdout:
+            return [False] * (len(asserts) + len(calls))
+        verdict = json.loads(result.stdout.splitlines()[-1])
+        if "broken" in verdict:
+            raise ValueError(f"the row's tests cannot run: {verdict['broken']}")
+        return [not reason for reason in verdict["results"]]
+
+
+def printed(text: str) -> list[str]:
+    """Lines without white space at their ends, and without empty lines at the end."""
+    return [line.rstrip() for line in text.rstrip().splitlines()]

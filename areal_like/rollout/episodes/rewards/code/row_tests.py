@@ -1,0 +1,56 @@
+"""The tests of a row, in the forms in which data sets have them."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+CHECK = re.compile(r"^def check\(", re.MULTILINE)
+"""A function that makes the assertions, given the entry point."""
+
+
+@dataclass(frozen=True)
+class RowTests:
+    """Programs that read and print (`cases`: input and expected output), or functions: statements that assert, and
+    `calls` (arguments and expected result) of the entry point. `setup` runs before."""
+
+    cases: tuple[tuple[str, str], ...] = ()
+    asserts: tuple[str, ...] = ()
+    calls: tuple[tuple[list[Any], Any], ...] = ()
+    entry_point: str | None = None
+    setup: str = ""
+
+
+def parse_tests(tests: Any, entry_point: str | None, setup: str) -> RowTests:
+    """Raises ValueError for a form that is not known."""
+    if isinstance(tests, str) and tests.lstrip().startswith(("[", "{")):
+        tests = json.loads(tests)
+    if isinstance(tests, str):
+        call = "\ncheck(candidate)" if entry_point is not None and CHECK.search(tests) else ""
+        return RowTests(asserts=(tests + call,), entry_point=entry_point, setup=setup)
+    if isinstance(tests, dict) and "inputs" in tests and "outputs" in tests:
+        pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
+        name = tests.get("fn_name") or entry_point
+        if name is not None:
+            return RowTests(
+                calls=tuple((_arguments(given), out) for given, out in pairs), entry_point=name, setup=setup
+            )
+        return RowTests(cases=tuple((_lines(given), _lines(out)) for given, out in pairs))
+    if isinstance(tests, list) and tests:
+        if all(isinstance(each, str) for each in tests):
+            return RowTests(asserts=tuple(tests), entry_point=entry_point, setup=setup)
+        if all(isinstance(each, dict) and {"input", "output"} <= each.keys() for each in tests):
+            return RowTests(cases=tuple((_lines(each["input"]), _lines(each["output"])) for each in tests))
+    forms = "assert statements, a list of {input, output}, or {inputs: [...], outputs: [...]}"
+    raise ValueError(f"the row's tests are not in a known form: {tests!r:.80}; write {forms}")
+
+
+def _lines(text: Any) -> str:
+    return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def _arguments(given: Any) -> list[Any]:
+    """Also one JSON value on each line."""
+    if isinstance(given, str):
+        return [json.loads(line) for line in given.splitlines() if line.strip()]
+    return given if isinstance(given, list) else [given]

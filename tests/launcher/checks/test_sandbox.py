@@ -1,0 +1,46 @@
+"""A run whose reward runs programs of answers is refused where its sandbox does not work."""
+
+import pytest
+
+from tests.support.planning import machine_with, plan_of
+
+PARTS = "reward.parts=[{name: exact}, {name: code}]"
+BROKEN = machine_with()._replace(why_no_sandbox=lambda kind: f"{kind} is broken")
+
+
+@pytest.mark.parametrize(
+    ("words", "key"), [(("reward.name=code",), "reward.name"), (("reward.name=null", PARTS), "reward.parts.1.name")]
+)
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [("bubblewrap", "reward.sandbox=rlimits, the weaker one,"), ("rlimits", "reward.sandbox=bubblewrap")],
+)
+def test_a_sandbox_that_does_not_work_is_missing(words, key, kind, remedy):
+    (need,) = [each for each in plan_of("grpo", *words, f"reward.sandbox={kind}", host=BROKEN).needs if each.key == key]
+    message = (
+        f"code runs programs of answers in a sandbox: {kind} is broken; {remedy} has other needs (docs/sandbox.md)"
+    )
+    assert need.message == message
+
+
+@pytest.mark.parametrize(
+    ("words", "host"),
+    [
+        (("reward.name=code",), machine_with()),
+        (("reward.name=exact",), BROKEN),
+        (("reward.name=code", "cluster.type=slurm"), BROKEN),
+    ],
+    ids=["works", "another reward", "other machines"],
+)
+def test_a_sandbox_that_works_or_is_not_used_here_is_not_missing(words, host):
+    assert not [need for need in plan_of("grpo", *words, host=host).needs if "sandbox" in need.message]
+
+
+def test_the_plan_lists_what_the_weaker_sandbox_does_not_hold():
+    warned = {kind: _weaknesses(f"reward.sandbox={kind}") for kind in ("bubblewrap", "rlimits")}
+    assert warned["bubblewrap"] == []
+    assert any("share the machine's namespaces" in weakness for weakness in warned["rlimits"])
+
+
+def _weaknesses(*words):
+    return [each for each in plan_of("grpo", *words).warnings if each.startswith("reward.sandbox: ")]
