@@ -70,6 +70,7 @@ PROSE = (
         "algorithms",
         "configuration",
         "data",
+        "evaluation",
         "gpu",
         "own-task",
         "rewards",

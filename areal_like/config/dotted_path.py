@@ -21,9 +21,10 @@ def value_at(tree: Any, path: str, default: Any = None) -> Any:
 
 
 def value_of(config: Any, path: str) -> Any:
-    """The value at a dotted path of a section's instance; None below a null or absent section."""
+    """The value at a dotted path of a section's instance; None below a null or absent section. `list.0.key` is of the
+    first item."""
     for name in path.split("."):
-        config = getattr(config, name, None)
+        config = config[int(name)] if isinstance(config, list) else getattr(config, name, None)
     return config
 
 

@@ -12,7 +12,7 @@ from areal_like.config.dotted_path import MISSING, value_at
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.interpolation import BrokenReference, FromEnvironment, ReferenceResolver, references_in
 from areal_like.config.problems import MISSING_VALUE, Problem, Stage
-from areal_like.config.schema import Key, Schema
+from areal_like.config.schema import Key, Schema, Section, is_list_of_sections
 from areal_like.config.sources.layers import Provenance
 from areal_like.config.sources.leaves import LayerReader
 from areal_like.config.sources.overrides import to_yaml_node
@@ -68,7 +68,7 @@ class _ValueChecker:
         resolved = self._resolved(key.path, value)
         if resolved is MISSING:
             return key.default
-        if key.kind.name == "list" and key.kind.item is not None and key.kind.item.name == "section":
+        if is_list_of_sections(key.kind):
             return self._items(key, resolved)
         if _holds_reference(value):
             if isinstance(resolved, FromEnvironment):
@@ -104,18 +104,27 @@ class _ValueChecker:
         """Adds defaults to the items of a list of sections."""
         if not isinstance(items, list):
             return items
-        prefix = f"{key.path}[]."
-        inner = [k for path, k in self.schema.keys.items() if path.startswith(prefix)]
-        complete = []
-        for index, item in enumerate(items):
-            filled = {k.name: item.get(k.name, k.default) for k in inner}
-            for k in inner:
-                try:
-                    filled[k.name] = check_key(k, filled[k.name])
-                except InvalidValue as refusal:
-                    self._refuse(f"{key.path}.{index}.{k.name}", str(refusal))
-            complete.append(filled)
-        return complete
+        return [self._item(f"{key.path}[]", item, f"{key.path}.{index}") for index, item in enumerate(items)]
+
+    def _item(self, path: str, item: dict[str, Any], place: str) -> dict[str, Any]:
+        """One item, or a section in it."""
+        filled: dict[str, Any] = {}
+        for entry in self.schema.children(path):
+            name = entry.name
+            if isinstance(entry, Section):
+                given = item.get(name, None if entry.default_null else {})
+                filled[name] = None if given is None else self._item(entry.path, given, f"{place}.{name}")
+                continue
+            filled[name] = item.get(name, entry.default)
+            if is_list_of_sections(entry.kind) and isinstance(filled[name], list):
+                below = enumerate(filled[name])
+                filled[name] = [self._item(f"{entry.path}[]", each, f"{place}.{name}.{at}") for at, each in below]
+                continue
+            try:
+                filled[name] = check_key(entry, filled[name])
+            except InvalidValue as refusal:
+                self._refuse(f"{place}.{name}", str(refusal))
+        return filled
 
     def _referenced_section(self, path: str, value: Any) -> Any:
         resolved = self._resolved(path, value)

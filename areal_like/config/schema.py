@@ -104,8 +104,8 @@ class Schema:
                 self._walk(path + ".", kind.cls, _own_defaults(kind.cls) if default is None else default)
                 continue
             self.keys[path] = Key(path, kind, default, constraints, cls, name)
-            if kind.name == "list" and kind.item is not None and kind.item.name == "section":
-                assert kind.item.cls is not None
+            if is_list_of_sections(kind):
+                assert kind.item is not None and kind.item.cls is not None
                 self.sections[path + "[]"] = Section(path + "[]", kind.item.cls, False, cls, name)
                 self._walk(path + "[].", kind.item.cls, _own_defaults(kind.item.cls))
 
@@ -181,6 +181,13 @@ class Schema:
         entries: tuple[Key | Section, ...] = (*self.keys.values(), *self.sections.values())
         return tuple((entry, rule) for entry in entries for rule in entry.constraints.rules)
 
+    def children(self, path: str) -> Iterator["Key | Section"]:
+        """The keys and sections directly below a section, in the order of its class. Those of the items of a list are
+        below `list[]`."""
+        for name in declarations(self.sections[path].cls):
+            below = f"{path}.{name}" if path else name
+            yield self.keys[below] if below in self.keys else self.sections[below]
+
     def names(self) -> list[str]:
         return [*self.keys, *(path for path in self.sections if path)]
 
@@ -190,6 +197,10 @@ _schemas: dict[type, Schema] = {}
 
 def accepts_map(kind: Kind) -> bool:
     return kind.name in ("map", "any") or any(accepts_map(variant) for variant in kind.variants)
+
+
+def is_list_of_sections(kind: Kind) -> bool:
+    return kind.name == "list" and kind.item is not None and kind.item.name == "section"
 
 
 def ancestors(path: str) -> list[str]:

@@ -12,7 +12,7 @@ GLOBAL_CUTOFF = 0.86
 
 APART = ("critic", "evaluator", "ref", "valid_dataset")
 """Sections similar to another one: no suggestions outside of them, except by synonyms."""
-HIDDEN = ("ref", "evaluator.benchmarks")
+HIDDEN = ("ref", "evaluator.gconfig", "evaluator.save")
 """No suggestions in these for keys written elsewhere."""
 TWINS = {"critic": "actor", "model": "actor", "valid_dataset": "train_dataset"}
 """Section -> the preferred one for a key that both have."""
@@ -115,7 +115,7 @@ class _Names:
             if "." in end or top not in APART:
                 places += [targets[end], f"{TRAINED.get(section)}.{below}"]
             for place in places:
-                of_evaluation = not place.startswith("evaluator.benchmarks") or {"eval", "evaluator"} & {*parts}
+                of_evaluation = not place.startswith(HIDDEN[1:]) or {"eval", "evaluator"} & {*parts}
                 if place in self.known and place != path and of_evaluation:
                     return place
         return None

@@ -1,11 +1,14 @@
 """Loads the datasets of a run: from its task, from files, or from the Hub."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.benchmarks import SPLIT, benchmark_task, dataset_of
 from areal_like.config.built_in import TASKS
+from areal_like.config.problems import ConfigError
 from areal_like.data.checked_rows import CheckedRows, check_rows
 from areal_like.data.data_record import open_section
 from areal_like.data.dataset_files import too_few_message
@@ -23,15 +26,23 @@ TASK_SPLIT = {"train": TRAIN, "valid": TEST}
 
 @dataclass(frozen=True)
 class Datasets:
+    """`benchmarks`: split -> rows of a benchmark."""
+
     train: CheckedRows
     valid: CheckedRows | None
     task: Task | None
+    benchmarks: Mapping[str, CheckedRows] = field(default_factory=dict)
+    sections: Mapping[str, str] = field(default_factory=dict)
+    """Split -> the key of its section, for messages."""
 
     def of(self, split: str) -> CheckedRows:
-        rows = {"train": self.train, "valid": self.valid}[split]
+        rows = {"train": self.train, "valid": self.valid, **self.benchmarks}[split]
         if rows is None:
             raise ValueError("valid_dataset: this run has none")
         return rows
+
+    def section_of(self, split: str) -> str:
+        return self.sections.get(split, f"{split}_dataset")
 
 
 def task_name(config: Any) -> str | None:
@@ -49,8 +60,7 @@ def load_datasets(
     task = None if name is None else make_task(name, dict(config.task.args), places)
     check = tokenize_rows if with_tokens else check_rows
 
-    def load(split: str, dataset: Any) -> CheckedRows:
-        section = f"{split}_dataset"
+    def load(split: str, dataset: Any, section: str, task: Task | None = task, name: str | None = name) -> CheckedRows:
         if task is not None and dataset.path in ("", name):
             DatasetSource(section, split, dataset).refuse(
                 f"rows are of task {name}, which", "split", "subset", "revision"
@@ -65,13 +75,32 @@ def load_datasets(
             entry["has_messages"] = rows.has_messages
         return rows
 
-    train = load("train", config.train_dataset)
+    train = load("train", config.train_dataset, "train_dataset")
     chosen = config.valid_dataset
-    valid = None if chosen is None or chosen.fake is not None else load("valid", chosen)
+    valid = None if chosen is None or chosen.fake is not None else load("valid", chosen, "valid_dataset")
     size = config.train_dataset.batch_size
     if config.train_dataset.drop_last and len(train) < size:
         raise config_error("train_dataset.batch_size", too_few_message(size, train.source, len(train)))
-    return Datasets(train, valid, task)
+    benchmarks, sections = {}, {}
+    for index, each in enumerate(config.evaluator.benchmarks):
+        split, section, own = f"{SPLIT}{each.name}", f"evaluator.benchmarks.{index}", benchmark_task(each)
+        with prefixed_errors(section):
+            made = None if own is None else make_task(own, dict(each.task.args), places)
+            benchmarks[split] = load("valid", dataset_of(each), section, made, own)
+        sections[split] = section
+    return Datasets(train, valid, task, benchmarks, sections)
+
+
+@contextlib.contextmanager
+def prefixed_errors(section: str) -> Iterator[None]:
+    """Errors about `task` or `reward` are of that section of a benchmark."""
+    try:
+        yield
+    except ConfigError as error:
+        own = [each for each in error.problems if each.key.startswith(section)]
+        others = [replace(each, key=f"{section}.{each.key}") for each in error.problems if each not in own]
+        problems = [*own, *others]
+        raise ConfigError(problems) from error.__cause__
 
 
 def _rows_of(task: Task, split: str, name: str) -> Sequence[Any]:

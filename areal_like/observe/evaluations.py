@@ -1,12 +1,13 @@
 """Evaluations of a run: their metric lines, texts about them, and the copy of their scores."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from areal_like.config.control_characters import escape_controls
-from areal_like.observe.metrics import ERROR, ERROR_ROWS
+from areal_like.observe.metrics import BENCHMARK, ERROR, ERROR_ROWS
 from areal_like.observe.reading import DUE, EVALUATION, Line, dump_lines, is_evaluation, read_lines
 from areal_like.observe.text import cut_middle
 from areal_like.process import atomic_file
@@ -16,20 +17,43 @@ FILE = "evaluations.jsonl"
 ERROR_HEAD, ERROR_TAIL = 80, 115
 """Characters that are kept of an error that is longer: it may begin with long paths, and ends with the message."""
 
+PASS = re.compile(r"eval/pass@\d+")
 HEADLINES = {"eval/score": "held-out", "eval/accuracy": "held-out accuracy", "eval/loss": "held-out loss"}
 """Metric that is shown of an evaluation (the first that it has) -> its title."""
 
 
 def evaluation_lines(lines: Iterable[Line]) -> list[Line]:
-    """One line per evaluation, in the order of steps. After a recovery a repeated evaluation replaces the first."""
+    """One line per evaluation of `valid_dataset`, in the order of steps. After a recovery a repeated one replaces the
+    first."""
     alone: list[Line] = []
     by_due: dict[float, Line] = {}
-    for line in filter(is_evaluation, lines):
+    for line in lines:
+        if not is_evaluation(line) or line.get(BENCHMARK):
+            continue
         if line.get(DUE) is None:
             alone.append(line)
         else:
             by_due[line[DUE]] = line
     return sorted([*alone, *by_due.values()], key=lambda line: int(line["step"]))
+
+
+def benchmark_lines(lines: Iterable[Line]) -> dict[str, list[Line]]:
+    """Benchmark -> its evaluations, as those of `valid_dataset`: without its name in the metrics."""
+    found: dict[str, list[Line]] = {}
+    for line in filter(is_evaluation, lines):
+        if name := line.get(BENCHMARK):
+            found.setdefault(name, []).append(without_benchmark(line))
+    return {name: evaluation_lines(each) for name, each in found.items()}
+
+
+def without_benchmark(values: Mapping[str, Any]) -> Line:
+    """`eval/gsm8k/score` becomes `eval/score`."""
+    prefix = f"{EVALUATION}{values.get(BENCHMARK, '')}/"
+    return {
+        f"{EVALUATION}{name.removeprefix(prefix)}" if name.startswith(prefix) else name: value
+        for name, value in values.items()
+        if name != BENCHMARK
+    }
 
 
 def headline_metric(values: Mapping[str, Any]) -> str | None:
@@ -81,14 +105,30 @@ def score_remarks(values: Mapping[str, Any]) -> str:
 
 def evaluation_text(step: int, values: Mapping[str, Any], max_failed_share: float | None = None) -> str | None:
     """A line about an evaluation, with the step at which it was due; None if it has no metric to show."""
+    benchmark = values.get(BENCHMARK)
+    values = without_benchmark(values)
     name = headline_metric(values)
     if name is None:
         return None
     due = int(values.get(DUE, step))
     when = "at the start" if due == 0 else f"at step {due}"
+    title = f"benchmark {benchmark}" if benchmark else HEADLINES[name]
     if not has_value(values, name):
-        return f"{HEADLINES[name]}: no score {when}: {why_no_score(values, max_failed_share)}"
-    return f"{HEADLINES[name]} {values[name]:.3f} {when}{score_remarks(values)}"
+        return f"{title}: no score {when}: {why_no_score(values, max_failed_share)}"
+    return f"{title} {values[name]:.3f}{band_text(values, name)}{pass_text(values)} {when}{score_remarks(values)}"
+
+
+def band_text(values: Mapping[str, Any], name: str) -> str:
+    """` [0.58, 0.66]`; empty if the metric has no band."""
+    low, high = values.get(f"{name}_low"), values.get(f"{name}_high")
+    return "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+
+
+def pass_text(values: Mapping[str, Any]) -> str:
+    """`, pass@4 0.81`: the largest k; empty if rows had one answer."""
+    sizes = [name for name in values if PASS.fullmatch(name) and has_value(values, name)]
+    name = max(sizes, key=lambda each: int(each.rpartition("@")[2]), default=None)
+    return "" if name is None else f", {name.removeprefix(EVALUATION)} {values[name]:.3f}"
 
 
 def _row_counts(values: Mapping[str, Any]) -> tuple[float, float, float]:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from areal_like.observe.evaluations import evaluation_lines
+from areal_like.observe.evaluations import benchmark_lines, evaluation_lines
 from areal_like.observe.reading import Line
 
 WINDOW = 20
@@ -40,6 +40,11 @@ class History:
     def evaluations(self, name: str) -> list[float]:
         """Values of one metric in all evaluations so far."""
         return [line[name] for line in evaluation_lines(self._evaluated) if name in line]
+
+    def benchmarks(self) -> dict[str, float]:
+        """Benchmark -> its last score."""
+        lines = benchmark_lines(self._evaluated)
+        return {name: each[-1]["eval/score"] for name, each in lines.items() if "eval/score" in each[-1]}
 
     @property
     def last_evaluation(self) -> Line:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.observe.metrics import LINE_FIELDS, TEXTS
+from areal_like.observe.metrics import BENCHMARK, LINE_FIELDS, TEXTS
 from areal_like.observe.reading import DUE, EVALUATION, JOINED, Line, dump_lines, read_lines
 from areal_like.process import atomic_file
 
@@ -24,20 +24,22 @@ class MetricJoiner:
         self.required = frozenset(required)
         self._waiting: dict[int, dict[str, Line]] = {}
         self._written: dict[int, tuple[int, frozenset[str]]] = {}
-        self._evaluated: dict[tuple[int, float], int] = {}
-        """(step, due step) of an evaluation -> attempt: two evaluations may be of one version of the weights."""
+        self._evaluated: dict[tuple[int, float, str], int] = {}
+        """(step, due step, benchmark) of an evaluation -> attempt: two evaluations may be of one version of the
+        weights."""
         self._names: dict[frozenset[str], frozenset[str]] = {}
 
     @property
     def last_step(self) -> int:
         """Last step with written values; 0 if none has."""
-        return max([*self._written, *(step for step, _ in self._evaluated)], default=0)
+        return max([*self._written, *(step for step, *_ in self._evaluated)], default=0)
 
     def remember(self, line: Line) -> None:
         """Takes note of a line that is in the joined file already."""
         step, attempt = line["step"], line.get("attempt", 1)
-        if (due := line.get(DUE)) is not None:
-            self._evaluated[step, due] = max(attempt, self._evaluated.get((step, due), 0))
+        if line.get(DUE) is not None:
+            identity = _identity(line)
+            self._evaluated[identity] = max(attempt, self._evaluated.get(identity, 0))
             return
         names = frozenset(name for name in line if name not in LINE_FIELDS)
         known = self._written.get(step)
@@ -49,8 +51,8 @@ class MetricJoiner:
 
     def add(self, source: str, line: Line) -> list[JoinedLine]:
         """Adds a line of one process; returns the lines that it completes."""
-        if (due := line.get(DUE)) is not None:
-            known = self._evaluated.get((line["step"], due), 0)
+        if line.get(DUE) is not None:
+            known = self._evaluated.get(_identity(line), 0)
             return [self._pass_on("eval", line)] if line.get("attempt", 1) > known else []
         line = self._new_values(line)
         evaluated = {name: value for name, value in line.items() if name in LINE_FIELDS or name.startswith(EVALUATION)}
@@ -117,6 +119,10 @@ class MetricJoiner:
     def _pass_on(self, kind: str, line: Line) -> JoinedLine:
         self.remember(line)
         return JoinedLine(kind, line)
+
+
+def _identity(line: Line) -> tuple[int, float, str]:
+    return line["step"], line[DUE], line.get(BENCHMARK, "")
 
 
 def _has_values(line: Line) -> bool:

@@ -24,7 +24,8 @@ GROUPS = MappingProxyType(
         "reward": "Rewards of the step's samples, as the reward functions returned them, before normalization.",
         "offpolicy": "Difference between the sampling policy and the trained one, before the step's first update.",
         "perf": "Time, throughput and memory of a step.",
-        "eval": "Evaluations. Their step is the number of completed steps of the weights that answered.",
+        "eval": "Evaluations. Their step is the number of completed steps of the weights that answered. The metrics of "
+        "a benchmark have its name after `eval/`: `eval/gsm8k/score`.",
     }
 )
 
@@ -178,6 +179,16 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "eval/loss": Metric("Loss on the held-out rows of supervised training"),
         "eval/accuracy": Metric("Share of the held-out pairs whose better answer gets the higher score", "share"),
         "eval/margin": Metric("Score of the better answer minus that of the worse, mean over the held-out pairs"),
+        "eval/score_low": Metric("Lower end of the band of the score: 95 of 100 resamples of the rows are within it"),
+        "eval/score_high": Metric("Upper end of that band"),
+        "eval/avg@*": Metric(
+            "With several answers per row: mean over rows of the mean score of so many answers; its band `_low` and "
+            "`_high`"
+        ),
+        "eval/pass@*": Metric(
+            "With several answers per row: expected best score of so many of them, which is the probability of a right "
+            "one where scores are 0 or 1, mean over the rows; its band `_low` and `_high`"
+        ),
         "eval/samples": Metric("Answers that were evaluated"),
         "eval/due_step": Metric("Step after which the evaluation was due"),
         "eval/version_min": Metric("Oldest weights that answered, as a number of steps"),
@@ -202,7 +213,9 @@ ERROR, ERROR_ROWS = "eval/error", "eval/error_rows"
 rows have it."""
 STEP_ERROR, STEP_ERROR_GROUPS = "rollout/error", "rollout/error_groups"
 """The same in the line of a step, for the groups that failed since the previous step."""
-TEXTS = (ERROR, STEP_ERROR)
+BENCHMARK = "eval/benchmark"
+"""Text in the line of an evaluation: the name of the benchmark; without one it is of `valid_dataset`."""
+TEXTS = (ERROR, STEP_ERROR, BENCHMARK)
 """Fields of a line that are texts, and no metrics."""
 
 
@@ -211,7 +224,14 @@ def find_metric(name: str) -> Metric | None:
     metric = METRICS.get(name)
     if metric is not None and "*" not in name:
         return metric
-    return next((METRICS[pattern] for pattern, fits in _patterns() if fits.fullmatch(name)), None)
+    found = next((METRICS[pattern] for pattern, fits in _patterns() if fits.fullmatch(name)), None)
+    if found is None and (of_benchmark := _OF_BENCHMARK.fullmatch(name)) is not None:
+        return find_metric(f"eval/{of_benchmark[1]}")
+    return found
+
+
+_OF_BENCHMARK = re.compile(r"eval/[^/]+/(.+)")
+"""`eval/NAME/score` is `eval/score` of a benchmark."""
 
 
 @cache

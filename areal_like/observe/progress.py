@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from areal_like.config.control_characters import escape_controls
 from areal_like.observe.diagnosis import RunDiagnosis
-from areal_like.observe.evaluations import evaluation_text, has_value, headline_metric
+from areal_like.observe.evaluations import evaluation_text, has_value, headline_metric, without_benchmark
 from areal_like.observe.history import History
 from areal_like.observe.view import panel, plain_line
 
@@ -94,7 +94,8 @@ class ProgressDisplay:
             if self._live:
                 self._draw(now)
             text = evaluation_text(step, values, self._max_failed_share)
-            is_in_view = self._live and has_value(values, headline_metric(values) or "")
+            shown = without_benchmark(values)
+            is_in_view = self._live and has_value(shown, headline_metric(shown) or "")
             if text is not None and not is_in_view:
                 self._print(text)
 

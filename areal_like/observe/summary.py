@@ -11,14 +11,16 @@ import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from areal_like.observe.charts import Series, svg_chart, terminal_chart
 from areal_like.observe.evaluations import (
+    benchmark_lines,
     evaluation_lines,
     evaluation_text,
     has_value,
@@ -27,7 +29,7 @@ from areal_like.observe.evaluations import (
     short_error,
     why_no_score,
 )
-from areal_like.observe.metrics import STEP_ERROR, STEP_ERROR_GROUPS
+from areal_like.observe.metrics import BENCHMARK, STEP_ERROR, STEP_ERROR_GROUPS
 from areal_like.observe.next_steps import model_uses, next_steps, shown_path
 from areal_like.observe.reading import EVALUATION, JOINED, Line, read_lines, read_metrics, values_of
 from areal_like.observe.text import format_duration
@@ -38,6 +40,7 @@ from areal_like.process.run import Run, open_run
 
 SUMMARY, CURVE = "summary.json", "curve.svg"
 CHART_WIDTH = 72
+NONE: Mapping[str, Sequence[Line]] = MappingProxyType({})
 OBJECTIVE_FALLBACKS = ("eval/score", "eval/accuracy", "eval/loss", "reward/mean", "train/loss")
 """Metrics for a run's objective if the key `objective` is not set; the first that has values."""
 
@@ -45,8 +48,11 @@ OBJECTIVE_FALLBACKS = ("eval/score", "eval/accuracy", "eval/loss", "reward/mean"
 class RunRecord:
     """A run's metrics by step, and its evaluations, read from its directory."""
 
-    def __init__(self, metrics: Sequence[Line], evaluated: Sequence[Line]) -> None:
-        self.metrics, self.evaluations = metrics, evaluated
+    def __init__(
+        self, metrics: Sequence[Line], evaluated: Sequence[Line], benchmarks: Mapping[str, Sequence[Line]] = NONE
+    ) -> None:
+        """`benchmarks`: name -> evaluations, with the metrics of `valid_dataset`'s."""
+        self.metrics, self.evaluations, self.benchmarks = metrics, evaluated, benchmarks
 
     @property
     def steps(self) -> int:
@@ -55,13 +61,21 @@ class RunRecord:
 
     def points(self, name: str) -> list[tuple[int, float]]:
         """Steps with their values of a metric, where it has any."""
-        lines = self.evaluations if name.startswith(EVALUATION) else self.metrics
+        lines, name = self._lines_of(name) if name.startswith(EVALUATION) else (self.metrics, name)
         return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+
+    def _lines_of(self, name: str) -> tuple[Sequence[Line], str]:
+        """The evaluations that have this metric, and its name there."""
+        benchmark, _, rest = name.removeprefix(EVALUATION).partition("/")
+        if benchmark in self.benchmarks:
+            return self.benchmarks[benchmark], f"{EVALUATION}{rest}"
+        return self.evaluations, name
 
     def last(self, name: str) -> float | None:
         """Last value; for an evaluation metric that of the last evaluation, even if that is none."""
         if name.startswith(EVALUATION):
-            values = [line[name] for line in self.evaluations if name in line]
+            lines, name = self._lines_of(name)
+            values = [line[name] for line in lines if name in line]
             return values[-1] if values else None
         points = self.points(name)
         return points[-1][1] if points else None
@@ -73,7 +87,8 @@ class RunRecord:
     def _has(self, name: str) -> bool:
         """Whether the metric has values; for an evaluation metric also null ones."""
         if name.startswith(EVALUATION):
-            return any(name in line for line in self.evaluations)
+            lines, name = self._lines_of(name)
+            return any(name in line for line in lines)
         return bool(self.points(name))
 
     def objective(self, configured: str | None) -> float | None:
@@ -83,7 +98,8 @@ class RunRecord:
 
 
 def read_run_record(run_dir: str | Path) -> RunRecord:
-    return RunRecord(read_metrics(run_dir), evaluation_lines(read_lines(Path(run_dir) / JOINED)))
+    lines = read_lines(Path(run_dir) / JOINED)
+    return RunRecord(read_metrics(run_dir), evaluation_lines(lines), benchmark_lines(lines))
 
 
 def summarize_run(
@@ -113,6 +129,7 @@ def summarize_run(
         "objective": record.objective(objective),
         "objective_metric": record.objective_name(objective),
         "failed_groups": _failed_groups(read_lines(run.directory / JOINED)),
+        "benchmarks": {name: lines[-1].get("eval/score") for name, lines in record.benchmarks.items()},
         "curve": record.points("eval/score"),
         "rewards": record.points("reward/mean"),
         "throughput": throughput(record.metrics),
@@ -123,7 +140,13 @@ def summarize_run(
         title = f"{run.config.experiment_name}/{run.config.trial_name}"
         atomic_file.write_atomic(run.directory / CURVE, svg_chart(title, curves))
     last = record.evaluations[-1] if record.evaluations else None
-    return "\n".join(_lines(run, summary, curves, last, _speed(run, record) if measures else []))
+    return "\n".join(_lines(run, summary, curves, last, _speed(run, record) if measures else _benchmarks(record)))
+
+
+def _benchmarks(record: RunRecord) -> list[str]:
+    """The last evaluation of each benchmark."""
+    texts = (evaluation_text(0, {**lines[-1], BENCHMARK: name}) for name, lines in record.benchmarks.items())
+    return [text for text in texts if text is not None]
 
 
 def _speed(run: Run, record: RunRecord) -> list[str]:

@@ -16,7 +16,8 @@ TRAIN, EVAL = "train", "eval"
 
 
 class Extras(NamedTuple):
-    """`purpose` is "train" or "eval". All samples have the same names; distributions are lists of numbers."""
+    """`purpose` is "train", "eval", or "eval/NAME" of a benchmark. All samples have the same names; distributions are
+    lists of numbers."""
 
     step: int
     purpose: str

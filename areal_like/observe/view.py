@@ -71,6 +71,7 @@ def _learning(history: History, with_course: bool = False) -> list[str]:
                 course += score_remarks(history.last_evaluation)
             is_missing = values is scores and not math.isfinite(values[-1])
             parts.append(f"{name} {'none' if is_missing else _number(values[-1])}{course}")
+    parts += [f"{name} {_number(score)}" for name, score in history.benchmarks().items()]
     return parts
 
 

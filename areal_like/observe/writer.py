@@ -10,7 +10,7 @@ import orjson
 
 from areal_like.config.control_characters import escape_controls
 from areal_like.config.redact import Redactor
-from areal_like.observe.metrics import ERROR, LINE_FIELDS, find_metric
+from areal_like.observe.metrics import BENCHMARK, ERROR, LINE_FIELDS, find_metric
 from areal_like.observe.text import cut_middle
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
@@ -37,9 +37,12 @@ class MetricWriter:
         self.attempt = me.attempt
         self._known: set[str] = set()
 
-    def write(self, step: int, values: Mapping[str, float], error: str = "", field: str = ERROR) -> None:
+    def write(
+        self, step: int, values: Mapping[str, float], error: str = "", field: str = ERROR, benchmark: str = ""
+    ) -> None:
         """Writes the values of a completed step, or of an evaluation of its weights, and the most frequent `error` of
-        its groups or rows into the `field` for it. Values that are not finite become null."""
+        its groups or rows into the `field` for it. `benchmark`: the name of what was evaluated. Values that are not
+        finite become null."""
         line: dict[str, float | int | str | None] = {"step": int(step), "attempt": self.attempt, "time": time.time()}
         for name, value in values.items():
             self._check(name)
@@ -47,6 +50,8 @@ class MetricWriter:
             line[name] = number if math.isfinite(number) else None
         if error:
             line[field] = stored_error(error)
+        if benchmark:
+            line[BENCHMARK] = benchmark
         # Opened for each write: a recovery may have replaced the file.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:

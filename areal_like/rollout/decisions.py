@@ -18,7 +18,7 @@ class Start(NamedTuple):
     slot: dict[str, Any] | None = None
 
     def lease(self, group: Group, worker: str, settings: RolloutSettings, now: float) -> Lease:
-        sampling = settings.sampling if group.evaluation is None else settings.evaluation_sampling
+        sampling = settings.sampling if group.evaluated is None else group.evaluated.sampling
         return Lease(
             id=f"{group.name}.{group.tries}",
             group=group,

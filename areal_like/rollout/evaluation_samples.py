@@ -8,6 +8,7 @@ from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.rollout.evaluation import Evaluation
 from areal_like.rollout.groups import Group
+from areal_like.rollout.step_metrics import score_of, with_reward
 from areal_like.rollout.trajectory import unpack_group
 
 MAX_SAMPLES_PER_ROW = 4
@@ -21,7 +22,8 @@ class EvaluationSamples:
         trackers = enabled_extras(run.config.stats_logger)
         self._is_wanted = bool(trackers)
         self._writer = ExtrasWriter(run, me)
-        shows_text = run.config.valid_dataset is not None and any(each.samples for each in trackers)
+        evaluates = run.config.valid_dataset is not None or run.config.evaluator.benchmarks
+        shows_text = bool(evaluates) and any(each.samples for each in trackers)
         self._text = SampledText(run.config.tokenizer_path, run.cwd) if shows_text else None
 
     def write(self, evaluation: Evaluation) -> None:
@@ -31,10 +33,12 @@ class EvaluationSamples:
         groups = sorted(evaluation.shown) if self._text is not None else []
         samples = [sample for group in groups for sample in self._describe(evaluation.version, group)]
         distributions = {
-            "score": [fact["rewards"].get("score", fact["reward"]) for fact in facts],
+            "score": [score_of(fact) for fact in with_reward(facts)],
             "answer_tokens": [fact["generated"] for fact in facts],
         }
-        self._writer.write(Extras(evaluation.version, EVAL, samples, distributions))
+        name = evaluation.evaluated.name
+        purpose = f"{EVAL}/{name}" if name else EVAL
+        self._writer.write(Extras(evaluation.version, purpose, samples, distributions))
 
     def _describe(self, step: int, group: Group) -> list[dict[str, Any]]:
         assert self._text is not None

@@ -7,6 +7,7 @@ from typing import Any
 
 from areal_like.data.row_table import hash_text
 from areal_like.data.votes import VoteRule
+from areal_like.rollout.evaluated_rows import EvaluatedRows
 from areal_like.rollout.settings import RolloutSettings
 
 TRAIN, EVALUATE = "train", "eval"
@@ -24,6 +25,8 @@ class Group:
     evaluation: int | None = None
     """The version that is evaluated; None for training."""
     row_hash: int = 0
+    evaluated: EvaluatedRows | None = None
+    """Whose row it is; None for training."""
     tries: int = 0
     failures: int = 0
     losses: int = 0
@@ -38,7 +41,10 @@ class Group:
 
     @property
     def name(self) -> str:
-        return str(self.number) if self.evaluation is None else f"eval-{self.evaluation}-{self.number}"
+        if self.evaluated is None:
+            return str(self.number)
+        benchmark = f"{self.evaluated.name}-" if self.evaluated.name else ""
+        return f"eval-{benchmark}{self.evaluation}-{self.number}"
 
     @property
     def oldest_version(self) -> int:
@@ -67,6 +73,11 @@ class Group:
         if failure is not None:
             self.failures += 1
             self.error = self.error or failure.error
+
+    @property
+    def failure(self) -> dict[str, Any]:
+        """For the ledger."""
+        return {"row": self.row, "error": self.error}
 
     def forget_results(self) -> None:
         self.facts, self.blob = [], b""
@@ -102,6 +113,8 @@ class Result:
     """`reward`, `workflow`, `infrastructure`, `server` or `row`."""
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds by stage."""
+    texts: dict[str, Any] = field(default_factory=dict)
+    """Of an evaluation: the texts of prompt and answers."""
 
 
 @dataclass(eq=False)
@@ -123,19 +136,18 @@ class Lease:
 
     def wire(self, settings: RolloutSettings) -> dict[str, Any]:
         """The lease as it is sent to the worker."""
-        group = self.group
-        train = group.evaluation is None
+        group, evaluated = self.group, self.group.evaluated
         return {
             "id": self.id,
             "group": group.number,
-            "purpose": TRAIN if train else EVALUATE,
-            "split": "train" if train else "valid",
+            "purpose": TRAIN if evaluated is None else EVALUATE,
+            "split": "train" if evaluated is None else evaluated.split,
             "row": group.row,
             "row_hash": hash_text(group.row_hash),
             "server": self.address,
             "n": group.n,
             "seed": group.seed,
-            "sampling": settings.sampling if train else settings.evaluation_sampling,
+            "sampling": settings.sampling if evaluated is None else evaluated.sampling,
             "order": self.slot,
         }
 

@@ -7,14 +7,15 @@ calls the methods and collects `events`, `reports`, `scores`, `warnings` and `fa
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from areal_like.data.row_table import RowTable, hash_text
 from areal_like.rollout.async_order import AsyncOrder
 from areal_like.rollout.batches import Batches, RolloutBatch, without_equal
 from areal_like.rollout.decisions import Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
-from areal_like.rollout.evaluation import Evaluation, Evaluations
+from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.evaluations import Evaluations
 from areal_like.rollout.gate import StalenessGate, free_places
 from areal_like.rollout.groups import Group, Lease, Leases, Result
 from areal_like.rollout.order import Order
@@ -29,14 +30,14 @@ from areal_like.rollout.sync_order import SyncOrder
 
 
 class RolloutLoop:
-    """`rows` are those for training, `valid_rows` those for evaluations; `start_step` steps are already completed."""
+    """`rows` are for training, `evaluation_rows` are evaluated, by split; `start_step` steps are already completed."""
 
     def __init__(
         self,
         settings: RolloutSettings,
         server_pool: ServerPool,
         rows: RowTable,
-        valid_rows: RowTable,
+        evaluation_rows: Mapping[str, RowTable],
         start_step: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,9 +54,9 @@ class RolloutLoop:
         """Groups with equal rewards that were replaced since the last batch."""
         self.counts = StepCounts()
         self.batches = Batches(start_step)
-        self.evaluations = Evaluations(settings, valid_rows, self.length, now)
+        self.evaluations = Evaluations(settings, evaluation_rows, self.length, now)
         self.inspection = RowInspection({"train": self.queue.dataset, **self.evaluations.datasets}, now)
-        if start_step == 0:
+        if start_step == 0 and settings.evaluates_base_model:
             self.evaluations.request(0)
         self.order: Order = SyncOrder() if settings.synchronous else AsyncOrder()
         self.stopping = ""
@@ -288,8 +289,7 @@ class RolloutLoop:
     def _apply_to_evaluation(self, decision: Accept | Drop | Requeue | Fail, evaluation: Evaluation) -> None:
         evaluation.apply(decision)
         if isinstance(decision, Fail):
-            group, version = decision.group, evaluation.version
-            self.record_event("evaluation_failed", version=version, row=group.row, error=group.error)
+            self.record_event("evaluation_failed", **evaluation.identity, **decision.group.failure)
         if evaluation.open == 0:
             self.evaluations.close()
             oldest, _ = evaluation.versions

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from areal_like.rollout.batches import Batches
 from areal_like.rollout.decisions import Decision, Finished, Open, Start
-from areal_like.rollout.evaluation import Evaluations
+from areal_like.rollout.evaluations import Evaluations
 from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings, RunLength

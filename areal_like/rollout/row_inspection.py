@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from areal_like.config.benchmarks import SPLIT
 from areal_like.data.row_table import InspectedRow, RowTable
 from areal_like.rollout.step_counts import StepCounts
 
@@ -50,7 +51,7 @@ class RowInspection:
                 self._given.pop((name, row.row), None)
                 if not table.agrees(row):
                     return (
-                        f"{name}_dataset: row {row.row} is not the same in all processes; they must read the same "
+                        f"{section_of(name)}: row {row.row} is not the same in all processes; they must read the same "
                         "files, and a task must return the same rows each time"
                     )
                 if table.add(row) and row.is_too_long and name == TRAIN:
@@ -70,8 +71,13 @@ class RowInspection:
         kept = len(rows) - rows.num_too_long
         if not rows.is_complete or kept >= least:
             return ""
-        section = f"{name}_dataset"
+        section = section_of(name)
         return (
             f"{section}.max_length: {rows.num_too_long} of {len(rows)} rows have more tokens; {kept} are left, and "
             f"{least} are needed; raise it"
         )
+
+
+def section_of(split: str) -> str:
+    """The key of a dataset, for messages."""
+    return f"evaluator.benchmarks ({split.removeprefix(SPLIT)})" if split.startswith(SPLIT) else f"{split}_dataset"

@@ -6,14 +6,10 @@ from typing import Any
 
 from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.experiment import GRPOConfig
-from areal_like.config.sections.checkpoints import FrequencyConfig
-from areal_like.config.sections.generation import GenerationHyperparameters
 from areal_like.data.votes import VoteRule, vote_rule
+from areal_like.rollout.evaluated_rows import EvaluatedRows, evaluated_rows, sampling_params
 
 PENDING_PER_CONCURRENT = 16
-SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")
-"""Keys of `gconfig` that every request has; others are added where they differ from their default."""
-NOT_SAMPLING = ("n_samples", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +42,13 @@ class RolloutSettings:
     total_epochs: int = 1
     max_steps: int | None = None
     max_samples: int | None = None
-    evaluation_clock: FrequencyConfig | None = None
-    """None: no evaluations."""
-    evaluation_rows: int = -1
-    evaluation_samples: int = 1
-    evaluation_concurrent: int = 1
-    """Rows evaluated at the same time: as many samples as training may have running."""
+    evaluated: tuple[EvaluatedRows, ...] = ()
+    """What is evaluated; empty: nothing."""
+    evaluates_base_model: bool = True
+    """Whether the weights before the first step are evaluated."""
     evaluation_pin: bool = False
     """Whether evaluations between the first and the last step use a single version too."""
     evaluation_max_failed_share: float = 1.0
-    evaluation_sampling: dict[str, Any] = field(default_factory=dict)
 
 
 def rollout_settings(config: GRPOConfig) -> RolloutSettings:
@@ -63,9 +56,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
     synchronous = not config.async_training or rollout.max_head_offpolicyness == 0
     batch_size = rollout.consumer_batch_size
     max_concurrent = rollout.max_concurrent_rollouts or batch_size
-    clocks = (evaluator.freq_steps, evaluator.freq_epochs, evaluator.freq_secs)
-    evaluates = config.valid_dataset is not None and any(clocks) and not config.bench
-    greedy = {"greedy": True} if evaluator.n_samples == 1 else {}
+    rewards = [config.reward, *(each.reward for each in evaluator.benchmarks)]
     return RolloutSettings(
         seed=config.seed,
         sampling_seed=config.seed if config.gconfig.seed is None else config.gconfig.seed,
@@ -76,7 +67,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         max_concurrent=max_concurrent,
         max_pending=max(rollout.queue_size or PENDING_PER_CONCURRENT * max_concurrent, batch_size),
         request_retries=rollout.request_retries,
-        lease_limit_s=rollout.request_timeout + config.reward.timeout_s,
+        lease_limit_s=rollout.request_timeout + max(each.timeout_s for each in rewards),
         num_servers=num_servers(config),
         schedule_policy=rollout.schedule_policy,
         dynamic_sampling=config.actor.dynamic_sampling,
@@ -90,13 +81,10 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         total_epochs=config.total_train_epochs,
         max_steps=config.total_train_steps,
         max_samples=config.total_train_n_seqs,
-        evaluation_clock=evaluator if evaluates else None,
-        evaluation_rows=evaluator.num_examples,
-        evaluation_samples=evaluator.n_samples,
-        evaluation_concurrent=max(1, max_concurrent * config.gconfig.n_samples // evaluator.n_samples),
+        evaluated=evaluated_rows(config, max_concurrent),
+        evaluates_base_model=evaluator.eval_base_model,
         evaluation_pin=evaluator.pin,
         evaluation_max_failed_share=evaluator.max_failed_share,
-        evaluation_sampling={**sampling_params(config.gconfig), **greedy},
     )
 
 
@@ -106,18 +94,6 @@ def num_servers(config: GRPOConfig) -> int:
         return len(config.rollout.server_addresses)
     dims = parse_server(config.rollout.backend).dims
     return dims.data if dims else 1
-
-
-def sampling_params(gconfig: GenerationHyperparameters) -> dict[str, Any]:
-    """Sampling parameters of a request. A temperature of 0 is greedy."""
-    kind: Any = GenerationHyperparameters
-    default = kind()
-    params = {
-        name: value
-        for name, value in vars(gconfig).items()
-        if name in SAMPLING or (name not in NOT_SAMPLING and value != getattr(default, name))
-    }
-    return {**params, "greedy": gconfig.greedy or gconfig.temperature == 0}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from areal_like.config.benchmarks import SPLIT
 from areal_like.data.row_order import RowOrder
 from areal_like.process.errors import Failure, HttpError
 from areal_like.rollout.groups import Group
@@ -27,13 +28,15 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
         next_number, again = loop.step_start(step) or (next_number, again)
         finished = []
     rows = loop.queue.row_order
+    # Benchmarks may be others in a resumed run.
+    saved = {name: each for name, each in loop.inspection.datasets.items() if not name.startswith(SPLIT)}
     header = {
         "format": FORMAT,
         "step": step,
         "digest": digest,
         "rows_per_epoch": rows.rows_per_epoch,
         "num_kept": rows.num_kept,
-        "inspected": list(loop.inspection.datasets),
+        "inspected": list(saved),
         "origin": rows.origin,
         "first_epoch": rows.first_epoch,
         "next": next_number,
@@ -41,7 +44,7 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
         "finished": [{"group": group.number, "row": group.row, "facts": group.facts} for group in finished],
         "evaluations": loop.evaluations.state(step),
     }
-    tables = [blob for dataset in loop.inspection.datasets.values() for blob in dataset.rows.blobs()]
+    tables = [blob for dataset in saved.values() for blob in dataset.rows.blobs()]
     return header, [*(group.blob for group in finished), *tables]
 
 

@@ -1,10 +1,11 @@
 """Metrics of batches and evaluations, from the small facts of their samples."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from areal_like.data.votes import VoteRule
+from areal_like.observe.evaluation_statistics import best_of, bootstrap, pass_sizes
 from areal_like.rollout.batches import RolloutBatch
 from areal_like.rollout.groups import votes
 
@@ -59,10 +60,11 @@ class AgentMetrics:
 
 
 def evaluation_metrics(facts: Facts) -> dict[str, float]:
-    """The score is the reward part `score`, or the reward if there is none."""
+    """The score is the reward part `score`, or the reward if there is none. Answers without a reward have no score."""
+    scored = with_reward(facts)
     return {
-        "eval/score": _mean(fact["rewards"].get("score", fact["reward"]) for fact in facts),
-        "eval/reward": _mean(fact["reward"] for fact in facts),
+        "eval/score": _mean(map(score_of, scored)) if scored else math.nan,
+        "eval/reward": _mean(fact["reward"] for fact in scored) if scored else math.nan,
         "eval/samples": len(facts),
         "eval/answer_tokens_mean": _mean(fact["generated"] for fact in facts),
         "eval/truncated_share": _mean(fact["finish"] == "length" for fact in facts),
@@ -70,9 +72,36 @@ def evaluation_metrics(facts: Facts) -> dict[str, float]:
     }
 
 
+def with_reward(facts: Facts) -> list[dict[str, Any]]:
+    return [fact for fact in facts if fact["reward"] is not None]
+
+
+def score_of(fact: Mapping[str, Any]) -> float:
+    score: float = fact["rewards"].get("score", fact["reward"])
+    return score
+
+
+def spread_metrics(scores_R: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Of the scores of each row's answers: avg@k and pass@k, with bands."""
+    means_R = [_mean(scores) for scores in scores_R]
+    metrics = _with_band("eval/score", _mean(score for scores in scores_R for score in scores), means_R)
+    n = max(map(len, scores_R))
+    if n > 1:
+        metrics |= _with_band(f"eval/avg@{n}", _mean(means_R), means_R)
+    for k in pass_sizes(n):
+        best_R = [best_of(scores, k) for scores in scores_R if len(scores) >= k]
+        metrics |= _with_band(f"eval/pass@{k}", _mean(best_R), best_R)
+    return metrics
+
+
+def _with_band(name: str, value: float, values_R: Sequence[float]) -> dict[str, float]:
+    low, high = bootstrap(values_R)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
 def is_score(name: str) -> bool:
-    """Whether a metric of an evaluation is a mean of rewards."""
-    return name in ("eval/score", "eval/reward") or name.startswith("eval/part/")
+    """Whether a metric of an evaluation is made of rewards."""
+    return name == "eval/reward" or name.startswith(("eval/score", "eval/part/", "eval/avg@", "eval/pass@"))
 
 
 def _parts(prefix: str, facts: Facts) -> dict[str, float]:

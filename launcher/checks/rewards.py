@@ -49,4 +49,11 @@ def judge_address_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
 
 
 def _rewards(config: "BaseExperimentConfig") -> list[NamedReward]:
-    return configured_rewards(config.reward) if isinstance(config, GRPOConfig) else []
+    """Also those of benchmarks."""
+    if not isinstance(config, GRPOConfig):
+        return []
+    named = configured_rewards(config.reward)
+    for index, benchmark in enumerate(config.evaluator.benchmarks):
+        of_benchmark = configured_rewards(benchmark.reward)
+        named += [each._replace(section=f"evaluator.benchmarks.{index}.{each.section}") for each in of_benchmark]
+    return named

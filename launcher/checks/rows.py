@@ -35,7 +35,8 @@ def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[P
     if place.is_dir():
         if (place / SAVED_DATASET_DICT).is_file() or (place / SAVED_DATASET).is_file():
             return
-        names = SPLIT_NAMES[section.removesuffix("_dataset")] if data.split is None else (data.split,)
+        split = "train" if section == TRAIN_SECTION else "valid"
+        names = SPLIT_NAMES[split] if data.split is None else (data.split,)
         files = split_files(place, names)
         if not files:
             yield Problem(f"{section}.path", no_split_message(place, names))

@@ -27,6 +27,8 @@ def bench_values(config: "BaseExperimentConfig") -> Iterator[Resolved]:
         yield Resolved("total_train_epochs", BENCH_STEPS, "bench: the steps decide, even with few rows")
     if config.valid_dataset is not None:
         yield Resolved("valid_dataset", None, "bench: nothing is evaluated")
+    if config.evaluator.benchmarks:
+        yield Resolved("evaluator.benchmarks", [], "bench: nothing is evaluated")
     for name in ("evaluator", "saver", "recover"):
         section = getattr(config, name)
         for clock in FREQUENCY_KEYS:

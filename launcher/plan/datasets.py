@@ -6,7 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from areal_like.config.benchmarks import benchmark_task, dataset_of
 from areal_like.config.built_in import TASKS
+from areal_like.config.dotted_path import value_of
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
 from areal_like.config.sections.data import paths_of
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
     from areal_like.config.sections.data import DatasetConfig
 
-SECTIONS = ("train_dataset", "valid_dataset")
+SECTIONS, BENCHMARKS = ("train_dataset", "valid_dataset"), "evaluator.benchmarks"
 TABLES = ("*.parquet", "data/*.parquet", "state.json", "dataset_dict.json")
 """Files that mark a folder whose rows pyarrow reads."""
 
@@ -45,13 +47,14 @@ def datasets(loaded: "Loaded", host: HostInfo) -> list[Dataset]:
         Dataset(section, path, revision, cached_dataset(path, revision, host.hub))
         for section, path in _paths(loaded)
         if is_hub_name(path) and _found(path, loaded, host) is None
-        for revision in [getattr(loaded.config, section).revision]
+        for revision in [value_of(loaded.config, section).revision]
     ]
 
 
 def resolved_datasets(loaded: "Loaded", host: HostInfo) -> list[Resolved]:
-    """The commit of each dataset, which is fixed for the whole run. The run itself records those of a list."""
-    single = {section for section, data in _named(loaded) if len(paths_of(data.path)) == 1}
+    """The commit of each dataset, which is fixed for the whole run. The run itself records those of a list and of a
+    benchmark."""
+    single = {name for name, data in _named(loaded) if name in SECTIONS and len(paths_of(data.path)) == 1}
     return [
         Resolved(
             f"{each.section}.revision",
@@ -85,7 +88,7 @@ def data_problems(loaded: "Loaded", here: HostInfo, serves: bool) -> list[Proble
             if find_spec(package) is None
         ]
         if local is not None and counts:
-            problems += row_problems(section, getattr(loaded.config, section), local)
+            problems += row_problems(section, value_of(loaded.config, section), local)
     switch = offline_switch()
     for each in missing_datasets(loaded, host) if switch else ():
         why = f"{switch} is set, which forbids downloads"
@@ -117,6 +120,9 @@ def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:
         data = getattr(config, section)
         if data is not None and data.fake is None and data.path != task and paths_of(data.path):
             yield section, data
+    for index, benchmark in enumerate(config.evaluator.benchmarks if _reads_rows(config) else ()):
+        if benchmark_task(benchmark) is None:
+            yield f"{BENCHMARKS}.{index}", dataset_of(benchmark)
 
 
 def _paths(loaded: "Loaded") -> Iterator[tuple[str, str]]:

@@ -162,7 +162,7 @@ class Loop:
 
     def evaluate(self, version: int) -> None:
         with self.watch("evaluate"):
-            sampling = parse_sampling(self.settings.evaluation_sampling, self.server.vocab_size)
+            sampling = parse_sampling(self.settings.evaluated[0].sampling, self.server.vocab_size)
             groups = [GroupRequest(str(n), ids, 1, 0, sampling) for n, ids in enumerate(self.prompts(self.held_out))]
             answers = [finished.samples[0].token_ids for finished in self.server.generate(groups)]
             scores = [parts["score"] for parts in self.score_answers(self.held_out, answers)]

@@ -253,7 +253,7 @@ def test_the_page_lists_every_key_that_a_start_may_be_refused_for() -> None:
     """The rest of the table is compared with the checks as a generated page."""
     page = DIFFERENCES_PAGE.read_text(encoding="utf-8")
     listed = set(
-        re.findall(r"^\| `([\w.]+)`", page.partition(refused_keys.BEGIN)[2].partition(refused_keys.END)[0], re.M)
+        re.findall(r"^\| `([\w.\[\]]+)`", page.partition(refused_keys.BEGIN)[2].partition(refused_keys.END)[0], re.M)
     )
     rules = [pair for cls in EXPERIMENTS.values() for pair in Schema.of(cls).rules]
     declared = [entry.path for entry, rule in rules if rule.stage is Stage.CANNOT_START]

@@ -39,9 +39,10 @@ SETTINGS = [
     "curriculum.type=simple",
     "curriculum.seed=5",
     "curriculum.easy_border=0.7",
-    "evaluator.benchmarks.environments=[{id: some/env}]",
-    "evaluator.benchmarks.gconfig.temperature=0.1",
-    "evaluator.benchmarks.save.hf.private=true",
+    "evaluator.environments=[{id: some/env}]",
+    "evaluator.gconfig.reasoning_effort=low",
+    "evaluator.save.hf.private=true",
+    "evaluator.save.env_hub=true",
     "actor.model_impl=liger_kernel",
     "actor.debug.num_layers=1",
 ]
@@ -80,7 +81,9 @@ def test_every_rule_for_values_that_are_not_built_has_a_test():
     assert not [
         path
         for path in declared
-        if not path.startswith(other_models) and not any(name.startswith(path) for name in tried)
+        if not path.startswith(other_models)
+        and "[]" not in path  # test_benchmarks has those of list items
+        and not any(name.startswith(path) for name in tried)
     ]
 
 

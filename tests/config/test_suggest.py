@@ -64,7 +64,7 @@ OF_OTHER_SYSTEMS = [
     ("dtype", "actor.dtype"),
     ("env", "environments"),
     ("epsilon", "actor.eps_clip"),
-    ("eval.sampling.temperature", "evaluator.benchmarks.gconfig.temperature"),
+    ("eval.sampling.temperature", "evaluator.gconfig.temperature"),
     ("eval_steps", "evaluator.freq_steps"),
     ("evaluator.batch_size", "valid_dataset.batch_size"),
     ("gradient_accumulation_steps", "actor.mb_spec.n_mbs"),
@@ -180,11 +180,14 @@ def test_a_typo_suggests_its_key_and_no_hidden_one(kind: str) -> None:
         assert found is not None and found.rpartition(".")[0] == name.rpartition(".")[0], (name, found)
 
 
+HIDDEN_PREFIXES = ("ref.", "evaluator.gconfig.", "evaluator.save.")
+
+
 def test_hidden_keys_are_not_suggested_from_other_sections() -> None:
-    leaves = {n.rpartition(".")[2] for n in names("grpo") if n.startswith(("ref.", "evaluator.benchmarks."))}
+    leaves = {n.rpartition(".")[2] for n in names("grpo") if n.startswith(HIDDEN_PREFIXES)}
     for leaf in leaves:
         for wrong in (leaf, f"foo.{leaf}", f"rollout.{leaf}", f"actor.{leaf}"):
-            assert not (suggest(wrong, names("grpo")) or "").startswith(("ref.", "evaluator.benchmarks.")), wrong
+            assert not (suggest(wrong, names("grpo")) or "").startswith(HIDDEN_PREFIXES), wrong
 
 
 def test_the_table_is_sorted_and_maps_to_keys() -> None:

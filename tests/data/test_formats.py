@@ -33,6 +33,7 @@ def load(
     settings = {name: value for name, value in settings.items() if not name.startswith("valid_")}
     config = SimpleNamespace(
         task=SimpleNamespace(name=None, args={}),
+        evaluator=SimpleNamespace(benchmarks=[]),
         train_dataset=DatasetConfig(**{"path": path, "type": "sft", **settings}),
         valid_dataset=None if valid is None else DatasetConfig(**{"path": valid, "type": "sft", **settings, **own}),
     )

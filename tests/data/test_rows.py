@@ -45,6 +45,7 @@ def read(tmp_path):
 
         config = SimpleNamespace(
             task=SimpleNamespace(name=name, args=args or {}),
+            evaluator=SimpleNamespace(benchmarks=[]),
             train_dataset=dataset(path),
             valid_dataset=None if valid is None else dataset(valid),
         )

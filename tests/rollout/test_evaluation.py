@@ -8,11 +8,12 @@ from areal_like.rollout.decisions import Fail
 from areal_like.rollout.evaluation import Evaluation
 from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.step_metrics import evaluation_metrics
-from tests.support.rollout_world import World, clock, facts, settings
+from tests.support.rollout_world import World, clock, evaluated, facts, settings
 
 
-def evaluating(frequency=None, **changes):
-    return settings(evaluation_clock=clock(**(frequency or {"freq_steps": 1})), **changes)
+def evaluating(frequency=None, evaluated_with=None, **changes):
+    rows = evaluated(clock=clock(**(frequency or {"freq_steps": 1})), **(evaluated_with or {}))
+    return settings(evaluated=(rows,), **changes)
 
 
 def due_versions(world: World) -> list[int]:
@@ -70,7 +71,7 @@ def begun(world: World, due: int) -> list[Lease]:
 
 
 def test_an_evaluation_of_several_versions_is_one_line_that_names_them():
-    world = World(evaluating({"freq_steps": 3}, max_concurrent=4, evaluation_concurrent=4), rows=16, valid_rows=4)
+    world = World(evaluating({"freq_steps": 3}, max_concurrent=4), rows=16, valid_rows=4)
     leases = begun(world, due=3)
     world.scores.clear()
     for index, lease in enumerate(leases):
@@ -121,7 +122,7 @@ def test_in_synchronous_mode_no_version_is_held():
 
 
 def test_the_same_rows_are_taken_each_time():
-    world = World(evaluating(evaluation_rows=3, synchronous=True), rows=8, valid_rows=10)
+    world = World(evaluating(evaluated_with={"num_examples": 3}, synchronous=True), rows=8, valid_rows=10)
     rows: dict[int, set[int]] = {}
     for _ in range(20):
         world.load_all()
@@ -178,7 +179,7 @@ def test_an_evaluation_without_any_result_ends_the_run():
 
 
 def test_the_most_frequent_error_of_an_evaluation_is_kept():
-    world = World(evaluating(request_retries=0, max_concurrent=12, evaluation_concurrent=6), valid_rows=6)
+    world = World(evaluating(evaluated_with={"concurrent": 6}, request_retries=0, max_concurrent=12), valid_rows=6)
     world.load()
     leases = [lease for lease in world.lease() if lease.group.evaluation is not None]
     assert len(leases) == 6
@@ -193,7 +194,7 @@ def test_the_most_frequent_error_of_an_evaluation_is_kept():
 
 def test_of_equally_frequent_errors_that_of_the_first_row_is_kept():
     groups = [Group(number, number, 0, 1, 0) for number in range(4)]
-    evaluation = Evaluation(0, groups)
+    evaluation = Evaluation(evaluated(), 0, groups)
     assert evaluation.most_frequent_error == ("", 0)
     for group, error in list(zip(groups, "abba", strict=True))[::-1]:
         evaluation.apply(Fail(group, Result(group.name, "failed", error=error, error_kind="reward")))

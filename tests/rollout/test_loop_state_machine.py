@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.rollout_world import World, clock, settings
+from tests.support.rollout_world import World, clock, evaluated, settings
 
 ACTIONS = (
     *("lease",) * 4,
@@ -40,9 +40,14 @@ settings_of_all_kinds = st.builds(
     refill=st.booleans(),
     oversampling_factor=st.sampled_from([1.0, 1.5, 2.0]),
     drop_last=st.booleans(),
-    evaluation_clock=st.sampled_from([None, clock(freq_steps=2)]),
+    evaluated=st.sampled_from(
+        [
+            (),
+            (evaluated(clock=clock(freq_steps=2)),),
+            (evaluated(clock=clock(freq_steps=2), num_examples=3), evaluated(name="b", clock=clock(freq_steps=3))),
+        ]
+    ),
     evaluation_pin=st.booleans(),
-    evaluation_rows=st.sampled_from([-1, 3]),
     request_retries=st.integers(0, 2),
 )
 
@@ -118,7 +123,7 @@ actions_of_all_kinds = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(
 
 @given(settings_of_all_kinds, actions_of_all_kinds, st.sets(st.integers(0, 10), max_size=4))
 def test_no_order_of_events_breaks_an_invariant(config, actions, too_long) -> None:
-    world = World(config, rows=11, valid_rows=5, too_long=too_long)
+    world = World(config, rows=11, valid_rows=5, benchmark_rows=6, too_long=too_long)
     for action, pick in actions:
         act(world, action, pick)
         check(world)
@@ -128,7 +133,7 @@ def test_no_order_of_events_breaks_an_invariant(config, actions, too_long) -> No
     check(world)
     assert world.step == world.loop.length.total_steps
     assert sum(world.counts().get(name, 0) for name in ("trained", "dropped", "failed", "pending", "finished")) > 0
-    if config.evaluation_clock is not None:
+    if config.evaluated:
         for _ in range(20):
             world.load_all()
             world.lease()
@@ -138,5 +143,6 @@ def test_no_order_of_events_breaks_an_invariant(config, actions, too_long) -> No
         assert world.step in evaluated
         assert 0 in evaluated or world.attempts > 1  # who goes back to a later step has no weights of version 0
         pinned = (0, world.step, *(range(world.step) if config.evaluation_pin else ()))
-        mixed = [values for _, values in world.scores if values["eval/version_min"] < values["eval/version_max"]]
-        assert not [values for values in mixed if values["eval/due_step"] in pinned]
+        for values in (values for _, values in world.scores if values["eval/due_step"] in pinned):
+            prefix = "eval/" if "eval/version_min" in values else "eval/b/"
+            assert values[f"{prefix}version_min"] == values[f"{prefix}version_max"]

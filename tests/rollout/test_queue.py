@@ -1,7 +1,5 @@
 """The order of rows follows from the seed, and the length of a run from the configuration."""
 
-from dataclasses import replace
-
 import pytest
 
 from areal_like.data.row_order import RowOrder
@@ -114,11 +112,12 @@ def test_settings_are_read_from_the_configuration():
     assert (loop_settings.synchronous, loop_settings.max_staleness, loop_settings.num_servers) == (False, 3, 2)
     assert loop_settings.max_concurrent == loop_settings.batch_size == config.train_dataset.batch_size
     assert loop_settings.max_pending == 16 * loop_settings.max_concurrent
-    assert loop_settings.evaluation_concurrent == loop_settings.max_concurrent * config.gconfig.n_samples
+    (held_out,) = loop_settings.evaluated
+    assert held_out.concurrent == loop_settings.max_concurrent * config.gconfig.n_samples
     assert loop_settings.lease_limit_s == config.rollout.request_timeout + config.reward.timeout_s
     assert loop_settings.sampling["greedy"] is True
     assert "top_p" not in loop_settings.sampling
-    assert replace(loop_settings, seed=0).evaluation_sampling["greedy"] is True
+    assert held_out.sampling["greedy"] is True
 
 
 @pytest.mark.shows("train_dataset.shuffle")
@@ -151,12 +150,6 @@ def test_synchronous_mode_allows_no_staleness(override):
     assert (loop_settings.synchronous, loop_settings.max_staleness) == (True, 0)
 
 
-def test_evaluation_is_greedy_for_a_single_sample():
-    assert rollout_settings(grpo("evaluator.n_samples=1")).evaluation_sampling["greedy"] is True
-    assert rollout_settings(grpo("evaluator.n_samples=4")).evaluation_sampling["greedy"] is False
-    assert rollout_settings(grpo("gconfig.top_p=0.9")).sampling["top_p"] == 0.9
-
-
 def test_evaluator_keys_on_versions_and_failures_reach_the_loop():
     usual, changed = (
         rollout_settings(grpo()),
@@ -167,10 +160,10 @@ def test_evaluator_keys_on_versions_and_failures_reach_the_loop():
 
 
 def test_without_a_clock_or_when_measuring_nothing_is_evaluated():
-    assert rollout_settings(grpo()).evaluation_clock is not None
-    assert rollout_settings(grpo("bench=true")).evaluation_clock is None
-    assert rollout_settings(grpo("evaluator.freq_steps=null")).evaluation_clock is None
-    assert rollout_settings(grpo("valid_dataset=null")).evaluation_clock is None
+    assert rollout_settings(grpo()).evaluated
+    assert not rollout_settings(grpo("bench=true")).evaluated
+    assert not rollout_settings(grpo("evaluator.freq_steps=null")).evaluated
+    assert not rollout_settings(grpo("valid_dataset=null")).evaluated
 
 
 def test_a_backend_without_sizes_is_one_server():

@@ -4,7 +4,7 @@ import pytest
 
 from areal_like.data.row_table import InspectedRow
 from areal_like.rollout.row_inspection import AT_ONCE, LIMIT_S
-from tests.support.rollout_world import World, clock, settings
+from tests.support.rollout_world import World, clock, evaluated, settings
 
 
 def submitted(world: World) -> list[tuple[int, int]]:
@@ -65,16 +65,16 @@ def test_a_run_that_resumes_uses_the_same_rows(until, synchronous):
 
 
 def test_an_evaluation_has_only_rows_that_are_short_enough():
-    config = settings(evaluation_clock=clock(freq_steps=2), evaluation_rows=4, synchronous=True)
+    config = settings(evaluated=(evaluated(clock=clock(freq_steps=2), num_examples=4),), synchronous=True)
     world = World(config, rows=8, valid_rows=9, too_long={0, 2, 4, 6})
     world.run()
-    evaluated = [event for event in world.events if event["event"] == "evaluated"]
-    assert [event["rows"] for event in evaluated] == [4] * len(evaluated) and evaluated
+    done = [event for event in world.events if event["event"] == "evaluated"]
+    assert [event["rows"] for event in done] == [4] * len(done) and done
     assert {values["eval/samples"] for _, values in world.scores} == {4}
 
 
 def test_a_synchronous_step_waits_for_the_rows_of_its_evaluation():
-    config = settings(evaluation_clock=clock(freq_steps=1), synchronous=True)
+    config = settings(evaluated=(evaluated(),), synchronous=True)
     world = World(config, valid_rows=3)
     world.load()
     train = world.loop.inspection.take("episodes/0")

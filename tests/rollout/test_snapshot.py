@@ -12,7 +12,7 @@ from areal_like.process.run import LEDGER
 from areal_like.rollout.audit import audit
 from areal_like.rollout.ledger import Ledger, read_ledger
 from areal_like.rollout.snapshot import restore, snapshot
-from tests.support.rollout_world import DIGEST, World, clock, settings
+from tests.support.rollout_world import DIGEST, World, clock, evaluated, settings
 
 
 def world_at_step_one() -> World:
@@ -141,12 +141,12 @@ def test_another_batch_size_resumes_at_the_next_epoch():
 
 
 def test_the_evaluation_interval_is_resumed_and_due_evaluations_run():
-    config = settings(evaluation_clock=clock(freq_steps=2), synchronous=True, total_epochs=3)
+    config = settings(evaluated=(evaluated(clock=clock(freq_steps=2)),), synchronous=True, total_epochs=3)
     expected, world = World(config, valid_rows=3), World(config, valid_rows=3)
     expected.run()
     world.run(until=2)
     world.save()
-    assert world.saved.header["evaluations"]["due"] == 2
+    assert world.saved.header["evaluations"]["by_name"][""]["due"] == 2
     world.begin()
     world.run()
     assert [version for version, _ in world.scores] == [version for version, _ in expected.scores]

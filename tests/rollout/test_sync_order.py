@@ -9,7 +9,7 @@ import pytest
 from areal_like.rollout.groups import Lease
 from areal_like.rollout.settings import RolloutSettings
 from areal_like.rollout.sync_order import MAX_RESTARTS
-from tests.support.rollout_world import World, clock, settings
+from tests.support.rollout_world import World, clock, evaluated, settings
 
 
 def ordered(**changes: Any) -> RolloutSettings:
@@ -163,7 +163,7 @@ def test_a_server_error_restarts_the_batch_until_the_group_has_no_retries_left()
 
 
 def test_an_evaluation_is_a_separate_phase_before_the_groups_of_a_step():
-    world = World(ordered(evaluation_clock=clock(freq_steps=1), max_concurrent=4), rows=8, valid_rows=6)
+    world = World(ordered(evaluated=(evaluated(),), max_concurrent=4), rows=8, valid_rows=6)
     world.load_all()
     first = world.lease()
     assert keys(first) == {"eval-0.1"}
@@ -185,7 +185,7 @@ def test_an_evaluation_is_a_separate_phase_before_the_groups_of_a_step():
 def trace(seed: int, interruptions: bool) -> list[tuple[int, list[Any]]]:
     """What is generated and trained on, in a run whose timing and failures come from `seed`."""
     chance = random.Random(seed)
-    config = ordered(dynamic_sampling=True, evaluation_clock=clock(freq_steps=2), max_concurrent=5)
+    config = ordered(dynamic_sampling=True, evaluated=(evaluated(clock=clock(freq_steps=2)),), max_concurrent=5)
     world = World(config, rows=9, valid_rows=4)
     record: dict[int, list[Any]] = {}
     for _ in range(3000):

@@ -170,7 +170,8 @@ def prepared():
     made: Any = DatasetConfig
     dataset = made(path="addition")
     task = SimpleNamespace(name="addition", args={})
-    config = SimpleNamespace(task=task, train_dataset=dataset, valid_dataset=dataset)
+    evaluator = SimpleNamespace(benchmarks=[])
+    config = SimpleNamespace(task=task, train_dataset=dataset, valid_dataset=dataset, evaluator=evaluator)
     tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
     return tokenizer, load_datasets(config, here, tokenizer)
 

@@ -12,6 +12,7 @@ from areal_like.config.load import load
 from areal_like.data.row_table import InspectedRow, RowTable
 from areal_like.process.frames import Frame, pack, unpack
 from areal_like.rollout.audit import Audit
+from areal_like.rollout.evaluated_rows import EvaluatedRows
 from areal_like.rollout.groups import Lease, Result
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.server_pool import ServerPool
@@ -40,12 +41,17 @@ def settings(**changes: Any) -> RolloutSettings:
         refill=True,
         oversampling_factor=1.0,
         sampling={"temperature": 1.0, "max_new_tokens": 10},
-        evaluation_sampling={"temperature": 1.0, "max_new_tokens": 10, "greedy": True},
         total_epochs=2,
-        evaluation_concurrent=4,
     )
     changed = replace(usual, **changes)
     return replace(changed, max_staleness=0) if changed.synchronous else changed
+
+
+def evaluated(**changes: Any) -> EvaluatedRows:
+    """Rows of `valid_dataset`, or with a `name` of a benchmark; `clock` gives their interval."""
+    sampling = {"temperature": 1.0, "max_new_tokens": 10, "greedy": True}
+    usual = EvaluatedRows(clock=clock(freq_steps=1), concurrent=4, sampling=sampling)
+    return replace(usual, **changes)
 
 
 @cache
@@ -85,9 +91,15 @@ class World:
     """One run, over all its attempts. `events` is its whole ledger."""
 
     def __init__(
-        self, settings: RolloutSettings, rows: int = 10, valid_rows: int = 0, too_long: Container[int] = ()
+        self,
+        settings: RolloutSettings,
+        rows: int = 10,
+        valid_rows: int = 0,
+        benchmark_rows: int = 0,
+        too_long: Container[int] = (),
     ) -> None:
-        self.settings, self.rows, self.valid_rows, self.too_long = settings, rows, valid_rows, too_long
+        self.settings, self.rows, self.too_long = settings, rows, too_long
+        self.evaluation_rows = {each.split: benchmark_rows for each in settings.evaluated} | {"valid": valid_rows}
         self.time = 0.0
         self.events: list[dict[str, Any]] = []
         self.book = Audit(settings.max_staleness)
@@ -104,8 +116,8 @@ class World:
         frame = unpack(self.checkpoint) if self.checkpoint is not None else None
         step = frame.header["step"] if frame else 0
         server_pool = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
-        rows, valid_rows = RowTable(self.rows), RowTable(self.valid_rows)
-        self.loop = RolloutLoop(self.settings, server_pool, rows, valid_rows, step, lambda: self.time)
+        tables = {split: RowTable(count) for split, count in self.evaluation_rows.items()}
+        self.loop = RolloutLoop(self.settings, server_pool, RowTable(self.rows), tables, step, lambda: self.time)
         if frame:
             restore(self.loop, frame.header, frame.blobs, digest, **more)
         elif self.attempts > 1:

@@ -16,7 +16,7 @@ from areal_like.rollout.evaluation import Evaluation
 from areal_like.rollout.evaluation_samples import EvaluationSamples
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.trajectory import Trajectory, pack_group
-from tests.support.rollout_world import grpo
+from tests.support.rollout_world import evaluated, grpo
 
 TRACKER = ("stats_logger.tensorboard.path=events",)
 ME = Identity("trainer", 0, 2)
@@ -123,7 +123,7 @@ def test_without_a_tracker_or_with_fake_data_no_samples_are_written(tmp_path: Pa
 def test_an_evaluation_shows_the_same_few_rows_and_the_spread_of_all_scores(tmp_path: Path) -> None:
     run = make_run(tmp_path, *TRACKER)
     groups = [Group(number=n, row=100 + n, seed=0, n=1, evaluation=20) for n in range(12)]
-    evaluation = Evaluation(20, groups)
+    evaluation = Evaluation(evaluated(), 20, groups)
     for number in (11, 3, *range(3), *range(4, 11)):
         group = groups[number]
         facts, blob = pack_group([answer("15", "7+8=", float(number % 2), run, version=20 + number % 2)])

@@ -21,7 +21,7 @@ ROW_FIELDS: dict[str, tuple[str, ...]] = {
     "rw": ("prompt", "chosen", "rejected", "tools"),
 }
 """Columns of a row, by the type of its dataset. Those of `rl` depend on the reward."""
-SAMPLING_SECTIONS = ("gconfig", "evaluator.benchmarks.gconfig")
+SAMPLING_SECTIONS = ("gconfig", "evaluator.gconfig")
 """Sections with sampling keys."""
 
 
@@ -67,11 +67,15 @@ def lengths(get: ValueGetter) -> Iterator[Problem]:
 def temperatures(get: ValueGetter) -> Iterator[Problem]:
     """Logits divided by a smaller temperature overflow."""
     for section in SAMPLING_SECTIONS:
-        key = f"{section}.temperature"
-        temperature = get(key)
-        if temperature is not None and 0 < temperature < MIN_TEMPERATURE:
-            greedy = "" if section == "gconfig" else "0 (greedy), or "  # actor.temperature follows gconfig's: above 0
-            yield Problem(key, f"is {temperature:g}; use {greedy}at least {MIN_TEMPERATURE}")
+        if problem := short_temperature(section, get(f"{section}.temperature")):
+            yield problem
+
+
+def short_temperature(section: str, temperature: float | None) -> Problem | None:
+    if temperature is None or not 0 < temperature < MIN_TEMPERATURE:
+        return None
+    greedy = "" if section == "gconfig" else "0 (greedy), or "  # actor.temperature follows gconfig's: above 0
+    return Problem(f"{section}.temperature", f"is {temperature:g}; use {greedy}at least {MIN_TEMPERATURE}")
 
 
 def stops(get: ValueGetter) -> Iterator[Problem]:

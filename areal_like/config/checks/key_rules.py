@@ -108,7 +108,9 @@ def changed_keys(config: "BaseExperimentConfig", path: str) -> Iterator[str]:
 
 
 def _changed(schema: Schema, entry: Key | Section, config: "BaseExperimentConfig") -> Iterator[str]:
-    if isinstance(entry, Key):
+    if "[]" in entry.path:
+        yield from _changed_in_items(entry, config)
+    elif isinstance(entry, Key):
         if _differs(entry, config):
             yield entry.path
     elif entry.default_null:
@@ -117,6 +119,16 @@ def _changed(schema: Schema, entry: Key | Section, config: "BaseExperimentConfig
     else:
         below = (key for path, key in schema.keys.items() if path.startswith(f"{entry.path}.") and "[]" not in path)
         yield from (key.path for key in below if _differs(key, config))
+
+
+def _changed_in_items(entry: Key | Section, config: "BaseExperimentConfig") -> Iterator[str]:
+    """In the items of a list of sections."""
+    place, _, below = entry.path.partition("[].")
+    default = entry.default if isinstance(entry, Key) else None
+    for index in range(len(value_of(config, place) or ())):
+        path = f"{place}.{index}.{below}"
+        if value_of(config, path) not in (None, default):
+            yield path
 
 
 def _differs(key: Key, config: "BaseExperimentConfig") -> bool:

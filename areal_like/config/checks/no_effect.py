@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.benchmarks import INTERVALS, clock_of, is_on
 from areal_like.config.checks.built_in_code import loss_arguments, loss_parameters
 from areal_like.config.checks.key_rules import changed_keys, unread_values
 from areal_like.config.checks.user_code import is_built_in
@@ -33,13 +34,17 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
         yield Problem("valid_dataset.drop_last", "has no effect: rows that do not fill a batch are evaluated, too")
     yield from _task_without_effect(config)
     yield from _trackers_without_effect(config)
-    clocks = [name for name in ("freq_steps", "freq_epochs", "freq_secs") if getattr(config.evaluator, name)]
+    clocks = [name for name in INTERVALS if getattr(config.evaluator, name)]
     if config.train_dataset.fake is not None and config.valid_dataset is not None and config.valid_dataset.fake is None:
         yield Problem("valid_dataset", "has no effect beside train_dataset.fake, which replaces all data")
-    elif config.valid_dataset is None and clocks:
+    elif config.valid_dataset is None and clocks and not config.evaluator.benchmarks:
         yield Problem(
             f"evaluator.{clocks[0]}", "has no effect: valid_dataset is null, so there is nothing to evaluate on"
         )
+    idle = [each.name for each in config.evaluator.benchmarks if not is_on(clock_of(config.evaluator, each))]
+    if idle:
+        message = f"{', '.join(idle)} has no effect without an interval; set its freq_steps, or evaluator.freq_steps"
+        yield Problem("evaluator.benchmarks", message)
     for name, engine in trained_models(config):
         again = engine.activation_checkpointing
         if again is not None and again.freq != 1 and not engine.gradient_checkpointing:

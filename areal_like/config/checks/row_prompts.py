@@ -7,7 +7,7 @@ from areal_like.config.problems import Problem
 from areal_like.config.prompt_template import parse_template
 
 OF_CHOICES = ("index", "letter", "text")
-SECTIONS = ("train_dataset", "valid_dataset")
+SECTIONS, BENCHMARKS = ("train_dataset", "valid_dataset"), "evaluator.benchmarks"
 
 
 def prompt_templates(get: Callable[[str], Any]) -> Iterator[Problem]:
@@ -31,9 +31,10 @@ def answer_sources(get: Callable[[str], Any]) -> Iterator[Problem]:
 
 
 def _own_values(get: Callable[[str], Any], name: str) -> Iterator[tuple[str, Any]]:
-    """The values of a key of both datasets, each once: that of `valid_dataset` follows that of `train_dataset`."""
+    """The values of a key of all datasets, each once: that of `valid_dataset` follows that of `train_dataset`."""
     found: dict[Any, str] = {}
-    for section in SECTIONS:
+    benchmarks = (f"{BENCHMARKS}.{index}" for index in range(len(get(BENCHMARKS) or ())))
+    for section in (*SECTIONS, *benchmarks):
         if (value := get(f"{section}.{name}")) is not None:
             found.setdefault(value, f"{section}.{name}")
     yield from ((path, value) for value, path in found.items())

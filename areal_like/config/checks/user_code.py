@@ -57,15 +57,18 @@ def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[Problem
     """Problems of the named things; `folder` is that of the experiment's file."""
     rewards = rewards_in(values)
     for section in ("task", "workflow"):
-        named = values.get(section)
-        if isinstance(named, dict) and isinstance(named.get("name"), str):
-            args = named.get("args") or {}
-            yield from _named(section, f"{section}.name", named["name"], args, folder, rewards=not rewards)
+        yield from named_problems(section, values.get(section), folder, not rewards)
     for reward in rewards:
         yield from _named("reward", f"{reward.section}.name", reward.name, reward.args, folder)
     actor = values.get("actor")
     if isinstance(actor, dict) and isinstance(actor.get("loss"), str):
         yield from _named("actor.loss", "actor.loss", actor["loss"], actor.get("loss_args") or {}, folder)
+
+
+def named_problems(section: str, named: Any, folder: Path, rewards: bool) -> Iterator[Problem]:
+    """Of a section with a name and arguments; `rewards`: a task is to have a reward."""
+    if isinstance(named, dict) and isinstance(named.get("name"), str):
+        yield from _named(section, f"{section}.name", named["name"], named.get("args") or {}, folder, rewards)
 
 
 def _named(

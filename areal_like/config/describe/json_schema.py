@@ -7,7 +7,7 @@ from areal_like.config.describe.help import meaning
 from areal_like.config.dialects.areal import FOREIGN_SECTIONS
 from areal_like.config.names import ALIASES
 from areal_like.config.redact import redact
-from areal_like.config.schema import Key, Kind, Schema
+from areal_like.config.schema import Key, Kind, Schema, Section
 from areal_like.config.sources.library import data_folder
 
 REFERENCE = {"type": "string", "pattern": r"\$\{"}
@@ -91,18 +91,31 @@ def _described(schema: Schema, key: Key) -> dict[str, Any]:
     return described
 
 
+def _item(schema: Schema, path: str) -> dict[str, Any]:
+    """An item of a list of sections, or a section in it."""
+    below = list(schema.children(path))
+    return {
+        "type": "object",
+        "properties": {each.name: _item_value(schema, each) for each in below},
+        "additionalProperties": False,
+        "required": [each.name for each in below if each.constraints.required],
+    }
+
+
+def _item_value(schema: Schema, entry: Key | Section) -> dict[str, Any]:
+    if isinstance(entry, Key):
+        return _described(schema, entry)
+    choices = [_item(schema, entry.path), *(NULL if entry.optional else [])]
+    return {"description": meaning(entry), "anyOf": choices}
+
+
 def _typed(schema: Schema, key: Key, kind: Kind, item: bool = False) -> dict[str, Any]:
     constraints = key.constraints
     choices = constraints.choices if constraints.choices is not None else kind.choices
     if kind.name == "list":
         inner = kind.item or Kind("any", optional=True)
         if inner.name == "section":
-            prefix = f"{key.path}[]."
-            below = {path[len(prefix) :]: k for path, k in schema.keys.items() if path.startswith(prefix)}
-            required = [name for name, k in below.items() if k.constraints.required]
-            properties = {name: _described(schema, k) for name, k in below.items()}
-            node = {"type": "object", "properties": properties, "additionalProperties": False, "required": required}
-            return {"type": "array", "items": node}
+            return {"type": "array", "items": _item(schema, f"{key.path}[]")}
         return {"type": "array", "items": {"anyOf": [_typed(schema, key, inner, item=True), REFERENCE]}}
     if kind.name == "map":
         inner = kind.item or Kind("any", optional=True)

@@ -20,8 +20,8 @@ class FakeDataConfig:
 
 
 @config
-class DatasetConfig:
-    """A dataset, and how batches are made from it."""
+class RowSourceConfig:
+    """Where rows come from, and how one is read."""
 
     path: str | list[str] = key("")
     """A file of JSON lines or parquet, a folder with one (or of `save_to_disk`), a name on the Hub such as `org/name`,
@@ -33,10 +33,6 @@ class DatasetConfig:
     """The known dataset whose columns, prompt and reward these rows have: {known_datasets}, or one of `known_datasets`.
     Null: the one that has a part of `path` as its name, such as `gsm8k` for `data/gsm8k/train.jsonl`. `none`: no known
     one."""
-
-    type: str = key("rl", choices=("rl", "sft", "rw"))
-    """What a row holds: a prompt to be answered (`rl`), an answer to imitate (`sft`), or a better and a worse answer
-    (`rw`)."""
 
     subset: str | None = key(None)
     """Subset (configuration name) of a dataset on the Hub. Null: its default, else `main`."""
@@ -78,6 +74,19 @@ class DatasetConfig:
     with `multiple_choice` a number is an index, a single letter a letter, and any other text a choice or its number
     from 1."""
 
+    max_length: int | None = key(None, ge=1)
+    """Rows with more tokens than this are dropped; for `rl` the tokens of the prompt are counted, shortly before the
+    row is used. Null: no limit."""
+
+
+@config
+class DatasetConfig(RowSourceConfig):
+    """A dataset, and how batches are made from it."""
+
+    type: str = key("rl", choices=("rl", "sft", "rw"))
+    """What a row holds: a prompt to be answered (`rl`), an answer to imitate (`sft`), or a better and a worse answer
+    (`rw`)."""
+
     loss_on: str = key("answers", choices=("answers", "all"), rules=(ONLY_SUPERVISED,))
     """Tokens in the loss of supervised training: those of the assistant and the end of its turns (`answers`), or also
     those of prompts and templates (`all`)."""
@@ -97,10 +106,6 @@ class DatasetConfig:
 
     drop_last: bool = key(True)
     """Drop the rows at the end of an epoch that do not fill a batch."""
-
-    max_length: int | None = key(None, ge=1)
-    """Rows with more tokens than this are dropped; for `rl` the tokens of the prompt are counted, shortly before the
-    row is used. Null: no limit."""
 
     fake: FakeDataConfig | None = optional_section(
         FakeDataConfig,

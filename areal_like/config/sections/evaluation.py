@@ -2,8 +2,14 @@
 
 from areal_like.config.fields import config, key, no_effect, not_built, optional_section, refused, section
 from areal_like.config.sections.checkpoints import FrequencyConfig
+from areal_like.config.sections.data import RowSourceConfig, TaskConfig
 from areal_like.config.sections.environments import EnvironmentConfig
-from areal_like.config.sections.generation import MAX_SAMPLES
+from areal_like.config.sections.generation import MAX_SAMPLES, MAX_SAMPLING_VALUE, MAX_TOKENS, MIN_REPETITION_PENALTY
+from areal_like.config.sections.reward import RewardConfig
+
+SUPERVISED = ("sft", "reward_model")
+NAME_PATTERN = r"(?!(part|valid)$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+NAME_HINT = "a name of at most 64 letters, digits, `_`, `.` and `-`, other than `part` and `valid`"
 
 
 @config
@@ -19,30 +25,45 @@ class EvalEnvironmentConfig(EnvironmentConfig):
 
 @config
 class EvalSampling:
-    """How benchmark answers are sampled. Null keys are not sent: the server's default applies."""
+    """How answers are sampled in evaluations. A key that is null follows `evaluator.gconfig`, and there the
+    experiment's `gconfig`."""
 
-    temperature: float | None = key(None, ge=0)
+    greedy: bool | None = key(None)
+    """Always take the most likely token. Null: where a row has one answer, and temperature, top_p, top_k and min_p are
+    null here."""
+
+    temperature: float | None = key(None, ge=0, le=MAX_SAMPLING_VALUE)
     """Sampling temperature; 0 always takes the most likely token."""
 
-    repetition_penalty: float | None = key(None, ge=0.01)
+    repetition_penalty: float | None = key(None, ge=MIN_REPETITION_PENALTY, le=MAX_SAMPLING_VALUE)
     """Values above 1 make tokens that were already used less likely, below 1 more likely."""
 
     top_p: float | None = key(None, gt=0, le=1)
     """Sample only from the most likely tokens that together have this probability."""
 
-    top_k: int | None = key(None, ge=-1)
+    top_k: int | None = key(None, ge=-1, le=MAX_TOKENS)
     """Sample only from this many of the most likely tokens; -1 sets no limit."""
 
     min_p: float | None = key(None, ge=0, le=1)
     """Drop tokens less likely than this fraction of the most likely token's probability."""
 
-    max_new_tokens: int | None = key(None, ge=1)
+    max_new_tokens: int | None = key(None, ge=1, le=MAX_TOKENS)
     """Maximum number of tokens of an answer."""
 
-    min_new_tokens: int | None = key(None, ge=0)
+    min_new_tokens: int | None = key(None, ge=0, le=MAX_TOKENS)
     """Minimum number of tokens of an answer: before it, end tokens are suppressed."""
 
-    reasoning_effort: str | None = key(None, choices=("minimal", "low", "medium", "high"))
+    max_tokens: int | None = key(None, ge=1, le=MAX_TOKENS)
+    """Maximum number of tokens of prompt and answer together."""
+
+    stop: list[str] | None = key(None)
+    """Texts that end an answer as soon as it contains one of them."""
+
+    reasoning_effort: str | None = key(
+        None,
+        choices=("minimal", "low", "medium", "high"),
+        rules=(not_built("an effort that chat templates read", "leave it out"),),
+    )
     """Requested length of the reasoning, for chat templates and servers that support it."""
 
     seed: int | None = key(None, ge=0)
@@ -68,47 +89,56 @@ class EvalSaveHF:
 
 @config
 class EvalSaveConfig:
-    """Where benchmark results are written besides the metrics."""
+    """Where the answers of evaluations are written."""
 
-    env_hub: bool = key(False)
+    env_hub: bool = key(False, rules=(not_built("the Environments Hub", "leave it out"),))
     """Send results to the Environments Hub. Needs the network and a login there."""
 
-    disk_path: str | None = key(None)
-    """Folder for results as JSON lines. Null: a folder in the run directory."""
+    disk_path: str | None = key(
+        None, rules=(no_effect("supervised training evaluates a loss and samples no answers", kinds=SUPERVISED),)
+    )
+    """Folder for the answers as JSON lines, `step_N/NAME.jsonl`; a relative one is in the working directory. Null:
+    `evaluations` in the run directory."""
 
-    hf: EvalSaveHF | None = optional_section(EvalSaveHF)
+    hf: EvalSaveHF | None = optional_section(EvalSaveHF, not_built("answers as a dataset", "leave it out"))
     """Results as a dataset on the Hugging Face Hub; needs the network and a login there. Null: none."""
 
 
 @config
-class BenchmarksConfig:
-    """Benchmarks that run during training. Without environments none runs."""
+class BenchmarkConfig(RowSourceConfig):
+    """Rows to evaluate on, with their own reward, sampling and interval."""
 
-    freq_steps: int = key(100, ge=1)
-    """Run the benchmarks every n versions of the weights, and at the end."""
+    name: str = key(required=True, pattern=NAME_PATTERN, pattern_hint=NAME_HINT)
+    """Name in metrics, `eval/NAME/score`, and of the file with the answers."""
+
+    task: TaskConfig = section(TaskConfig)
+    """The task whose rows are used; not with `path`."""
+
+    reward: RewardConfig = section(RewardConfig)
+    """How answers are scored. Without a name: the reward of the benchmark's own task, else that of the experiment."""
 
     num_examples: int = key(-1, ge=-1)
-    """Examples per environment; -1 takes all."""
+    """Number of rows, the same each time; -1 is all."""
 
-    n_samples: int = key(1, ge=1)
-    """Answers per example, for avg@k and pass@k."""
-
-    eval_base_model: bool = key(True)
-    """Also run the benchmarks on the model before the first step."""
-
-    environments: list[EvalEnvironmentConfig] = key([])
-    """The environments to evaluate on. Each may override the numbers of examples and answers."""
+    n_samples: int | None = key(None, ge=1, le=MAX_SAMPLES)
+    """Answers per row, for pass@k. Null: `evaluator.n_samples`."""
 
     gconfig: EvalSampling = section(EvalSampling)
     """How answers are sampled."""
 
-    save: EvalSaveConfig = section(EvalSaveConfig)
-    """Where results are written besides the metrics."""
+    freq_epochs: int | None = key(None, ge=1)
+    """Interval in passes over the training data. If all three intervals are null, they are those of `evaluator`."""
+
+    freq_steps: int | None = key(None, ge=1)
+    """Interval in training steps."""
+
+    freq_secs: int | None = key(None, ge=1)
+    """Interval in seconds, checked after each step."""
 
 
 @config
 class EvaluatorConfig(FrequencyConfig):
-    """How often rows of `valid_dataset` are evaluated, and which benchmarks run."""
+    """When, on which rows, and how the model is evaluated: rows of `valid_dataset`, and benchmarks."""
 
     fileroot: str = key("${cluster.fileroot}")
     """Root folder for the scores of evaluations. Follows `cluster.fileroot`: they are in `metrics.jsonl`. With another
@@ -121,14 +151,20 @@ class EvaluatorConfig(FrequencyConfig):
         1,
         ge=1,
         le=MAX_SAMPLES,
-        rules=(
-            refused(
-                "supervised training evaluates a loss and samples no answers; set it to 1",
-                kinds=("sft", "reward_model"),
-            ),
-        ),
+        rules=(refused("supervised training evaluates a loss and samples no answers; set it to 1", kinds=SUPERVISED),),
     )
     """Answers per row; metrics are means over them."""
+
+    gconfig: EvalSampling = section(
+        EvalSampling, no_effect("supervised training evaluates a loss and samples no answers", kinds=SUPERVISED)
+    )
+    """How answers are sampled in all evaluations. By default as in training, and greedily where a row has one
+    answer."""
+
+    eval_base_model: bool = key(
+        True, rules=(no_effect("supervised training evaluates after its steps", kinds=SUPERVISED),)
+    )
+    """Also evaluate the model before the first step."""
 
     pin: bool = key(False)
     """Keep the weights of the servers fixed until an evaluation is complete; training continues as far as
@@ -139,10 +175,21 @@ class EvaluatorConfig(FrequencyConfig):
         0.1,
         ge=0,
         le=1,
-        rules=(no_effect("supervised training evaluates a loss, which every row has", kinds=("sft", "reward_model")),),
+        rules=(no_effect("supervised training evaluates a loss, which every row has", kinds=SUPERVISED),),
     )
     """Maximum fraction of rows that fail or are rejected by the workflow; above it an evaluation has no score. Such
     rows are not part of the mean, and are shown beside it."""
 
-    benchmarks: BenchmarksConfig = section(BenchmarksConfig, not_built("evaluation on environments", "leave it out"))
-    """Evaluation on environments, with a separate interval."""
+    benchmarks: list[BenchmarkConfig] = key(
+        [],
+        rules=(refused("supervised training evaluates a loss and samples no answers; leave it out", kinds=SUPERVISED),),
+    )
+    """Further rows to evaluate on, each with a name: `[{name: gsm8k, path: openai/gsm8k, n_samples: 4}]`."""
+
+    environments: list[EvalEnvironmentConfig] = key(
+        [], rules=(not_built("evaluation on environments", "use benchmarks with a task or a dataset"),)
+    )
+    """Environments to evaluate on, as a list of `id`, `args` and `name`."""
+
+    save: EvalSaveConfig = section(EvalSaveConfig)
+    """Where the answers are written."""

@@ -10,7 +10,7 @@ from areal_like.config.interpolation import syntax_error
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import MISSING_VALUE, Problem
 from areal_like.config.redact import is_secret_name
-from areal_like.config.schema import Key, Kind, Schema, ancestors
+from areal_like.config.schema import Key, Kind, Schema, Section, ancestors, is_list_of_sections
 from areal_like.config.sources.yaml_file import YamlNode
 from areal_like.config.suggest import did_you_mean, nearest
 
@@ -134,7 +134,7 @@ class LayerReader:
             for name, child in node.value.items():
                 self._entry(f"{key.path}.{name}", child, f"{written}.{name}")
             return
-        if _is_list_of_sections(key.kind) and isinstance(node.value, list):
+        if is_list_of_sections(key.kind) and isinstance(node.value, list):
             self._list_of_sections(key, node, written)
             return
         self._value(key, node, written)
@@ -175,20 +175,19 @@ class LayerReader:
 
     def _list_of_sections(self, key: Key, node: YamlNode, written: str) -> None:
         num_problems = len(self.result.problems)
-        inner = {
-            path.removeprefix(f"{key.path}[]."): k
-            for path, k in self.schema.keys.items()
-            if path.startswith(f"{key.path}[].")
-        }
-        items = [self._item(inner, item, f"{written}.{index}") for index, item in enumerate(node.value)]
+        items = self._items(key, node, written)
         if len(self.result.problems) == num_problems:
             self._leaf(key.path, items, node.line, written)
 
-    def _item(self, inner: dict[str, Key], item: YamlNode, place: str) -> dict[str, Any]:
-        """One item of a list of sections, checked."""
+    def _items(self, key: Key, node: YamlNode, written: str) -> list[dict[str, Any]]:
+        return [self._item(f"{key.path}[]", item, f"{written}.{index}") for index, item in enumerate(node.value)]
+
+    def _item(self, path: str, item: YamlNode, place: str) -> dict[str, Any]:
+        """One item of a list of sections, or a section in it, checked. `place` is its path with the item's index."""
         if not isinstance(item.value, dict):
             self._problem(place, item.line, f"{show_value(item.plain())} is not a mapping; write `- name: value` lines")
             return {}
+        inner = {each.name: each for each in self.schema.children(path)}
         checked: dict[str, Any] = {}
         for name, child in item.value.items():
             if name not in inner:
@@ -197,14 +196,24 @@ class LayerReader:
                 self._problem(f"{place}.{name}", child.line, f"no such key{hint}")
                 continue
             try:
-                checked[name] = check_key(inner[name], child.plain())
+                checked[name] = self._item_value(inner[name], child, f"{place}.{name}")
             except InvalidValue as refusal:
                 self._problem(f"{place}.{name}", child.line, str(refusal))
         for name, key in inner.items():
             if key.constraints.required and item.value.get(name, YamlNode(None, 0)).value in (None, ""):
+                assert isinstance(key, Key)
                 expected = expectation(key.kind, key.constraints)
                 self._problem(f"{place}.{name}", item.line, f"{MISSING_VALUE}: {expected}")
         return checked
+
+    def _item_value(self, entry: Key | Section, node: YamlNode, place: str) -> Any:
+        """A value in an item of a list; raises InvalidValue."""
+        if isinstance(entry, Section):
+            is_null = entry.optional and node.value in (None, "None")
+            return None if is_null else self._item(entry.path, node, place)
+        if is_list_of_sections(entry.kind) and isinstance(node.value, list):
+            return self._items(entry, node, place)
+        return check_key(entry, node.plain())
 
     def _refuse_contradictions(self) -> None:
         """A short name and its full key in one layer are ambiguous."""
@@ -214,10 +223,6 @@ class LayerReader:
             if first is not leaf and first.written != leaf.written:
                 message = f"{first.written} and {leaf.written} are the same key; keep one"
                 self.result.problems.append(Problem(leaf.path, message, leaf.where))
-
-
-def _is_list_of_sections(kind: Kind) -> bool:
-    return kind.name == "list" and kind.item is not None and kind.item.name == "section"
 
 
 def _interpolations(value: Any) -> list[str]:

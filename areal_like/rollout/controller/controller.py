@@ -18,6 +18,7 @@ from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.process.run import LEDGER, Run
 from areal_like.process.wait import NamedWait
+from areal_like.rollout.answer_files import AnswerFiles
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import read_publication
 from areal_like.rollout.controller.servers import Servers
@@ -51,6 +52,7 @@ class Controller:
         self.loop: RolloutLoop | None = None
         """None until a worker has reported its data."""
         self.digest = ""
+        self._benchmark_digests: dict[str, str] = {}
         self.valid_rows = 0
         self.probe_tokens: list[int] = []
         """The first tokens of the training rows; empty if they have none."""
@@ -68,6 +70,7 @@ class Controller:
         self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
         self._metrics = MetricWriter(run, me)
         self._samples = EvaluationSamples(run, me)
+        self._answers = AnswerFiles(run)
         noise = self._saved_probe_noise()
         self.servers = Servers(run.config, self.settings.num_servers, names, http, self, self._spawn, noise)
         self.broadcast = WeightBroadcast(run.config, self.servers, self._spawn, self._is_over, me.attempt)
@@ -117,10 +120,14 @@ class Controller:
     def hello(self, worker: str, incarnation: int, datasets: dict[str, Any]) -> None:
         """A new incarnation of a worker has lost its leases. All workers must have the same data."""
         valid = datasets.get("valid")
+        benchmarks = datasets.get("benchmarks", {})
         digest = "/".join(part["digest"] for part in (datasets["train"], valid) if part is not None)
+        evaluated = {split: part["digest"] for split, part in benchmarks.items()}
         if self.loop is None:
-            self._start_loop(datasets["train"], valid, digest)
-        elif digest != self.digest:
+            self._benchmark_digests = evaluated
+            rows = {split: part["rows"] for split, part in benchmarks.items()}
+            self._start_loop(datasets["train"], valid, digest, rows)
+        elif (digest, evaluated) != (self.digest, self._benchmark_digests):
             message = (
                 f"train_dataset: {worker} has other data than the first worker; all workers must read the same files"
             )
@@ -132,12 +139,17 @@ class Controller:
             self.loop.worker_started(worker)
             self.loop_changed()
 
-    def _start_loop(self, train: dict[str, Any], valid: dict[str, Any] | None, digest: str) -> None:
+    def _start_loop(
+        self, train: dict[str, Any], valid: dict[str, Any] | None, digest: str, benchmark_rows: dict[str, int]
+    ) -> None:
         try:
             self.valid_rows = 0 if valid is None else valid["rows"]
             self.probe_tokens = train["probe_tokens"]
-            rows, valid_rows = RowTable(train["rows"]), RowTable(self.valid_rows)
-            loop = RolloutLoop(self.settings, self.server_pool, rows, valid_rows, start_step=self.start.step)
+            splits = {**benchmark_rows, "valid": self.valid_rows}
+            tables = {split: RowTable(rows) for split, rows in splits.items()}
+            loop = RolloutLoop(
+                self.settings, self.server_pool, RowTable(train["rows"]), tables, start_step=self.start.step
+            )
             loop.record_event("begun", steps=loop.length.total_steps)
             self._restore(loop, digest)
         except (ValueError, Failure) as problem:
@@ -244,9 +256,13 @@ class Controller:
         for step, values, error in loop.reports:
             self._metrics.write(step, {**values, **self.servers.times.take()}, error, STEP_ERROR)
         loop.reports.clear()
+        if loop.evaluations.current is not None:
+            self._answers.add(loop.evaluations.current)
         while loop.evaluated:
             evaluation, (version, values) = loop.evaluated.pop(0), loop.scores.pop(0)
-            self._metrics.write(version, values, evaluation.most_frequent_error[0])
+            self._answers.complete(evaluation)
+            error, name = evaluation.most_frequent_error[0], evaluation.evaluated.name
+            self._metrics.write(version, values, error, benchmark=name)
             self._samples.write(evaluation)
         for warning in loop.warnings:
             log.warning("%s", warning)

@@ -35,15 +35,15 @@ def name(body: Any, key: str) -> str:
 
 
 def datasets(body: Any) -> dict[str, Any]:
-    """The training rows, and the validation rows if there are any."""
+    """The training rows, and the validation rows and benchmarks if there are any."""
     parts: dict[str, Any] = body_field(body, "datasets", dict)
-    for part in ("train", "valid"):
-        dataset = parts.get(part)
-        if dataset is None and part == "valid":
-            continue
+    found = {"train": parts.get("train"), **body_field(parts, "benchmarks", dict, {})}
+    if parts.get("valid") is not None:
+        found["valid"] = parts["valid"]
+    for part, dataset in found.items():
         body_field(dataset, "digest", str)
         if (rows := body_int(dataset, "rows")) > MAX_ROWS:
-            raise HttpError(400, f"datasets.{part}: {rows} rows are more than the maximum of {MAX_ROWS}")
+            raise HttpError(400, f"datasets.{part[:80]}: {rows} rows are more than the maximum of {MAX_ROWS}")
     tokens = body_field(parts["train"], "probe_tokens", list)
     if not all(type(each) is int and 0 <= each < MAX_TOKEN for each in tokens):
         raise HttpError(400, f"datasets.train: probe_tokens must be token ids, numbers from 0 to {MAX_TOKEN - 1}")
@@ -98,7 +98,19 @@ def _result(body: Any, blobs: Any) -> Result:
         error=stored_error(body_field(body, "error", str, "")),
         error_kind=body_field(body, "error_kind", str, ""),
         timings=timings,
+        texts=_texts(body_field(body, "texts", dict, {}), len(facts)),
     )
+
+
+def _texts(texts: dict[str, Any], num_answers: int) -> dict[str, Any]:
+    """Of an evaluation."""
+    if not texts:
+        return {}
+    body_field(texts, "prompt", str)
+    answers = body_field(texts, "answers", list)
+    if len(answers) != num_answers or not all(isinstance(each, str) for each in answers):
+        raise HttpError(400, f"texts: answers must be {num_answers} strings, one per sample")
+    return texts
 
 
 def _check_facts(facts: Sequence[Any]) -> None:

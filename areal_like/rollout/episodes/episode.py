@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -67,6 +67,8 @@ class WorkerTools:
     allow_mismatched_sampling: bool
     is_traced: bool
     max_failed_share: float
+    benchmark_rewards: Mapping[str, RewardSource] = field(default_factory=dict)
+    """Split -> the reward of a benchmark that has its own."""
 
 
 @dataclass
@@ -160,7 +162,8 @@ class Episode:
         texts = [sample if isinstance(sample, str) else sample.text for sample in samples]
         self.trace("requests %d rewards", len(texts))
         start = time.monotonic()
-        rewards = await self.tools.rewards.try_score(row, texts, max_failed)
+        source = self.tools.benchmark_rewards.get(self.lease["split"], self.tools.rewards)
+        rewards = await source.try_score(row, texts, max_failed)
         self._add_time("reward_s", time.monotonic() - start)
         self.trace("got its rewards")
         return rewards

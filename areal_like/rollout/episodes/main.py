@@ -1,13 +1,16 @@
 """Start of an episodes worker: imports and checks the user's code before it contacts the controller."""
 
+import asyncio
 import logging
 import math
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.benchmarks import SPLIT, benchmark_task
 from areal_like.config.problems import ConfigError
+from areal_like.config.sections.reward import configured_rewards
 from areal_like.data.data_record import RECORD
-from areal_like.data.datasets import CheckedRows, Datasets, load_datasets, task_name
+from areal_like.data.datasets import CheckedRows, Datasets, load_datasets, prefixed_errors, task_name
 from areal_like.data.first_tokens import first_tokens
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error
@@ -40,11 +43,16 @@ async def _main(run: Run, me: Identity) -> None:
     places = SearchFolders(run.folder, run.cwd)
     spec = reward_spec(config.reward, task_name(config), config.task.args, run.folder, run.cwd)
     rewards = RewardPool(spec, config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
+    of_benchmarks = _benchmark_rewards(run)
     try:
         tokenizer = _tokenizer(config, run.cwd)
         datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])
+        for split, each in of_benchmarks.items():
+            with prefixed_errors(datasets.section_of(split)):
+                await each.ready(datasets.of(split).rows[0])
+        available = {split: each for split, each in of_benchmarks.items() if each.is_available}
         if not rewards.is_available and getattr(workflow, "needs_reward", False):
             reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
             raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/rewards.md)")
@@ -59,6 +67,7 @@ async def _main(run: Run, me: Identity) -> None:
                     rollout.allow_mismatched_sampling,
                     rollout.enable_rollout_tracing,
                     config.reward.max_failed_share,
+                    available,
                 )
                 await controller.post("/hello", _hello(me, datasets, tokenizer))
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
@@ -72,15 +81,27 @@ async def _main(run: Run, me: Identity) -> None:
             log.error("the configuration cannot be used; the error was:", exc_info=error.__cause__)
         raise
     finally:
-        await rewards.close()
+        await asyncio.gather(*(each.close() for each in (rewards, *of_benchmarks.values())))
 
 
 def max_in_flight(config: Any) -> int:
     """Most leases of this worker at a time: its share of the training groups and evaluated rows that may run."""
     settings = rollout_settings(config)
-    evaluated = settings.evaluation_concurrent if settings.evaluation_clock is not None else 0
+    evaluated = max((each.concurrent for each in settings.evaluated), default=0)
     workers: int = config.rollout.num_episode_workers
     return math.ceil((settings.max_concurrent + evaluated) / workers)
+
+
+def _benchmark_rewards(run: Run) -> dict[str, RewardPool]:
+    """Split -> the reward of a benchmark with a task or a reward of its own."""
+    rollout, pools = run.config.rollout, {}
+    for each in run.config.evaluator.benchmarks:
+        task = benchmark_task(each)
+        if task is not None or configured_rewards(each.reward):
+            spec = reward_spec(each.reward, task, each.task.args, run.folder, run.cwd)
+            pool = RewardPool(spec, each.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
+            pools[f"{SPLIT}{each.name}"] = pool
+    return pools
 
 
 def _tokenizer(config: Any, cwd: Path) -> TextTokenizer:
@@ -98,7 +119,9 @@ def _find(names: NameStore, waiting: NamedWait) -> Entry:
 def _hello(me: Identity, datasets: Datasets, tokenizer: TextTokenizer) -> dict[str, Any]:
     valid = None if datasets.valid is None else _describe(datasets.valid)
     probe_tokens = first_tokens(datasets.train.rows, tokenizer, PROBE_TOKENS)
-    described = {"train": {**_describe(datasets.train), "probe_tokens": probe_tokens}, "valid": valid}
+    benchmarks = {split: _describe(rows) for split, rows in datasets.benchmarks.items()}
+    train = {**_describe(datasets.train), "probe_tokens": probe_tokens}
+    described = {"train": train, "valid": valid, "benchmarks": benchmarks}
     return {"worker": me.name, "incarnation": me.incarnation, "datasets": described}
 
 

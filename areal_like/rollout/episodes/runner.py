@@ -79,6 +79,8 @@ class EpisodeRunner:
             else:
                 header["facts"], blob = self._pack(returned, episode)
                 header["status"] = DONE
+                if episode.is_evaluation:
+                    header["texts"] = self._texts(returned)
         except (Superseded, LeaseCancelled, FinalFailure):
             raise
         except (Exception, SystemExit) as fault:
@@ -108,12 +110,22 @@ class EpisodeRunner:
         except ValueError as misfit:
             raise FormatError(f"run() returned what cannot be trained on: {misfit}") from misfit
 
+    def _texts(self, trajectories: list[Trajectory]) -> dict[str, Any]:
+        """For the answers that an evaluation saves. The prompt is that of the first answer."""
+        decode = self.tools.tokenizer.decode
+        prompt = trajectories[0].prompt_ids.tolist()
+        answers = [each.token_ids[len(each.prompt_ids) :].tolist() for each in trajectories]
+        return {
+            "prompt": decode(prompt, skip_special=False),
+            "answers": [decode(answer) for answer in answers],
+        }
+
     def _message(self, fault: BaseException, lease: dict[str, Any]) -> str:
         text = str(fault) if isinstance(fault, EXPLAINED_ERRORS) else describe_error(fault)
         if not isinstance(fault, RowError) or text.startswith(f"{KEY}: "):
             return text
         split: str = lease["split"]
-        return f"{split}_dataset.path: {self.datasets.of(split).place(lease['row'])}: {text}"
+        return f"{self.datasets.section_of(split)}.path: {self.datasets.of(split).place(lease['row'])}: {text}"
 
     def _log_once(self, fault: BaseException, header: dict[str, Any]) -> None:
         """Logs each error once, with its traceback if it was raised in the user's code."""

@@ -1,0 +1,35 @@
+"""Benchmarks of `evaluator.benchmarks`: their interval, task and dataset."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from areal_like.config.built_in import TASKS
+from areal_like.config.sections.checkpoints import FrequencyConfig
+from areal_like.config.sections.data import DatasetConfig, RowSourceConfig
+from areal_like.config.sections.evaluation import BenchmarkConfig
+
+INTERVALS = ("freq_epochs", "freq_steps", "freq_secs")
+SPLIT = "benchmark/"
+"""Of the rows of a benchmark, before its name."""
+
+
+def clock_of(evaluator: Any, benchmark: BenchmarkConfig) -> FrequencyConfig:
+    """Its own intervals, or those of the evaluator."""
+    own = {name: getattr(benchmark, name) for name in INTERVALS}
+    clock: FrequencyConfig = replace(evaluator, **own) if any(own.values()) else evaluator
+    return clock
+
+
+def is_on(clock: FrequencyConfig) -> bool:
+    return any(getattr(clock, name) for name in INTERVALS)
+
+
+def benchmark_task(benchmark: BenchmarkConfig) -> str | None:
+    """Its task; a built-in one may also be named as the path."""
+    path = benchmark.path
+    return path if isinstance(path, str) and path in TASKS else benchmark.task.name
+
+
+def dataset_of(benchmark: BenchmarkConfig) -> DatasetConfig:
+    """Its rows as a dataset of prompts."""
+    return DatasetConfig(**{field.name: getattr(benchmark, field.name) for field in fields(RowSourceConfig)})

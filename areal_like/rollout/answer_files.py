@@ -1,0 +1,87 @@
+"""The answers of evaluations as JSON lines: `evaluations/step_000020/NAME.jsonl`.
+
+A line is one answer, or a row that failed or was rejected. While an evaluation runs, its lines are appended to
+`NAME.partial.jsonl`; the complete file is sorted by row.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from areal_like.data.row_table import hash_text
+from areal_like.process import atomic_file
+from areal_like.process.run import Run
+from areal_like.process.run_links import EVALUATIONS
+from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.groups import Group, Result
+from areal_like.rollout.step_metrics import score_of
+
+VALID = "valid"
+"""Name of the file of `valid_dataset`."""
+
+
+def answers_path(folder: Path, step: int, name: str) -> Path:
+    return folder / f"step_{step:06d}" / f"{name or VALID}.jsonl"
+
+
+def read_answers(path: Path) -> list[dict[str, Any]]:
+    """The complete lines; none if there is no file."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    return [orjson.loads(line) for line in lines]
+
+
+class AnswerFiles:
+    """Writes them. Files of an evaluation that runs again are replaced."""
+
+    def __init__(self, run: Run) -> None:
+        path = run.config.evaluator.save.disk_path
+        self.folder = run.directory / EVALUATIONS if path is None else run.cwd / Path(path).expanduser()
+        self._begun: Evaluation | None = None
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Appends what is not saved yet."""
+        partial = self._path(evaluation).with_suffix(".partial.jsonl")
+        if self._begun is not evaluation:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            partial.unlink(missing_ok=True)
+            self._begun = evaluation
+        with partial.open("ab") as file:
+            for group, result in evaluation.answered:
+                file.writelines(orjson.dumps(line) + b"\n" for line in answer_lines(group, result))
+        evaluation.answered.clear()
+
+    def complete(self, evaluation: Evaluation) -> None:
+        self.add(evaluation)
+        path = self._path(evaluation)
+        partial = path.with_suffix(".partial.jsonl")
+        lines = sorted(read_answers(partial), key=lambda line: (line["row"], line["sample"]))
+        atomic_file.write_atomic(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+        partial.unlink(missing_ok=True)
+
+    def _path(self, evaluation: Evaluation) -> Path:
+        return answers_path(self.folder, evaluation.version, evaluation.evaluated.name)
+
+
+def answer_lines(group: Group, result: Result) -> Iterator[dict[str, Any]]:
+    """Without a score where there is none: an error is no wrong answer."""
+    if result.status != "done":
+        error = f"{result.error_kind}: {group.error}" if result.status == "failed" else "rejected by the workflow"
+        yield {"row": group.row, "sample": 0, "row_hash": hash_text(group.row_hash), "error": error}
+        return
+    texts = result.texts
+    for sample, fact in enumerate(result.facts):
+        yield {
+            "row": group.row,
+            "sample": sample,
+            "row_hash": hash_text(group.row_hash),
+            **({"error": "no reward"} if fact["reward"] is None else {"score": score_of(fact)}),
+            "reward": fact["reward"],
+            "rewards": fact["rewards"],
+            "finish": fact["finish"],
+            "tokens": fact["generated"],
+            "weights": [fact["version_min"], fact["version_max"]],
+            "prompt": texts.get("prompt", ""),
+            "answer": texts["answers"][sample] if texts else "",
+        }

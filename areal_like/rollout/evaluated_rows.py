@@ -1,0 +1,95 @@
+"""What a run evaluates: rows of `valid_dataset` and of benchmarks, each with its interval and sampling."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from areal_like.config.benchmarks import SPLIT, clock_of, is_on
+from areal_like.config.experiment import GRPOConfig
+from areal_like.config.sections.checkpoints import FrequencyConfig
+from areal_like.config.sections.evaluation import EvalSampling
+from areal_like.config.sections.generation import GenerationHyperparameters
+from areal_like.observe.reading import EVALUATION
+
+SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")
+"""Keys of `gconfig` that every request has; others are added where they differ from their default."""
+NOT_SAMPLING = ("n_samples", "seed")
+CHOICE = ("temperature", "top_p", "top_k", "min_p")
+"""Keys that have no effect where the most likely token is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedRows:
+    """`name` is that of a benchmark, and empty for `valid_dataset`."""
+
+    name: str = ""
+    clock: FrequencyConfig
+    num_examples: int = -1
+    n_samples: int = 1
+    concurrent: int = 1
+    """Rows evaluated at the same time: as many samples as training may have running."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    sampling_seed: int = 1
+
+    @property
+    def split(self) -> str:
+        """The name of these rows among the datasets of a run."""
+        return f"{SPLIT}{self.name}" if self.name else "valid"
+
+    @property
+    def prefix(self) -> str:
+        """Of its metrics."""
+        return f"{EVALUATION}{self.name}/" if self.name else EVALUATION
+
+    @property
+    def key(self) -> str:
+        """For messages."""
+        return f"evaluator.benchmarks ({self.name})" if self.name else "valid_dataset"
+
+
+def evaluated_rows(config: GRPOConfig, max_concurrent: int) -> tuple[EvaluatedRows, ...]:
+    """Those with an interval, `valid_dataset` first."""
+    evaluator = config.evaluator
+    parts: list[tuple[str, FrequencyConfig, int, int, tuple[EvalSampling, ...]]] = []
+    if config.valid_dataset is not None and not config.bench:
+        parts.append(("", evaluator, evaluator.num_examples, evaluator.n_samples, (evaluator.gconfig,)))
+    for each in evaluator.benchmarks:
+        levels = (evaluator.gconfig, each.gconfig)
+        n_samples = each.n_samples or evaluator.n_samples
+        parts.append((each.name, clock_of(evaluator, each), each.num_examples, n_samples, levels))
+    run_seed = config.seed if config.gconfig.seed is None else config.gconfig.seed
+    return tuple(
+        EvaluatedRows(
+            name=name,
+            clock=clock,
+            num_examples=num_examples,
+            n_samples=n_samples,
+            concurrent=max(1, max_concurrent * config.gconfig.n_samples // n_samples),
+            sampling=evaluation_params(config.gconfig, n_samples, *levels),
+            sampling_seed=next((level.seed for level in levels[::-1] if level.seed is not None), run_seed),
+        )
+        for name, clock, num_examples, n_samples, levels in parts
+        if is_on(clock)
+    )
+
+
+def sampling_params(gconfig: GenerationHyperparameters) -> dict[str, Any]:
+    """Sampling parameters of a request. A temperature of 0 is greedy."""
+    kind: Any = GenerationHyperparameters
+    default = kind()
+    params = {
+        name: value
+        for name, value in vars(gconfig).items()
+        if name in SAMPLING or (name not in NOT_SAMPLING and value != getattr(default, name))
+    }
+    return {**params, "greedy": gconfig.greedy or gconfig.temperature == 0}
+
+
+def evaluation_params(gconfig: GenerationHyperparameters, n_samples: int, *levels: EvalSampling) -> dict[str, Any]:
+    """Those of an evaluation: what a level sets replaces what those before it set, and `gconfig`. One answer per row
+    is greedy unless a level sets how tokens are chosen."""
+    changed = {name: value for level in levels for name, value in vars(level).items() if value is not None}
+    changed = {name: value for name, value in changed.items() if name not in ("seed", "reasoning_effort")}
+    is_chosen = any(name in changed for name in CHOICE)
+    greedy = changed.pop("greedy", (gconfig.greedy or n_samples == 1) and not is_chosen)
+    return sampling_params(replace(gconfig, **changed, greedy=greedy))

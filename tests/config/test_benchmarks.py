@@ -1,0 +1,110 @@
+"""`evaluator.benchmarks`: sections in the items of a list, and what is refused before a start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.config.load import load
+from areal_like.config.problems import ConfigError
+from tests.support.planning import loaded, plan_of
+
+BENCH = "evaluator.benchmarks"
+
+
+def problems(*overrides: str) -> dict[str, str]:
+    with pytest.raises(ConfigError) as refused:
+        loaded("grpo", *overrides)
+    return {problem.key: problem.message for problem in refused.value.problems}
+
+
+def test_an_item_has_the_defaults_of_its_class_and_of_the_sections_in_it() -> None:
+    (bench,) = loaded(
+        "grpo", f"{BENCH}=[{{name: a, path: addition, gconfig: {{top_p: 0.9}}}}]"
+    ).config.evaluator.benchmarks
+    assert (bench.name, bench.num_examples, bench.n_samples) == ("a", -1, None)
+    assert (bench.gconfig.top_p, bench.gconfig.temperature, bench.reward.timeout_s) == (0.9, None, 15.0)
+
+
+def test_references_and_nested_values_in_a_file_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    text = "defaults: [grpo]\nseed: 7\nevaluator:\n  benchmarks:\n"
+    text += "  - name: a\n    task: {name: counting, args: {num_rows: '${seed}'}}\n    gconfig: {seed: '${seed}'}\n"
+    file.write_text(text)
+    (bench,) = load(file, []).config.evaluator.benchmarks
+    assert (bench.task.name, bench.task.args, bench.gconfig.seed) == ("counting", {"num_rows": 7}, 7)
+
+
+def test_one_key_of_an_item_is_set_by_its_index() -> None:
+    items = f"{BENCH}=[{{name: a, path: addition}}, {{name: b, path: addition}}]"
+    changed = loaded(
+        "grpo", items, f"{BENCH}.1.n_samples=3", f"{BENCH}.1.gconfig.top_p=0.5"
+    ).config.evaluator.benchmarks
+    assert [(each.n_samples, each.gconfig.top_p) for each in changed] == [(None, None), (3, 0.5)]
+
+
+INVALID: list[tuple[str, str, str]] = [
+    ("{name: a, path: addition, gconfig: {temprature: 1}}", ".0.gconfig.temprature", "did you mean"),
+    ("{name: a, path: addition, gconfig: {temperature: hot}}", ".0.gconfig.temperature", "is not a number"),
+    ("{name: a, path: addition, gconfig: 3}", ".0.gconfig", "is not a mapping"),
+    ("{path: addition}", ".0.name", "required"),
+    ("{name: part, path: addition}", ".0.name", "other than `part`"),
+    ("{name: a/b, path: addition}", ".0.name", "a name of at most 64"),
+    ("{name: a}", ".0.path", "is empty; set a dataset here, or a task in task.name"),
+    ("{name: a, path: addition, task: {name: counting}}", ".0.task.name", "keep one"),
+    ("{name: a, path: addition, gconfig: {temperature: 0.0001}}", ".0.gconfig.temperature", "0 (greedy), or at least"),
+    ("{name: a, task: {name: cuonting}}", ".0.task.name", "did you mean counting?"),
+    ("{name: a, task: {name: counting, args: {rows: 3}}}", ".0.task.args.rows", "takes no such argument"),
+    ("{name: a, path: addition, reward: {name: adition}}", ".0.reward.name", "did you mean addition?"),
+    (
+        "{name: a, path: addition}, {name: a, path: counting}",
+        ".1.name",
+        "is the name of evaluator.benchmarks.0",
+    ),
+    ("{name: a, path: addition, prompt_template: '{'}", ".0.prompt_template", "is not a template"),
+    ("{name: a, path: addition, reward: {parts: [{name: exact, wieght: 2}]}}", ".0.reward.parts.0.wieght", "weight?"),
+    ("{name: a, path: addition, reward: {name: model, args: {path: x}}}", ".0.reward.name", "set it there"),
+]
+
+
+@pytest.mark.parametrize(("items", "place", "message"), INVALID)
+def test_a_wrong_benchmark_is_refused_with_its_place(items: str, place: str, message: str) -> None:
+    found = problems(f"{BENCH}=[{items}]")
+    assert list(found) == [f"{BENCH}{place}"]
+    assert message in found[f"{BENCH}{place}"]
+
+
+def test_what_a_start_refuses_is_refused_in_an_item_too() -> None:
+    items = "[{name: a, path: addition}, {name: b, path: addition, gconfig: {reasoning_effort: low}}]"
+    (problem,) = plan_of("grpo", f"{BENCH}={items}").cannot_start
+    assert problem.key == f"{BENCH}.1.gconfig.reasoning_effort"
+
+
+@pytest.mark.parametrize("experiment", ["sft", "reward_model"])
+def test_supervised_training_refuses_benchmarks(experiment: str) -> None:
+    (problem,) = plan_of(experiment, f"{BENCH}=[{{name: a, path: addition}}]").cannot_start
+    assert (problem.key, "samples no answers" in problem.message) == (BENCH, True)
+
+
+def warned_keys(*overrides: str) -> set[str]:
+    return {warning.partition(": ")[0] for warning in plan_of("grpo", *overrides).warnings}
+
+
+def test_a_benchmark_without_an_interval_has_no_effect() -> None:
+    without = ("evaluator.freq_steps=null", "valid_dataset=null")
+    assert BENCH in warned_keys(*without, f"{BENCH}=[{{name: a, path: addition}}]")
+    assert BENCH not in warned_keys(*without, f"{BENCH}=[{{name: a, path: addition, freq_secs: 9}}]")
+    assert "evaluator.freq_steps" not in warned_keys("valid_dataset=null", f"{BENCH}=[{{name: a, path: addition}}]")
+
+
+def test_a_missing_file_and_a_name_of_the_hub_are_found_before_the_start(monkeypatch: Any) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    plan = plan_of("grpo", f"{BENCH}=[{{name: a, path: ./no.jsonl}}, {{name: b, path: some/where}}]")
+    found = {problem.key: problem.message for problem in plan.problems}
+    assert "there is no file or folder ./no.jsonl" in found[f"{BENCH}.0.path"]
+    assert "HF_HUB_OFFLINE is set" in found[f"{BENCH}.1.path"]
+
+
+def test_measuring_evaluates_nothing() -> None:
+    plan = plan_of("grpo", "bench=true", f"{BENCH}=[{{name: a, path: addition, freq_steps: 1}}]")
+    assert [resolved.value for resolved in plan.auto if resolved.key == BENCH] == [[]]

@@ -1,0 +1,81 @@
+"""Benchmarks beside training: rows, rewards and sampling of their own, and the answers in files."""
+
+from pathlib import Path
+
+import pytest
+
+from areal_like.data.tasks.addition import Addition
+from areal_like.observe.evaluation_statistics import best_of
+from areal_like.rollout.answer_files import read_answers
+from tests.ring.start import SHORT, Ended, run
+
+pytestmark = pytest.mark.xdist_group("ring-2")
+
+FILE = """
+defaults: [grpo]
+evaluator:
+  freq_steps: 2
+  benchmarks:
+  - {name: sampled, path: addition, num_examples: 6, n_samples: 3, gconfig: {temperature: 0.8, max_new_tokens: 5}}
+  - {name: own, path: rows.jsonl, fields: {prompt: q}, reward: {name: "lengths.py:Length", args: {most: 4}}}
+"""
+REWARD = """
+class Length:
+    def __init__(self, most: int):
+        self.most = most
+
+    def __call__(self, prompt, completion, broken=False):
+        if broken:
+            raise RuntimeError("no judge")
+        return float(len(completion) <= self.most)
+"""
+ROWS = '{"q": "1+2="}\n{"q": "11+2="}\n{"q": "3+2=", "broken": true}\n'
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    root = tmp_path_factory.mktemp("benchmarks")
+    for name, text in (("b.yaml", FILE), ("lengths.py", REWARD), ("rows.jsonl", ROWS)):
+        (root / name).write_text(text)
+    words = (*SHORT, "total_train_steps=2", "evaluator.max_failed_share=0.5", "rollout.request_retries=0")
+    ended = run(root, *words, config="b.yaml")
+    assert ended.code == 0, ended.text
+    return ended
+
+
+def test_each_evaluation_is_one_line_with_the_metrics_of_its_rows(ended: Ended) -> None:
+    lines = [line for line in ended.lines("metrics.jsonl") if line.get("eval/benchmark")]
+    assert sorted((line["eval/due_step"], line["eval/benchmark"]) for line in lines) == [
+        *((0, "own"), (0, "sampled"), (2, "own"), (2, "sampled"))
+    ]
+    for line in lines:
+        names = {name.split("/")[1] for name in line if name.startswith("eval/")}
+        assert names - {"due_step", "benchmark", "error"} == {line["eval/benchmark"]}
+        assert line["step"] == line["eval/due_step"], "the first and the last are of one version"
+
+
+def test_the_answers_in_the_file_give_the_scores(ended: Ended) -> None:
+    lines = [line for line in ended.lines("metrics.jsonl") if line.get("eval/benchmark") == "sampled"]
+    truth = {row["prompt"]: row["answer"] for row in Addition().rows("test")}
+    for line in lines:
+        answers = read_answers(ended.directory / f"evaluations/step_{line['step']:06d}/sampled.jsonl")
+        assert [each["sample"] for each in answers] == [0, 1, 2] * 6
+        assert all(each["score"] == (each["answer"] == truth[each["prompt"]]) for each in answers)
+        by_row = [[each["score"] for each in answers[at : at + 3]] for at in range(0, 18, 3)]
+        assert line["eval/sampled/pass@2"] == pytest.approx(sum(best_of(row, 2) for row in by_row) / 6)
+        assert max(each["tokens"] for each in answers) <= 5
+    assert len({each["answer"] for each in answers}) > 1
+
+
+def test_a_benchmark_has_its_own_reward_and_a_failure_is_no_wrong_answer(ended: Ended) -> None:
+    line = next(line for line in ended.lines("metrics.jsonl") if line.get("eval/benchmark") == "own")
+    assert (line["eval/own/rows"], line["eval/own/failed"], line["eval/own/samples"]) == (3, 1, 2)
+    answers = read_answers(ended.directory / "evaluations/step_000000/own.jsonl")
+    assert [each.get("score") for each in answers] == [float(len(each["answer"]) <= 4) for each in answers[:2]] + [None]
+    assert "no judge" in answers[2]["error"] and "no judge" in line["eval/error"]
+
+
+def test_the_end_and_the_summary_show_every_benchmark(ended: Ended) -> None:
+    assert ended.out.count("benchmark sampled ") == 3 and "pass@3" in ended.out
+    assert set(ended.summary["benchmarks"]) == {"sampled", "own"}
+    assert Path(ended.directory / "evaluations/step_000002/valid.jsonl").is_file()

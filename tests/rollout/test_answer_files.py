@@ -1,0 +1,71 @@
+"""The answers of evaluations as JSON lines."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.process.run import Run
+from areal_like.rollout.answer_files import AnswerFiles, answers_path, read_answers
+from areal_like.rollout.decisions import Accept, Drop, Fail
+from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.groups import Group, Result
+from tests.support.rollout_world import evaluated, facts, grpo
+
+
+def grpo_run(directory: Path, *overrides: str) -> Run:
+    directory.mkdir(exist_ok=True)
+    return Run(directory, grpo("rollout.backend=embedded", *overrides), "grpo", "id", directory, directory)
+
+
+def evaluation(name: str = "b", rows: int = 3) -> Evaluation:
+    return Evaluation(
+        evaluated(name=name), 7, [Group(n, 100 - n, 0, 2, 7, evaluated=evaluated(name=name)) for n in range(rows)]
+    )
+
+
+def done(lease: str, rewards: list[float]) -> Result:
+    texts = {"prompt": "1+1=", "answers": [str(reward) for reward in rewards]}
+    return Result(lease, "done", facts(7, rewards), b"", texts=texts)
+
+
+def lines_of(folder: Path, name: str = "b") -> list[dict[str, Any]]:
+    return read_answers(answers_path(folder, 7, name))
+
+
+def test_lines_are_sorted_by_row_and_errors_have_no_score(tmp_path: Path) -> None:
+    files, one = AnswerFiles(grpo_run(tmp_path)), evaluation()
+    groups = one.take(3)
+    failed = Result("f", "failed", error="no", error_kind="reward")
+    groups[0].count_failure(failed)
+    one.apply(Fail(groups[0], failed))
+    files.add(one)
+    assert not answers_path(files.folder, 7, "b").exists()
+    one.apply(Accept(groups[1], done("a", [1.0, 0.5])))
+    one.apply(Drop(groups[2], Result("d", "rejected"), "rejected"))
+    files.complete(one)
+    lines = lines_of(tmp_path / "evaluations")
+    assert [(line["row"], line["sample"]) for line in lines] == [(98, 0), (99, 0), (99, 1), (100, 0)]
+    assert lines[0] == {"row": 98, "sample": 0, "row_hash": "0" * 16, "error": "rejected by the workflow"}
+    assert lines[3] == {"row": 100, "sample": 0, "row_hash": "0" * 16, "error": "reward: no"}
+    assert (lines[2]["score"], lines[2]["answer"], lines[2]["prompt"]) == (0.5, "0.5", "1+1=")
+    assert [path.name for path in (tmp_path / "evaluations" / "step_000007").iterdir()] == ["b.jsonl"]
+
+
+def test_an_evaluation_that_runs_again_replaces_its_file(tmp_path: Path) -> None:
+    for reward in (0.0, 1.0):
+        files, one = AnswerFiles(grpo_run(tmp_path)), evaluation("", rows=2)
+        groups = one.take(2)
+        one.apply(Accept(groups[0], done("a", [reward])))
+        files.add(one)
+        if reward:
+            one.apply(Accept(groups[1], done("b", [reward])))
+            files.complete(one)
+    assert [line["score"] for line in lines_of(tmp_path / "evaluations", "valid")] == [1.0, 1.0]
+
+
+@pytest.mark.shows("evaluator.save.disk_path")
+def test_the_folder_of_the_answers_may_be_another_one(tmp_path: Path) -> None:
+    run = grpo_run(tmp_path / "run", f"evaluator.save.disk_path={tmp_path / 'other'}")
+    assert AnswerFiles(run).folder == tmp_path / "other"
+    assert AnswerFiles(grpo_run(tmp_path / "usual")).folder == tmp_path / "usual" / "evaluations"
