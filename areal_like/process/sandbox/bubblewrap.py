@@ -42,11 +42,11 @@ class Bubblewrap:
             command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         for path in (*readable_places(), *map(os.path.abspath, readable)):
             linked = os.path.islink(path) and os.path.realpath(path).startswith("/usr/")
-            command += ["--symlink", os.readlink(path), path] if linked else _readable(path, path)
+            command += ["--symlink", os.readlink(path), path] if linked else _bound("--ro-bind", path, path)
         for path in DEVICES:
-            command += ["--dev-bind", path, path]
+            command += _bound("--dev-bind", path, path)
         for path in NEEDED:
-            command += _readable(str(PACKAGE / path), f"{CODE}/{path}")
+            command += _bound("--ro-bind", str(PACKAGE / path), f"{CODE}/{path}")
         size = int(limits.files_mb * 2**20)
         command += ["--perms", "1777", "--size", str(size), "--tmpfs", FOLDER, "--remount-ro", "/", "--chdir", FOLDER]
         orders = {"user": user, "reads_closed_folders": False, "folder": FOLDER, "seen": None, "other_tasks": 1}
@@ -58,10 +58,10 @@ def _kill(pid: int) -> None:
     kill([each.pid for each in descendants_of(pid) if each.parent == pid] or [pid])
 
 
-def _readable(path: str, place: str) -> list[str]:
+def _bound(kind: str, path: str, place: str) -> list[str]:
     """bubblewrap would close the folders above it to other users."""
     folders = [str(folder) for folder in reversed(Path(place).parents)][1:]
-    return [*(word for folder in folders for word in ("--dir", folder)), "--ro-bind", path, place]
+    return [*(word for folder in folders for word in ("--dir", folder)), kind, path, place]
 
 
 def _program() -> str | None:

@@ -47,6 +47,20 @@ sys.exit(3)
     assert not done.is_success
 
 
+def test_a_program_has_the_usual_devices_and_starts_others(kind: str) -> None:
+    code = """
+import subprocess, tempfile
+open("/dev/null", "w").write("x")
+assert open("/dev/urandom", "rb").read(4) != open("/dev/zero", "rb").read(4) == bytes(4)
+with tempfile.NamedTemporaryFile() as file:
+    file.write(b"abc")
+    file.flush()
+    print(subprocess.run(["cat", file.name], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout)
+"""
+    done = Sandbox(PLENTY, kind=kind).run_python(code)
+    assert done.stdout == b"abc\n", done
+
+
 def test_a_program_that_a_signal_ends_says_which(kind: str) -> None:
     done = Sandbox(PLENTY, kind=kind).run(["/bin/sh", "-c", "kill -SEGV $$"])
     assert (done.end, done.exit_code) == (End.EXIT, -signal.SIGSEGV)

@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,12 @@ from areal_like.config.argument_types import Count, Positive
 from areal_like.process.sandbox.base import End, SandboxLimits
 from areal_like.process.sandbox.program import wait_for
 from areal_like.process.sandbox.sandbox import PYTHON, Sandbox
-from areal_like.rollout.episodes.rewards.code import remote_calls
+from areal_like.rollout.episodes.rewards.code import print_cases, remote_calls
 from areal_like.rollout.episodes.rewards.code.fenced_block import last_python_block
 from areal_like.rollout.episodes.rewards.code.row_tests import RowTests, parse_tests
+
+OUTPUT_KB, MAX_OUTPUT_KB = 2048, 65536
+"""Of one test with input and output, and of all."""
 
 
 class CodeReward:
@@ -31,7 +33,9 @@ class CodeReward:
     ) -> None:
         self._partial, self._timeout_s, self._max_tests = partial, timeout_s, max_tests
         self._sandbox = Sandbox(SandboxLimits(wall_s=timeout_s, cpu_s=timeout_s, memory_gb=memory_gb))
-        self._remote_calls = Path(remote_calls.__file__).read_text(encoding="utf-8")
+        self._remote_calls, self._print_cases_program = (
+            Path(str(module.__file__)).read_text(encoding="utf-8") for module in (remote_calls, print_cases)
+        )
 
     def __call__(
         self, prompt: Any, completion: str, tests: Any, entry_point: str | None = None, setup: str = ""
@@ -40,24 +44,30 @@ class CodeReward:
         code = last_python_block(completion)
         if code is None:
             return 0.0
-        passed = list(self._print_cases(code, parsed) if parsed.cases else self._function_tests(code, parsed))
+        passed = self._print_cases(code, parsed) if parsed.cases else self._function_tests(code, parsed)
         share = sum(passed) / max(len(passed), 1)
         return share if self._partial else float(share == 1.0)
 
-    def _print_cases(self, code: str, tests: RowTests) -> Iterator[bool]:
-        """One run for each; after a failure the others need not run if all are needed."""
-        left_s, cases = self._timeout_s, tests.cases[: self._max_tests]
-        for number, (given, expected) in enumerate(cases):
-            if left_s <= 0:
-                yield from [False] * (len(cases) - number)
-                return
-            limits = replace(self._sandbox.limits, wall_s=left_s)
-            result = self._sandbox.run_python(code, stdin=given.encode(), limits=limits)
-            left_s -= result.wall_s
-            right = result.is_success and printed(result.stdout.decode("utf-8", "replace")) == printed(expected)
-            yield right
-            if not right and not self._partial:
-                return
+    def _print_cases(self, code: str, tests: RowTests) -> list[bool]:
+        """Where all must pass, the first one runs alone: most wrong programs fail it."""
+        cases, left_s = tests.cases[: self._max_tests], self._timeout_s
+        alone = 0 if self._partial else 1
+        passed: list[bool] = []
+        for batch in (cases[:alone], cases[alone:]):
+            if batch and all(passed):
+                inputs = json.dumps([given for given, _ in batch])
+                files = {
+                    print_cases.PROGRAM: self._print_cases_program,
+                    print_cases.ANSWER: code,
+                    print_cases.INPUTS: inputs,
+                }
+                output_kb = min(len(batch) * OUTPUT_KB, MAX_OUTPUT_KB)
+                limits = replace(self._sandbox.limits, wall_s=left_s, output_kb=output_kb)
+                result = self._sandbox.run([*PYTHON, print_cases.PROGRAM], files=files, limits=limits)
+                left_s = max(left_s - result.wall_s, 0.0)
+                lines = [*result.stdout.splitlines(), *[b""] * len(batch)]
+                passed += [_is_right(line, expected) for line, (_, expected) in zip(lines, batch, strict=False)]
+        return passed
 
     def _function_tests(self, code: str, tests: RowTests) -> list[bool]:
         """The tests run in one sandbox, the answer's functions in another."""
@@ -82,6 +92,15 @@ class CodeReward:
         if "broken" in verdict:
             raise ValueError(f"the row's tests cannot run: {verdict['broken']}")
         return [not reason for reason in verdict["results"]]
+
+
+def _is_right(line: bytes, expected: str) -> bool:
+    """`line`: of `print_cases`; empty or cut off if the program was ended before."""
+    try:
+        code, text = json.loads(line)
+    except ValueError:
+        return False
+    return bool(code == 0 and printed(text) == printed(expected))
 
 
 def printed(text: str) -> list[str]:
