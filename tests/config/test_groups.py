@@ -274,7 +274,16 @@ NAMED: dict[str, Any] = {
     "reward.args": {},
     "actor.loss_args": {},
     "ref.loss_args": {},
-    **{key: {"prompt": "question"} for key in ("train_dataset.fields", "valid_dataset.fields")},
+    **{
+        f"{section}.{name}": value
+        for section in ("train_dataset", "valid_dataset")
+        for name, value in {
+            "fields": {"prompt": "question"},
+            "known": "none",
+            "prompt_template": "{question}!",
+            "answer_from": "letter",
+        }.items()
+    },
     **dict.fromkeys(("actor.backend", "ref.backend", "critic.backend", "model.backend"), "fsdp"),
 }
 """Names of code, and the arguments that both this code and what an option names instead of it take; of fields that rows

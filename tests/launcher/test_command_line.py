@@ -6,6 +6,7 @@ Most tests run the command in this process. A few need a terminal or a fresh int
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from itertools import permutations
@@ -355,7 +356,6 @@ class TestStart:
         [
             ("grpo_megatron", "allocation_mode", "megatron"),
             ("sft_megatron", "model.megatron", "FSDP2"),
-            ("grpo", "reward.name", "set reward.name="),
             ("clevr_grpo", "actor.path", "vision"),
         ],
     )
@@ -380,13 +380,17 @@ class TestStart:
     ) -> None:
         monkeypatch.setattr("launcher.checks.packages.REQUIRED_PACKAGES", ("no_such_package",))
         title, *refused = run.refusal(*words).splitlines()[:-1]
-        assert title == "this run cannot start here:" and len(refused) > 2
+        assert title == "this run cannot start here:" and len(refused) > 1
         text = run.answer(*words, "--dry-run")
         section = text.partition(f"cannot start here ({len(refused)})")[2].partition("\n\n")[0]
         assert [" ".join(item.split()) for item in section.split("\n  - ")[1:]] == refused
         plan = json.loads(run.answer(*words, "--dry-run=json"))
         assert len(plan["cannot_start"]) + len(plan["needs"]) == len(refused)
         assert not [line for line in plan["warnings"] if line in refused]
+
+    def test_rows_of_an_unknown_dataset_need_a_reward(self, run: Run) -> None:
+        text = run.refusal("--config", AREAL / "grpo.yaml", "train_dataset.path=some/rows")
+        assert re.search(r"^reward\.name.*set reward\.name=", text, re.MULTILINE), text
 
     def test_a_reason_names_its_line(self, run: Run) -> None:
         Path("mine.yaml").write_text("experiment_name: e\nactor:\n  path: m\n  backend: megatron:d2\n")

@@ -104,11 +104,11 @@ def test_the_tiny_model_has_the_characters_that_the_page_lists():
 
 @pytest.mark.parametrize("kind", ["task", "workflow", "reward"])
 def test_arguments_of_built_in_code_are_read_in_its_source(kind):
-    """The plan knows them without importing the code. A reward gets the row as well."""
+    """The plan knows them without importing the code. A reward that is a function gets prompt, answer and columns of the
+    row without a default as well."""
     for name in BUILT_IN[kind]:
-        thing = load_built_in(kind, f"{kind}.name", name)
-        takes = inspect.signature(thing).parameters.values()
-        of_rows = not inspect.isclass(thing)
-        own = {each.name for each in takes if not (of_rows and each.default is inspect.Parameter.empty)}
-        assert built_in_arguments(kind, name) == own, name
+        code = load_built_in(kind, f"{kind}.name", name)
+        takes = inspect.signature(code).parameters.values()
+        arguments = {each.name for each in takes if inspect.isclass(code) or each.default is not each.empty}
+        assert built_in_arguments(kind, name) == arguments, name
     assert built_in_arguments("task", "sorting") == {"min_length", "max_length", "num_rows"}
