@@ -104,8 +104,8 @@ def test_the_tiny_model_has_the_characters_that_the_page_lists():
 
 @pytest.mark.parametrize("kind", ["task", "workflow", "reward"])
 def test_arguments_of_built_in_code_are_read_in_its_source(kind):
-    """The plan knows them without importing the code. A reward that is a function gets prompt, answer and columns of the
-    row without a default as well."""
+    """The plan knows them without importing the code. A function gets prompt, answer and columns of the
+    row as well: its parameters without a default."""
     for name in BUILT_IN[kind]:
         code = load_built_in(kind, f"{kind}.name", name)
         takes = inspect.signature(code).parameters.values()
