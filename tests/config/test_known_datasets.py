@@ -145,6 +145,37 @@ def test_a_path_may_be_a_reference(written):
     assert loaded.get("reward.name") == "math"
 
 
+class TestBenchmarks:
+    TEXT = GRPO + "evaluator:\n  benchmarks:\n    - name: held-out\n      path: {}\n      {}\n"
+
+    def of(self, written, path, more="n_samples: 1", *words):
+        (benchmark,) = written(self.TEXT.format(path, more), *words).config.evaluator.benchmarks
+        return benchmark
+
+    def test_a_known_dataset_brings_columns_and_reward(self, written):
+        benchmark = self.of(written, "HuggingFaceH4/MATH-500")
+        assert benchmark.fields == {"prompt": "problem", "answer": "solution"} and benchmark.as_chat
+        assert benchmark.reward.name == "math"
+
+    def test_what_it_sets_itself_has_priority(self, written):
+        benchmark = self.of(written, "openai/gsm8k", "reward: {parts: [{name: exact}]}")
+        assert benchmark.reward.name is None and benchmark.fields == {"prompt": "question"}
+        benchmark = self.of(written, "openai/gsm8k", "as_chat: false")
+        assert not benchmark.as_chat and benchmark.reward.name == "math"
+
+    def test_the_table_of_the_user_and_references_apply(self, written):
+        table = "+known_datasets.ours={paths: [org/ours], fields: {prompt: q}}"
+        benchmark = self.of(written, "${valid_dataset.path}", "n_samples: 1", "valid_dataset.path=org/ours", table)
+        assert benchmark.fields == {"prompt": "q"} and benchmark.reward.name is None
+
+    def test_other_data_and_none_bring_nothing(self, written):
+        assert self.of(written, "rows.jsonl").fields == self.of(written, "openai/gsm8k", "known: none").fields == {}
+
+    def test_an_unknown_name_is_an_error(self, written):
+        with pytest.raises(ConfigError, match=r"evaluator\.benchmarks\.0\.known.*did you mean gsm8k"):
+            self.of(written, "rows.jsonl", "known: gsm8")
+
+
 class TestTableOfTheUser:
     OWN = GRPO + (
         "known_datasets:\n"

@@ -4,6 +4,7 @@ It lies between groups and the body of the user's file, and below a group that i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from areal_like.config.sources.leaves import LayerReader, Leaf
 from areal_like.config.sources.overrides import to_yaml_node
 from areal_like.config.suggest import nearest
 
+BENCHMARKS = "evaluator.benchmarks"
 TABLE, TRAIN, VALID = "known_datasets", "train_dataset", "valid_dataset"
 ENTRY_KEYS = (PATHS, *TYPES, *ROW_KEYS, *ANSWER_KEYS)
 
@@ -43,7 +45,7 @@ def known_layer(
     named_at = max((at for at, layer in enumerate(layers) if _names_data(layer)), default=body)
     kept = (*layers[body if is_typed else min(named_at, body) :], *overrides)
     taken = {leaf.path: leaf.value for layer in kept for leaf in layer.leaves}
-    reader = _KnownReader(schema, leaves)
+    reader = _KnownReader(schema, nested((path, leaf.value) for path, leaf in leaves.items()), leaves)
     found = tuple(leaf for leaf in reader.leaves() if not _is_set(leaf.path, taken))
     return Layer("known dataset", found), reader.problems
 
@@ -59,10 +61,24 @@ def _is_set(path: str, taken: Mapping[str, Any]) -> bool:
     return path in taken or any(is_interpolation(taken.get(above)) for above in ancestors(path))
 
 
+def with_known_benchmarks(schema: Schema, values: dict[str, Any]) -> list[Problem]:
+    """Adds to each benchmark what the name of its dataset implies and it does not set; returns the problems. A list is
+    one value, so that no layer below it could have the keys of its items."""
+    benchmarks = value_at(values, BENCHMARKS)
+    if not isinstance(benchmarks, list) or not benchmarks:
+        return []
+    reader = _KnownReader(schema, values, {})
+    reader.problems.clear()  # of the table, which are reported already
+    for index, benchmark in enumerate(benchmarks):
+        reader.complete(benchmark, f"{BENCHMARKS}.{index}")
+    return reader.problems
+
+
 class _KnownReader:
-    def __init__(self, schema: Schema, leaves: Mapping[str, Leaf]) -> None:
-        self.schema, self.leaves_by_path = schema, leaves
-        self.values = nested((path, leaf.value) for path, leaf in leaves.items())
+    """`values` are those that are set, `leaves` their places."""
+
+    def __init__(self, schema: Schema, values: dict[str, Any], leaves: Mapping[str, Leaf]) -> None:
+        self.schema, self.values, self.leaves_by_path = schema, values, leaves
         self.tree = schema.complete(self.values, schema.defaults())
         self.resolver = ReferenceResolver(self.tree, schema.names())
         self.problems: list[Problem] = []
@@ -85,6 +101,18 @@ class _KnownReader:
         if valid is not None and valid != train:
             keys = row_keys(self.table[valid], self._get(f"{VALID}.type") or kind)
             yield from self._read(valid, VALID, {f"{VALID}.{name}": value for name, value in keys.items()})
+
+    def complete(self, benchmark: dict[str, Any], place: str) -> None:
+        """Adds what is known of the rows of a benchmark, and their reward where none is set."""
+        name = self._entry(place)
+        if name is None:
+            return
+        for key, value in row_keys(self.table[name], "rl").items():
+            benchmark.setdefault(key, deepcopy(value))
+        reward = answer_keys(self.table[name], "rl").get("reward.name")
+        own = benchmark.get("reward") or {}
+        if reward is not None and not own.get("name") and not own.get("parts"):
+            benchmark["reward"] = {**own, "name": reward}
 
     def _entry(self, section: str) -> str | None:
         """The name of the dataset's entry."""
