@@ -16,7 +16,7 @@ from areal_like.data.user_code import config_error
 
 ROWS_AT_ONCE, CONVERTED_AT_ONCE = 1024, 1 << 14
 MAX_PARQUET_BYTES = 1 << 26
-"""Larger files are not read into memory: they are converted once, to files that all processes of a run map."""
+"""More is not read into memory: it is converted once, to files that all processes of a run map."""
 CONVERTED = "rows.arrow"
 
 
@@ -57,10 +57,11 @@ def read_parquet(key: str, files: Sequence[Path], cache: RowCache) -> TableRows:
 
 
 def _convert(arrow: Any, parquet: Any, file: Path, folder: Path) -> None:
-    source = parquet.ParquetFile(file)
+    source = parquet.ParquetFile(file, memory_map=True, pre_buffer=False)
     with arrow.ipc.new_stream(str(folder / CONVERTED), source.schema_arrow) as out:
         for batch in source.iter_batches(CONVERTED_AT_ONCE):
             out.write_batch(batch)
+    arrow.default_memory_pool().release_unused()
 
 
 def _mapped(arrow: Any, file: Path) -> Any:

@@ -130,7 +130,7 @@ class DatasetSource(NamedTuple):
         if first.suffix == ".parquet":
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
             return _numbered(read_parquet(self.key, files, self._cache), f"{first}{more}", content_of_ends(files))
-        if first.suffix == ".json" and (rows := read_list(self.key, first)) is not None:
+        if first.suffix == ".json" and (rows := read_list(self.key, first, self._cache)) is not None:
             return _numbered(rows, str(first), content_of_ends(files))
         lines = JsonLineRows(self.key, first, self._cache)
         return RawRows(lines, str(first), lines.place, lines.content)

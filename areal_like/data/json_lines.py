@@ -1,7 +1,7 @@
 """Rows in JSON lines files: their places are found once, and rows are read on access."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,10 @@ from areal_like.data.row_cache import RowCache
 from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.data.user_code import config_error
 from areal_like.process.errors import FinalFailure
+
+MAX_LIST_BYTES = 1 << 26
+"""A larger list is not kept in memory: it is converted once, to lines."""
+CONVERTED = "rows.jsonl"
 
 
 class JsonLineRows(RowSequence):
@@ -70,13 +74,23 @@ class JsonLineRows(RowSequence):
             self._state = state
 
 
-def read_list(key: str, file: Path) -> list[Any] | None:
+def read_list(key: str, file: Path, cache: RowCache) -> Sequence[Any] | None:
     """The rows of a file with one JSON list; None for other files."""
     with file.open("rb") as opened:
         if not opened.read(4096).lstrip().startswith(b"["):
             return None
+    folder = cache.entry([file], lambda folder: _write_lines(_parsed_list(key, file), folder), MAX_LIST_BYTES)
+    return _parsed_list(key, file) if folder is None else JsonLineRows(key, folder / CONVERTED, cache)
+
+
+def _parsed_list(key: str, file: Path) -> list[Any]:
     try:
-        rows = orjson.loads(file.read_bytes())
+        rows: list[Any] = orjson.loads(file.read_bytes())
     except orjson.JSONDecodeError as fault:
         raise config_error(key, f"{file} is not a JSON list of rows: {fault}", fault) from fault
-    return rows if isinstance(rows, list) else None
+    return rows
+
+
+def _write_lines(rows: Sequence[Any], folder: Path) -> None:
+    with (folder / CONVERTED).open("wb") as out:
+        out.writelines(orjson.dumps(row) + b"\n" for row in rows)

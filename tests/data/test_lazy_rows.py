@@ -9,7 +9,7 @@ import pytest
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.data import DatasetConfig
-from areal_like.data import arrow_tables, line_index
+from areal_like.data import arrow_tables, json_lines, line_index
 from areal_like.data.checked_rows import CHECKED_AT_START, INVALID, InvalidRow
 from areal_like.data.data_record import ROW_CACHE
 from areal_like.data.datasets import load_datasets
@@ -81,6 +81,16 @@ def test_a_large_parquet_file_is_mapped_and_not_read_into_memory(tmp_path, monke
     assert list(mapped.rows) == list(in_memory.rows) == ROWS
     assert [mapped.rows[number] for number in (0, 299, 300, 599)] == [ROWS[at] for at in (0, 299, 300, 599)]
     assert mapped.digest == in_memory.digest and mapped.inspect([450]) == in_memory.inspect([450])
+
+
+def test_a_large_json_list_becomes_lines_that_are_read_on_access(tmp_path, monkeypatch):
+    (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
+    in_memory = load(tmp_path, "rows.json")
+    monkeypatch.setattr(json_lines, "MAX_LIST_BYTES", 0)
+    read = load(tmp_path, "rows.json")
+    assert len(list((tmp_path / "run" / ROW_CACHE).glob("*/rows.jsonl"))) == 1
+    assert list(read.rows) == ROWS and read.digest == in_memory.digest
+    assert read.place(3) == in_memory.place(3) == f"row 3 of {tmp_path / 'rows.json'}"
 
 
 def test_an_interrupted_entry_of_the_cache_is_made_again(tmp_path):
