@@ -28,7 +28,7 @@ class Sandbox:
     ) -> None:
         """`kind` is by default the one of the run, bubblewrap outside of a run. `readable`: files and folders that
         programs can read, besides those of the system and of Python."""
-        name = kind or os.environ.get(SANDBOX) or SANDBOXES[0]
+        self.kind = name = kind or os.environ.get(SANDBOX) or SANDBOXES[0]
         if name not in BACKENDS:
             raise ValueError(f"{name!r} is not a kind of sandbox; there are {', '.join(BACKENDS)}")
         self._backend, self.limits, self._readable = BACKENDS[name], limits or SandboxLimits(), tuple(readable)

@@ -67,7 +67,7 @@ CASES = [{"input": "3\n", "output": "6\n"}, {"input": "50", "output": "100"}]
     ("code", "tests", "entry_point", "share"),
     [
         (ADD, ASSERTS, None, 1.0),
-        (ADD, "\n".join(ASSERTS), "add", 1.0),
+        (ADD, "\n".join((*ASSERTS, "print('done', end='')")), "add", 1.0),
         ("def add(a, b): return abs(a) + abs(b)", ASSERTS, None, 1 / 3),
         ("def add(a, b): return int(a) + int(b)", ASSERTS, None, 2 / 3),
         ("def add(a, b) return", ASSERTS, None, 0.0),

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.argument_types import Count, Positive
-from areal_like.process.sandbox.base import End, SandboxLimits
+from areal_like.process.sandbox.base import End, SandboxError, SandboxLimits
 from areal_like.process.sandbox.program import wait_for
-from areal_like.process.sandbox.sandbox import PYTHON, Sandbox
+from areal_like.process.sandbox.sandbox import PYTHON, Sandbox, sandbox_problem
 from areal_like.rollout.episodes.rewards.code import print_cases, remote_calls
 from areal_like.rollout.episodes.rewards.code.fenced_block import last_python_block
 from areal_like.rollout.episodes.rewards.code.row_tests import RowTests, parse_tests
@@ -33,6 +33,8 @@ class CodeReward:
     ) -> None:
         self._partial, self._timeout_s, self._max_tests = partial, timeout_s, max_tests
         self._sandbox = Sandbox(SandboxLimits(wall_s=timeout_s, cpu_s=timeout_s, memory_gb=memory_gb))
+        if reason := sandbox_problem(self._sandbox.kind):
+            raise SandboxError(reason)
         self._remote_calls, self._print_cases_program = (
             Path(str(module.__file__)).read_text(encoding="utf-8") for module in (remote_calls, print_cases)
         )
