@@ -13,11 +13,14 @@ DOTTED_KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 COMMANDS = {
     "run": "start the experiment (the default)",
     "serve": "start only the experiment's inference servers, for other programs and later runs",
+    "eval": "eval RUN [with=RUN] [step=N]: scores of saved answers, or a paired comparison; with --config: evaluate a "
+    "model without training",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one per line, greedily",
     "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
 }
-OPERANDS = {"chat": "RUN"}
-"""The argument that a command needs."""
+OPERANDS = {"chat": "RUN", "eval": "RUN"}
+"""The argument that a command needs; `eval` takes a configuration instead."""
+EVAL = "eval"
 FLAGS = {
     "--config": "NAME",
     "--multirun": None,
@@ -124,7 +127,7 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
         word = remaining.pop(0)
         if command is None and word in COMMANDS:
             arguments.command = command = word
-            if command in OPERANDS and remaining:
+            if command in OPERANDS and remaining and not (command == EVAL and is_config_name(remaining[0])):
                 arguments.operand = remaining.pop(0)
         elif word.endswith(".py"):
             hint = f"; --schema {word}:MyConfig names a class in it"
@@ -138,6 +141,8 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
             problems.append(Problem(word, _misplaced(word, command), "command line"))
             is_unknown = command is None
     operand = OPERANDS.get(arguments.command)
+    if arguments.command == EVAL and arguments.config is not None and arguments.operand is None:
+        return problems
     if operand and arguments.operand is None and arguments.help is None and not arguments.version:
         message = f"needs {operand}: python -m launcher {arguments.command} {operand}"
         problems.append(Problem(arguments.command, message, "command line"))
@@ -203,6 +208,8 @@ def _is_run(word: str) -> bool:
 def _alone(arguments: Arguments) -> list[Problem]:
     """Problems of flags that the command does not take."""
     takes = {"chat": "a run and step=N", "keys": "nothing"}.get(arguments.command)
+    if arguments.command == EVAL and arguments.operand is not None:
+        takes = "a run, with=RUN and step=N, or a configuration"
     if takes is None or arguments.help is not None or arguments.version:
         return []
     given = [name for name in FLAGS if getattr(arguments, flag_attribute(name))]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from areal_like.config.problems import ConfigError, Problem, started_nothing_text
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
-from launcher.arguments import Arguments, parse_arguments
+from launcher.arguments import EVAL, Arguments, parse_arguments
 from launcher.terminal import bold, red, write_line
 
 SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
@@ -94,6 +94,12 @@ def _dispatch(arguments: Arguments) -> int:
 
         assert arguments.operand is not None
         return chat(arguments.operand, arguments.overrides)
+    if arguments.command == EVAL:
+        from launcher.commands.evaluate import ALONE, show_evaluation
+
+        if arguments.operand is not None:
+            return show_evaluation(arguments.operand, arguments.overrides)
+        arguments.overrides = [*arguments.overrides, *ALONE]
     if arguments.config is None and any(word.startswith("resume=") for word in arguments.overrides):
         from launcher.runs.resume import resume_arguments
 

@@ -96,8 +96,9 @@ class BaseExperimentConfig:
     total_train_epochs: int = key(1, ge=1)
     """Passes over the training data, after which the run ends."""
 
-    total_train_steps: int | None = key(None, ge=1)
-    """Number of steps after which the run ends, even if epochs are left. Null: no limit."""
+    total_train_steps: int | None = key(None, ge=0)
+    """Number of steps after which the run ends, even if epochs are left. 0: the model is evaluated and not trained.
+    Null: no limit."""
 
     total_train_n_seqs: int | None = key(None, ge=1)
     """Number of trained sequences after which the run ends, even if epochs are left. Null: no limit."""

@@ -40,6 +40,8 @@ def next_steps(run: Run, exit_code: int, steps: int) -> list[tuple[str, str]]:
         return rows
     if run.config.train_dataset.fake is not None:
         return rows
+    if run.config.total_train_steps == 0:
+        return [*rows, ("compare", f"{PROGRAM} eval {name} with=RUN")]
     if run.config.bench:
         return [*rows, ("train", _with(base_command(run), "bench", None))]
     changes = _changes(run, steps)

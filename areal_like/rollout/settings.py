@@ -82,7 +82,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         max_steps=config.total_train_steps,
         max_samples=config.total_train_n_seqs,
         evaluated=evaluated_rows(config, max_concurrent),
-        evaluates_base_model=evaluator.eval_base_model,
+        evaluates_base_model=evaluator.eval_base_model or config.total_train_steps == 0,
         evaluation_pin=evaluator.pin,
         evaluation_max_failed_share=evaluator.max_failed_share,
     )

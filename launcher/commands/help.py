@@ -49,6 +49,7 @@ def usage_text() -> str:
         "  python -m launcher --config grpo.yaml actor.lr=1e-4 --dry-run",
         f"  python -m launcher --config mine.yaml rollout={other} actor=qwen3_0_6b gconfig.n_samples=16",
         "  python -m launcher resume=grpo-addition/r0001",
+        "  python -m launcher eval grpo-addition/r0001",
         "  python -m launcher chat grpo-addition/r0001",
         f"  python -m launcher --config grpo.yaml rollout={other} serve",
         f"  python -m launcher --config grpo.yaml --multirun actor.lr=1e-5,1e-4 rollout={ours},{other}",

@@ -93,7 +93,7 @@ class TestUnknownArguments:
     def test_an_unknown_verb_names_the_nearest_and_all(self, run: Run) -> None:
         message = run.refusal("kesy", "--config", "grpo")
         assert "did you mean keys?" in message
-        assert "run, serve, chat, keys" in message
+        assert "run, serve, eval, chat, keys" in message
         for word, suggestion in (
             ("gropo", "grpo"),
             ("dry-run", "--dry-run"),

@@ -79,3 +79,30 @@ def test_the_end_and_the_summary_show_every_benchmark(ended: Ended) -> None:
     assert ended.out.count("benchmark sampled ") == 3 and "pass@3" in ended.out
     assert set(ended.summary["benchmarks"]) == {"sampled", "own"}
     assert Path(ended.directory / "evaluations/step_000002/valid.jsonl").is_file()
+
+
+def test_eval_shows_the_scores_of_a_run_and_compares_two(ended: Ended) -> None:
+    root, name = ended.directory.parents[2], str(ended.directory)
+    table = run(root, "eval", name, "step=0", config=None)
+    assert table.code == 0, table.text
+    (line,) = [each.split() for each in table.out.splitlines() if each.startswith("sampled")]
+    score = next(each for each in ended.lines("metrics.jsonl") if each.get("eval/benchmark") == "sampled")
+    assert line[:4] == ["sampled", "6", "0", f"{score['eval/sampled/score']:.3f}"]
+    assert "own      2     1" in table.out
+    both = run(root, "eval", name, f"with={name}", config=None)
+    assert both.out.count("no real difference") == 3, both.text
+    missing = run(root, "eval", name, "step=1", config=None)
+    assert missing.code == 2 and "there are: 0, 2" in missing.err
+
+
+@pytest.mark.slow
+def test_a_model_is_evaluated_alone_without_a_step(ended: Ended) -> None:
+    root = ended.directory.parents[2]
+    model = ended.directory / "checkpoints/step_000002"
+    alone = run(root, "eval", "evaluator.num_examples=32", f"actor.path={model}", trial="alone", config="b.yaml")
+    assert alone.code == 0 and "done: 0 steps" in alone.out, alone.text
+    last = ended.directory / "evaluations/step_000002/valid.jsonl"
+    trained, evaluated = (
+        read_answers(each) for each in (last, alone.directory / "evaluations/step_000000/valid.jsonl")
+    )
+    assert [each["answer"] for each in trained] == [each["answer"] for each in evaluated]

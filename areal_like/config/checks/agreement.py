@@ -178,7 +178,7 @@ def schedule(get: ValueGetter) -> Iterator[Problem]:
     for engine in ("actor", "critic", "model"):
         warm, decay = get(f"{engine}.optimizer.warmup_steps"), get(f"{engine}.optimizer.decay_steps")
         for name, value in (("warmup_steps", warm), ("decay_steps", decay)):
-            if steps is not None and value is not None and value > steps:
+            if steps and value is not None and value > steps:
                 yield Problem(
                     f"{engine}.optimizer.{name}",
                     f"is {value}, more than total_train_steps={steps}",

@@ -54,6 +54,7 @@ ALLOCATION_CHECKS = (Check("devices for the engines", Stage.INVALID, impossible_
 
 START_CHECKS = (
     *areal.CHECKS,
+    Check("steps to train, or something to evaluate", Stage.CANNOT_START, training.nothing_to_do),
     Check("models with an optimizer", Stage.CANNOT_START, training.frozen_models),
     Check("rows of the right type", Stage.CANNOT_START, training.row_types),
     Check("sampling that the trainer can reproduce", Stage.CANNOT_START, training.mismatched_sampling),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation.base import Allocation, ParallelStrategy
 from areal_like.config.allocation.grammar import parse_trainer
 from areal_like.config.allocation.models import generates, starts_servers, trained_models
+from areal_like.config.benchmarks import clock_of, is_on
 from areal_like.config.checks import sampling
 from areal_like.config.engines import gpu_engines
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
 def has_trainer(allocation: Allocation | None) -> bool:
     """Whether the run trains; where the allocation is not known, it does."""
     return allocation is None or allocation.actor is not None
+
+
+def nothing_to_do(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    """Without a step there must be an evaluation of answers."""
+    if config.total_train_steps != 0:
+        return
+    if not isinstance(config, GRPOConfig) or config.train_dataset.fake is not None:
+        yield Problem("total_train_steps", "is 0, which only evaluates, and no answers are sampled here; train a step")
+        return
+    clocks = [config.evaluator] if config.valid_dataset is not None else []
+    clocks += [clock_of(config.evaluator, each) for each in config.evaluator.benchmarks]
+    if not any(is_on(clock) for clock in clocks):
+        message = "is 0, which only evaluates, and nothing is evaluated; set evaluator.freq_steps=1, and valid_dataset"
+        yield Problem("total_train_steps", f"{message} or evaluator.benchmarks")
 
 
 def frozen_models(config: "BaseExperimentConfig") -> Iterator[Problem]:
