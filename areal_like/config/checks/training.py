@@ -13,6 +13,7 @@ from areal_like.config.engines import gpu_engines
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.fields import NOT_YET
 from areal_like.config.problems import Problem
+from areal_like.config.sections.checkpoints import FrequencyConfig
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -30,7 +31,7 @@ def nothing_to_do(config: "BaseExperimentConfig") -> Iterator[Problem]:
     if not isinstance(config, GRPOConfig) or config.train_dataset.fake is not None:
         yield Problem("total_train_steps", "is 0, which only evaluates, and no answers are sampled here; train a step")
         return
-    clocks = [config.evaluator] if config.valid_dataset is not None else []
+    clocks: list[FrequencyConfig] = [config.evaluator] if config.valid_dataset is not None else []
     clocks += [clock_of(config.evaluator, each) for each in config.evaluator.benchmarks]
     if not any(is_on(clock) for clock in clocks):
         message = "is 0, which only evaluates, and nothing is evaluated; set evaluator.freq_steps=1, and valid_dataset"

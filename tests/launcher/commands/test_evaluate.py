@@ -1,6 +1,7 @@
 """`eval`: tables and comparisons from saved answers, and what is refused."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from launcher.commands.evaluate import comparison, score_table
 from tests.support.planning import plan_of
 
 
-def saved(folder: Path, **answers: list[list[float | None]]) -> Path:
+def saved(folder: Path, **answers: Sequence[Sequence[float | None]]) -> Path:
     """A folder of answers: name -> the scores of each row's answers; None is an error."""
     folder.mkdir(parents=True)
     for name, rows in answers.items():
