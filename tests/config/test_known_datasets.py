@@ -124,9 +124,9 @@ def test_a_weighted_sum_of_rewards_is_kept(written):
 
 
 def test_none_turns_it_off_and_a_name_turns_it_on(written):
-    assert (
-        written(GRPO, "train_dataset.path=openai/gsm8k", "train_dataset.known=none").get("train_dataset.fields") == {}
-    )
+    gsm8k = ("train_dataset.path=openai/gsm8k", "valid_dataset.path=openai/gsm8k")
+    off = written(GRPO, *gsm8k, "train_dataset.known=none")
+    assert off.get("train_dataset.fields") == off.get("valid_dataset.fields") == {}
     loaded = written(GRPO, "train_dataset.path=rows.jsonl", "train_dataset.known=gsm8k")
     assert loaded.get("train_dataset.fields") == {"prompt": "question"}
 

@@ -117,7 +117,7 @@ class _KnownReader:
     def _entry(self, section: str) -> str | None:
         """The name of the dataset's entry."""
         name, key = self._get(f"{section}.known"), f"{section}.known"
-        if name == NONE:
+        if name == NONE or (section == VALID and name is None and self._get(f"{TRAIN}.known") == NONE):
             return None
         if name is not None:
             if name in self.table:
