@@ -17,8 +17,9 @@ COMMANDS = {
     "model without training",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one per line, greedily",
     "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
+    "rewards": "rewards FILE --reward NAME: what rewards give for saved answers, and how far they agree",
 }
-OPERANDS = {"chat": "RUN", "eval": "RUN"}
+OPERANDS = {"chat": "RUN", "eval": "RUN", "rewards": "FILE"}
 """The argument that a command needs; `eval` takes a configuration instead."""
 EVAL = "eval"
 FLAGS = {
@@ -30,11 +31,15 @@ FLAGS = {
     "--help": "[=SECTION or KEY]",
     "--schema": "[=my.module:MyConfig]",
     "--replace": None,
+    "--reward": "NAME[,argument=value ...]",
     "--for": "gpus=8,cores=96,memory=1T",
     "--model-config": "FILE",
     "--version": None,
 }
 OPTIONAL_VALUE_FLAGS = tuple(flag for flag, value in FLAGS.items() if value is not None and value.startswith("["))
+REPEATED_FLAGS = ("--reward",)
+OWN_FLAGS = {"rewards": ("--reward",)}
+"""Flags that only one command reads."""
 DRY_RUN_FLAGS = ("--for", "--model-config")
 COMMAND_SYNONYMS = {"resume": "resume=RUN", "start": "run", "train": "run"}
 """Names that other programs use."""
@@ -60,6 +65,7 @@ class Arguments:
     for_machine: str | None = None
     model_config: str | None = None
     version: bool = False
+    reward: list[str] = field(default_factory=list)
 
     @property
     def schema_class(self) -> str | None:
@@ -207,24 +213,35 @@ def _is_run(word: str) -> bool:
 
 def _alone(arguments: Arguments) -> list[Problem]:
     """Problems of flags that the command does not take."""
-    takes = {"chat": "a run and step=N", "keys": "nothing"}.get(arguments.command)
+    takes = {
+        "chat": "a run and step=N",
+        "keys": "nothing",
+        "rewards": "a file, --reward and reward.timeout_s=",
+    }.get(arguments.command)
     if arguments.command == EVAL and arguments.operand is not None:
         takes = "a run, with=RUN and step=N, or a configuration"
-    if takes is None or arguments.help is not None or arguments.version:
+    if arguments.help is not None or arguments.version:
         return []
-    given = [name for name in FLAGS if getattr(arguments, flag_attribute(name))]
+    own = OWN_FLAGS.get(arguments.command, ())
+    given = [name for name in FLAGS if getattr(arguments, flag_attribute(name)) and name not in own]
+    if takes is None:
+        others = [(name, command) for command, flags in OWN_FLAGS.items() for name in flags if name in given]
+        return [Problem(name, f"is only for the command {command}", "command line") for name, command in others]
     message = f"has no effect on {arguments.command}, which takes only {takes}; remove it"
     return [Problem(name, message, "command line") for name in given]
 
 
 def _set(arguments: Arguments, name: str, value: str | None, following: list[str]) -> str | None:
     """Sets one flag; returns what is wrong with it. A required value may be the next word."""
-    if name in ("--config", "--explain", *DRY_RUN_FLAGS):
+    if name in ("--config", "--explain", *REPEATED_FLAGS, *DRY_RUN_FLAGS):
         if value is None and following and not following[0].startswith("--"):
             value = following.pop(0)
         if not value:
             return f"needs a value: {name} {FLAGS[name]}"
         field_name = flag_attribute(name)
+        if name in REPEATED_FLAGS:
+            getattr(arguments, field_name).append(value)
+            return None
         if getattr(arguments, field_name) is not None:
             return "is given twice; keep one"
         setattr(arguments, field_name, value)

@@ -100,6 +100,11 @@ def _dispatch(arguments: Arguments) -> int:
         if arguments.operand is not None:
             return show_evaluation(arguments.operand, arguments.overrides)
         arguments.overrides = [*arguments.overrides, *ALONE]
+    if arguments.command == "rewards":
+        from launcher.commands.rewards import rewards
+
+        assert arguments.operand is not None
+        return rewards(arguments.operand, arguments.reward, arguments.overrides)
     if arguments.config is None and any(word.startswith("resume=") for word in arguments.overrides):
         from launcher.runs.resume import resume_arguments
 

@@ -25,7 +25,7 @@ from areal_like.rollout.row_inspection import InspectedRows, RowInspection
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings, run_length
 from areal_like.rollout.step_counts import StepCounts
-from areal_like.rollout.step_metrics import AgentMetrics, batch_metrics
+from areal_like.rollout.step_metrics import AgentMetrics, batch_metrics, judge_groups
 from areal_like.rollout.sync_order import SyncOrder
 
 
@@ -318,11 +318,11 @@ class RolloutLoop:
         """Takes the ready groups in the order of submission."""
         settings = self.settings
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: settings.batch_size]]
+        if self.batches.next_step == 0:
+            self.record_event("judged", **judge_groups(groups, settings.vote_rule, self.replaced_for_batch))
         kept = without_equal(groups, settings)
-        taken = set(kept)
-        for group in groups:
-            if group not in taken:  # its place in the batch stays empty: the gate still counts it as accepted
-                self._drop(group, "equal")
+        for group in sorted(set(groups).difference(kept)):  # its place stays empty: the gate counts it as accepted
+            self._drop(group, "equal")
         batch = self.batches.form(kept, world, self.length)
         self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
         self.counts.add_levels(running=self.gate.running, ready=len(self.ready))

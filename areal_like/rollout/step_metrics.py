@@ -6,8 +6,9 @@ from typing import Any
 
 from areal_like.data.votes import VoteRule
 from areal_like.observe.evaluation_statistics import best_of, bootstrap, pass_sizes
+from areal_like.observe.learnability import AnswerFacts, judge
 from areal_like.rollout.batches import RolloutBatch
-from areal_like.rollout.groups import votes
+from areal_like.rollout.groups import Group, votes
 
 Facts = Sequence[dict[str, Any]]
 
@@ -31,6 +32,20 @@ def batch_metrics(batch: RolloutBatch, rule: VoteRule) -> dict[str, float]:
         "reward/answers_without_vote": sum(not votes(fact, rule) for fact in facts),
         **_parts("reward/part/", facts),
     }
+
+
+def judge_groups(groups: Sequence[Group], rule: VoteRule, replaced: int) -> dict[str, Any]:
+    """The verdict on the answers of the first step. `replaced`: groups that others replaced, as their rewards were
+    equal."""
+    facts = [[answer_facts(fact, rule) for fact in group.facts] for group in groups]
+    verdict = judge(facts, replaced)
+    return {**verdict.record(), "text": verdict.text}
+
+
+def answer_facts(fact: dict[str, Any], rule: VoteRule) -> AnswerFacts:
+    reward = fact["reward"]
+    score = None if reward is None else fact["rewards"].get("score", reward)
+    return AnswerFacts(reward, score, fact["finish"] == "length", votes(fact, rule))
 
 
 class AgentMetrics:

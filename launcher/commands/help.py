@@ -69,6 +69,8 @@ def usage_text() -> str:
         "  --help[=SECTION]       this text, or every key of a section: type, default, choices, meaning",
         "  --schema               JSON Schema of the files, for editors",
         "  --schema my.mod:Class  your own class, which extends an experiment by further keys",
+        "  --reward NAME[,argument=value ...]",
+        "                         with rewards: a reward to try, as often as there are rewards",
         "  --replace              start from the beginning where the run directory exists; the old one is renamed",
         "  --version              the version",
         "",

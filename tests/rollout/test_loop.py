@@ -321,3 +321,18 @@ def test_reward_failures_and_timings_of_groups_are_reported_with_the_step():
     assert counts == [6, 1, 1]
     assert (values["perf/episode_s"], values["perf/episode_generate_s"]) == (2.0, 1.0)
     assert "perf/episode_reward_s" not in values
+
+
+def test_the_answers_of_the_first_step_are_judged_once_before_it():
+    world = World(settings())
+    for _ in range(2):
+        world.load()
+        world.lease()
+        world.finish_all()
+        assert world.train() is not None
+    events = [each["event"] for each in world.events]
+    assert events.count("judged") == 1
+    assert events.index("judged") < events.index("batched")
+    judged = next(each for each in world.events if each["event"] == "judged")
+    assert (judged["groups"], judged["k"]) == (world.settings.batch_size, world.settings.n_samples)
+    assert judged["text"].startswith(judged["signal"])

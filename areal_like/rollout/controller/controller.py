@@ -35,6 +35,8 @@ STATE_FILE = "resume/controller.frame"
 """The controller's part of a checkpoint."""
 PROBE_NOISE = "probe_noise"
 """In its header: what `ProbeNoise` has measured."""
+JUDGED = "judged"
+"""Event of the ledger: what the answers of the first step leave to learn."""
 CHECK_INTERVAL_S = 1.0
 WORKER_EXIT_S = 3.0
 """How long to wait until all workers know that the run is over."""
@@ -249,6 +251,9 @@ class Controller:
     def _write_records(self, loop: RolloutLoop) -> None:
         if loop.events:
             self._ledger.write(loop.events)
+            for event in loop.events:
+                if event["event"] == JUDGED:
+                    log.info("answers of the first step: %s", event["text"])
             if self.run.config.rollout.enable_rollout_tracing:
                 for event in loop.events:
                     log.info("rollout: %s", " ".join(f"{name}={value}" for name, value in event.items()))
