@@ -44,7 +44,7 @@ def judge_groups(groups: Sequence[Group], rule: VoteRule, replaced: int) -> dict
 
 def answer_facts(fact: dict[str, Any], rule: VoteRule) -> AnswerFacts:
     reward = fact["reward"]
-    score = None if reward is None else fact["rewards"].get("score", reward)
+    score = None if reward is None else score_of(fact)
     return AnswerFacts(reward, score, fact["finish"] == "length", votes(fact, rule))
 
 

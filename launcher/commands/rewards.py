@@ -131,7 +131,7 @@ def _title(text: str, named: Sequence[str]) -> str:
 
 
 def _timeout(overrides: Sequence[str]) -> tuple[list[Problem], float]:
-    problems, timeout_s = [], RewardConfig().timeout_s
+    problems, timeout_s = [], RewardConfig.timeout_s
     for word in overrides:
         value = word.removeprefix(TIMEOUT)
         try:
