@@ -9,11 +9,20 @@ from areal_like.config.argument_types import Take
 
 BOXES = ("\\boxed", "\\fbox")
 TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
-DECLARED = re.compile(r"(?:####|\banswer\s*(?:is|:|=)|\banswer\s+is\s*:)\s*:?\s*([^\n]+)", re.IGNORECASE)
+DECLARED = re.compile(r"(?:####|\b(?:answer|option|choice)\s*(?:is|:|=))\s*:?\s*([^\n]+)", re.IGNORECASE)
+REASON = re.compile(r"[,;]?\s+(?:since|because|as|which|where)\b|[,;]\s+so\b|[.;]\s+(?=[A-Z])")
+"""Begins what follows a declared result in its line."""
 NUMBER = re.compile(
-    r"(?<![\w.])(?P<sign>[-+\u2212]?)\s?[$€£]?(?P<whole>\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?P<part>\.\d+)?(?P<power>[eE][-+]?\d{1,3})?"
+    r"(?<![\w.])(?P<sign>(?:(?:^|(?<=[=(:])|(?<=[=(:]\s))[-+\u2212]\s|[-+\u2212])?)[$€£]?"
+    r"(?P<whole>\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?P<part>\.\d+)?(?P<power>[eE][-+]?\d{1,3})?"
     r"(?:\s?/\s?(?P<below>\d+(?:\.\d+)?))?(?P<percent>\s?\\?%)?"
 )
+COUNTED = re.compile(
+    rf"(?P<number>{NUMBER.pattern})\s+(?!(?:pi|sqrt|times|over|or|and|plus|minus|squared|cubed|to|by|of|mod|divided|"
+    r"hundred|thousand|million|billion|dozen|percent)\b)[A-Za-z]{2,}[A-Za-z' /-]*",
+    re.IGNORECASE,
+)
+"""A number of things: `18 dollars`. Not where a word changes the number."""
 MAX_RESULT = 2000
 """A longer result is never a number."""
 
@@ -37,6 +46,19 @@ def final(text: str) -> str | None:
     return None
 
 
+def readings(text: str) -> list[str]:
+    """Ways to read the result of an answer. One that is declared in words may be followed by a reason or a unit, which
+    do not count; without a declared one its last number."""
+    stated = final(text)
+    if stated is None:
+        return [found] if (found := last_number(text)) is not None else []
+    if tag(text) is not None or boxed(text) is not None:
+        return [stated]
+    alone = _bare(REASON.split(stated, maxsplit=1)[0])
+    counted = COUNTED.fullmatch(alone) if len(alone) <= MAX_RESULT else None
+    return list(dict.fromkeys([stated, alone, *([counted["number"]] if counted else [])]))
+
+
 def tag(text: str) -> str | None:
     found = TAG.findall(text)
     return found[-1].strip() if found else None
@@ -44,18 +66,20 @@ def tag(text: str) -> str | None:
 
 def boxed(text: str) -> str | None:
     """The content of the last box. A box that is not closed counts as none."""
-    start, box = max((text.rfind(box), box) for box in BOXES)
-    if start < 0:
-        return None
-    rest = text[start + len(box) :].lstrip()
-    if not rest.startswith("{"):
-        return rest[:1] or None  # \boxed 5
-    depth = 0
-    for place, letter in enumerate(rest):
-        depth += (letter == "{") - (letter == "}")
-        if depth == 0:
-            return rest[1:place].strip()
-    return boxed(text[:start])
+    end = len(text)
+    while True:
+        start, box = max((text.rfind(box, 0, end), box) for box in BOXES)
+        if start < 0:
+            return None
+        rest = text[start + len(box) : end].lstrip()
+        if not rest.startswith("{"):
+            return rest[:1] or None  # \boxed 5
+        depth = 0
+        for place, letter in enumerate(rest):
+            depth += (letter == "{") - (letter == "}")
+            if depth == 0:
+                return rest[1:place].strip()
+        end = start
 
 
 def declared(text: str) -> str | None:
@@ -94,7 +118,7 @@ def _value(text: str, percent: int) -> Fraction | None:
     if below == 0:
         return None
     value = value / below / (percent if match["percent"] else 1)
-    return -value if match["sign"] in ("-", "\u2212") else value
+    return -value if match["sign"].strip() in ("-", "\u2212") else value
 
 
 def _numbers(text: str) -> Iterator[re.Match[str]]:

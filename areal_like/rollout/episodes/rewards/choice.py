@@ -7,6 +7,9 @@ from areal_like.config.argument_types import Count
 from areal_like.rollout.episodes.rewards.answers import final, last_line
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+ENDS = r"\W*$|\s*[).:]"
+DECLARED_ENDS = rf"{ENDS}|,|\s+[-\u2013\u2014]\s|\s+(?:because|since|as)\b"
+"""What follows a letter that is chosen: more, where the answer is declared."""
 
 
 class ChoiceReward:
@@ -26,28 +29,30 @@ class ChoiceReward:
 def chosen_letter(text: str, letters: str) -> str | None:
     """The letter that an answer chooses: in its declared result, else as all of its last line, else the last one in
     parentheses."""
-    for part in (final(text), last_line(text)):
-        if part is not None and (found := _leading(part, letters)) is not None:
+    for part, ends in ((final(text), DECLARED_ENDS), (last_line(text), ENDS)):
+        if part is not None and (found := _leading(part, letters, ends)) is not None:
             return found
     found_all = re.findall(rf"\(([{letters}])\)", text)
     return found_all[-1] if found_all else None
 
 
-def _leading(part: str, letters: str) -> str | None:
+def _leading(part: str, letters: str, ends: str) -> str | None:
     """`B`, `(b)`, `**B**`, `B.`, `B) Paris`, `\\text{B}`, `option B`; not the article in `A dog`."""
     text = re.sub(r"\\(?:text|mathrm|textbf|mathbf)\s*", "", part)
     text = re.sub(r"^\W*(?:option|choice|answer)?\W*", "", text, flags=re.IGNORECASE)
-    match = re.match(rf"([{letters}{letters.lower()}])(?:\W*$|\s*[).:])", text)
+    match = re.match(rf"([{letters}{letters.lower()}])(?:{ends})", text)
     return match[1].upper() if match else None
 
 
 def _right(answer: Any, choices: Any, letters: str) -> str:
+    """A letter is one also where a choice has it as its text."""
     if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(letters):
         return letters[answer]
     text = str(answer).strip()
-    if choices and text in [str(each).strip() for each in choices]:
-        return letters[[str(each).strip() for each in choices].index(text)]
     letter = text.strip("().").upper()
     if len(letter) == 1 and letter in letters:
         return letter
+    texts = [str(each).strip() for each in choices or ()]
+    if text in texts:
+        return letters[texts.index(text)]
     raise ValueError(f"the row's answer {answer!r:.60} is none of the choices {', '.join(letters)}")

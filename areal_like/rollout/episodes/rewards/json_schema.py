@@ -21,10 +21,9 @@ class JsonSchemaReward:
             )
         validator = self._fixed or _validator(json.loads(schema) if isinstance(schema, str) else schema)
         try:
-            value = json.loads(_json_text(completion), parse_constant=_refuse)
+            return float(validator.is_valid(json.loads(_json_text(completion), parse_constant=_refuse)))
         except (ValueError, RecursionError):
             return 0.0
-        return float(validator.is_valid(value))
 
 
 def _json_text(completion: str) -> str:

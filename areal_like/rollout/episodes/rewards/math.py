@@ -2,11 +2,12 @@
 
 import logging
 import re
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
 from areal_like.config.argument_types import Count
-from areal_like.rollout.episodes.rewards.answers import boxed, final, last_number, number, results, share
+from areal_like.rollout.episodes.rewards.answers import boxed, number, readings, results, share
 
 MAX_CHARACTERS, MAX_DEPTH = 500, 12
 """A result that is longer, or has more brackets in each other, takes a parser minutes."""
@@ -28,14 +29,14 @@ class MathReward:
         self._verify("1", r"\frac{2}{2}")  # imports its parser, which takes seconds, before the first deadline runs
 
     def __call__(self, prompt: Any, completion: str, answer: Any) -> float:
-        given = self._result(completion)
-        return float(given is not None and any(self._equal(right, given) for right in results(answer)))
+        right, given = results(answer), self._readings(completion)
+        return float(any(self._equal(one, other) for one in right for other in given))
 
-    def _result(self, completion: str) -> str | None:
-        if self._boxed:
-            return boxed(completion)
-        found = final(completion)
-        return found if found is not None else last_number(completion)
+    def _readings(self, completion: str) -> list[str]:
+        if not self._boxed:
+            return readings(completion)
+        found = boxed(completion)
+        return [] if found is None else [found]
 
     def _equal(self, right: str, given: str) -> bool:
         if _plain(right) == _plain(given):
@@ -44,8 +45,14 @@ class MathReward:
             return False
         compared = ((read(right), read(given)) for read in (number, share))
         if pairs := [(a, b) for a, b in compared if a is not None and b is not None]:
-            return any(abs(a - b) < 10.0**-self._digits for a, b in pairs)
+            return any(self._close(a, b) for a, b in pairs)
         return self._verify(right, given)
+
+    def _close(self, a: Fraction, b: Fraction) -> bool:
+        """Numbers below the tolerance are compared with each other: 0 is not near 1e-9."""
+        tolerance = Fraction(10) ** -self._digits
+        scale = max(abs(a), abs(b))
+        return abs(a - b) < (tolerance if min(abs(a), abs(b)) >= tolerance else tolerance * scale) or a == b
 
     def _verify(self, right: str, given: str) -> bool:
         """Its own time limits need the main thread; the reward's process has a deadline anyway."""

@@ -48,6 +48,9 @@ def test_exact_compares_texts(args, completion, answer, value):
         ({}, "it is 4", "He needs 3+4 = 7 apples.\n#### 7", 0),
         ({}, "-3", "3", 0),
         ({}, "7-3", "3", 1),
+        ({}, "10 - 3", "3", 1),
+        ({}, "x = - 3", "-3", 1),
+        ({}, "- 3", "-3", 1),
         ({}, "2.0", "2", 1),
         ({}, "1/3", "2/6", 1),
         ({}, "0.333", "1/3", 0),
@@ -100,6 +103,17 @@ def test_numeric_compares_numbers(args, completion, answer, value):
         (r"\boxed{west}", r"\text{east}", 0),
         (r"\boxed{-3}", "3", 0),
         (r"\boxed{7}", ["6", "7"], 1),
+        ("The final answer is 18, since she sells 9*2.", "18", 1),
+        ("The answer is 18 dollars.", "18", 1),
+        ("The answer is 5 hours, since 2+3=5.", "5", 1),
+        ("the answer: 18 because 9*2 is 18", "18", 1),
+        ("The answer is 2 pi", "2", 0),
+        ("The answer is 2 or 3", "2", 0),
+        ("The answer is 2 million", "2", 0),
+        (r"\boxed{0}", "6.63e-34", 0),
+        (r"\boxed{6.63e-34}", "6.63e-34", 1),
+        (r"\boxed{0}", "0", 1),
+        ("\\boxed{" * 3000, "7", 0),
         ("no idea", "7", 0),
         ("", "7", 0),
         (r"\boxed{", "7", 0),
@@ -219,6 +233,13 @@ def test_regex_searches_a_pattern(args, completion, row, value):
         ("B) Paris", PARIS, 1),
         ("B) Paris", PARIS | {"answer": 1}, 1),
         ("A) Rome", PARIS, 0),
+        ("The answer is A", {"answer": "A", "choices": ["O", "A", "B", "AB"]}, 1),
+        ("The answer is B", {"answer": "A", "choices": ["O", "A", "B", "AB"]}, 0),
+        ("The answer is B because Paris", PARIS, 1),
+        ("The correct option is B.", PARIS, 1),
+        ("The correct answer is B, Paris.", PARIS, 1),
+        ("Answer: B - Paris", PARIS, 1),
+        ("A, or B", PARIS, 0),
         ("A dog", {"answer": "A"}, 0),
         ("", {"answer": "A"}, 0),
         ("D", PARIS, 0),
@@ -245,6 +266,12 @@ def test_choice_finds_the_letter(completion, row, value):
 def test_json_schema_validates_the_json(completion, value):
     assert reward_of("json_schema", {"schema": PERSON}, completion) == value
     assert reward_of("json_schema", {}, completion, schema=PERSON) == value
+
+
+def test_json_too_deep_for_its_schema_is_wrong():
+    tree = {"type": "array", "items": {"$ref": "#"}}
+    assert reward_of("json_schema", {"schema": tree}, "[[]]") == 1
+    assert reward_of("json_schema", {"schema": tree}, "[" * 900 + "]" * 900) == 0
 
 
 def test_a_schema_in_a_row_may_be_text_and_fetches_nothing():
