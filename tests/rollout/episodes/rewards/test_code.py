@@ -53,7 +53,7 @@ def test_a_right_solution_of_human_eval_passes(problem: str, kind: str) -> None:
 @pytest.mark.usefixtures("bubblewrap")
 def test_all_right_solutions_of_human_eval_pass_and_empty_ones_fail() -> None:
     assert [problem for problem in PROBLEMS if solve(problem) != 1.0] == []
-    assert [problem for problem in PROBLEMS if solve(problem, "    pass\n") != 0.0] == []
+    assert [problem for problem in list(PROBLEMS)[::8] if solve(problem, "    pass\n") != 0.0] == []
 
 
 ADD = "def add(a, b): return a + b"
@@ -157,7 +157,7 @@ def add(a, b): return 7""",
 @pytest.mark.usefixtures("bubblewrap")
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_program_does_not_pass_that(forgery: str) -> None:
-    reward = CodeReward(timeout_s=2.0 if forgery == "never ends" else TIMEOUT_S, partial=True)
+    reward = CodeReward(timeout_s=1.0 if forgery == "never ends" else TIMEOUT_S, partial=True)
     assert reward("", fenced(FORGERIES[forgery]), ["assert add(1, 2) == 3"]) == 0.0
     if forgery == "never ends":
         assert reward("", fenced("while True: pass"), CASES) == 0.0
