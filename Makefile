@@ -48,6 +48,7 @@ night: env-dev ## Takes hours: slow tests with many examples, learning curves, m
 bench: env-dev ## Measures start, weight updates, serving, training, whole runs and large datasets; JSON in build/bench/
 	@$(PY) tests/bench/bench_config.py
 	@$(PY) tests/bench/bench_controller.py
+	@$(PY) tests/bench/bench_rewards.py
 	@$(PY) tests/bench/bench_weights.py
 	@$(PY) tests/bench/bench_training.py
 	@$(PY) tests/bench/bench_serving.py $(SERVING_ARGS)

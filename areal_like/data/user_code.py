@@ -120,7 +120,7 @@ def describe_error(fault: BaseException, file: str | None = None) -> str:
     message = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
     frames = traceback.extract_tb(fault.__traceback__)
     user_frames = [frame for frame in frames if frame.filename == file] or [
-        frame for frame in frames if _is_user_code(frame)
+        frame for frame in frames if is_user_file(frame.filename)
     ]
     if not user_frames:
         return message
@@ -132,8 +132,9 @@ OURS, LIBRARY = str(Path(__file__).parents[1]), str(Path(traceback.__file__).par
 """Folders of this package and of the standard library."""
 
 
-def _is_user_code(frame: traceback.FrameSummary) -> bool:
-    return not frame.filename.startswith((OURS, LIBRARY, "<")) and "site-packages" not in frame.filename
+def is_user_file(path: str) -> bool:
+    """Whether a stack's file is neither of this package nor of a library."""
+    return not path.startswith((OURS, LIBRARY, "<")) and "site-packages" not in path
 
 
 def _source(thing: Any) -> str | None:

@@ -70,6 +70,11 @@ def failure_note_path(directory: Path, me: Identity) -> Path:
     return directory / "logs" / f"{me.start_name}.failure.json"
 
 
+def stacks_path(run: Run, me: Identity) -> Path:
+    """Where a process writes its stacks on SIGUSR1."""
+    return run.logs / f"{me.file_name}.stacks"
+
+
 def set_up_logging(level: str, me: Identity) -> None:
     """Logs to stderr, which the launcher redirects into the log of this process."""
     logging.basicConfig(
@@ -87,6 +92,6 @@ def raise_open_files_limit() -> None:
 
 def _stacks_on_request(run: Run, me: Identity) -> None:
     run.logs.mkdir(parents=True, exist_ok=True)
-    file = (run.logs / f"{me.file_name}.stacks").open("a")
+    file = stacks_path(run, me).open("a")
     os.set_inheritable(file.fileno(), False)
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)

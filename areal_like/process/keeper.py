@@ -14,11 +14,28 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from areal_like.process.process_tree import become_subreaper, die_with_parent, kill_descendants, set_process_name
 
 WATCHED = (signal.SIGCHLD, signal.SIGTERM)
+CHECK_INTERVAL_S = 0.1
+
+
+class KeeperWatch(Protocol):
+    """Watches what a keeper keeps. It runs in the keeper, and may start threads but no processes."""
+
+    def start(self) -> None:
+        """Once, when the kept process runs."""
+        ...
+
+    def is_exceeded(self) -> bool:
+        """Every CHECK_INTERVAL_S: whether the kept process must end."""
+        ...
+
+    def end(self, code: int) -> None:
+        """Once, when nothing is left; with the code of the kept process, negative for a signal."""
+        ...
 
 
 def kept_command(command: Sequence[str], grace_s: float) -> list[str]:
@@ -26,11 +43,11 @@ def kept_command(command: Sequence[str], grace_s: float) -> list[str]:
     return [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(grace_s), *command]
 
 
-def fork_keeper(owner: int, grace_s: float = 0.0, close: Iterable[int] = ()) -> None:
+def fork_keeper(owner: int, grace_s: float = 0.0, close: Iterable[int] = (), watch: KeeperWatch | None = None) -> None:
     """Returns in a fork of this process, which becomes its keeper and closes the descriptors in `close`. SIGTERM to the
     keeper ends the fork, which gets SIGTERM and `grace_s` before, with everything that it has started; so does the end
-    of the keeper's parent, the process `owner`, at once. When the fork ends, the keeper ends in the same way. Must be
-    called before any thread is started."""
+    of the keeper's parent, the process `owner`, and `watch`, at once. When the fork ends, the keeper ends in the same
+    way. Must be called before any thread is started."""
     assert threading.active_count() == 1, "a process with threads is not forked"
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     die_with_parent(signal.SIGTERM)
@@ -48,21 +65,38 @@ def fork_keeper(owner: int, grace_s: float = 0.0, close: Iterable[int] = ()) -> 
     for descriptor in close:
         os.close(descriptor)
     set_process_name("areal keeper")
-    status = _wait_until_ended(child)
+    if watch is not None:
+        watch.start()
+    status = _wait_until_ended(child, watch)
     if status is None and grace_s and os.getppid() == owner:
         os.kill(child, signal.SIGTERM)
         status = _wait_for_end(child, time.monotonic() + grace_s)
     if left := kill_descendants():
         print(f"processes that could not be killed: {left}", file=sys.stderr, flush=True)
-    _end_as(-signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status))
+    code = -signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
+    if watch is not None:
+        watch.end(code)
+    end_as(code)
 
 
-def _wait_until_ended(child: int) -> int | None:
-    """None if SIGTERM comes first."""
-    while signal.sigwait(WATCHED) != signal.SIGTERM:
-        if (status := _reap(child)) is not None:
+def _wait_until_ended(child: int, watch: KeeperWatch | None) -> int | None:
+    """None if SIGTERM comes first, or `watch` ends it."""
+    if watch is None:
+        while signal.sigwait(WATCHED) != signal.SIGTERM:
+            if (status := _reap(child)) is not None:
+                return status
+        return None
+    next_check = time.monotonic()
+    while True:
+        if (now := time.monotonic()) >= next_check:  # also while orphans end all the time
+            if watch.is_exceeded():
+                return None
+            next_check = now + CHECK_INTERVAL_S
+        seen = signal.sigtimedwait(WATCHED, max(0.0, next_check - now))
+        if seen is not None and seen.si_signo == signal.SIGTERM:
+            return None
+        if seen is not None and (status := _reap(child)) is not None:
             return status
-    return None
 
 
 def _wait_for_end(child: int, until: float) -> int | None:
@@ -84,7 +118,8 @@ def _reap(child: int) -> int | None:
     return status
 
 
-def _end_as(code: int) -> NoReturn:
+def end_as(code: int) -> NoReturn:
+    """Ends this process as another has ended, by the same exit code or signal."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has left a core file already
         if -code not in (signal.SIGKILL, signal.SIGSTOP):

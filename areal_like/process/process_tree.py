@@ -107,11 +107,12 @@ def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
     children = _children(all_processes())
     used = {}
     for name, pid in pids.items():
-        used[name] = sum(map(_cpu_seconds, (pid, *(process.pid for process in _below(pid, children)))))
+        used[name] = sum(map(cpu_seconds_of, (pid, *(process.pid for process in _below(pid, children)))))
     return used
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds_of(pid: int) -> float:
+    """Of one process, and of its children that it has waited for."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):

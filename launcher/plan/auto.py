@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CORES_PER_EPISODE_WORKER = 4
 MAX_EPISODE_WORKERS = 8
 CLUSTER_EPISODE_WORKERS = 4
+MAX_REWARD_PROCESSES = 4
 UNDECIDED = "auto"
 """The value where only a started process can decide."""
 
@@ -137,6 +138,8 @@ def _gradients(config: "BaseExperimentConfig", allocation: Allocation) -> Iterat
 def _rollout(config: GRPOConfig, host: HostInfo) -> Iterator[Resolved]:
     if config.rollout.num_episode_workers == "auto":
         yield Resolved("rollout.num_episode_workers", *episode_workers(config, host))
+    if config.reward.processes == "auto":
+        yield Resolved("reward.processes", *reward_processes(config, host))
     if config.rollout.server_addresses and config.rollout.server_type == "auto":
         reason = "the servers at rollout.server_addresses are queried at the start"
         yield Resolved("rollout.server_type", UNDECIDED, reason)
@@ -151,3 +154,12 @@ def episode_workers(config: GRPOConfig, host: HostInfo) -> tuple[int, str]:
     cores = host.machine.num_cpu_cores
     count = max(1, min(cores // CORES_PER_EPISODE_WORKER, MAX_EPISODE_WORKERS, batch))
     return count, f"1 per {CORES_PER_EPISODE_WORKER} cores; {cores} here, at most {MAX_EPISODE_WORKERS}"
+
+
+def reward_processes(config: GRPOConfig, host: HostInfo) -> tuple[int, str]:
+    """At least 2 of each worker, so that one slow answer does not delay all others."""
+    if config.cluster.type != "local" and host.is_here:
+        return MAX_REWARD_PROCESSES, f"the number of cores of a {config.cluster.type} node is unknown here"
+    workers = config.rollout.num_episode_workers
+    cores = host.machine.num_cpu_cores // (episode_workers(config, host)[0] if workers == "auto" else workers)
+    return max(2, min(cores, MAX_REWARD_PROCESSES)), f"1 per core of an episodes worker, 2 to {MAX_REWARD_PROCESSES}"

@@ -1,5 +1,7 @@
 """Errors in user code or around a run end in one clear message, or the run continues."""
 
+import re
+
 import pytest
 
 from areal_like.data.tokenizer import TextTokenizer
@@ -41,6 +43,17 @@ class Falls:
 class Leaves:
     async def run(self, episode, row):
         os._exit(0)
+
+class BlocksOnce:
+    needs_reward = True
+    async def run(self, episode, row):
+        if not os.path.exists("blocked"):
+            open("blocked", "w").close()
+            time.sleep(3600)
+        prompt = episode.encode(row["prompt"])
+        samples = await episode.generate(prompt)
+        rewards = await episode.score(row, samples)
+        return [episode.trajectory(prompt, *pair) for pair in zip(samples, rewards)]
 
 class Task:
     def rows(self, split):
@@ -90,6 +103,15 @@ def test_answers_that_cannot_be_judged_are_left_out_of_their_groups(folder):
     assert ended.metric("reward/answers_without_vote") == unjudged
     facts = [event["rewards"] for event in ended.ledger() if event["event"] == "finished"]
     assert any(None in rewards for rewards in facts) and all(set(rewards) != {None} for rewards in facts)
+
+
+def test_a_worker_that_a_workflow_blocks_is_replaced(folder):
+    ended = run(folder, *WORDS, "workflow.name=mine.py:BlocksOnce", "workflow.block_timeout_s=2", "total_train_steps=1")
+    assert ended.code == 0, ended.text
+    blocked = re.search(r"workflow.block_timeout_s: mine.py:BlocksOnce blocked .* in run; .* is replaced", ended.text)
+    assert blocked and "(incarnation 2)" in ended.text
+    assert "time.sleep(3600)" not in ended.text
+    assert "in run" in (ended.directory / "logs" / "episodes-0.log").read_text()
 
 
 @pytest.fixture(scope="module")

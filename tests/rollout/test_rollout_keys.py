@@ -322,7 +322,7 @@ def worker_of(tmp_path, monkeypatch, *overrides: str) -> dict[str, Any]:
     for stand_in in (GenerationClient, ControllerClient, EpisodeWorker):
         monkeypatch.setattr(episodes, stand_in.__name__, stand_in)
     monkeypatch.setenv("AREAL_LIKE_TOKEN", "a secret")
-    words = ("cluster.name_resolve.type=memory", "rollout.num_episode_workers=1", *overrides)
+    words = ("cluster.name_resolve.type=memory", "rollout.num_episode_workers=1", "reward.processes=1", *overrides)
     run = Run(tmp_path, grpo(*SMALL, *words), "grpo", "abc", tmp_path, tmp_path)
     with pytest.raises(Reached):
         asyncio.run(episodes._main(run, Identity("episodes", 0)))

@@ -4,7 +4,6 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from areal_like.process.process_tree import descendants_of
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 
@@ -111,8 +110,8 @@ def reward_spec_in(folder):
 
 
 @asynccontextmanager
-async def open_pool(spec, timeout_s=30.0, retries=0, row=ROW):
-    pool = RewardPool(spec, timeout_s, retries, setup_timeout_s=60)
+async def open_pool(spec, timeout_s=30.0, retries=0, row=ROW, **options):
+    pool = RewardPool(spec, timeout_s, retries, setup_timeout_s=60, **options)
     try:
         await pool.ready(row)
         yield pool
@@ -120,10 +119,11 @@ async def open_pool(spec, timeout_s=30.0, retries=0, row=ROW):
         await pool.close()
 
 
-def child_of(pool):
-    """The process of its reward, whose parent is the keeper."""
-    keeper = pool._process._keeper.pid
-    return next(process.pid for process in descendants_of(keeper) if process.parent == keeper)
+async def child_of(pool):
+    """The first process of the pool, once it is ready."""
+    while not pool._seats.inside or pool._seats.inside[0].pid is None:
+        await asyncio.sleep(0.01)
+    return pool._seats.inside[0].pid
 
 
 def is_alive(pid):

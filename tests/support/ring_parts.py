@@ -188,6 +188,7 @@ def write_run(root: Path, *overrides: str, experiment: str = "grpo", **changes: 
     values: dict[str, Any] = copy.deepcopy(_values(experiment, *overrides))
     names = {
         "rollout__num_episode_workers": 1,
+        "reward__processes": 2,
         "trial_name": "t",
         "cluster__name_resolve__nfs_record_root": f"{root}/n",
     }

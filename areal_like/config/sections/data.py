@@ -144,3 +144,7 @@ class WorkflowConfig:
 
     args: dict[str, Any] = key({})
     """Arguments of the workflow, checked against its signature. Add one with `+workflow.args.name=`."""
+
+    block_timeout_s: float | None = key(60.0, gt=0)
+    """A workflow that does not let the event loop of its worker run for so many seconds, as it computes or waits
+    without `await`, is named in the log with its stack, and the worker is replaced. Null: never."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from areal_like.config.fields import config, key
+from areal_like.config.fields import Auto, config, key
 
 REWARD_MODEL = "model"
 """Name of the built-in reward that a reward model gives; `path` in its arguments is the model."""
@@ -58,6 +58,24 @@ class RewardConfig:
     """Where programs that a model wrote run. `bubblewrap` gives each its own namespaces, and a start is refused where
     the machine does not allow them. `rlimits` needs none, but is weaker: limits, Landlock and a filter of system calls
     alone; the plan lists what it does not hold."""
+
+    processes: int | Auto = key("auto", ge=1, le=256)
+    """Number of processes in which each episodes worker computes rewards, one answer at a time in each; an `async`
+    reward computes all its answers in one. `auto` derives it from the number of cores. Answers that take far longer
+    than usual are not counted: each waits for its deadline in a process beside these, at most 32 times as many."""
+
+    max_memory_gb: float | None = key(8.0, gt=0)
+    """Most memory of one reward with all processes that it starts. A reward that exceeds it is stopped, and counted as
+    an error. Null: no limit, for this key and those below."""
+
+    max_cpu_s: float | None = key(None, gt=0)
+    """Most CPU time for one answer, in seconds, of all processes of the reward together."""
+
+    max_processes: int | None = key(256, ge=1)
+    """Most processes that one reward may run at the same time, its own included."""
+
+    max_file_gb: float | None = key(1.0, gt=0)
+    """Largest file that a reward may write."""
 
 
 class NamedReward(NamedTuple):

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from areal_like.config.benchmarks import SPLIT, benchmark_task
 from areal_like.config.problems import ConfigError
-from areal_like.config.sections.reward import configured_rewards
+from areal_like.config.sections.reward import RewardConfig, configured_rewards
 from areal_like.data.data_record import RECORD
 from areal_like.data.datasets import CheckedRows, Datasets, load_datasets, prefixed_errors, task_name
 from areal_like.data.first_tokens import first_tokens
@@ -18,12 +19,15 @@ from areal_like.discovery import Entry, NameStore, open_name_store, parse_entry
 from areal_like.models import model_folder
 from areal_like.process.http import HttpClient, run_async
 from areal_like.process.identity import CONTROLLER, Identity, token
+from areal_like.process.loop_watch import LoopWatch
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
+from areal_like.rollout.episodes.blocked_loop import block_report
 from areal_like.rollout.episodes.controller_client import ControllerClient
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
-from areal_like.rollout.episodes.rewards import reward_spec
+from areal_like.rollout.episodes.rewards import RewardSpec, reward_spec
+from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.worker import EpisodeWorker
@@ -35,14 +39,20 @@ log = logging.getLogger(__name__)
 
 
 def main(run: Run, me: Identity) -> None:
-    run_async(_main(run, me))
+    limit_s = run.config.workflow.block_timeout_s
+    watch = None if limit_s is None else LoopWatch(limit_s, block_report(run, me))
+    try:
+        run_async(_main(run, me, watch))
+    finally:
+        if watch is not None:
+            watch.close()
 
 
-async def _main(run: Run, me: Identity) -> None:
+async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     config, rollout = run.config, run.config.rollout
     places = SearchFolders(run.folder, run.cwd)
     spec = reward_spec(config.reward, task_name(config), config.task.args, run.folder, run.cwd)
-    rewards = RewardPool(spec, config.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
+    rewards = _reward_pool(run, config.reward, spec)
     of_benchmarks = _benchmark_rewards(run)
     try:
         tokenizer = _tokenizer(config, run.cwd)
@@ -73,7 +83,8 @@ async def _main(run: Run, me: Identity) -> None:
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
                 runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format)
                 try:
-                    await EpisodeWorker(controller, runner, max_in_flight(config)).work()
+                    async with watch.watching() if watch is not None else nullcontext():
+                        await EpisodeWorker(controller, runner, max_in_flight(config)).work()
                 finally:
                     await client.close()
     except ConfigError as error:
@@ -94,14 +105,23 @@ def max_in_flight(config: Any) -> int:
 
 def _benchmark_rewards(run: Run) -> dict[str, RewardPool]:
     """Split -> the reward of a benchmark with a task or a reward of its own."""
-    rollout, pools = run.config.rollout, {}
+    pools = {}
     for each in run.config.evaluator.benchmarks:
         task = benchmark_task(each)
         if task is not None or configured_rewards(each.reward):
             spec = reward_spec(each.reward, task, each.task.args, run.folder, run.cwd)
-            pool = RewardPool(spec, each.reward.timeout_s, rollout.request_retries, rollout.setup_timeout)
-            pools[f"{SPLIT}{each.name}"] = pool
+            pools[f"{SPLIT}{each.name}"] = _reward_pool(run, each.reward, spec)
     return pools
+
+
+def _reward_pool(run: Run, reward: RewardConfig, spec: RewardSpec) -> RewardPool:
+    """That of a benchmark has as many processes as that of the training, unless it sets their number."""
+    rollout, processes = run.config.rollout, reward.processes
+    return RewardPool(
+        *(spec, reward.timeout_s, rollout.request_retries, rollout.setup_timeout),
+        run.config.reward.processes if processes == "auto" else processes,
+        reward_limits(reward),
+    )
 
 
 def _tokenizer(config: Any, cwd: Path) -> TextTokenizer:

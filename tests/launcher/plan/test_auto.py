@@ -108,6 +108,20 @@ def test_episode_workers_are_limited_by_the_number_of_prompts():
     assert autos(plan)["rollout.num_episode_workers"].value == 2
 
 
+@pytest.mark.parametrize(
+    ("cores", "words", "processes"),
+    [
+        (1, (), 2),
+        (16, (), 4),
+        (64, (), 4),
+        (12, ("rollout.num_episode_workers=4",), 3),
+        (4, ("cluster.type=slurm",), 4),
+    ],
+)
+def test_the_number_of_reward_processes_depends_on_the_cores_of_a_worker(cores, words, processes):
+    assert autos(plan_of("grpo", *words, cores=cores))["reward.processes"].value == processes
+
+
 @pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (2, "cuda")])
 def test_the_embedded_engine_uses_its_assigned_gpu(gpus, device):
     assert autos(plan_of("grpo", gpus=gpus))["embedded.device"].value == device

@@ -25,9 +25,9 @@ def test_async_rewards_wait_concurrently(reward_spec):
 def test_an_async_reward_past_its_deadline_is_cancelled_alone(reward_spec):
     async def main():
         async with open_pool(reward_spec("awaits"), timeout_s=2.0) as pool:
-            first = child_of(pool)
+            first = await child_of(pool)
             outcomes = await each(pool, "x", "hang", "xx")
-            return outcomes, child_of(pool) == first, pool.counts.timeouts
+            return outcomes, await child_of(pool) == first, pool.counts.timeouts
 
     outcomes, same, timeouts = asyncio.run(main())
     assert (outcomes[0], outcomes[2], same, timeouts) == (1.0, 2.0, True, 1)
@@ -58,7 +58,7 @@ def test_an_async_reward_that_blocks_is_killed(reward_spec, monkeypatch):
 def test_a_late_answer_of_a_replaced_child_is_ignored(reward_spec):
     async def main():
         async with open_pool(reward_spec("awaits")) as pool:
-            pool._receive({"id": 12345, "value": 9.0, "parts": {}})
+            pool.on_message(pool._seats.inside[0], {"id": 12345, "value": 9.0, "parts": {}})
             return await each(pool, "x")
 
     assert asyncio.run(main()) == [1.0]

@@ -52,10 +52,10 @@ def test_a_reward_that_raises_exits_or_crashes_fails_only_its_sample(reward_spec
 def test_a_hanging_reward_is_killed_with_its_processes_and_replaced(reward_spec, how):
     async def main():
         async with open_pool(reward_spec("acts"), timeout_s=2.0) as pool:
-            first = child_of(pool)
+            first = await child_of(pool)
             began = time.monotonic()
             outcomes = await each(pool, "046", how, "046", "x")
-            assert child_of(pool) != first and not is_alive(first)
+            assert await child_of(pool) != first and not is_alive(first)
             return outcomes, time.monotonic() - began, pool.counts, first
 
     outcomes, seconds, counts, first = asyncio.run(main())
@@ -168,7 +168,7 @@ async def main():
     pool = RewardPool(RewardSpec("mine.py:leaves", {{}}, None, {{}}, {str(tmp_path)!r}, "."), 600, 0, 60)
     await pool.ready({{"answer": "1"}})
     await pool.score({{"prompt": ""}}, ["046"])
-    print(child_of(pool), flush=True)
+    print(await child_of(pool), flush=True)
     await pool.score({{"prompt": ""}}, ["hang"])
 
 asyncio.run(main())

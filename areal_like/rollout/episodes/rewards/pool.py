@@ -1,12 +1,17 @@
-"""Computes rewards in a child process, with a deadline for each answer; a child that is lost is replaced."""
+"""Computes rewards in processes that can be killed at any time, several at once, with a deadline for each answer.
+
+An answer that takes far longer than usual leaves the pool with its process, and another process takes the place: what
+hangs waits for its deadline outside. All answers of an async reward are computed in one process.
+"""
 
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -14,14 +19,18 @@ import orjson
 from areal_like.data.user_code import config_error
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
-from areal_like.rollout.episodes.rewards.reward_process import RewardProcess
+from areal_like.rollout.episodes.rewards.limits import NO_LIMITS, RewardLimits
+from areal_like.rollout.episodes.rewards.seat import Seat, WaitingAnswer
+from areal_like.rollout.episodes.rewards.seats import RewardSeats
+from areal_like.rollout.episodes.rewards.starter import StarterLost
+from areal_like.rollout.episodes.rewards.usual_time import UsualTime
 
 GRACE_S = 1.0
-"""The child cancels an async reward at its deadline; one that is not cancelled is killed this much later."""
+"""The process cancels an async reward at its deadline; one that is not cancelled is killed this much later."""
 RETRY_DELAY_S = 0.1
 """Before the first retry; doubled before each further one."""
-CHECK_INTERVAL_S = 1.0
-"""How often a busy child is checked."""
+CHECK_INTERVAL_S = 0.05
+"""Processes are checked no more often."""
 MAX_LOGGED_ERRORS = 100
 """At most this many different errors are logged, each once."""
 
@@ -39,50 +48,47 @@ class RewardCounts:
     """Of them those that a reward, or else a workflow, blames on infrastructure."""
 
 
-@dataclass(eq=False)
-class _Sample:
-    """An answer that waits for its reward."""
-
-    line: bytes
-    number: int
-    future: "asyncio.Future[Reward]"
-    failures: int = 0
-    alone: bool = False
-    """It was in a child that died, with others: it is sent alone to find out which one was the cause."""
-    sent_at: float = field(default=0.0)
-
-
 class RewardPool:
-    """`await score(row, completions)`; the reward itself runs in a child process."""
+    """`await score(row, completions)`; the reward itself runs in child processes, `processes` at once."""
 
-    def __init__(self, spec: RewardSpec, timeout_s: float, retries: int, setup_timeout_s: float) -> None:
-        """Starts the child, which imports the reward in the background."""
+    def __init__(
+        self,
+        spec: RewardSpec,
+        timeout_s: float,
+        retries: int,
+        setup_timeout_s: float,
+        processes: int = 1,
+        limits: RewardLimits = NO_LIMITS,
+    ) -> None:
+        """Imports the reward in the background."""
         self.counts = RewardCounts()
         self.needs: list[str] = []
         self.is_available = True
         self._spec, self._timeout_s, self._retries = spec, timeout_s, retries
-        self._setup_timeout_s = setup_timeout_s
         self._name = spec.title
         self._numbers = itertools.count()
-        self._waiting: deque[_Sample] = deque()
-        self._sent: dict[int, _Sample] = {}
+        self._waiting: deque[WaitingAnswer] = deque()
         self._is_async = False
-        self._progress_at = 0.0
+        self._usual = UsualTime()
         self._timer: asyncio.TimerHandle | None = None
         self._logged_errors: set[str] = set()
-        self._replacing: asyncio.Task[None] | None = None
-        self._process: RewardProcess | None = None
-        self._starting: RewardProcess = RewardProcess(spec, timeout_s)
+        self._loading: asyncio.Task[None] | None = None
+        self._seats = RewardSeats(spec, timeout_s, limits, setup_timeout_s, processes)
 
     async def ready(self, row: dict[str, Any]) -> None:
-        """Waits until the child has imported the reward. Raises ConfigError if it cannot, or if a row lacks a value."""
-        await self._load(self._starting)
-        missing = [name for name in self.needs if name not in row and name != "prompt"]
+        """Waits until the reward is imported. Raises ConfigError if it cannot be, or if a row lacks a value."""
+        reply = await self._seats.load()
+        self.is_available = reply["loaded"]
+        if not self.is_available:
+            return
+        self._is_async, self.needs = reply["async"], reply["needs"]
+        spec, missing = self._spec, [name for name in self.needs if name not in row and name != "prompt"]
         if missing:
             message = f"{self._name} needs {missing[0]!r} of a row, but rows have {', '.join(row)}"
-            args = "args of its part" if self._spec.parts else "reward.args"
+            args = "args of its part" if spec.parts else "reward.args"
             remedy = f"map it: train_dataset.fields.{missing[0]}=COLUMN, give it a default, or set it in {args}"
-            raise config_error(self._spec.key, f"{message}; {remedy}")
+            raise config_error(spec.key, f"{message}; {remedy}")
+        self._start(1)
 
     async def score(self, row: dict[str, Any], completions: Sequence[str]) -> list[Reward]:
         """One reward for each answer to the row. Raises RewardError if one fails."""
@@ -97,7 +103,7 @@ class RewardPool:
         for completion in completions:
             number = next(self._numbers)
             line = {"id": number, "prompt": row["prompt"], "completion": completion, "row": row}
-            samples.append(_Sample(orjson.dumps(line) + b"\n", number, loop.create_future()))
+            samples.append(WaitingAnswer(orjson.dumps(line) + b"\n", number, loop.create_future()))
         self._waiting.extend(samples)
         self._flush()
         try:
@@ -107,100 +113,139 @@ class RewardPool:
                 sample.future.cancel()
 
     async def close(self) -> None:
-        if self._replacing is not None:
-            self._replacing.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
-        for process in (self._starting, self._process):
-            if process is not None:
-                await process.end()
+        for handle in (self._loading, self._timer):
+            if handle is not None:
+                handle.cancel()
+        await self._seats.close()
 
-    async def _load(self, process: RewardProcess) -> None:
-        """Waits for the first message of a new child: that its reward is imported."""
-        loaded: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-
-        def on_message(message: dict[str, Any]) -> None:
-            if loaded.done():
-                self._receive(message)
-            else:
-                loaded.set_result(message)
-
-        def on_end() -> None:
-            if loaded.done():
-                self._lose_child()
-            else:
-                loaded.set_result({})
-
-        await process.listen(on_message, on_end)
-        try:
-            reply = await asyncio.wait_for(loaded, self._setup_timeout_s)
-        except TimeoutError:
-            await process.end()
-            message = f"importing {self._name} took longer than {self._setup_timeout_s:g} s (rollout.setup_timeout)"
-            raise config_error(self._spec.key, message) from None
-        if not reply:
-            how = await process.end(GRACE_S)
-            raise config_error(self._spec.key, f"the process that imported {self._name} ended with {how}")
-        if "problem" in reply:
-            await process.end(GRACE_S)
-            if reply["trace"]:
-                log.error("%s", reply["trace"])
-            raise config_error(*reply["problem"])
-        self.is_available = reply["loaded"]
-        if self.is_available:
-            self._is_async, self.needs = reply["async"], reply["needs"]
-            self._process = process
-        else:
-            await process.end(GRACE_S)
+    # --- sending
 
     def _flush(self) -> None:
-        """Sends waiting samples to the child."""
-        if self._process is None:
-            if self._replacing is None and self._waiting:
-                self._replacing = asyncio.create_task(self._replace(None))
-            return
-        lines = []
-        now = time.monotonic()
-        while self._waiting:
-            sample = self._waiting[0]
-            alone = sample.alone or any(other.alone for other in self._sent.values())
-            if not sample.future.done() and alone and self._sent:
-                break
-            self._waiting.popleft()
-            if sample.future.done():
-                continue
-            if not self._sent:
-                self._progress_at = now
-            sample.sent_at = now
-            self._sent[sample.number] = sample
-            lines.append(sample.line)
-        if lines:
-            self._process.send(b"".join(lines))
-            self._check_later(now)
+        """Sends waiting answers to idle processes, and starts processes for those that are left."""
+        for seat in self._seats.inside:
+            self._send(seat, self._next_samples(seat))
+        self._start(len(self._waiting))
 
-    def _receive(self, message: dict[str, Any]) -> None:
-        sample = self._sent.pop(message["id"], None)
+    def _next_samples(self, seat: Seat) -> list[WaitingAnswer]:
+        if seat.pid is None or (seat.sent and not self._is_async):
+            return []
+        samples: list[WaitingAnswer] = []
+        limit = math.inf if self._is_async else self._usual.chunk
+        while self._waiting and len(samples) < limit:
+            sample = self._waiting[0]
+            if not sample.future.done():
+                before = [*seat.sent.values(), *samples] if self._is_async else []
+                if before and (sample.alone or before[0].alone):
+                    break
+                samples.append(sample)
+            self._waiting.popleft()
+        return samples
+
+    def _send(self, seat: Seat, samples: Sequence[WaitingAnswer]) -> None:
+        if samples:
+            seat.send(samples)
+            self._check_before(self._event_at(seat))
+
+    def _start(self, needed: int) -> None:
+        """Starts processes so that as many as are needed are about to be ready."""
+        needed -= sum(seat.pid is None for seat in self._seats.inside)
+        while needed > 0 and self._loading is None and self._seats.has_room:
+            needed -= 1
+            try:
+                seat = self._seats.join(self)
+            except StarterLost:
+                self._load_again()
+                return
+            self._check_before(self._event_at(seat))
+            self._send(seat, self._next_samples(seat))
+
+    def _retry_outside(self, sample: WaitingAnswer) -> None:
+        """An answer that has ended its process may hang or end the next one too."""
+        if self._is_async or self._loading is not None or not self._seats.has_room_outside:
+            self._waiting.appendleft(sample)
+            return
+        try:
+            seat = self._seats.join_outside(self)
+        except StarterLost:
+            self._waiting.appendleft(sample)
+            self._load_again()
+            return
+        seat.reserved = [sample]
+        self._check_before(self._event_at(seat))
+        if seat.pid is not None:
+            self._on_ready(seat)
+
+    def _load_again(self) -> None:
+        self._loading = asyncio.create_task(self._load())
+
+    async def _load(self) -> None:
+        try:
+            await self._seats.load_again()
+        except Exception as fault:  # the reward can no longer be imported
+            self._fail_waiting(str(fault))
+        finally:
+            self._loading = None
+        self._flush()
+
+    # --- messages
+
+    def on_message(self, seat: Seat, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            seat.pid, seat.progress_at = message["ready"], time.monotonic()
+            self._on_ready(seat)
+            return
+        sample = seat.sent.pop(message["id"], None)
         if sample is None:
-            return  # from a child that is being replaced: the next child gets the sample
-        self._progress_at = time.monotonic()
+            return  # another process computes it now
+        seat.progress_at = time.monotonic()
         if "value" in message:
+            if "took_s" in message:
+                self._usual.add(message["took_s"])
             if not sample.future.done():
                 sample.future.set_result(Reward(message["value"], message["parts"]))
         elif "late" in message:
             self.counts.timeouts += 1
-            self._fail(sample, self._late())
+            self._fail(sample, self._late)
         else:
             self.counts.infrastructure += message.get("infrastructure", False)
             self._fail(sample, message["error"])
-        if self._waiting:
+        if not seat.sent:
+            if seat.is_outside:
+                self._seats.move_back(seat)
             self._flush()
 
+    def _on_ready(self, seat: Seat) -> None:
+        reserved, seat.reserved = seat.reserved, []
+        self._send(seat, reserved)
+        self._flush()
+
+    def on_end(self, seat: Seat) -> None:
+        """A process ended: by itself, by its keeper, or as it was told to. The cause is its first answer; of an async
+        reward it is found by sending each one alone."""
+        was_ready, samples = seat.pid is not None, list(seat.sent.values())
+        self._seats.remove(seat)
+        if seat.end_reason != "":
+            self.counts.children_lost += 1
+        self._waiting.extendleft(reversed(seat.reserved))
+        if not was_ready and not self._seats.inside:
+            why = seat.end_reason or seat.how
+            self._fail_waiting(f"{self._name} cannot be computed: {why} before its first answer")
+        elif self._is_async and len(samples) > 1:
+            for sample in samples:
+                sample.alone = True
+            self._waiting.extendleft(reversed(samples))
+        elif samples:
+            self._waiting.extendleft(reversed(samples[1:]))
+            self._fail(samples[0], seat.end_reason or seat.how, at_once=True)
+        self._flush()
+
+    @property
     def _late(self) -> str:
         return f"it took longer than {self._timeout_s:g} s (reward.timeout_s)"
 
-    def _fail(self, sample: _Sample, reason: str, at_once: bool = False) -> None:
+    def _fail(self, sample: WaitingAnswer, reason: str, at_once: bool = False) -> None:
         """Retries or gives up. A reward that raised is retried after a delay, as the cause may pass; one that ended its
-        child is retried at once, to find out soonest whether the reward is the cause."""
+        process is retried at once, to find out soonest whether the reward is the cause."""
         self.counts.errors += 1
         sample.failures += 1
         if reason not in self._logged_errors and len(self._logged_errors) < MAX_LOGGED_ERRORS:
@@ -211,85 +256,74 @@ class RewardPool:
         if sample.failures > self._retries:
             tries = f"{sample.failures} tries" if sample.failures > 1 else "one try"
             sample.future.set_exception(RewardError(f"{self._name} failed after {tries}: {reason}"))
-            return
-        if at_once:
-            self._waiting.appendleft(sample)
-            return
-        delay = RETRY_DELAY_S * 2 ** (sample.failures - 1)
-        asyncio.get_running_loop().call_later(delay, self._retry, sample)
+        elif at_once:
+            self._retry_outside(sample)
+        else:
+            delay = RETRY_DELAY_S * 2 ** (sample.failures - 1)
+            asyncio.get_running_loop().call_later(delay, self._retry, sample)
 
-    def _retry(self, sample: _Sample) -> None:
+    def _retry(self, sample: WaitingAnswer) -> None:
         self._waiting.append(sample)
         self._flush()
 
-    def _check_later(self, now: float) -> None:
-        if self._timer is None and self._sent:
-            delay = max(0.0, min(self._deadline() - now, CHECK_INTERVAL_S))
-            self._timer = asyncio.get_running_loop().call_later(delay, self._check)
+    def _fail_waiting(self, reason: str) -> None:
+        for sample in self._waiting:
+            if not sample.future.done():
+                sample.future.set_exception(RewardError(reason))
+        self._waiting.clear()
 
-    def _deadline(self) -> float:
-        """An async reward gets all answers at once; another reward gets one at a time."""
+    # --- deadlines
+
+    def _deadline(self, seat: Seat) -> float:
         if self._is_async:
-            return min(sample.sent_at for sample in self._sent.values()) + self._timeout_s + GRACE_S
-        return self._progress_at + self._timeout_s
+            return _first_sent_at(seat.sent.values()) + self._timeout_s + GRACE_S
+        return seat.progress_at + self._timeout_s
+
+    def _event_at(self, seat: Seat) -> float:
+        """When something is to be done about a process unless it answers."""
+        if seat.pid is None:
+            return seat.progress_at + self._seats.setup_timeout_s
+        if not seat.sent:
+            return math.inf
+        if self._is_async or seat.is_lowered:
+            return self._deadline(seat)
+        far_s = self._usual.very_far_s if seat.is_outside else self._usual.far_s
+        return min(seat.progress_at + far_s, self._deadline(seat))
+
+    def _check_before(self, when: float) -> None:
+        now = time.monotonic()
+        delay = max(when - now, CHECK_INTERVAL_S)
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._timer.when() > loop.time() + delay:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_later(delay, self._check)
 
     def _check(self) -> None:
         self._timer = None
         now = time.monotonic()
-        if not self._sent or self._process is None:
-            return
-        if self._process.exit_text() is not None:  # a process that it started may keep the socket open
-            self._lose_child()
-        elif now >= self._deadline():
-            self.counts.timeouts += 1
-            late = next(iter(self._sent.values()))
-            self._replace_child([late], self._late(), grace_s=0.0)
-        else:
-            self._check_later(now)
-
-    def _lose_child(self) -> None:
-        """The child ended. The cause is the first sample, or, of an async reward, found by sending each one alone."""
-        suspects = list(self._sent.values())
-        if self._is_async and len(suspects) > 1:
-            for sample in suspects:
-                sample.alone = True
-            suspects = []
-        self._replace_child(suspects[:1], None, grace_s=GRACE_S)
-
-    def _replace_child(self, cause: list[_Sample], reason: str | None, grace_s: float) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        self.counts.children_lost += 1
-        others = [sample for sample in self._sent.values() if sample not in cause]
-        self._sent.clear()
-        self._waiting.extendleft(reversed(others))
-        self._replacing = asyncio.create_task(self._replace(process, cause, reason, grace_s))
-
-    async def _replace(
-        self,
-        lost: RewardProcess | None,
-        cause: Sequence[_Sample] = (),
-        reason: str | None = None,
-        grace_s: float = 0.0,
-    ) -> None:
-        """Ends the old child, and starts a new one if samples wait."""
-        try:
-            if lost is not None:
-                how = await lost.end(grace_s)
-                for sample in cause:
-                    self._fail(sample, reason or f"it ended its process ({how})", at_once=True)
-            if self._waiting:
-                self._starting = RewardProcess(self._spec, self._timeout_s)
-                await self._load(self._starting)
-        except Exception as fault:  # the reward can no longer be imported: fail all waiting samples
-            for sample in self._waiting:
-                if not sample.future.done():
-                    sample.future.set_exception(RewardError(str(fault)))
-            self._waiting.clear()
-        finally:
-            self._replacing = None
+        for seat in self._seats.active:
+            if now < self._event_at(seat):
+                continue
+            if seat.pid is None:
+                self._seats.leave(seat, f"importing it took longer than {self._seats.setup_timeout_s:g} s")
+            elif now >= self._deadline(seat):
+                self.counts.timeouts += 1
+                self._waiting.extendleft(reversed(seat.split()))
+                self._seats.leave(seat, self._late)
+            elif seat.is_outside:
+                self._seats.lower(seat)
+            elif self._seats.has_room_outside:
+                self._waiting.extendleft(reversed(seat.split()))
+                self._seats.move_outside(seat)
         self._flush()
+        first = min(map(self._event_at, self._seats.active), default=math.inf)
+        if first < math.inf:
+            self._check_before(first)
+
+
+def _first_sent_at(samples: Iterable[WaitingAnswer]) -> float:
+    return min(sample.sent_at for sample in samples)
 
 
 async def _results(futures: "Sequence[asyncio.Future[Reward]]", max_failed: int) -> list[Reward | None]:

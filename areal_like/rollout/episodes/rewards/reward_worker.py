@@ -1,78 +1,113 @@
-"""Child process in which a reward runs, so that it can be killed at any time.
+"""The process in which a reward runs, so that it can be ended at any time, and its keeper.
 
-It exchanges JSON lines over a socket: first the reward to import, then one line per answer in each direction. Stdin is
-empty, and what the reward prints goes to the log. A keeper is its parent: what a reward starts ends with it.
+It exchanges JSON lines over a socket: one per answer in each direction. The keeper, its parent, checks the limits,
+passes on what it prints, and sends the last line: how it ended.
 """
 
 import asyncio
 import inspect
-import logging
 import os
 import socket
 import sys
-import traceback
+import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import orjson
 
-from areal_like.config.problems import ConfigError
 from areal_like.data.user_code import describe_error
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.keeper import fork_keeper
-from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
-from areal_like.rollout.episodes.rewards.base import parse_reward
+from areal_like.rollout.episodes.rewards.base import RewardCall, parse_reward
+from areal_like.rollout.episodes.rewards.bounded_output import BoundedOutput
+from areal_like.rollout.episodes.rewards.limits import AnswerCount, RewardLimits, UsageWatch
+from areal_like.rollout.episodes.rewards.weighted_sum import WeightedSum
 
-Caller = Callable[[Any, str, dict[str, Any]], Any]
+LAST_LINE_TIMEOUT_S = 1.0
+
+LoadedReward = RewardCall | WeightedSum
 
 
-def main() -> None:
-    descriptor, worker = int(sys.argv[1]), int(sys.argv[2])
-    fork_keeper(worker, close=[descriptor])
-    os.set_inheritable(descriptor, False)
-    with socket.socket(fileno=descriptor) as wire:
-        lines = wire.makefile("rb")
-        request = orjson.loads(lines.readline())
-        try:
-            os.environ.update(request["secrets"])
-            call = load_reward(RewardSpec(**request["reward"]))
-            for name in request["secrets"]:  # whoever needs them has read them
-                del os.environ[name]
-        except ConfigError as error:
-            cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
-            first = error.problems[0]
-            _send(wire, {"problem": [first.key, first.message], "trace": cause})
-            return
-        if call is None:
-            _send(wire, {"loaded": False})
-            return
-        _send(wire, {"loaded": True, "async": call.is_async, "needs": call.needs})
-        if call.is_async:
-            asyncio.run(_answer_concurrently(wire, call, request["timeout_s"]))
-        else:
-            for line in lines:
-                _send(wire, _answer(call, orjson.loads(line)))
+class RewardWatch:
+    """What the keeper of a reward does."""
+
+    def __init__(self, wire: socket.socket, output: int, limits: RewardLimits, answers: AnswerCount) -> None:
+        self._wire, self._output = wire, BoundedOutput(output)
+        self._usage = UsageWatch(limits, answers)
+        self._problem: str | None = None
+
+    def start(self) -> None:
+        self._output.start()
+
+    def is_exceeded(self) -> bool:
+        self._problem = self._usage.problem()
+        return self._problem is not None
+
+    def end(self, code: int) -> None:
+        self._output.drain()
+        line = orjson.dumps({"ended": code, "problem": self._problem})
+        with suppress(OSError):  # the worker has closed it, or reads no more
+            self._wire.settimeout(LAST_LINE_TIMEOUT_S)
+            self._wire.sendall(b"\n" + line + b"\n")
+
+
+def run_reward(
+    wire: socket.socket, owner: int, load: Callable[[], LoadedReward], timeout_s: float, limits: RewardLimits
+) -> NoReturn:
+    """Answers until the worker closes the wire. This process becomes the keeper; its parent is `owner`."""
+    os.setsid()
+    answers = AnswerCount()
+    output, printed = os.pipe()
+    fork_keeper(owner, close=[printed], watch=RewardWatch(wire, output, limits, answers))
+    os.setsid()
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    for descriptor in (output, printed):
+        os.close(descriptor)
+    _seed_randomness()
+    limits.apply()
+    call = load()
+    _send(wire, {"ready": os.getpid()})
+    if call.is_async:
+        asyncio.run(_answer_concurrently(wire, call, timeout_s, limits, answers))
+    else:
+        for line in wire.makefile("rb"):
+            answers.increase()
+            began = time.perf_counter()
+            message = _answer(call, orjson.loads(line), limits)
+            _send(wire, {**message, "took_s": time.perf_counter() - began})
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _seed_randomness() -> None:
+    """Forks of one process would draw the same numbers. Python's own generator is seeded by the fork."""
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
 
 
 def _send(wire: socket.socket, message: dict[str, Any]) -> None:
     wire.sendall(orjson.dumps(message) + b"\n")
 
 
-def _answer(call: Caller, sample: dict[str, Any]) -> dict[str, Any]:
+def _answer(call: LoadedReward, sample: dict[str, Any], limits: RewardLimits) -> dict[str, Any]:
     try:
         returned = call(sample["prompt"], sample["completion"], sample["row"])
         if inspect.isawaitable(returned):
             returned = asyncio.run(_wait_for(returned))
         return _result(sample["id"], returned)
     except BaseException as fault:
-        return _failed(sample["id"], fault)
+        return _failed(sample["id"], fault, limits)
 
 
 async def _wait_for(awaitable: Any) -> Any:
     return await awaitable
 
 
-async def _answer_concurrently(wire: socket.socket, call: Caller, timeout_s: float) -> None:
+async def _answer_concurrently(
+    wire: socket.socket, call: LoadedReward, timeout_s: float, limits: RewardLimits, answers: AnswerCount
+) -> None:
     """Runs an async reward for all answers concurrently: it mostly waits for other services."""
     reader, writer = await asyncio.open_connection(sock=wire, limit=1 << 30)
     running: set[asyncio.Task[None]] = set()
@@ -84,10 +119,11 @@ async def _answer_concurrently(wire: socket.socket, call: Caller, timeout_s: flo
                 message = _result(sample["id"], await call(sample["prompt"], sample["completion"], sample["row"]))
         except BaseException as fault:
             late = deadline.expired() and isinstance(fault, TimeoutError)
-            message = {"id": sample["id"], "late": True} if late else _failed(sample["id"], fault)
+            message = {"id": sample["id"], "late": True} if late else _failed(sample["id"], fault, limits)
         writer.write(orjson.dumps(message) + b"\n")
 
     while line := await reader.readline():
+        answers.increase()
         task = asyncio.create_task(answer(orjson.loads(line)))
         running.add(task)
         task.add_done_callback(running.discard)
@@ -101,14 +137,9 @@ def _result(number: int, returned: Any) -> dict[str, Any]:
     return {"id": number, "value": reward.value, "parts": reward.parts}
 
 
-def _failed(number: int, fault: BaseException) -> dict[str, Any]:
+def _failed(number: int, fault: BaseException, limits: RewardLimits) -> dict[str, Any]:
     if isinstance(fault, SystemExit):
         return {"id": number, "error": f"it called sys.exit({'' if fault.code is None else repr(fault.code)})"}
     if isinstance(fault, InfrastructureError):
         return {"id": number, "error": str(fault) or type(fault).__name__, "infrastructure": True}
-    return {"id": number, "error": describe_error(fault)}
-
-
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    main()
+    return {"id": number, "error": describe_error(fault) + limits.hint(fault)}

@@ -1,0 +1,124 @@
+"""Starts the processes of a reward: the worker's handle of the template that imports it once."""
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import orjson
+
+from areal_like.data.user_code import config_error
+from areal_like.discovery.etcd_client import PASSWORD
+from areal_like.process.child_process import ChildProcess
+from areal_like.process.identity import TOKEN
+from areal_like.process.sandbox.sandbox import SANDBOX
+from areal_like.rollout.episodes.rewards import RewardSpec
+from areal_like.rollout.episodes.rewards.limits import RewardLimits
+
+SECRETS = (TOKEN, PASSWORD)
+"""Variables that rewards do not see: they may run text of the model."""
+PACKET_BYTES = 1 << 20
+KILL_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.005
+"""A process that hangs in the kernel for longer is left behind; the launcher kills it at the end."""
+END_TIMEOUT_S = 1.0
+"""After the template has closed its socket, it ends within this time."""
+
+
+class StarterLost(Exception):
+    """The template has ended, and every process that it has forked."""
+
+
+class RewardStarter:
+    """Starts the template, which imports the reward in the background."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, spec: RewardSpec, timeout_s: float, limits: RewardLimits) -> None:
+        self._spec = spec
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        secrets = {name: os.environ[name] for name in SECRETS if name in os.environ and spec.queries_model}
+        request = {"reward": spec._asdict(), "timeout_s": timeout_s, "limits": list(limits), "secrets": secrets}
+        self._control.send(orjson.dumps(request))
+        self._control.setblocking(False)
+        with theirs:
+            descriptor = theirs.fileno()
+            command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.reward_template"]
+            self.keeper = ChildProcess(
+                [*command, str(descriptor), str(os.getpid())],
+                {name: value for name, value in os.environ.items() if name not in SECRETS} | {SANDBOX: spec.sandbox},
+                stdout=2,  # what is printed while the reward is imported goes to the log
+                pass_fds=(descriptor,),
+            )
+
+    async def loaded(self, limit_s: float) -> dict[str, Any]:
+        """What the template answers once it has imported the reward. Raises ConfigError if it cannot."""
+        reading = asyncio.get_running_loop().sock_recv(self._control, PACKET_BYTES)
+        try:
+            reply = await asyncio.wait_for(reading, limit_s)
+        except TimeoutError:
+            await self.close()
+            message = f"importing {self._spec.title} took longer than {limit_s:g} s (rollout.setup_timeout)"
+            raise config_error(self._spec.key, message) from None
+        except ConnectionError:
+            reply = b""
+        if not reply:
+            how = await self.close(END_TIMEOUT_S)
+            raise config_error(self._spec.key, f"the process that imported {self._spec.title} ended with {how}")
+        message = orjson.loads(reply)
+        if "problem" in message:
+            await self.close()
+            error = config_error(*message["problem"])
+            error.add_note(message["trace"])
+            raise error
+        return dict(message)
+
+    def start(self) -> tuple[int, socket.socket]:
+        """Starts a process: its number, and the socket to exchange lines with it."""
+        number = next(self._numbers)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"start %d" % number], [theirs.fileno()])
+            except OSError as fault:
+                ours.close()
+                raise StarterLost from fault
+        return number, ours
+
+    def end(self, number: int) -> None:
+        """Kills a process with everything it has started."""
+        self._command(b"end %d" % number)
+
+    def lower(self, number: int) -> None:
+        """Lets all other processes go first."""
+        self._command(b"lower %d" % number)
+
+    def _command(self, packet: bytes) -> None:
+        try:
+            self._control.send(packet)
+        except OSError:  # the template has ended, and with it the process
+            return
+
+    async def close(self, grace_s: float = 0.0) -> str:
+        """Kills the template after `grace_s` seconds to end by itself, and all its processes. Returns how it ended."""
+        how = await self._wait(grace_s)
+        self.keeper.signal(signal.SIGTERM)
+        self.keeper.signal(signal.SIGCONT)  # what a reward runs may have stopped it
+        self._control.close()
+        how = how or await self._wait(KILL_TIMEOUT_S)
+        if how is None:
+            self.keeper.kill()
+        return how or "it cannot be killed"
+
+    async def _wait(self, limit_s: float) -> str | None:
+        until = time.monotonic() + limit_s
+        while (code := self.keeper.exit_code()) is None and time.monotonic() < until:
+            await asyncio.sleep(POLL_INTERVAL_S)
+        return None if code is None else exit_text(code)
+
+
+def exit_text(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
