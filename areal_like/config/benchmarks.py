@@ -33,3 +33,11 @@ def benchmark_task(benchmark: BenchmarkConfig) -> str | None:
 def dataset_of(benchmark: BenchmarkConfig) -> DatasetConfig:
     """Its rows as a dataset of prompts."""
     return DatasetConfig(**{field.name: getattr(benchmark, field.name) for field in fields(RowSourceConfig)})
+
+
+def best_clock(config: Any) -> FrequencyConfig:
+    """The interval of the evaluation that `saver.best` compares."""
+    name = config.saver.best.metric.split("/")[1]
+    own = [clock_of(config.evaluator, each) for each in config.evaluator.benchmarks if each.name == name]
+    clock: FrequencyConfig = own[0] if own else config.evaluator
+    return clock

@@ -83,7 +83,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         max_samples=config.total_train_n_seqs,
         evaluated=evaluated_rows(config, max_concurrent),
         evaluates_base_model=evaluator.eval_base_model or config.total_train_steps == 0,
-        evaluation_pin=evaluator.pin,
+        evaluation_pin=evaluator.pin or config.saver.best is not None,
         evaluation_max_failed_share=evaluator.max_failed_share,
     )
 

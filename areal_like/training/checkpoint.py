@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 
+from areal_like.config.benchmarks import best_clock
 from areal_like.models import model_folder
 from areal_like.process.atomic_file import fsync_path
 from areal_like.process.checkpoint_files import (
@@ -92,6 +93,9 @@ class CheckpointManager:
         self._recover = IntervalTimer(run.config.recover, steps_per_epoch)
         self._saver = IntervalTimer(run.config.saver, steps_per_epoch)
         self._timers = {"recover": self._recover, "saver": self._saver, **others}
+        if run.config.saver.best is not None:
+            clock = best_clock(run.config)
+            self._timers["best"] = IntervalTimer(clock, steps_per_epoch)
         trained = "actor" if hasattr(run.config, "actor") else "model"
         self._limit_s, self._key = getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s"
         self._agreement, self._completion = (RankVote(world, self._limit_s, self._key) for _ in range(2))
@@ -114,6 +118,7 @@ class CheckpointManager:
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
         recover, saver = self._recover.is_due(step), self._saver.is_due(step)
+        saver = ("best" in self._timers and self._timers["best"].is_due(step)) or saver
         if self._run.config.bench:
             return NOT_DUE
         flags = self._world.first([self._resumes and (recover or is_last), saver or is_last])
@@ -214,7 +219,8 @@ class CheckpointManager:
         if self._run.skips("progress"):
             return
         for name, timer in self._timers.items():
-            timer.restore(facts["timers"][name])
+            if name in facts["timers"]:
+                timer.restore(facts["timers"][name])
         progress.restore(facts["progress"])
         self._written = LastCheckpoint(step, CheckpointPurpose(True, (checkpoint / KEPT).is_file()))
 

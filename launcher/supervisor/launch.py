@@ -25,6 +25,7 @@ from areal_like.process.run_links import key_of_path
 from launcher.agent.local import LocalAgent
 from launcher.checks.epochs import data_end_text
 from launcher.plan.plan import Plan
+from launcher.runs.best_checkpoint import link_best
 from launcher.runs.checkpoints import complete_steps
 from launcher.runs.env_file import secret_variables
 from launcher.runs.environment_record import write_environment_record
@@ -107,7 +108,7 @@ class _Launch:
         self.observer = Observer(
             self.run_,
             self.progress.step,
-            self.progress.evaluation,
+            self._evaluated,
             self.say,
             on_phase=self._phase,
             on_total=self._total,
@@ -146,7 +147,10 @@ class _Launch:
             self.locked.names.close()
             return ending.code
         self.observer.drain()
+        best = link_best(self.run_)
         self.progress.close()
+        if best is not None:
+            write_line(best, sys.stdout)
         if ending.outcome == "failed" and disk_is_full(self.run_.directory) and "No space left" not in ending.message:
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the process could not write a failure note
             ending = ending._replace(
@@ -182,6 +186,10 @@ class _Launch:
                 f"config.yaml was restored to that of {last}; that of {failed} is config.attempt-{start.attempt}.yaml. "
                 "To resume with its changes, repeat them after resume="
             )
+
+    def _evaluated(self, step: int, values: dict[str, Any]) -> None:
+        self.progress.evaluation(step, values)
+        link_best(self.run_)
 
     def _phase(self, what: str, at: float) -> None:
         self.progress.phase(what, at - self.began)

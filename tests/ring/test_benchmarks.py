@@ -13,6 +13,8 @@ pytestmark = pytest.mark.xdist_group("ring-2")
 
 FILE = """
 defaults: [grpo]
+saver:
+  best: {metric: eval/sampled/score}
 evaluator:
   freq_steps: 2
   benchmarks:
@@ -79,6 +81,15 @@ def test_the_end_and_the_summary_show_every_benchmark(ended: Ended) -> None:
     assert ended.out.count("benchmark sampled ") == 3 and "pass@3" in ended.out
     assert set(ended.summary["benchmarks"]) == {"sampled", "own"}
     assert Path(ended.directory / "evaluations/step_000002/valid.jsonl").is_file()
+
+
+def test_the_best_checkpoint_is_linked_with_a_card_that_says_how_to_serve_it(ended: Ended) -> None:
+    best = ended.directory / "checkpoints/best"
+    line = next(each for each in ended.lines("metrics.jsonl")[::-1] if each.get("eval/benchmark") == "sampled")
+    assert best.resolve().name == "step_000002" and (best / "model.safetensors").is_file()
+    card = (best / "README.md").read_text()
+    assert f"eval/sampled/score: {line['eval/sampled/score']:.6g}" in card and card.endswith("serve\n")
+    assert "best: eval/sampled/score" in ended.out
 
 
 def test_eval_shows_the_scores_of_a_run_and_compares_two(ended: Ended) -> None:

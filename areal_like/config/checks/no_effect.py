@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, trained_models
-from areal_like.config.benchmarks import INTERVALS, clock_of, is_on
+from areal_like.config.benchmarks import INTERVALS, best_clock, clock_of, is_on
 from areal_like.config.checks.built_in_code import loss_arguments, loss_parameters
 from areal_like.config.checks.key_rules import changed_keys, unread_values
 from areal_like.config.checks.user_code import is_built_in
@@ -41,6 +41,8 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
         yield Problem(
             f"evaluator.{clocks[0]}", "has no effect: valid_dataset is null, so there is nothing to evaluate on"
         )
+    if config.saver.best is not None and not is_on(best_clock(config)):
+        yield Problem("saver.best", "has no effect: there is no evaluation to compare; set evaluator.freq_steps")
     idle = [each.name for each in config.evaluator.benchmarks if not is_on(clock_of(config.evaluator, each))]
     if idle:
         message = f"{', '.join(idle)} has no effect without an interval; set its freq_steps, or evaluator.freq_steps"

@@ -1,6 +1,6 @@
 """Sections `saver` and `recover`: which checkpoints are kept, what is written to resume, and when."""
 
-from areal_like.config.fields import config, key, must_follow, not_built
+from areal_like.config.fields import config, key, must_follow, not_built, optional_section
 
 
 @config
@@ -27,8 +27,26 @@ class FrequencyConfig:
 
 
 @config
+class BestConfig:
+    """The best checkpoint by a metric of evaluations."""
+
+    metric: str = key(
+        "eval/score", pattern=r"eval/.+", pattern_hint="a metric of evaluations, such as eval/gsm8k/score"
+    )
+    """Metric of an evaluation: `eval/score` of `valid_dataset`, `eval/NAME/score` of a benchmark, `eval/loss` of
+    supervised training."""
+
+    mode: str = key("max", choices=("max", "min"))
+    """Whether the highest or the lowest value is the best."""
+
+
+@config
 class SaverConfig(FrequencyConfig):
     """How often the weights are kept permanently, as a Hugging Face folder. The last step is always kept."""
+
+    best: BestConfig | None = optional_section(BestConfig)
+    """Link `checkpoints/best` to the checkpoint with the best value of a metric. Each step that is evaluated is then
+    kept as well, and every evaluation uses one version of the weights, as with `evaluator.pin`. Null: off."""
 
     fileroot: str = key("${cluster.fileroot}")
     """Root folder of the checkpoints. Follows `cluster.fileroot`; with another one they are in

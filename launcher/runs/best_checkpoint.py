@@ -1,0 +1,70 @@
+"""`checkpoints/best`: a link to the checkpoint with the best value of a metric, with a model card."""
+
+import math
+import shlex
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from areal_like.process.atomic_file import write_atomic
+from areal_like.process.checkpoint_files import complete_checkpoints
+from areal_like.process.run import COMMAND, Run
+
+BEST, CARD = "best", "README.md"
+
+
+class Scored(NamedTuple):
+    step: int
+    value: float
+
+
+def link_best(run: Run) -> str | None:
+    """Renews the link; returns a line about it, None where there is no best one. The metrics of steps that a recovery
+    took back are not in `metrics.jsonl` any more, so that they do not count."""
+    from areal_like.observe.reading import JOINED, read_lines
+
+    wanted, folders = run.config.saver.best, dict(complete_checkpoints(run.checkpoints))
+    if wanted is None:
+        return None
+    lines = read_lines(run.directory / JOINED)
+    best = best_of_steps(lines, wanted.metric, wanted.mode, folders)
+    if best is None:
+        return None
+    link, half = run.checkpoints / BEST, run.checkpoints / f".{BEST}.half"
+    try:
+        write_atomic(folders[best.step] / CARD, model_card(run, best))
+        half.unlink(missing_ok=True)
+        half.symlink_to(folders[best.step].name)
+        half.replace(link)
+    except OSError as error:
+        return f"saver.best: {link} could not be made: {error.strerror or error}"
+    return f"best: {wanted.metric} {best.value:.4g} at step {best.step}, {link}"
+
+
+def best_of_steps(lines: Iterable[dict[str, Any]], metric: str, mode: str, steps: Iterable[int]) -> Scored | None:
+    """Of the steps with a checkpoint; of equal values the first."""
+    known = set(steps)
+    found = [
+        Scored(line["step"], line[metric])
+        for line in lines
+        if line.get(metric) is not None and math.isfinite(line[metric]) and line["step"] in known
+    ]
+    sign = 1 if mode == "max" else -1
+    return max(found, key=lambda each: (sign * each.value, -each.step), default=None)
+
+
+def model_card(run: Run, best: Scored) -> str:
+    config = run.config
+    section = "actor" if hasattr(config, "actor") else "model"
+    path = run.directory / COMMAND
+    command = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    serve = f"python -m launcher --config {run.experiment}.yaml actor.path={shlex.quote(str(run.checkpoints / BEST))}"
+    lines = [
+        f"# {config.experiment_name}/{config.trial_name}, step {best.step}",
+        "",
+        f"- Trained from: `{getattr(config, section).path}`",
+        f"- {config.saver.best.metric}: {best.value:.6g}, the {config.saver.best.mode}imum of the evaluated steps",
+        f"- Trained by: `{command}`",
+    ]
+    if section == "actor":
+        lines += ["", "Serve it:", "", f"    {serve} serve"]
+    return "\n".join([*lines, ""])
