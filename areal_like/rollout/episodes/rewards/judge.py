@@ -60,6 +60,10 @@ class JudgeReward:
     ) -> None:
         if not lowest < highest:
             raise ValueError(f"lowest={lowest} must be below highest={highest}")
+        if retries < 0:
+            raise ValueError(f"retries={retries} must be 0 or more")
+        if cache is not None and not Path(cache).expanduser().parent.is_dir():
+            raise ValueError(f"cache={cache}: its folder does not exist; create it")
         self._endpoint = f"{url.rstrip('/')}/chat/completions"
         self._headers = {} if api_key_var is None else {"Authorization": f"Bearer {_key(api_key_var)}"}
         body = {"model": model, "temperature": temperature, "max_tokens": answer_tokens}
@@ -112,7 +116,7 @@ class JudgeReward:
                         return self._content(await response.json(content_type=None))
                     failure = f"it answered {response.status}: {(await response.text())[:200]}"
                     if response.status < 500 and response.status not in RETRIED:
-                        break
+                        raise RuntimeError(f"the judge at {self._endpoint} refuses such requests: {failure}")
                     delay = max(delay, _seconds(response.headers.get("Retry-After")))
             except aiohttp.ClientError as fault:
                 failure = f"{type(fault).__name__}: {fault}"

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from areal_like.process.identity import RUN_DIR
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
+from areal_like.rollout.episodes.rewards.judge import JudgeReward
 from areal_like.rollout.episodes.rewards.judge_record import JudgeRecord
 from tests.support.reward_parts import open_pool
 
@@ -153,7 +154,7 @@ def test_what_may_pass_is_tried_again():
 @pytest.mark.parametrize(
     ("reply", "why", "count"),
     [
-        ((401, "no such key"), "it answered 401: no such key", 1),
+        ((401, "no such key"), "refuses such requests: it answered 401: no such key", 1),
         ((503, "busy"), "it answered 503: busy", 2),
         ((200, "[]"), "gave no chat completion: []", 1),
         ("I like it", "the judge gave no `Score: NUMBER`: 'I like it'", 1),
@@ -180,3 +181,9 @@ def test_the_key_comes_from_its_variable_and_is_in_no_message(monkeypatch, tmp_p
     message, keys = asyncio.run(main())
     assert keys == [f"Bearer {KEY}"] and KEY not in message
     assert KEY.encode() not in (tmp_path / "kept").read_bytes()
+
+
+@pytest.mark.parametrize(("args", "why"), [({"retries": -1}, "0 or more"), ({"cache": "/nowhere/x"}, "does not exist")])
+def test_arguments_that_cannot_work_are_refused_before_the_first_answer(args, why):
+    with pytest.raises(ValueError, match=why):
+        JudgeReward("http://127.0.0.1:1/v1", "m", **args)
