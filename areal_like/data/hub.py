@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def snapshot(key: str, name: str, revision: str | None, record: Path | None) -> Path:
     """Its folder in the local cache, downloaded if missing. All processes of a run, and all later attempts, use the
     revision that the first one resolved."""
-    with open_section(record, key.partition(".")[0]) as entry:
+    with open_section(record, key.removesuffix(".path")) as entry:
         known: dict[str, Any] = entry.setdefault("hub", {})
         earlier = known.get(name)
         if isinstance(earlier, dict) and earlier["asked"] == revision:

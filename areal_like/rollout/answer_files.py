@@ -22,6 +22,15 @@ VALID = "valid"
 """Name of the file of `valid_dataset`."""
 
 
+def answers_folder(run: Run) -> Path:
+    """With `evaluator.save.disk_path`, which runs may share, one for each run in it."""
+    config = run.config
+    path = config.evaluator.save.disk_path
+    if path is None:
+        return run.directory / EVALUATIONS
+    return run.cwd / Path(path).expanduser() / Path(config.experiment_name, config.trial_name)
+
+
 def answers_path(folder: Path, step: int, name: str) -> Path:
     return folder / f"step_{step:06d}" / f"{name or VALID}.jsonl"
 
@@ -36,8 +45,7 @@ class AnswerFiles:
     """Writes them. Files of an evaluation that runs again are replaced."""
 
     def __init__(self, run: Run) -> None:
-        path = run.config.evaluator.save.disk_path
-        self.folder = run.directory / EVALUATIONS if path is None else run.cwd / Path(path).expanduser()
+        self.folder = answers_folder(run)
         self._begun: Evaluation | None = None
 
     def add(self, evaluation: Evaluation) -> None:

@@ -87,9 +87,13 @@ def sampling_params(gconfig: GenerationHyperparameters) -> dict[str, Any]:
 
 def evaluation_params(gconfig: GenerationHyperparameters, n_samples: int, *levels: EvalSampling) -> dict[str, Any]:
     """Those of an evaluation: what a level sets replaces what those before it set, and `gconfig`. One answer per row
-    is greedy unless a level sets how tokens are chosen."""
-    changed = {name: value for level in levels for name, value in vars(level).items() if value is not None}
-    changed = {name: value for name, value in changed.items() if name not in ("seed", "reasoning_effort")}
+    is greedy unless a level sets how tokens are chosen, which also replaces `greedy` of those before it."""
+    changed: dict[str, Any] = {}
+    for level in levels:
+        own = {name: value for name, value in vars(level).items() if value is not None}
+        if any(name in own for name in CHOICE):
+            changed.pop("greedy", None)
+        changed |= {name: value for name, value in own.items() if name not in ("seed", "reasoning_effort")}
     is_chosen = any(name in changed for name in CHOICE)
     greedy = changed.pop("greedy", (gconfig.greedy or n_samples == 1) and not is_chosen)
     return sampling_params(replace(gconfig, **changed, greedy=greedy))

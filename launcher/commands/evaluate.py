@@ -10,8 +10,7 @@ from areal_like.observe.evaluation_statistics import best_of, bootstrap, compare
 from areal_like.process.checkpoint_files import folder_name, step_of
 from areal_like.process.exit_codes import DONE
 from areal_like.process.run import open_run
-from areal_like.process.run_links import EVALUATIONS
-from areal_like.rollout.answer_files import read_answers
+from areal_like.rollout.answer_files import answers_folder, read_answers
 from launcher.runs.resume import ROOT_OVERRIDES, find_run
 
 STEP, WITH = "step=", "with="
@@ -47,8 +46,7 @@ def show_evaluation(name: str, words: Sequence[str]) -> int:
 
 def evaluation_folder(directory: Path, step: str | None) -> Path:
     """The folder with the answers of one step, by default of the last one."""
-    path = open_run(directory, own_class=False).config.evaluator.save.disk_path
-    root = directory / EVALUATIONS if path is None else Path(path).expanduser()
+    root = answers_folder(open_run(directory, own_class=False))
     folders = [each for each in root.glob("step_*") if files_of(each)]
     steps = sorted(found for each in folders if (found := step_of(each.name)) is not None)
     if not steps:

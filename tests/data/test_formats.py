@@ -14,6 +14,7 @@ from areal_like.config.problems import ConfigError
 from areal_like.config.sections.data import DatasetConfig
 from areal_like.data import arrow_tables
 from areal_like.data.datasets import Datasets, load_datasets
+from areal_like.data.hub import snapshot
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
@@ -276,6 +277,17 @@ def test_a_resumed_run_keeps_its_dataset_revision(tmp_path):
     assert done.stdout.startswith("20 None True"), done.stderr
     (tmp_path / "data.json").unlink()
     assert offline(tmp_path, "").stdout.startswith("6 None False")
+
+
+def test_two_benchmarks_with_the_same_dataset_each_keep_the_revision_that_they_name(tmp_path, monkeypatch):
+    cached(tmp_path)
+    (tmp_path / "hub/datasets--org--sums/refs/v2").write_text(REVISION)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    for index, revision in enumerate((None, "v2")):
+        snapshot(f"evaluator.benchmarks.{index}.path", "org/sums", revision, tmp_path / "data.json")
+    record = json.loads((tmp_path / "data.json").read_text())
+    asked = [record[f"evaluator.benchmarks.{index}"]["hub"]["org/sums"]["asked"] for index in range(2)]
+    assert asked == [None, "v2"]
 
 
 def test_a_dataset_that_is_neither_cached_nor_downloadable_is_one_error(tmp_path):

@@ -66,6 +66,7 @@ def test_an_evaluation_that_runs_again_replaces_its_file(tmp_path: Path) -> None
 
 @pytest.mark.shows("evaluator.save.disk_path")
 def test_the_folder_of_the_answers_may_be_another_one(tmp_path: Path) -> None:
-    run = grpo_run(tmp_path / "run", f"evaluator.save.disk_path={tmp_path / 'other'}")
-    assert AnswerFiles(run).folder == tmp_path / "other"
+    words = ("experiment_name=sums", f"evaluator.save.disk_path={tmp_path / 'other'}")
+    trials = [grpo_run(tmp_path / name, *words, f"trial_name={name}") for name in ("one", "two")]
+    assert [AnswerFiles(run).folder for run in trials] == [tmp_path / "other/sums" / name for name in ("one", "two")]
     assert AnswerFiles(grpo_run(tmp_path / "usual")).folder == tmp_path / "usual" / "evaluations"

@@ -51,6 +51,14 @@ def test_a_key_of_the_evaluator_is_for_all_rows_and_one_of_a_benchmark_for_its_o
     assert rollout_settings(grpo(f"evaluator.gconfig.{name}={value}")).sampling == rollout_settings(grpo()).sampling
 
 
+@pytest.mark.parametrize("key", ["temperature: 0.6", "top_p: 0.9", "top_k: 5", "min_p: 0.1"])
+def test_a_benchmark_that_says_how_to_sample_is_not_greedy_because_the_evaluator_is(key: str) -> None:
+    found = rows_of("evaluator.gconfig.greedy=true", benchmark(n_samples=4, gconfig=f"{{{key}}}"))
+    assert (found[""].sampling["greedy"], found["b"].sampling["greedy"]) == (True, False)
+    both = rows_of("evaluator.gconfig.temperature=0.6", benchmark(gconfig=f"{{greedy: true, {key}}}"))
+    assert both["b"].sampling["greedy"] is True
+
+
 @pytest.mark.shows("evaluator.gconfig.stop", "evaluator.gconfig.seed")
 def test_stop_texts_and_the_seed_of_an_evaluation_are_its_own() -> None:
     found = rows_of("evaluator.gconfig.stop=[a]", "evaluator.gconfig.seed=5", benchmark(gconfig="{seed: 6, stop: [b]}"))

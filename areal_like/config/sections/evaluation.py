@@ -30,7 +30,7 @@ class EvalSampling:
 
     greedy: bool | None = key(None)
     """Always take the most likely token. Null: where a row has one answer, and temperature, top_p, top_k and min_p are
-    null here."""
+    null here. One of these four in a benchmark replaces `evaluator.gconfig.greedy` for it."""
 
     temperature: float | None = key(None, ge=0, le=MAX_SAMPLING_VALUE)
     """Sampling temperature; 0 always takes the most likely token."""
@@ -97,8 +97,8 @@ class EvalSaveConfig:
     disk_path: str | None = key(
         None, rules=(no_effect("supervised training evaluates a loss and samples no answers", kinds=SUPERVISED),)
     )
-    """Folder for the answers as JSON lines, `step_N/NAME.jsonl`; a relative one is in the working directory. Null:
-    `evaluations` in the run directory."""
+    """Folder for the answers of all runs as JSON lines, `<experiment_name>/<trial_name>/step_N/NAME.jsonl`; a relative
+    one is in the working directory. Null: `evaluations` in the run directory."""
 
     hf: EvalSaveHF | None = optional_section(EvalSaveHF, not_built("answers as a dataset", "leave it out"))
     """Results as a dataset on the Hugging Face Hub; needs the network and a login there. Null: none."""
