@@ -74,6 +74,8 @@ CASES = [{"input": "3\n", "output": "6\n"}, {"input": "50", "output": "100"}]
         ("def other(): pass", ASSERTS, None, 0.0),
         (ADD, {"fn_name": "add", "inputs": [[1, 2], "4\n5"], "outputs": [3, 9]}, None, 1.0),
         ("class Solution:\n def add(self, a, b): return (a, b)", {"inputs": [[1, 2]], "outputs": [[1, 2]]}, "add", 1.0),
+        (ADD, {"fn_name": "add", "inputs": [[1, 2], [4, 5]], "outputs": [[3], [8]]}, None, 0.5),
+        (ADD, ["print('x' * 3_000_000)", "assert add(1, 2) == 3"], None, 1.0),
         (DOUBLE, CASES, None, 1.0),
         (DOUBLE, '{"inputs": ["3", ["5", "6"]], "outputs": ["6  \\n", ["10"]]}', None, 1.0),
         ("print(6)", CASES, None, 0.5),
@@ -170,6 +172,7 @@ def test_a_program_does_not_pass_that(forgery: str) -> None:
         ("def check(candidate:", "the row's tests cannot run: SyntaxError"),
         ([], "not in a known form"),
         ([{"in": 1}], "not in a known form"),
+        ({"fn_name": "add", "inputs": ["abc"], "outputs": [1]}, "have the input 'abc'; arguments are a list, or"),
         (7, "not in a known form"),
     ],
 )

@@ -5,7 +5,9 @@ how they compare, nor their result. Standard library only, as nothing else can b
 """
 
 import builtins
+import contextlib
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -157,9 +159,10 @@ def _try(test: Callable[..., object], *arguments: Any) -> str:
 
 
 def _compare(function: Remote, given: list[Any], expected: Any) -> None:
-    """JSON has no tuples."""
-    result = function(*given)
-    assert json.loads(json.dumps(result)) == expected, f"{result!r:.80} is not {expected!r:.80}"
+    """JSON has no tuples. Some data sets (APPS) have each result in a list."""
+    result = json.loads(json.dumps(function(*given)))
+    in_list = isinstance(expected, list) and not isinstance(result, list)
+    assert ([result] if in_list else result) == expected, f"{result!r:.80} is not {expected!r:.80}"
 
 
 def _text(fault: BaseException) -> str:
@@ -172,7 +175,9 @@ def main() -> None:
         if role == "serve":
             serve(wire)
         else:
-            print("\n" + json.dumps(check(wire)))  # tests may have printed part of a line
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # what tests print
+                verdict = check(wire)
+            print(json.dumps(verdict))
 
 
 if __name__ == "__main__":

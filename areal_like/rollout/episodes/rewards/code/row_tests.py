@@ -52,5 +52,9 @@ def _lines(text: Any) -> str:
 def _arguments(given: Any) -> list[Any]:
     """Also one JSON value on each line."""
     if isinstance(given, str):
-        return [json.loads(line) for line in given.splitlines() if line.strip()]
+        try:
+            return [json.loads(line) for line in given.splitlines() if line.strip()]
+        except ValueError as fault:
+            form = "arguments are a list, or a text with one JSON value on each line"
+            raise ValueError(f"the row's tests have the input {given!r:.60}; {form}") from fault
     return given if isinstance(given, list) else [given]
