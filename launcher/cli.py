@@ -13,6 +13,7 @@ from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTER
 from launcher.arguments import EVAL, Arguments, parse_arguments
 from launcher.terminal import bold, red, write_line
 
+ONE_CONFIGURATION = {"serve": "starts the servers", "try": "tries the rows"}
 SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
 """Errors of paths that are too long, and of output that cannot be written."""
 
@@ -116,10 +117,9 @@ def _dispatch(arguments: Arguments) -> int:
     if arguments.config is None:
         message = "name a file or a shipped experiment (--config grpo.yaml), or a run to continue (resume=RUN)"
         raise ConfigError([Problem("--config is missing", message)])
-    if arguments.multirun and arguments.command == "serve":
-        raise ConfigError(
-            [Problem("serve", "starts the servers of one configuration; remove --multirun", "command line")]
-        )
+    if arguments.multirun and arguments.command in ONE_CONFIGURATION:
+        message = f"{ONE_CONFIGURATION[arguments.command]} of one configuration; remove --multirun"
+        raise ConfigError([Problem(arguments.command, message, "command line")])
     if arguments.multirun:
         from launcher.commands.sweep import sweep_command
 
@@ -154,6 +154,10 @@ def _run_one(arguments: Arguments) -> int:
 
         print(configuration_text(loaded, arguments.cfg if isinstance(arguments.cfg, str) else None), end="")
         return DONE
+    if arguments.command == "try" and arguments.dry_run is None:
+        from launcher.commands.try_rows import try_experiment
+
+        return try_experiment(loaded, arguments.answers)
     from launcher.commands.run import dry_run, start
 
     serves = arguments.command == "serve"

@@ -13,7 +13,7 @@ from areal_like.config.checks.sampling import sampling_distribution
 from areal_like.data.chat_template import Message
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.seeds import derive_seed
-from areal_like.rollout.episodes.generation_client import GenerationClient, LeaseRoute
+from areal_like.rollout.episodes.generation_client import LeaseRoute
 from areal_like.rollout.episodes.rewards.base import Reward
 from areal_like.rollout.episodes.rewards.pool import RewardCounts
 from areal_like.rollout.trajectory import Trajectory
@@ -57,12 +57,18 @@ class RewardSource(Protocol):
     ) -> list[Reward | None]: ...
 
 
+class AnswerSource(Protocol):
+    """Generates the answers to a prompt: a GenerationClient."""
+
+    async def generate(self, route: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]: ...
+
+
 @dataclass(frozen=True)
 class WorkerTools:
     """What all episodes of a worker share."""
 
     tokenizer: TextTokenizer
-    client: GenerationClient
+    client: AnswerSource
     rewards: RewardSource
     allow_mismatched_sampling: bool
     is_traced: bool

@@ -31,7 +31,7 @@ from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.worker import EpisodeWorker
-from areal_like.rollout.episodes.workflows import make_workflow
+from areal_like.rollout.episodes.workflows import Workflow, make_workflow
 from areal_like.rollout.settings import rollout_settings
 from areal_like.weights.probe import PROBE_TOKENS
 
@@ -55,7 +55,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     rewards = _reward_pool(run, config.reward, spec)
     of_benchmarks = _benchmark_rewards(run)
     try:
-        tokenizer = _tokenizer(config, run.cwd)
+        tokenizer = open_tokenizer(config, run.cwd)
         datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])
@@ -63,9 +63,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
             with prefixed_errors(datasets.section_of(split)):
                 await each.ready(datasets.of(split).rows[0])
         available = {split: each for split, each in of_benchmarks.items() if each.is_available}
-        if not rewards.is_available and getattr(workflow, "needs_reward", False):
-            reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
-            raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/rewards.md)")
+        check_reward(config, rewards, workflow)
         with open_name_store(run, me) as names:
             async with HttpClient(me, token()) as http:
                 controller = ControllerClient(http, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
@@ -124,7 +122,14 @@ def _reward_pool(run: Run, reward: RewardConfig, spec: RewardSpec) -> RewardPool
     )
 
 
-def _tokenizer(config: Any, cwd: Path) -> TextTokenizer:
+def check_reward(config: Any, rewards: RewardPool, workflow: Workflow) -> None:
+    """Raises ConfigError if the workflow needs a reward and there is none."""
+    if not rewards.is_available and getattr(workflow, "needs_reward", False):
+        reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
+        raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/rewards.md)")
+
+
+def open_tokenizer(config: Any, cwd: Path) -> TextTokenizer:
     path = config.tokenizer_path or config.actor.path
     try:
         return TextTokenizer(model_folder(path, cwd), config.chat_template_args)

@@ -1,0 +1,156 @@
+"""`try`: some rows through data, template, workflow, reward and masks, as a worker does it, without a trainer."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.data.checked_rows import CheckedRows
+from areal_like.data.datasets import load_datasets, task_name
+from areal_like.data.row_table import hash_text
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.data.user_code import SearchFolders
+from areal_like.process.seeds import derive_seed
+from areal_like.rollout.episodes.episode import AnswerSource, WorkerTools
+from areal_like.rollout.episodes.generation_client import LeaseRoute
+from areal_like.rollout.episodes.main import check_reward, open_tokenizer
+from areal_like.rollout.episodes.rewards import reward_spec
+from areal_like.rollout.episodes.rewards.limits import reward_limits
+from areal_like.rollout.episodes.rewards.pool import RewardPool
+from areal_like.rollout.episodes.runner import EpisodeRunner
+from areal_like.rollout.episodes.workflows import make_workflow
+from areal_like.rollout.evaluated_rows import sampling_params
+from areal_like.rollout.groups import TRAIN
+from areal_like.rollout.trajectory import Trajectory, unpack_group
+
+NUM_ROWS = 8
+
+SourceOpener = Callable[[TextTokenizer, CheckedRows], tuple[AnswerSource, Sequence[int]]]
+"""Returns what answers, and the rows to try."""
+
+
+class TriedGroup(NamedTuple):
+    """A row with its answers, or the error that it ended with."""
+
+    place: str
+    facts: Sequence[dict[str, Any]]
+    trajectories: Sequence[Trajectory]
+    error: str = ""
+
+
+async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> tuple[list[TriedGroup], TextTokenizer]:
+    """Raises ConfigError as the start of a worker does."""
+    spec = reward_spec(config.reward, task_name(config), config.task.args, *places)
+    waits = (config.reward.timeout_s, config.rollout.request_retries, config.rollout.setup_timeout)
+    rewards = RewardPool(spec, *waits, limits=reward_limits(config.reward))
+    try:
+        tokenizer = open_tokenizer(config, places.cwd)
+        datasets = load_datasets(config, places, tokenizer)
+        workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
+        await rewards.ready(datasets.train.rows[0])
+        check_reward(config, rewards, workflow)
+        source, numbers = opened(tokenizer, datasets.train)
+        # Answers whose reward fails are shown, however many they are.
+        mismatched = config.rollout.allow_mismatched_sampling
+        tools = WorkerTools(tokenizer, source, rewards, mismatched, False, max_failed_share=1.0)
+        runner = EpisodeRunner(tools, datasets, workflow, config.rollout.check_trajectory_format)
+        groups: list[TriedGroup] = []
+        for row in datasets.train.inspect(numbers):
+            lease = {
+                "id": str(row.row),
+                "group": len(groups),
+                "purpose": TRAIN,
+                "split": "train",
+                "row": row.row,
+                "row_hash": hash_text(row.hash),
+                "server": "",
+                "n": config.gconfig.n_samples,
+                "seed": derive_seed(config.seed, "try", row.row),
+                "sampling": sampling_params(config.gconfig),
+            }
+            header, blob = await runner.run(lease)
+            facts = header.get("facts", [])
+            trajectories = unpack_group(facts, blob) if blob is not None else []
+            error = header.get("error", "" if trajectories else "rejected by the workflow")
+            groups.append(TriedGroup(datasets.train.place(row.row), facts, trajectories, error))
+        return groups, tokenizer
+    finally:
+        await rewards.close()
+
+
+def spread_rows(rows: CheckedRows) -> list[int]:
+    """Evenly over the dataset, without those that are too long."""
+    numbers = np.unique(np.linspace(0, len(rows) - 1, 4 * NUM_ROWS).astype(np.int64)).tolist()
+    short = [row.row for row in rows.inspect(numbers) if not row.is_too_long]
+    chosen = np.unique(np.linspace(0, len(short) - 1, min(NUM_ROWS, len(short))).astype(np.int64))
+    return [short[index] for index in chosen.tolist()]
+
+
+class FileAnswers:
+    """Answers from JSON lines with `completion` and `prompt`, the text of the row's prompt, or `row`, its number."""
+
+    def __init__(self, file: Path, tokenizer: TextTokenizer, rows: CheckedRows) -> None:
+        self._tokenizer = tokenizer
+        self._by_row: dict[str, list[str]] = {}
+        by_prompt: dict[str, int] = {}
+        lines = _read(file)
+        wanted = {_text(line["prompt"]) for _, line in lines if "row" not in line}
+        for number in range(len(rows)) if wanted else ():
+            prompt = _text(rows.rows[number].get("prompt"))
+            if prompt in wanted:
+                by_prompt.setdefault(prompt, number)
+                if len(by_prompt) == len(wanted):
+                    break
+        for place, line in lines:
+            row = line["row"] if "row" in line else by_prompt.get(_text(line["prompt"]))
+            if type(row) is not int or not 0 <= row < len(rows):
+                reason = f"no row of {rows.source} has this prompt" if row is None else f"there is no row {row!r}"
+                raise ConfigError([Problem(place, f"{reason}; `prompt` is that of a row, or `row` its number")])
+            self._by_row.setdefault(str(row), []).append(line["completion"])
+
+    @property
+    def rows(self) -> list[int]:
+        return [int(row) for row in self._by_row][:NUM_ROWS]
+
+    async def generate(self, route: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]:
+        limit = group["sampling"]["max_new_tokens"]
+        return [self._sample(text, limit) for text in self._by_row[route.lease]]
+
+    def _sample(self, text: str, limit: int) -> dict[str, Any]:
+        end = self._tokenizer.eos_id
+        ids = [*self._tokenizer.encode(text, special=False), *([] if end is None else [end])]
+        finish, ids = ("stop", ids) if len(ids) <= limit else ("length", ids[:limit])
+        return {"token_ids": ids, "logprobs": [0.0] * len(ids), "versions": [0] * len(ids), "finish": finish}
+
+
+def _read(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        texts = file.expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as fault:
+        raise ConfigError([Problem("--answers", f"{file} cannot be read: {fault}")]) from fault
+    lines = []
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            continue
+        place = f"{file}:{number}"
+        try:
+            line = json.loads(text)
+        except ValueError as fault:
+            raise ConfigError([Problem(place, f"is not a line of JSON: {fault}")]) from fault
+        if (
+            not isinstance(line, dict)
+            or not isinstance(line.get("completion"), str)
+            or not {"row", "prompt"} & set(line)
+        ):
+            raise ConfigError([Problem(place, "is an answer without a text `completion`, and `prompt` or `row`")])
+        lines.append((place, line))
+    if not lines:
+        raise ConfigError([Problem("--answers", f"{file} has no answers")])
+    return lines
+
+
+def _text(prompt: Any) -> str:
+    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)

@@ -1,0 +1,77 @@
+"""`try` with answers from a file: rows, exact tokens, masks, rewards and the verdict, without a model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import Run, command_runner
+
+PROMPT = "00+04="
+
+
+@pytest.fixture
+def run(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    return command_runner(tmp_path, capfd, monkeypatch)
+
+
+def write(*answers: dict[str, Any]) -> str:
+    Path("answers.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    return "answers.jsonl"
+
+
+def test_tokens_masks_rewards_and_the_verdict_are_shown(run: Run):
+    file = write({"row": 3, "completion": "004"}, {"prompt": PROMPT, "completion": "046"})
+    done = run("try", "--config", "grpo.yaml", "--answers", file)
+    assert done.code == 0, done.err
+    assert "row 3 of the train split of task addition" in done.out
+    assert f"prompt, 6 tokens: '{PROMPT}'\n    2 2 12 2 6 13\n" in done.out
+    assert "ends by stop: '004<eos>'\n    2 2 6 1\n    trained on, 4 tokens: the whole answer" in done.out
+    assert "answer 1: reward 1 (" in done.out
+    assert "good signal: 1 of 1 groups have different rewards, pass@1 0.5, pass@2 1, 0 of 2 answers are cut" in done.out
+
+
+def test_what_is_too_hard_and_cut_off_names_the_keys_to_change(run: Run):
+    file = write({"row": 3, "completion": "9999"}, {"row": 3, "completion": "9999"})
+    done = run("try", "--config", "grpo.yaml", "--answers", file, "gconfig.max_new_tokens=3")
+    assert done.code == 0, done.err
+    assert "cut off: '999'" in done.out
+    signal, *keys = done.out.splitlines()[-4:]
+    assert signal.startswith("no signal: 0 of 1 groups")
+    assert [line.split(":")[0].strip() for line in keys] == [
+        "train_dataset.path",
+        "gconfig.n_samples",
+        "gconfig.max_new_tokens",
+    ]
+
+
+def test_a_reward_that_fails_is_shown_with_its_row(run: Run):
+    Path("mine.py").write_text("def broken(prompt, completion):\n    return completion.nothing\n")
+    file = write({"row": 3, "completion": "004"})
+    words = ("reward.name=mine.py:broken", "rollout.request_retries=0")
+    done = run("try", "--config", "grpo.yaml", "--answers", file, *words)
+    assert done.code == 0
+    assert "answer 1: reward none, it failed, ends by stop: '004<eos>'" in done.out
+    assert "trained on, 0 tokens: nothing" in done.out
+    assert "reward: a reward that does not fail (1 of 1)" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "answers", "problem"),
+    [
+        ((), [], "--answers: answers.jsonl has no answers"),
+        ((), [{"row": 3}], "answers.jsonl:1: is an answer without a text `completion`"),
+        ((), [{"row": -1, "completion": "1"}], "answers.jsonl:1: there is no row -1"),
+        ((), [{"prompt": "5", "completion": "1"}], "answers.jsonl:1: no row of the train split of task addition"),
+        (("--multirun",), [], "try [command line]: tries the rows of one configuration; remove --multirun"),
+        (("reward.name=exat",), [], "reward.name [override reward.name=exat]: 'exat' is not built in"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused(run: Run, words: tuple[str, ...], answers: list[Any], problem: str):
+    assert problem in run.refusal("try", "--config", "grpo.yaml", "--answers", write(*answers), *words)
+
+
+def test_it_is_for_experiments_that_generate_and_has_its_own_flag(run: Run):
+    assert run.refusal("try", "--config", "sft.yaml").startswith("try: is for experiments that generate, not for sft")
+    assert "--answers [command line]: is only for the command try" in run.refusal("grpo", "--answers=a.jsonl")
