@@ -25,7 +25,10 @@ ROWS = [{"prompt": f"{number}+1=", "answer": str(number + 1)} for number in rang
 def load(folder: Path, path: str, **settings: Any) -> Any:
     dataset: Any = DatasetConfig
     config = SimpleNamespace(
-        task=SimpleNamespace(name=None, args={}), train_dataset=dataset(path=path, **settings), valid_dataset=None
+        task=SimpleNamespace(name=None, args={}),
+        train_dataset=dataset(path=path, **settings),
+        valid_dataset=None,
+        evaluator=SimpleNamespace(benchmarks=[]),
     )
     tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
     return load_datasets(config, SearchFolders(folder, folder), tokenizer, folder / "run" / "data.json").train
