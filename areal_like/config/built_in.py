@@ -8,6 +8,7 @@ BUILT_IN = {
         "addition": "areal_like.data.tasks.addition:Addition",
         "countdown": "areal_like.data.tasks.countdown:Countdown",
         "counting": "areal_like.data.tasks.counting:Counting",
+        "reasoning_gym": "areal_like.data.tasks.reasoning_gym:ReasoningGym",
         "reversing": "areal_like.data.tasks.reversing:Reversing",
         "sorting": "areal_like.data.tasks.sorting:Sorting",
     },
@@ -39,6 +40,7 @@ BUILT_IN = {
 """Tasks, workflows and rewards by `task.name` and so on, and policy losses by `actor.loss`."""
 
 PACKAGES = {
+    "task": {"reasoning_gym": ("reasoning_gym", "reasoning-gym")},
     "reward": {"json_schema": ("jsonschema", "jsonschema"), "math": ("math_verify", "math-verify")},
 }
 """What is built in and needs a further package: its module, and its name on PyPI."""

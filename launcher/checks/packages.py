@@ -14,9 +14,9 @@ def missing_packages() -> tuple[str, ...]:
     return tuple(name for name in REQUIRED_PACKAGES if find_spec(name) is None)
 
 
-def reward_packages() -> tuple[str, ...]:
-    """All modules that built-in rewards need further packages for."""
-    return tuple(module for module, _ in PACKAGES["reward"].values())
+def built_in_packages() -> tuple[str, ...]:
+    """All modules that built-in tasks and rewards need further packages for."""
+    return tuple(module for kind in PACKAGES.values() for module, _ in kind.values())
 
 
 def package_problems(missing: Sequence[str]) -> list[Problem]:

@@ -119,7 +119,7 @@ PLAN_CHECKS = (
     Check("attention", Stage.MISSING, missing.unsupported_attention),
     Check("the engine's installation", Stage.MISSING, engines.engine_problems),
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
-    Check("packages of built-in rewards", Stage.MISSING, rewards.missing_packages_of_rewards),
+    Check("packages of built-in tasks and rewards", Stage.MISSING, rewards.missing_packages),
     Check("keys of judges", Stage.MISSING, rewards.missing_judge_keys),
     Check("a sandbox that works", Stage.MISSING, sandbox.sandbox_problems),
     Check("what a name store in etcd needs", Stage.MISSING, name_store.name_store_problems),

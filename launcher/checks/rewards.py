@@ -1,4 +1,4 @@
-"""What built-in rewards need and this machine lacks: packages, and the key of a judge."""
+"""What built-in rewards and tasks need and this machine lacks: packages, and the key of a judge."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 JUDGE = "judge"
 
 
-def missing_packages_of_rewards(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
-    for reward in _rewards(config):
-        module, package = PACKAGES["reward"].get(reward.name, ("", ""))
+def missing_packages(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
+    used = [("reward", f"{reward.section}.name", reward.name) for reward in _rewards(config)]
+    task = getattr(config, "task", None)
+    used += [("task", "task.name", task.name)] if task is not None and task.name is not None else []
+    for kind, key, name in used:
+        module, package = PACKAGES[kind].get(name, ("", ""))
         if module and module not in here.packages:
-            needs = f"{reward.name} needs the package {package}, which is not installed"
-            yield Problem(f"{reward.section}.name", f"{needs}; {pip_command(package)} installs it")
+            needs = f"{name} needs the package {package}, which is not installed"
+            yield Problem(key, f"{needs}; {pip_command(package)} installs it")
 
 
 def missing_judge_keys(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from areal_like.observe.trackers.requirements import is_installed, tracker_packa
 from areal_like.process.port_check import why_no_port
 from areal_like.process.sandbox.sandbox import sandbox_problem
 from areal_like.serving.engines.external import installations
-from launcher.checks.packages import missing_packages, reward_packages
+from launcher.checks.packages import built_in_packages, missing_packages
 from launcher.plan.gpus import Gpu as Gpu
 from launcher.plan.gpus import visible_gpus
 
@@ -60,7 +60,7 @@ def local_host(known: Machine | None = None) -> HostInfo:
         memory_bytes=memory_bytes(),
         directory=Path.cwd(),
         hub=hub_cache(),
-        packages=frozenset(filter(is_installed, (*ATTENTION, *tracker_packages(), ETCD, *reward_packages()))),
+        packages=frozenset(filter(is_installed, (*ATTENTION, *tracker_packages(), ETCD, *built_in_packages()))),
         missing=missing_packages(),
         variables=frozenset(os.environ),
     )

@@ -98,6 +98,14 @@ def test_a_wrong_part_is_refused_by_its_key(refused, tmp_path, override, message
     assert message.format(file=tmp_path / "f.yaml").replace(f"{tmp_path}/", "") in text.replace(f"{tmp_path}/", "")
 
 
+def test_the_reward_of_a_task_needs_a_task(loaded, refused):
+    of_task = "reward.parts=[{name: task}, {name: exact}]"
+    assert loaded(of_task).config.reward.parts[0].name == "task"
+    rows = ("task.name=null", "train_dataset.path=rows.jsonl")
+    (text,) = refused(of_task, *rows)
+    assert text.startswith("reward.parts.0.name [") and "task.name is null" in text
+
+
 def test_problems_of_several_parts_are_reported_at_once(refused):
     text = FILE.replace("name: math", "name: maths").replace("boxed", "box").replace("label: mine", "label: format")
     assert [problem.partition(" [")[0] for problem in refused(text=text)] == [

@@ -37,7 +37,7 @@ def benchmark_code(values: dict[str, Any], folder: Path) -> Iterator[Problem]:
         own = {"reward": benchmark["reward"]}
         needs_reward = not rewards_in(own) and not rewards_in(values)
         found = [*named_problems("task", benchmark["task"], folder, needs_reward)]
-        found += [*reward_problems(own), *user_code_problems(own, folder)]
+        found += [*reward_problems({**own, "task": benchmark["task"]}), *user_code_problems(own, folder)]
         if any(reward.name == REWARD_MODEL for reward in rewards_in(own)):
             found.append(Problem("reward.name", "a run serves the reward model of its own reward; set it there"))
         for problem in found:

@@ -12,7 +12,7 @@ from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import Problem
 from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.config.sections.data import paths_of
-from areal_like.config.sections.reward import configured_rewards
+from areal_like.config.sections.reward import REWARD_OF_TASK, configured_rewards
 from areal_like.config.sections.trackers import TRACKERS, is_enabled
 from areal_like.config.sections.train_engine import TrainEngineConfig
 
@@ -91,11 +91,16 @@ def _task_without_effect(config: "BaseExperimentConfig") -> Iterator[Problem]:
     name, path, valid = config.task.name, config.train_dataset.path, config.valid_dataset
     if name is None or path in ("", name):
         return
-    brings = ["rewards"] if isinstance(config, GRPOConfig) and not configured_rewards(config.reward) else []
+    brings = ["rewards"] if isinstance(config, GRPOConfig) and _uses_reward_of_task(config) else []
     brings += ["the rows of valid_dataset"] if valid and valid.fake is None and valid.path in ("", name) else []
     only = f"only brings {' and '.join(brings)}" if brings else "has no effect"
     come_from = " and ".join(paths_of(path))
     yield Problem("task.name", f"{only}: training rows come from {come_from} (train_dataset.path)")
+
+
+def _uses_reward_of_task(config: GRPOConfig) -> bool:
+    rewards = configured_rewards(config.reward)
+    return not rewards or any(each.name == REWARD_OF_TASK for each in rewards)
 
 
 def _loss_without_effect(actor: PPOActorConfig) -> Iterator[Problem]:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from areal_like.config.built_in import BUILT_IN, SANDBOXED
+from areal_like.config.built_in import BUILT_IN, SANDBOXED, TASKS
 from areal_like.config.checks.built_in_code import parameters_of
+from areal_like.config.dotted_path import value_at
 from areal_like.config.problems import Problem
-from areal_like.config.sections.reward import REWARD_MODEL, NamedReward, named_rewards
+from areal_like.config.sections.reward import REWARD_MODEL, REWARD_OF_TASK, NamedReward, named_rewards
 
 SCORE = "score"
 """The name of what evaluations report; no part can have it."""
@@ -36,6 +37,9 @@ def reward_problems(values: dict[str, Any]) -> Iterator[Problem]:
         remedy = "give each part its own, as `args` of the part"
         yield Problem("reward.args", f"are arguments of reward.name, but there is reward.parts; {remedy}")
     yield from _time_limits(reward.get("timeout_s"), rewards)
+    if not _has_task(values):
+        for each in (each for each in rewards if each.name == REWARD_OF_TASK):
+            yield Problem(f"{each.section}.name", "is the reward of the task, but task.name is null; name a reward")
     yield from _labels([each for each in rewards if each.label])
     yield from _models([each for each in rewards if each.name == REWARD_MODEL])
 
@@ -50,6 +54,12 @@ def _time_limits(timeout_s: Any, rewards: list[NamedReward]) -> Iterator[Problem
                 reason = f"{own_s:g} s for the tests of an answer must be less than reward.timeout_s={timeout_s:g}"
                 remedy = "or slow programs are errors instead of wrong; raise reward.timeout_s, or lower this"
                 yield Problem(f"{each.section}.args.timeout_s", f"{reason}, {remedy}", also=("reward.timeout_s",))
+
+
+def _has_task(values: dict[str, Any]) -> bool:
+    """Whether there is a task, by its key or as the path of the training data."""
+    task, path = value_at(values, "task.name"), value_at(values, "train_dataset.path")
+    return task is not None or (isinstance(path, str) and path in TASKS)
 
 
 def _labels(parts: list[NamedReward]) -> Iterator[Problem]:

@@ -24,6 +24,7 @@ from areal_like.config.checks.built_in_code import (
 from areal_like.config.checks.rewards import rewards_in
 from areal_like.config.checks.user_methods import method_problems
 from areal_like.config.problems import Problem
+from areal_like.config.sections.reward import REWARD_OF_TASK
 from areal_like.config.sources.library import data_folder
 from areal_like.config.suggest import nearest
 
@@ -57,8 +58,9 @@ def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[Problem
     """Problems of the named things; `folder` is that of the experiment's file."""
     rewards = rewards_in(values)
     for section in ("task", "workflow"):
-        yield from named_problems(section, values.get(section), folder, not rewards)
-    for reward in rewards:
+        gives_reward = not rewards or REWARD_OF_TASK in {reward.name for reward in rewards}
+        yield from named_problems(section, values.get(section), folder, gives_reward)
+    for reward in (each for each in rewards if each.name != REWARD_OF_TASK):
         yield from _named("reward", f"{reward.section}.name", reward.name, reward.args, folder)
     actor = values.get("actor")
     if isinstance(actor, dict) and isinstance(actor.get("loss"), str):

@@ -7,6 +7,8 @@ from areal_like.config.fields import Auto, config, key
 
 REWARD_MODEL = "model"
 """Name of the built-in reward that a reward model gives; `path` in its arguments is the model."""
+REWARD_OF_TASK = "task"
+"""Name of the task's own reward, for sums."""
 
 SANDBOXES = ("bubblewrap", "rlimits")
 """Kinds of sandbox, the strongest first."""
@@ -17,7 +19,7 @@ class RewardPartConfig:
     """One reward of a weighted sum."""
 
     name: str = key(required=True)
-    """As `reward.name`."""
+    """As `reward.name`; `task` is the reward of the task."""
 
     weight: float = key(1.0)
     """Its value is multiplied by this before it is added. Negative: a penalty."""

@@ -1,9 +1,9 @@
-"""Packages of built-in rewards: found missing before any process starts."""
+"""Packages of built-in rewards and tasks: found missing before any process starts."""
 
 import pytest
 
 from areal_like.config.install_command import pip_command
-from launcher.checks.packages import reward_packages
+from launcher.checks.packages import built_in_packages
 from tests.support.planning import machine_with, plan_of
 
 PARTS = "reward.parts=[{name: exact}, {name: math}]"
@@ -15,6 +15,7 @@ PARTS = "reward.parts=[{name: exact}, {name: math}]"
         (("reward.name=math",), "reward.name", "math-verify"),
         (("reward.name=json_schema",), "reward.name", "jsonschema"),
         (("reward.name=null", PARTS), "reward.parts.1.name", "math-verify"),
+        (("task=reasoning_gym",), "task.name", "reasoning-gym"),
     ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(words, key, package):
@@ -22,7 +23,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(words, key
     assert need.message.endswith(
         f"needs the package {package}, which is not installed; {pip_command(package)} installs it"
     )
-    complete = machine_with()._replace(packages=frozenset(reward_packages()))
+    complete = machine_with()._replace(packages=frozenset(built_in_packages()))
     assert plan_of("grpo", *words, host=complete).needs == plan_of("grpo", host=complete).needs
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from areal_like.config.sections.reward import NamedReward
+from areal_like.config.sections.reward import REWARD_OF_TASK, NamedReward
 from areal_like.data.tasks import make_task
 from areal_like.data.user_code import SearchFolders, config_error, load_named, make_object
 from areal_like.rollout.episodes.rewards.base import Reward, RewardCall, RewardError, RewardFunction
@@ -16,18 +16,29 @@ def load_reward(spec: RewardSpec) -> RewardCall | WeightedSum | None:
     """Imports the reward; None if neither `reward.name`, `reward.parts` nor the task gives one."""
     places = SearchFolders(Path(spec.folder), Path(spec.cwd))
     if spec.parts:
-        return WeightedSum([Part(each.label, each.weight, _load(each, places)) for each in spec.rewards])
+        return WeightedSum([Part(each.label, each.weight, _load(each, spec, places)) for each in spec.rewards])
     if spec.rewards:
-        return _load(spec.rewards[0], places)
-    task = None if spec.task is None else make_task(spec.task, spec.task_args, places)
-    reward = getattr(task, "reward", None)
+        return _load(spec.rewards[0], spec, places)
+    reward = _of_task(spec, places)
     return None if reward is None else RewardCall(reward, spec.title, spec.args)
 
 
-def _load(named: NamedReward, places: SearchFolders) -> RewardCall:
+def _of_task(spec: RewardSpec, places: SearchFolders) -> RewardFunction | None:
+    task = None if spec.task is None else make_task(spec.task, spec.task_args, places)
+    reward: RewardFunction | None = getattr(task, "reward", None)
+    return reward
+
+
+def _load(named: NamedReward, spec: RewardSpec, places: SearchFolders) -> RewardCall:
     """A class is created once with the arguments, and its instance is called."""
     section, name, args = named.section, named.name, named.args
     key, args_key = f"{section}.name", f"{section}.args"
+    if name == REWARD_OF_TASK:
+        if (own := _of_task(spec, places)) is None:
+            raise config_error(
+                key, f"is the reward of the task, and {spec.task} has none" if spec.task else "there is no task"
+            )
+        return RewardCall(own, f"the reward of {spec.task}", args, section)
     reward = load_named("reward", key, name, places)
     if isinstance(reward, type):
         reward, args = make_object(key, args_key, name, reward, args), {}

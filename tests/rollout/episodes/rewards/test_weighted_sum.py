@@ -55,9 +55,15 @@ def test_an_error_names_its_part(tmp_path):
         asyncio.run(reward_of(spec, "nan"))
 
 
+def test_the_reward_of_the_task_may_be_a_part(tmp_path):
+    spec = sum_in(tmp_path, part("task", 2.0), part("exact"))._replace(task="addition")
+    assert asyncio.run(reward_of(spec, "046")).parts["task/digits"] == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (part("task"), "reward.parts.1.name: there is no task"),
         (part("mine.py:acts", scale=2), "reward.parts.1.args: mine.py:acts takes no argument 'scale'"),
         (part("mine.py:MINE"), "reward.parts.1.name: "),
         (part("mine.py:Judge"), "reward.parts.1.args: mine.py:Judge cannot be created with no arguments"),

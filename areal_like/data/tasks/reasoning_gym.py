@@ -1,0 +1,72 @@
+"""Puzzles of the package reasoning-gym, which makes and scores them."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from areal_like.config.argument_types import Count
+from areal_like.data.tasks.base import RewardValue, Row
+from areal_like.data.tasks.generated import generate_rows
+
+ARITHMETIC = re.compile(r"(?:[\d+\-/() .]|(?<!\*)\*(?!\*))*", re.ASCII)
+FORMULA = re.compile(r"(?:(?<![a-zA-Z])(?:[a-zA-Z]|sin|cos|tan|exp|log|sqrt)(?![a-zA-Z])|[\d+\-*/^() .])*", re.ASCII)
+HUGE_POWER = re.compile(r"(?:\*\*|\^)(?!\s*(?:\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?![\d.])(?!\s*(?:\*\*|\^)))")
+"""A power whose exponent is more than a small number: computing it may take forever."""
+EVALUATED = {
+    "binary_matrix": re.compile(r"[\[\],\d\s]*"),
+    "countdown": ARITHMETIC,
+    "intermediate_integration": FORMULA,
+    "n_queens": re.compile(r"""[\[\],"'Q_\s]*"""),
+    "polynomial_multiplication": FORMULA,
+    "puzzle24": ARITHMETIC,
+    "simple_integration": FORMULA,
+    "spiral_matrix": re.compile(r"[\[\],\d\s-]*"),
+    "string_insertion": re.compile(r"""[\[\],"'A-Z\s]*"""),
+}
+"""Puzzle -> the answers that its scorer may see: it evaluates them as Python, and a model could write a program."""
+REFUSED = {
+    "codeio": "it runs programs of its data in this process",
+    "composite": "it is a mix; use one of its puzzles",
+}
+MAX_ANSWER = 10_000
+TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class ReasoningGym:
+    """`dataset` is a puzzle of reasoning-gym, `config` its own arguments. Of `num_rows` puzzles those with another
+    question are kept, and divided into training and held-out rows by their text."""
+
+    def __init__(
+        self, dataset: str = "chain_sum", config: dict[str, Any] | None = None, num_rows: Count = 1000, seed: int = 1
+    ) -> None:
+        if dataset in REFUSED:
+            raise ValueError(f"dataset={dataset} cannot be used: {REFUSED[dataset]}")
+        import reasoning_gym  # type: ignore[import-untyped]
+
+        self._name, self._num_rows = dataset, num_rows
+        self._puzzles: Any = reasoning_gym.create_dataset(dataset, **{**(config or {}), "size": num_rows, "seed": seed})
+
+    def rows(self, split: str) -> Sequence[Row]:
+        return generate_rows(self._num_rows, split, self.row)
+
+    def row(self, number: int) -> Row:
+        puzzle = self._puzzles[number]
+        return {"prompt": puzzle["question"], "answer": puzzle["answer"], "puzzle": number}
+
+    def reward(self, prompt: Any, completion: str, puzzle: int) -> RewardValue:
+        """What reasoning-gym gives, from 0 to 1; the score counts only full marks. The answer is the last `<answer>`
+        tag, or all of the text."""
+        tags = TAG.findall(completion)
+        value = self._graded(tags[-1].strip() if tags else completion.strip(), self._puzzles[puzzle])
+        return {"graded": value, "score": float(value >= 1)}
+
+    def _graded(self, answer: str, puzzle: dict[str, Any]) -> float:
+        allowed = EVALUATED.get(self._name)
+        if len(answer) > MAX_ANSWER:
+            return 0.0
+        if allowed is not None and (allowed.fullmatch(answer) is None or HUGE_POWER.search(answer) is not None):
+            return 0.0
+        try:
+            return float(self._puzzles.score_answer(answer, puzzle))
+        except Exception:  # the puzzle is its own, so that only the answer can be the cause
+            return 0.0

@@ -1,0 +1,88 @@
+"""The task `reasoning_gym`: puzzles and scores of that package, and answers that try to be programs."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from areal_like.data.tasks import TEST, TRAIN
+from areal_like.data.tasks.reasoning_gym import EVALUATED, REFUSED, ReasoningGym
+
+EVALUATES = re.compile(r"(?<![\w.])(?:sympy\.|sp\.)?(?:eval|exec|parse_expr|sympify)\((?:user_)?answer\b")
+NAME = re.compile(r"(?:register_dataset\(|DATASET_NAME = )\"(\w+)\"")
+
+
+def test_rows_are_the_same_each_time_and_no_held_out_question_is_trained_on():
+    train, test = (ReasoningGym(num_rows=300).rows(split) for split in (TRAIN, TEST))
+    assert list(train[:20]) == list(ReasoningGym(num_rows=300).rows(TRAIN)[:20])
+    prompts = [{row["prompt"] for row in rows} for rows in (train, test)]
+    assert not prompts[0] & prompts[1] and 0.7 < len(train) / (len(train) + len(test)) < 0.9
+    assert ReasoningGym(num_rows=300, seed=2).rows(TRAIN)[0] != train[0]
+
+
+def test_arguments_of_the_puzzle_are_passed_on():
+    task = ReasoningGym("chain_sum", {"min_terms": 2, "max_terms": 2}, num_rows=20)
+    assert all(len(re.findall(r"\d+", row["prompt"])) == 2 for row in task.rows(TRAIN))
+
+
+@pytest.mark.parametrize(
+    ("completion", "graded", "score"),
+    [("{}", 1.0, 1.0), ("so <answer> {} </answer>", 1.0, 1.0), ("<answer>no</answer>", 0.0, 0.0), ("", 0.0, 0.0)],
+)
+def test_an_answer_gets_the_score_of_the_package(completion, graded, score):
+    task = ReasoningGym(num_rows=20)
+    row = task.rows(TRAIN)[0]
+    reward = task.reward(row["prompt"], completion.format(row["answer"]), row["puzzle"])
+    assert reward == {"graded": graded, "score": score}
+
+
+@pytest.mark.parametrize("name", sorted(EVALUATED))
+def test_the_right_answer_of_a_puzzle_that_evaluates_passes_its_filter(name):
+    task = ReasoningGym(name, num_rows=3)
+    for number in range(3):
+        row = task.row(number)
+        assert task.reward(row["prompt"], row["answer"], number) == {"graded": 1.0, "score": 1.0}, row["answer"]
+
+
+@pytest.mark.parametrize("name", sorted(EVALUATED))
+@pytest.mark.parametrize(
+    "program",
+    [
+        "__import__('os').mkdir('{}')",
+        "[__import__('os').mkdir('{}')]",
+        "().__class__.__base__.__subclasses__()",
+        "eval(chr(111)+chr(115))",
+        "open('{}', 'w')",
+        "exit(3)",
+        "print(1)",
+        "9**9**9**9",
+    ],
+)
+def test_an_answer_that_is_a_program_is_never_evaluated(name, program, tmp_path):
+    made = tmp_path / "made"
+    task = ReasoningGym(name, num_rows=1)
+    assert task.reward("", program.format(made), 0) == {"graded": 0.0, "score": 0.0}
+    assert not made.exists()
+
+
+def test_the_table_has_every_scorer_that_evaluates_answers():
+    spec = find_spec("reasoning_gym")
+    assert spec is not None and spec.origin is not None
+    found = set()
+    for file in Path(spec.origin).parent.rglob("*.py"):
+        if EVALUATES.search(text := file.read_text()):
+            found |= {file.stem} & set(NAME.findall(text)) or {file.stem}
+    assert found == set(EVALUATED)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_puzzles_that_run_programs_are_refused(name):
+    with pytest.raises(ValueError, match=f"dataset={name} cannot be used"):
+        ReasoningGym(name)
+
+
+def test_a_scorer_that_raises_gives_0(monkeypatch):
+    task = ReasoningGym(num_rows=1)
+    monkeypatch.setattr(task._puzzles, "score_answer", lambda answer, puzzle: 1 / 0)
+    assert task.reward("", "1", 0) == {"graded": 0.0, "score": 0.0}
