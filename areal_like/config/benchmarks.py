@@ -1,4 +1,4 @@
-"""Benchmarks of `evaluator.benchmarks`: their interval, task and dataset."""
+"""Benchmarks of `evaluator.benchmarks`: their interval, task, dataset and reward."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -7,6 +7,7 @@ from areal_like.config.built_in import TASKS
 from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.data import DatasetConfig, RowSourceConfig
 from areal_like.config.sections.evaluation import BenchmarkConfig
+from areal_like.config.sections.reward import RewardConfig, configured_rewards
 
 INTERVALS = ("freq_epochs", "freq_steps", "freq_secs")
 SPLIT = "benchmark/"
@@ -41,3 +42,24 @@ def best_clock(config: Any) -> FrequencyConfig:
     own = [clock_of(config.evaluator, each) for each in config.evaluator.benchmarks if each.name == name]
     clock: FrequencyConfig = own[0] if own else config.evaluator
     return clock
+
+
+def brings_reward(benchmark: BenchmarkConfig) -> bool:
+    """Whether it has a task or a reward of its own."""
+    return benchmark_task(benchmark) is not None or bool(configured_rewards(benchmark.reward))
+
+
+def every_reward(config: Any) -> list[tuple[str, RewardConfig]]:
+    """That of the experiment, then those that benchmarks bring, each with what its keys begin with: empty, or
+    `evaluator.benchmarks.0.`"""
+    found: list[tuple[str, RewardConfig]] = [("", config.reward)]
+    for index, each in enumerate(config.evaluator.benchmarks):
+        if brings_reward(each):
+            found.append((f"evaluator.benchmarks.{index}.", benchmark_reward(config.reward, each)))
+    return found
+
+
+def benchmark_reward(reward: RewardConfig, benchmark: BenchmarkConfig) -> RewardConfig:
+    """Its own, with the limits of the experiment's where it sets none."""
+    own = vars(benchmark.reward)
+    return replace(reward, **{name: value for name, value in own.items() if value is not None or name == "name"})

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal_like.config.allocation.grammar import parse_server
+from areal_like.config.benchmarks import every_reward
 from areal_like.config.experiment import GRPOConfig
 from areal_like.data.votes import VoteRule, vote_rule
 from areal_like.rollout.evaluated_rows import EvaluatedRows, evaluated_rows, sampling_params
@@ -56,7 +57,6 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
     synchronous = not config.async_training or rollout.max_head_offpolicyness == 0
     batch_size = rollout.consumer_batch_size
     max_concurrent = rollout.max_concurrent_rollouts or batch_size
-    rewards = [config.reward, *(each.reward for each in evaluator.benchmarks)]
     return RolloutSettings(
         seed=config.seed,
         sampling_seed=config.seed if config.gconfig.seed is None else config.gconfig.seed,
@@ -67,7 +67,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         max_concurrent=max_concurrent,
         max_pending=max(rollout.queue_size or PENDING_PER_CONCURRENT * max_concurrent, batch_size),
         request_retries=rollout.request_retries,
-        lease_limit_s=rollout.request_timeout + max(each.timeout_s for each in rewards),
+        lease_limit_s=rollout.request_timeout + max(each.timeout_s for _, each in every_reward(config)),
         num_servers=num_servers(config),
         schedule_policy=rollout.schedule_policy,
         dynamic_sampling=config.actor.dynamic_sampling,

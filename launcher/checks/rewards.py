@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from areal_like.config.benchmarks import every_reward
 from areal_like.config.built_in import PACKAGES
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.install_command import pip_command
@@ -55,8 +56,8 @@ def _rewards(config: "BaseExperimentConfig") -> list[NamedReward]:
     """Also those of benchmarks."""
     if not isinstance(config, GRPOConfig):
         return []
-    named = configured_rewards(config.reward)
-    for index, benchmark in enumerate(config.evaluator.benchmarks):
-        of_benchmark = configured_rewards(benchmark.reward)
-        named += [each._replace(section=f"evaluator.benchmarks.{index}.{each.section}") for each in of_benchmark]
-    return named
+    return [
+        each._replace(section=f"{place}{each.section}")
+        for place, reward in every_reward(config)
+        for each in configured_rewards(reward)
+    ]

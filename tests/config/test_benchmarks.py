@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from areal_like.config.benchmarks import every_reward
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
+from areal_like.rollout.settings import rollout_settings
 from tests.support.planning import loaded, plan_of
 
 BENCH = "evaluator.benchmarks"
@@ -23,7 +25,7 @@ def test_an_item_has_the_defaults_of_its_class_and_of_the_sections_in_it() -> No
         "grpo", f"{BENCH}=[{{name: a, path: addition, gconfig: {{top_p: 0.9}}}}]"
     ).config.evaluator.benchmarks
     assert (bench.name, bench.num_examples, bench.n_samples) == ("a", -1, None)
-    assert (bench.gconfig.top_p, bench.gconfig.temperature, bench.reward.timeout_s) == (0.9, None, 15.0)
+    assert (bench.gconfig.top_p, bench.gconfig.temperature, bench.reward.timeout_s) == (0.9, None, None)
 
 
 def test_references_and_nested_values_in_a_file_are_read(tmp_path: Path) -> None:
@@ -64,6 +66,12 @@ INVALID: list[tuple[str, str, str]] = [
     ("{name: a, path: addition, prompt_template: '{'}", ".0.prompt_template", "is not a template"),
     ("{name: a, path: addition, reward: {parts: [{name: exact, wieght: 2}]}}", ".0.reward.parts.0.wieght", "weight?"),
     ("{name: a, path: addition, reward: {name: model, args: {path: x}}}", ".0.reward.name", "set it there"),
+    ("{name: a, path: addition, reward: {max_failed_share: 0}}", ".0.reward.max_failed_share", "no such key"),
+    (
+        "{name: a, path: x.jsonl, reward: {name: code, args: {timeout_s: 20}}}",
+        ".0.reward.args.timeout_s",
+        "must be less than reward.timeout_s=15",
+    ),
 ]
 
 
@@ -95,6 +103,26 @@ def test_a_benchmark_without_an_interval_has_no_effect() -> None:
     assert BENCH in warned_keys(*without, f"{BENCH}=[{{name: a, path: addition}}]")
     assert BENCH not in warned_keys(*without, f"{BENCH}=[{{name: a, path: addition, freq_secs: 9}}]")
     assert "evaluator.freq_steps" not in warned_keys("valid_dataset=null", f"{BENCH}=[{{name: a, path: addition}}]")
+
+
+def test_a_benchmark_has_the_limits_of_the_experiments_reward_or_its_own() -> None:
+    items = "{name: a, path: r.jsonl, reward: {name: exact}}, "
+    items += "{name: b, task: {name: counting}, reward: {sandbox: bubblewrap}}"
+    words = ("reward.timeout_s=9", "reward.sandbox=rlimits", f"{BENCH}=[{items}, {{name: c, path: r.jsonl}}]")
+    config = loaded("grpo", *words, f"{BENCH}.1.reward.timeout_s=30").config
+    assert [(place, own.name, own.timeout_s, own.sandbox) for place, own in every_reward(config)] == [
+        ("", config.reward.name, 9, "rlimits"),
+        (f"{BENCH}.0.", "exact", 9, "rlimits"),
+        (f"{BENCH}.1.", None, 30, "bubblewrap"),
+    ]
+    assert rollout_settings(config).lease_limit_s == config.rollout.request_timeout + 30
+
+
+def test_limits_of_a_reward_that_a_benchmark_lacks_have_no_effect() -> None:
+    limits = "{timeout_s: 30, sandbox: bubblewrap}"
+    keys = {f"{BENCH}.0.reward.timeout_s", f"{BENCH}.0.reward.sandbox"}
+    assert keys <= warned_keys(f"{BENCH}=[{{name: a, path: r.jsonl, reward: {limits}}}]")
+    assert not keys & warned_keys(f"{BENCH}=[{{name: a, task: {{name: counting}}, reward: {limits}}}]")
 
 
 def test_a_missing_file_and_a_name_of_the_hub_are_found_before_the_start(monkeypatch: Any) -> None:

@@ -34,7 +34,8 @@ def benchmarks(get: Callable[[str], Any]) -> Iterator[Problem]:
 def benchmark_code(values: dict[str, Any], folder: Path) -> Iterator[Problem]:
     """Tasks and rewards of benchmarks by name."""
     for index, benchmark in enumerate(value_at(values, LIST) or ()):
-        own = {"reward": benchmark["reward"]}
+        limit_s = benchmark["reward"]["timeout_s"] or value_at(values, "reward.timeout_s")
+        own = {"reward": {**benchmark["reward"], "timeout_s": limit_s}}
         needs_reward = not rewards_in(own) and not rewards_in(values)
         found = [*named_problems("task", benchmark["task"], folder, needs_reward)]
         found += [*reward_problems({**own, "task": benchmark["task"]}), *user_code_problems(own, folder)]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, trained_models
-from areal_like.config.benchmarks import INTERVALS, best_clock, clock_of, is_on
+from areal_like.config.benchmarks import INTERVALS, best_clock, brings_reward, clock_of, is_on
 from areal_like.config.checks.built_in_code import loss_arguments, loss_parameters
 from areal_like.config.checks.key_rules import changed_keys, unread_values
 from areal_like.config.checks.user_code import is_built_in
@@ -47,6 +47,11 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
     if idle:
         message = f"{', '.join(idle)} has no effect without an interval; set its freq_steps, or evaluator.freq_steps"
         yield Problem("evaluator.benchmarks", message)
+    for index, each in enumerate(config.evaluator.benchmarks):
+        for name in ("timeout_s", "sandbox", "processes"):
+            if getattr(each.reward, name) is not None and not brings_reward(each):
+                message = f"has no effect: {each.name} has no reward of its own; set reward.{name}, or its reward.name"
+                yield Problem(f"evaluator.benchmarks.{index}.reward.{name}", message)
     for name, engine in trained_models(config):
         again = engine.activation_checkpointing
         if again is not None and again.freq != 1 and not engine.gradient_checkpointing:

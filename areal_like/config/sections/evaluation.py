@@ -5,7 +5,7 @@ from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.data import RowSourceConfig, TaskConfig
 from areal_like.config.sections.environments import EnvironmentConfig
 from areal_like.config.sections.generation import MAX_SAMPLES, MAX_SAMPLING_VALUE, MAX_TOKENS, MIN_REPETITION_PENALTY
-from areal_like.config.sections.reward import RewardConfig
+from areal_like.config.sections.reward import SANDBOXES, RewardSourceConfig
 
 SUPERVISED = ("sft", "reward_model")
 NAME_PATTERN = r"(?!(part|valid)$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
@@ -105,6 +105,20 @@ class EvalSaveConfig:
 
 
 @config
+class BenchmarkRewardConfig(RewardSourceConfig):
+    """How the answers of a benchmark are scored."""
+
+    timeout_s: float | None = key(None, gt=0)
+    """Timeout of one reward, in seconds. Null: `reward.timeout_s`."""
+
+    sandbox: str | None = key(None, choices=SANDBOXES)
+    """Where programs that a model wrote run. Null: `reward.sandbox`."""
+
+    processes: int | None = key(None, ge=1, le=256)
+    """Number of processes in which each episodes worker computes these rewards. Null: `reward.processes`."""
+
+
+@config
 class BenchmarkConfig(RowSourceConfig):
     """Rows to evaluate on, with their own reward, sampling and interval."""
 
@@ -114,7 +128,7 @@ class BenchmarkConfig(RowSourceConfig):
     task: TaskConfig = section(TaskConfig)
     """The task whose rows are used; not with `path`."""
 
-    reward: RewardConfig = section(RewardConfig)
+    reward: BenchmarkRewardConfig = section(BenchmarkRewardConfig)
     """How answers are scored. Without a name: the reward of the benchmark's own task, else that of the experiment."""
 
     num_examples: int = key(-1, ge=-1)

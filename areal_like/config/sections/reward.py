@@ -32,8 +32,8 @@ class RewardPartConfig:
 
 
 @config
-class RewardConfig:
-    """How an answer is scored."""
+class RewardSourceConfig:
+    """Which reward scores an answer."""
 
     name: str | None = key(None)
     """A built-in reward ({rewards}), or your own as `package.module:thing` or `file.py:thing`. Null: the reward of the
@@ -47,6 +47,11 @@ class RewardConfig:
     """Instead of `name`: a weighted sum of several rewards, a list of `name`, `weight`, `args` and `label`. Each part
     is logged without its weight. Evaluations report the first one as their score. On the command line
     `reward.parts.0.weight=2` changes the first."""
+
+
+@config
+class RewardConfig(RewardSourceConfig):
+    """How an answer is scored."""
 
     timeout_s: float = key(15.0, gt=0)
     """Timeout of one reward, in seconds. It is then stopped and counted as an error, never as a reward of 0."""
@@ -106,7 +111,7 @@ def named_rewards(name: Any, args: Any, parts: Sequence[Any]) -> list[NamedRewar
     ]
 
 
-def configured_rewards(reward: RewardConfig) -> list[NamedReward]:
+def configured_rewards(reward: RewardSourceConfig) -> list[NamedReward]:
     """Empty: the reward is that of the task, if it has one."""
     return named_rewards(reward.name, reward.args, [vars(part) for part in reward.parts])
 

@@ -76,6 +76,11 @@ class WorkerTools:
     benchmark_rewards: Mapping[str, RewardSource] = field(default_factory=dict)
     """Split -> the reward of a benchmark that has its own."""
 
+    def reward_counts(self) -> dict[str, int]:
+        """Those of all rewards together."""
+        every = [vars(each.counts) for each in (self.rewards, *self.benchmark_rewards.values())]
+        return {name: sum(counts[name] for counts in every) for name in every[0]}
+
 
 @dataclass
 class Episode:

@@ -7,9 +7,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.benchmarks import SPLIT, benchmark_task
+from areal_like.config.benchmarks import SPLIT, benchmark_reward, benchmark_task, brings_reward
 from areal_like.config.problems import ConfigError
-from areal_like.config.sections.reward import RewardConfig, configured_rewards
+from areal_like.config.sections.reward import RewardConfig
 from areal_like.data.data_record import RECORD
 from areal_like.data.datasets import CheckedRows, Datasets, load_datasets, prefixed_errors, task_name
 from areal_like.data.first_tokens import first_tokens
@@ -105,10 +105,10 @@ def _benchmark_rewards(run: Run) -> dict[str, RewardPool]:
     """Split -> the reward of a benchmark with a task or a reward of its own."""
     pools = {}
     for each in run.config.evaluator.benchmarks:
-        task = benchmark_task(each)
-        if task is not None or configured_rewards(each.reward):
-            spec = reward_spec(each.reward, task, each.task.args, run.folder, run.cwd)
-            pools[f"{SPLIT}{each.name}"] = _reward_pool(run, each.reward, spec)
+        if brings_reward(each):
+            own = benchmark_reward(run.config.reward, each)
+            spec = reward_spec(own, benchmark_task(each), each.task.args, run.folder, run.cwd)
+            pools[f"{SPLIT}{each.name}"] = _reward_pool(run, own, spec)
     return pools
 
 

@@ -87,11 +87,10 @@ class EpisodeWorker:
             if not self._results and not self._running:
                 continue
             results, self._results = self._results, []
-            counts = vars(self._runner.tools.rewards.counts)
             header = {
                 "worker": self._controller.me.name,
                 "results": [result.header for result in results],
-                "counts": counts,
+                "counts": self._runner.tools.reward_counts(),
             }
             blobs = [result.blob for result in results if result.blob is not None]
             reply = await self._controller.post("/finish", pack(header, blobs))

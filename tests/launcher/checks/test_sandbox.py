@@ -23,6 +23,19 @@ def test_a_sandbox_that_does_not_work_is_missing(words, key, kind, remedy):
     assert need.message == message
 
 
+def _benchmark(reward):
+    return f"evaluator.benchmarks=[{{name: programs, path: addition, reward: {reward}}}]"
+
+
+@pytest.mark.parametrize(
+    ("reward", "other"), [("{name: code}", "rlimits"), ("{name: code, sandbox: rlimits}", "bubblewrap")]
+)
+def test_that_of_a_benchmarks_reward_is_tried_too(reward, other):
+    (need,) = [each for each in plan_of("grpo", _benchmark(reward), host=BROKEN).needs if "broken" in each.message]
+    assert need.key == "evaluator.benchmarks.0.reward.name"
+    assert f"evaluator.benchmarks.0.reward.sandbox={other}" in need.message
+
+
 @pytest.mark.parametrize(
     ("words", "host"),
     [
@@ -42,5 +55,11 @@ def test_the_plan_lists_what_the_weaker_sandbox_does_not_hold():
     assert any("share the machine's namespaces" in weakness for weakness in warned["rlimits"])
 
 
-def _weaknesses(*words):
-    return [each for each in plan_of("grpo", *words).warnings if each.startswith("reward.sandbox: ")]
+def test_the_plan_lists_it_for_a_benchmark_unless_the_run_has_the_same():
+    key, weaker = "evaluator.benchmarks.0.reward.sandbox", _benchmark("{name: code, sandbox: rlimits}")
+    assert _weaknesses(weaker, key=key) and not _weaknesses(weaker)
+    assert _weaknesses(weaker, "reward.sandbox=rlimits") and not _weaknesses(weaker, "reward.sandbox=rlimits", key=key)
+
+
+def _weaknesses(*words, key="reward.sandbox"):
+    return [each for each in plan_of("grpo", *words).warnings if each.startswith(f"{key}: ")]

@@ -12,7 +12,7 @@ from areal_like.process.errors import TimedOut
 from areal_like.process.identity import Identity, call_headers
 from areal_like.rollout.episodes.generation_client import Superseded
 from areal_like.rollout.episodes.main import max_in_flight
-from tests.support.episode_parts import VALID_ROW, one, open_worker, runner
+from tests.support.episode_parts import VALID_ROW, Rewards, one, open_worker, runner
 from tests.support.ring_parts import SECRET, Server, lease, open_controller
 
 
@@ -82,6 +82,13 @@ def test_cancelled_leases_are_dropped_also_while_nothing_finishes(run, monkeypat
 
     done = run(one, server, max_in_flight=1, meanwhile=meanwhile)
     assert not done.results
+
+
+def test_failures_of_the_rewards_of_benchmarks_are_counted_too(run):
+    own = Rewards()
+    own.counts.errors, own.counts.timeouts = 3, 2
+    done = run(one, benchmark_rewards={"benchmark/own": own})
+    assert (done.counts["errors"], done.counts["timeouts"]) == (3, 2)
 
 
 def test_each_stage_is_traced_if_configured(run, caplog):
