@@ -6,7 +6,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.config.sections.data import paths_of
+from areal_like.config.sections.data import paths_of, revisions_of
 from areal_like.data.arrow_tables import read_parquet, read_saved_dataset, saved_splits
 from areal_like.data.data_record import ROW_CACHE
 from areal_like.data.dataset_files import SAVED_DATASET, SAVED_DATASET_DICT, SPLIT_NAMES, no_split_message, split_files
@@ -90,14 +90,17 @@ class DatasetSource(NamedTuple):
         paths = paths_of(self.dataset.path)
         if not paths:
             raise config_error(self.key, "is empty; set a file or folder here, or a task in task.name")
-        return joined([self._at(path, places, tasks) for path in paths])
+        revisions = revisions_of(self.dataset)
+        return joined([self._at(*each, places, tasks) for each in zip(paths, revisions, strict=True)])
 
-    def _at(self, path: str, places: SearchFolders, tasks: Iterable[str]) -> RawRows:
+    def _at(self, path: str, revision: str | None, places: SearchFolders, tasks: Iterable[str]) -> RawRows:
         candidates = list(dict.fromkeys(place / Path(path).expanduser() for place in places))
         for candidate in candidates:
             if candidate.is_file():
+                self._refuse(f"{candidate.resolve()} is one file", "revision", revision)
                 return self._of_file(candidate.resolve())
             if candidate.is_dir():
+                self._refuse(f"{candidate.resolve()} is a local folder", "revision", revision)
                 return self._of_folder(candidate.resolve())
         if not is_hub_name(path):
             raise config_error(
@@ -107,22 +110,25 @@ class DatasetSource(NamedTuple):
                 f"nor a name on the Hub (such as org/name), nor a built-in task ({', '.join(tasks)}); a task of "
                 "your own is set in task.name",
             )
-        folder = snapshot(self.key, path, self.dataset.revision, self.record)
+        folder = snapshot(self.key, path, revision, self.record)
         rows, split = read_hub(self.key, folder, self.dataset.subset, self.names)
         return _numbered(rows, f"split {split} of {path} (revision {folder.name[:12]})", f"{folder.name} {split}")
 
     def refuse(self, reason: str, *names: str) -> None:
         """Raises if one of these keys is set, which do not apply."""
         for name in names:
-            if (value := getattr(self.dataset, name)) is not None:
-                raise config_error(f"{self.section}.{name}", f"{reason}, and has no {name} {value}; leave it out")
+            self._refuse(reason, name, getattr(self.dataset, name))
+
+    def _refuse(self, reason: str, name: str, value: str | None) -> None:
+        if value is not None:
+            raise config_error(f"{self.section}.{name}", f"{reason}, and has no {name} {value}; leave it out")
 
     @property
     def _cache(self) -> RowCache:
         return RowCache(None if self.record is None else self.record.parent / ROW_CACHE)
 
     def _of_file(self, file: Path) -> RawRows:
-        self.refuse(f"{file} is one file", "split", "subset", "revision")
+        self.refuse(f"{file} is one file", "split", "subset")
         return self._of_files([file])
 
     def _of_files(self, files: Sequence[Path]) -> RawRows:
@@ -136,7 +142,7 @@ class DatasetSource(NamedTuple):
         return RawRows(lines, str(first), lines.place, lines.content)
 
     def _of_folder(self, folder: Path) -> RawRows:
-        self.refuse(f"{folder} is a local folder", "subset", "revision")
+        self.refuse(f"{folder} is a local folder", "subset")
         if (folder / SAVED_DATASET_DICT).is_file():
             splits = saved_splits(folder)
             split = next((name for name in self.names if name in splits), None)

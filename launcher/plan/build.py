@@ -56,7 +56,8 @@ def build_plan(
     directory, directory_problems = plan_run_directory(config, loaded.file, host, replace_existing)
     allocation, allocation_problems = allocate.allocate(config, host.machine, trains=not serves)
     auto = resolve_auto(config, allocation, host, directory)
-    auto |= {each.key: each for each in (*resolved_models(loaded, host), *resolved_datasets(loaded, host))}
+    fetched = (*resolved_models(loaded, host), *resolved_datasets(loaded, host, directory))
+    auto |= {each.key: each for each in fetched}
     data = None if serves else data_steps(loaded, host)
     shared = plan_shared_gpu(config, allocation, host)
     micro_batches = [] if serves else resolved_micro_batches(loaded, allocation, host, shared.server_bytes)

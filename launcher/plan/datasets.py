@@ -11,13 +11,14 @@ from areal_like.config.built_in import TASKS
 from areal_like.config.dotted_path import value_of
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
-from areal_like.config.sections.data import paths_of
+from areal_like.config.sections.data import paths_of, revisions_of
+from areal_like.data.data_record import RECORD, read_record
 from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_cached_message
 from areal_like.process.run import CONFIG, RUN_FACTS
 from launcher.checks.rows import row_problems, task_row_problems
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import offline_switch
-from launcher.plan.plan import Resolved
+from launcher.plan.plan import Resolved, RunDirectory
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
@@ -45,25 +46,30 @@ def datasets(loaded: "Loaded", host: HostInfo) -> list[Dataset]:
     """Datasets whose path is neither a file, a folder nor a task."""
     return [
         Dataset(section, path, revision, cached_dataset(path, revision, host.hub))
-        for section, path in _paths(loaded)
-        if is_hub_name(path) and _found(path, loaded, host) is None
-        for revision in [value_of(loaded.config, section).revision]
+        for section, data in _named(loaded)
+        for path, revision in zip(paths_of(data.path), revisions_of(data), strict=True)
+        if _is_of_hub(path, loaded, host)
     ]
 
 
-def resolved_datasets(loaded: "Loaded", host: HostInfo) -> list[Resolved]:
-    """The commit of each dataset, which is fixed for the whole run. The run itself records those of a list and of a
-    benchmark."""
-    single = {name for name, data in _named(loaded) if name in SECTIONS and len(paths_of(data.path)) == 1}
-    return [
-        Resolved(
-            f"{each.section}.revision",
-            each.folder.name,
-            f"{each.revision or 'main'} of {each.name} in the Hugging Face cache",
-        )
-        for each in datasets(loaded, host)
-        if each.folder is not None and each.revision != each.folder.name and each.section in single
-    ]
+def resolved_datasets(loaded: "Loaded", host: HostInfo, directory: RunDirectory) -> Iterator[Resolved]:
+    """The commit of each dataset, or of each path of a list, which is fixed for the whole run. A run that continues
+    keeps its commits where no revision is set."""
+    record = read_record(Path(directory.path) / RECORD) if directory.state == "continues" else {}
+    for section, data in _named(loaded):
+        known, commits, reasons = record.get(section, {}).get("hub", {}), [], []
+        for path, revision in zip(paths_of(data.path), revisions_of(data), strict=True):
+            commit: str | None = ""
+            if _is_of_hub(path, loaded, host):
+                before = known.get(path) if revision is None else None
+                folder = cached_dataset(path, revision, host.hub) if before is None else Path(before["folder"])
+                commit = folder.name if folder is not None else None
+                source = "in the Hugging Face cache" if before is None else "when the run began"
+                reasons.append(f"{revision or 'main'} of {path} {source}")
+            commits.append(commit)
+        value: Any = commits[0] if len(commits) == 1 else commits
+        if reasons and None not in commits and value != data.revision:
+            yield Resolved(f"{section}.revision", value, ", ".join(reasons))
 
 
 def missing_datasets(loaded: "Loaded", host: HostInfo) -> list[Dataset]:
@@ -128,6 +134,10 @@ def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:
 def _paths(loaded: "Loaded") -> Iterator[tuple[str, str]]:
     """Each path, with its section."""
     return ((section, path) for section, data in _named(loaded) for path in paths_of(data.path))
+
+
+def _is_of_hub(path: str, loaded: "Loaded", host: HostInfo) -> bool:
+    return is_hub_name(path) and _found(path, loaded, host) is None
 
 
 def _reads_rows(config: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from areal_like.config.checks.built_in_code import loss_parameters
 from areal_like.config.engines import engines
 from areal_like.config.problems import Problem
+from areal_like.config.sections.data import paths_of
 from areal_like.config.sections.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_TEMPERATURE
 from areal_like.config.suggest import nearest
 
@@ -171,6 +172,16 @@ def fields(get: ValueGetter) -> Iterator[Problem]:
             yield Problem(
                 f"{section}.fields.{name}", f"is not a column of such rows{hint} There are: {', '.join(known)}"
             )
+
+
+def revisions(get: ValueGetter) -> Iterator[Problem]:
+    """A list has one for each path."""
+    benchmarks = (f"evaluator.benchmarks.{index}" for index in range(len(get("evaluator.benchmarks") or ())))
+    for section in ("train_dataset", "valid_dataset", *benchmarks):
+        path, listed = get(f"{section}.path"), get(f"{section}.revision")
+        if isinstance(listed, list) and len(listed) != (num_paths := len(paths_of(path or ""))):
+            message = f"has {len(listed)} revisions, and {section}.path has {num_paths}; give one for each path"
+            yield Problem(f"{section}.revision", message, also=(f"{section}.path",))
 
 
 def schedule(get: ValueGetter) -> Iterator[Problem]:

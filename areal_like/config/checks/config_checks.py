@@ -33,6 +33,7 @@ VALUE_CHECKS = (
     Check("borders of the curriculum", Stage.INVALID, agreement.curriculum),
     Check("mix of environments", Stage.INVALID, agreement.environments),
     Check("columns of rows", Stage.INVALID, agreement.fields),
+    Check("revisions of datasets", Stage.INVALID, agreement.revisions),
     Check("templates of prompts", Stage.INVALID, row_prompts.prompt_templates),
     Check("how answers are found", Stage.INVALID, row_prompts.answer_sources),
     Check("learning-rate schedule", Stage.INVALID, agreement.schedule),

@@ -41,9 +41,10 @@ class RowSourceConfig:
     """Split of a folder or of a dataset on the Hub. Null: `train` for training, the first existing one of `valid`,
     `validation` and `test` for evaluation."""
 
-    revision: str | None = key(None)
-    """Revision of a dataset on the Hub: a name or a hash. Null: the local cache's version of `main`, else the newest.
-    It is fixed for the whole run."""
+    revision: str | list[str] | None = key(None)
+    """Revision of a dataset on the Hub: a name or a hash; of several paths one for all, or a list with one for each,
+    empty for a file or folder. Null: the local cache's version of `main`, else the newest. It is fixed for the whole
+    run."""
 
     fields: dict[str, str] = key({})
     """Names of the columns: `{prompt: question, answer: solution}`. A dotted name reads a nested value:
@@ -120,6 +121,14 @@ class DatasetConfig(RowSourceConfig):
 def paths_of(path: str | list[str]) -> tuple[str, ...]:
     """The paths of a dataset; none if it is empty."""
     return tuple(each for each in ([path] if isinstance(path, str) else path) if each)
+
+
+def revisions_of(data: RowSourceConfig) -> tuple[str | None, ...]:
+    """One for each path of a dataset."""
+    revision, paths = data.revision, paths_of(data.path)
+    if isinstance(revision, list):
+        return tuple(each or None for each in revision)
+    return (revision,) * len(paths)
 
 
 @config

@@ -4,12 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from areal_like.config.load import load
+from areal_like.config.loaded import build_config
 from areal_like.config.problems import ConfigError
 from areal_like.data.dataset_source import DatasetSource
 from areal_like.data.user_code import SearchFolders
+from launcher.plan.auto import resolved_values
 from launcher.plan.build import build_plan
+from launcher.plan.datasets import resolved_datasets
+from launcher.plan.plan import RunDirectory
 from launcher.runs.fetch import fetch_from_hub
 from tests.support.model_hub import NAME, REVISION, hub, in_cache
 from tests.support.planning import machine_with
@@ -73,11 +78,69 @@ def test_each_path_of_a_list_is_found(host):
     ]
 
 
-def test_each_name_of_a_list_is_fetched_and_none_changes_the_revision(host, tmp_path):
+def test_each_name_of_a_list_is_fetched_before_the_revisions_are_known(host, tmp_path):
     in_cache(host.hub, {"train.jsonl": ROWS}, kind="datasets")
     plan = build_plan(experiment(host, NAME, f"train_dataset.path=[{NAME},org/missing]"), host=host)
     assert not [key for key in plan.auto if key.key == "train_dataset.revision"]
     assert any("org/missing is not in the Hugging Face cache" in warning for warning in plan.warnings)
+
+
+def revisions_of_plan(loaded, host):
+    return {each.key: each.value for each in build_plan(loaded, host=host).auto if each.key.endswith(".revision")}
+
+
+def test_the_commits_of_a_list_and_of_a_benchmark_are_fixed_and_read(host, monkeypatch):
+    snapshot = in_cache(host.hub, {"train.jsonl": ROWS, "test.jsonl": ROWS}, kind="datasets")
+    older = snapshot.with_name(REVISION[::-1])
+    older.mkdir()
+    (older / "train.jsonl").write_text(ROWS)
+    (snapshot.parents[1] / "refs" / "old").write_text(older.name)
+    (host.directory / "rows.jsonl").write_text(ROWS)
+    data = {"path": [NAME, "rows.jsonl", NAME], "revision": ["", "", "old"], "batch_size": 8}
+    benchmarks = [{"name": "fixed", "path": NAME}, {"name": "sums", "task": {"name": "addition"}}]
+    file = host.directory / "mine.yaml"
+    body = {
+        "task": {"name": None},
+        "valid_dataset": None,
+        "train_dataset": data,
+        "evaluator": {"benchmarks": benchmarks},
+    }
+    file.write_text(yaml.safe_dump({"defaults": ["grpo", "_self_"], **body, "reward": {"name": "exact"}}))
+    loaded = load(file)
+    commits = [REVISION, "", older.name]
+    fixed = {"train_dataset.revision": commits, "evaluator.benchmarks.0.revision": REVISION}
+    assert revisions_of_plan(loaded, host) == fixed
+    values = resolved_values(loaded, build_plan(loaded, host=host).auto)
+    again = build_config(loaded.cls, values)
+    assert (again.train_dataset.revision, again.evaluator.benchmarks[0].revision) == (commits, REVISION)
+    monkeypatch.setenv("HF_HUB_CACHE", str(host.hub))
+    (snapshot.parents[1] / "refs" / "main").write_text(older.name)
+    found = DatasetSource("train_dataset", "train", again.train_dataset)
+    rows = found.find(SearchFolders(host.directory, host.directory), [])
+    assert len(rows.rows) == 3 * 20 and rows.source.count(REVISION[:12]) == rows.source.count(older.name[:12]) == 1
+
+
+def test_a_run_that_continues_keeps_its_commits(host, monkeypatch):
+    snapshot = in_cache(host.hub, {"train.jsonl": ROWS}, kind="datasets")
+    newer = snapshot.with_name(REVISION[::-1])
+    newer.mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(newer.name)
+    continued = RunDirectory(str(host.directory / "run"), "run", "continues", "", 4, 2)
+    entry = {"asked": REVISION, "revision": REVISION, "folder": str(snapshot)}
+    (host.directory / "run").mkdir()
+    (host.directory / "run" / "data.json").write_text(json.dumps({"train_dataset": {"hub": {NAME: entry}}}))
+    loaded = experiment(host, NAME)
+    (kept,) = resolved_datasets(loaded, host, continued)
+    (anew,) = resolved_datasets(loaded, host, continued._replace(state="new"))
+    (asked,) = resolved_datasets(experiment(host, NAME, "train_dataset.revision=main"), host, continued)
+    assert (kept.value, anew.value, asked.value) == (REVISION, newer.name, newer.name)
+
+
+def test_a_list_of_revisions_has_one_for_each_path(host):
+    with pytest.raises(ConfigError) as refusal:
+        experiment(host, NAME, "train_dataset.revision=[v1,v2]")
+    (problem,) = refusal.value.problems
+    assert problem.key == "train_dataset.revision" and "has 2 revisions, and" in problem.message
 
 
 @pytest.mark.parametrize("path", ["addition", ""])
