@@ -72,6 +72,14 @@ async def awaits(prompt, completion):
     await asyncio.sleep(3600 if completion == "hang" else 0.1)
     return len(completion)
 
+turns = asyncio.Semaphore(1)
+
+async def queued(prompt, completion):
+    from areal_like.rollout.episodes.rewards.deadline import turn
+    async with turn(turns):
+        await asyncio.sleep(0.4)
+    return 1.0
+
 def passing(prompt, completion, answer):
     """Fails twice and then recovers; counts in a file, since its process may end."""
     with open(os.path.join(os.path.dirname(__file__), "count"), "a") as file:

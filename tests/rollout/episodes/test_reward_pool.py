@@ -8,10 +8,11 @@ import pytest
 
 from areal_like.process.process_tree import descendants_of
 from areal_like.rollout.episodes.rewards import Reward, RewardSpec, seats
+from areal_like.rollout.episodes.rewards import pool as pool_module
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
 from areal_like.rollout.episodes.rewards.usual_time import CHUNK_S, UNKNOWN_FAR_S, UsualTime
 from tests.support.hurting_rewards import HURTING, THREADED
-from tests.support.reward_parts import child_of, each, is_alive, open_pool
+from tests.support.reward_parts import child_of, each, is_alive, open_pool, reward_spec_in
 
 NEVER_S = 600.0
 QUICK = ["x"] * 16
@@ -82,6 +83,31 @@ def test_a_slow_answer_gets_its_reward_outside_of_the_pool(spec):
             return await slow, pool.counts.children_lost
 
     assert asyncio.run(main()) == ([1.0], 0)
+
+
+def test_a_part_that_hangs_beside_one_that_waits_fails_its_own_answer_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool_module, "GRACE_S", 0.1)
+    parts = [{"name": f"mine.py:{name}", "weight": 1.0, "args": {}, "label": None} for name in ("awaits", "acts")]
+    spec = reward_spec_in(tmp_path)()._replace(parts=parts)
+
+    async def main():
+        async with open_pool(spec, timeout_s=1.5, retries=1) as pool:
+            return await each(pool, *["046"] * 7, "hang", *["046"] * 12)
+
+    outcomes = asyncio.run(main())
+    assert "took longer than 1.5 s" in outcomes.pop(7)
+    assert outcomes == [4.0] * 19
+
+
+def test_the_deadline_of_an_answer_begins_when_it_has_its_turn(tmp_path, monkeypatch):
+    """All together take longer than the time after which the process of a single one is killed."""
+    monkeypatch.setattr(pool_module, "GRACE_S", 0.1)
+
+    async def main():
+        async with open_pool(reward_spec_in(tmp_path)("queued"), timeout_s=1.5) as pool:
+            return await each(pool, *["046"] * 5), pool.counts
+
+    assert asyncio.run(main()) == ([1.0] * 5, pool_module.RewardCounts())
 
 
 def test_a_reward_that_leaves_threads_is_imported_by_each_process(spec):

@@ -11,6 +11,7 @@ from typing import Any
 
 from areal_like.config.argument_types import Count
 from areal_like.process.errors import InfrastructureError
+from areal_like.rollout.episodes.rewards.deadline import turn
 from areal_like.rollout.episodes.rewards.judge_record import JudgeRecord
 
 RUBRIC = """\
@@ -85,7 +86,7 @@ class JudgeReward:
         name = hashlib.sha256(f"{self._endpoint} {json.dumps(request, sort_keys=True)}".encode()).hexdigest()
         if (known := self._record.known(name)) is not None:
             return known
-        async with self._turn:
+        async with turn(self._turn):
             reply = await self._ask(request)
         value = self._value(reply)
         self._record.add(name, value)

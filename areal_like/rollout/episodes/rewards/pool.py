@@ -1,7 +1,8 @@
 """Computes rewards in processes that can be killed at any time, several at once, with a deadline for each answer.
 
 An answer that takes far longer than usual leaves the pool with its process, and another process takes the place: what
-hangs waits for its deadline outside. All answers of an async reward are computed in one process.
+hangs waits for its deadline outside. All answers of an async reward are computed in one process. When that dies, or no
+longer answers, each of them is sent alone, which finds the cause.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,7 +162,7 @@ class RewardPool:
 
     def _retry_outside(self, sample: WaitingAnswer) -> None:
         """An answer that has ended its process may hang or end the next one too."""
-        if self._is_async or self._loading is not None or not self._seats.has_room_outside:
+        if self._loading is not None or not self._seats.has_room_outside:
             self._waiting.appendleft(sample)
             return
         try:
@@ -194,9 +195,13 @@ class RewardPool:
             seat.pid, seat.progress_at = message["ready"], time.monotonic()
             self._on_ready(seat)
             return
-        sample = seat.sent.pop(message["id"], None)
-        if sample is None:
+        if message["id"] not in seat.sent:
             return  # another process computes it now
+        if "waits" in message:
+            seat.sent[message["id"]].due_from = math.inf if message["waits"] else time.monotonic()
+            self._check_before(self._event_at(seat))
+            return
+        sample = seat.sent.pop(message["id"])
         seat.progress_at = time.monotonic()
         if "value" in message:
             if "took_s" in message:
@@ -276,7 +281,7 @@ class RewardPool:
 
     def _deadline(self, seat: Seat) -> float:
         if self._is_async:
-            return _first_sent_at(seat.sent.values()) + self._timeout_s + GRACE_S
+            return min(sample.due_from for sample in seat.sent.values()) + self._timeout_s + GRACE_S
         return seat.progress_at + self._timeout_s
 
     def _event_at(self, seat: Seat) -> float:
@@ -291,6 +296,8 @@ class RewardPool:
         return min(seat.progress_at + far_s, self._deadline(seat))
 
     def _check_before(self, when: float) -> None:
+        if when == math.inf:
+            return
         now = time.monotonic()
         delay = max(when - now, CHECK_INTERVAL_S)
         loop = asyncio.get_running_loop()
@@ -309,7 +316,8 @@ class RewardPool:
                 self._seats.leave(seat, f"importing it took longer than {self._seats.setup_timeout_s:g} s")
             elif now >= self._deadline(seat):
                 self.counts.timeouts += 1
-                self._waiting.extendleft(reversed(seat.split()))
+                if not self._is_async:
+                    self._waiting.extendleft(reversed(seat.split()))
                 self._seats.leave(seat, self._late)
             elif seat.is_outside:
                 self._seats.lower(seat)
@@ -317,13 +325,7 @@ class RewardPool:
                 self._waiting.extendleft(reversed(seat.split()))
                 self._seats.move_outside(seat)
         self._flush()
-        first = min(map(self._event_at, self._seats.active), default=math.inf)
-        if first < math.inf:
-            self._check_before(first)
-
-
-def _first_sent_at(samples: Iterable[WaitingAnswer]) -> float:
-    return min(sample.sent_at for sample in samples)
+        self._check_before(min(map(self._event_at, self._seats.active), default=math.inf))
 
 
 async def _results(futures: "Sequence[asyncio.Future[Reward]]", max_failed: int) -> list[Reward | None]:

@@ -21,6 +21,7 @@ from areal_like.process.errors import InfrastructureError
 from areal_like.process.keeper import fork_keeper
 from areal_like.rollout.episodes.rewards.base import RewardCall, parse_reward
 from areal_like.rollout.episodes.rewards.bounded_output import BoundedOutput
+from areal_like.rollout.episodes.rewards.deadline import Deadline
 from areal_like.rollout.episodes.rewards.limits import AnswerCount, RewardLimits, UsageWatch
 from areal_like.rollout.episodes.rewards.weighted_sum import WeightedSum
 
@@ -112,15 +113,18 @@ async def _answer_concurrently(
     reader, writer = await asyncio.open_connection(sock=wire, limit=1 << 30)
     running: set[asyncio.Task[None]] = set()
 
+    def send(message: dict[str, Any]) -> None:
+        writer.write(orjson.dumps(message) + b"\n")
+
     async def answer(sample: dict[str, Any]) -> None:
-        deadline = asyncio.timeout(timeout_s)
+        deadline = Deadline(timeout_s, lambda waits: send({"id": sample["id"], "waits": waits}))
         try:
             async with deadline:
                 message = _result(sample["id"], await call(sample["prompt"], sample["completion"], sample["row"]))
         except BaseException as fault:
-            late = deadline.expired() and isinstance(fault, TimeoutError)
+            late = deadline.has_expired and isinstance(fault, TimeoutError)
             message = {"id": sample["id"], "late": True} if late else _failed(sample["id"], fault, limits)
-        writer.write(orjson.dumps(message) + b"\n")
+        send(message)
 
     while line := await reader.readline():
         answers.increase()

@@ -26,7 +26,8 @@ class WaitingAnswer:
     failures: int = 0
     alone: bool = False
     """It was in a process that died, with others: it is sent alone to find out which one was the cause."""
-    sent_at: float = 0.0
+    due_from: float = 0.0
+    """When its deadline began: it was sent, or had its turn at what the reward waits for."""
 
 
 class SeatOwner(Protocol):
@@ -104,7 +105,7 @@ class Seat(asyncio.Protocol):
         if not self.sent:
             self.progress_at = now
         for sample in samples:
-            sample.sent_at = now
+            sample.due_from = now
             self.sent[sample.number] = sample
         self._transport.write(b"".join(sample.line for sample in samples))
 
