@@ -4,30 +4,37 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from areal_like.config.benchmarks import every_reward
-from areal_like.config.built_in import SANDBOXED
+from areal_like.config.checks.sandboxed_code import runs_programs
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
-from areal_like.config.sections.reward import SANDBOXES, configured_rewards
-from areal_like.process.sandbox.sandbox import BACKENDS
+from areal_like.config.sections.reward import REWARD_OF_TASK, RewardConfig, configured_rewards
+from areal_like.process.sandbox.sandbox import BACKENDS, other_sandbox
 from launcher.plan.host import HostInfo
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
+    from areal_like.config.loaded import Loaded
 
 
-def sandbox_problems(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
+def sandbox_problems(loaded: "Loaded", config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
     """A program is run in it, where the workers run on this machine."""
     if not isinstance(config, GRPOConfig) or config.cluster.type != "local":
         return
     for place, own in every_reward(config):
-        kind = own.sandbox
-        for reward in configured_rewards(own):
-            if reward.name in SANDBOXED and (reason := here.why_no_sandbox(kind)):
-                other = next(each for each in SANDBOXES if each != kind)
-                weaker = ", the weaker one," if other != SANDBOXES[0] else ""
-                remedy = f"{place}reward.sandbox={other}{weaker} has other needs (docs/sandbox.md)"
-                message = f"{reward.name} runs programs of answers in a sandbox: {reason}; {remedy}"
-                yield Problem(f"{place}{reward.section}.name", message)
+        for key, name in _rewards(config, place, own):
+            if runs_programs(name, loaded.file.parent) and (reason := here.why_no_sandbox(own.sandbox)):
+                message = f"{name} runs programs of answers in a sandbox: {reason}; {other_sandbox(own.sandbox, place)}"
+                yield Problem(f"{place}{key}", message)
+
+
+def _rewards(config: GRPOConfig, place: str, own: RewardConfig) -> Iterator[tuple[str, str]]:
+    """Keys and names; the reward of the experiment's task under that of the task."""
+    rewards = configured_rewards(own)
+    is_of_task = not rewards or REWARD_OF_TASK in {each.name for each in rewards}
+    if config.task.name is not None and not place and is_of_task:
+        yield "task.name", config.task.name
+    for reward in rewards:
+        yield f"{reward.section}.name", reward.name
 
 
 def sandbox_weaknesses(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:

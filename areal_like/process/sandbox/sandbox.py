@@ -33,7 +33,7 @@ class Sandbox:
             raise ValueError(f"{name!r} is not a kind of sandbox; there are {', '.join(BACKENDS)}")
         self._backend, self.limits, self._readable = BACKENDS[name], limits or SandboxLimits(), tuple(readable)
         if reason := self._backend.missing():
-            raise SandboxError(f"the sandbox {name} cannot be used: {reason}")
+            raise SandboxError(f"the sandbox {name} cannot be used: {reason}; {other_sandbox(name)}")
 
     def run(
         self,
@@ -75,9 +75,18 @@ class Sandbox:
         return SandboxedProgram(self._backend.open_cell(limits, self._readable), limits, orders, stdin, pass_fds)
 
 
+def other_sandbox(kind: str, place: str = "") -> str:
+    """What to do where this one does not work. `place`: what the key begins with."""
+    other = next(each for each in SANDBOXES if each != kind)
+    weaker = ", the weaker one," if other != SANDBOXES[0] else ""
+    return f"{place}reward.sandbox={other}{weaker} has other needs (docs/sandbox.md)"
+
+
 @cache
 def sandbox_problem(kind: str) -> str:
     """Why a program cannot run in it on this machine, which is tried; "" if it can."""
+    if reason := BACKENDS[kind].missing():
+        return f"the sandbox {kind} cannot be used: {reason}"
     try:
         result = Sandbox(kind=kind).run([*PYTHON, "-c", "print(6 * 7)"])
     except (SandboxError, OSError) as fault:

@@ -5,6 +5,16 @@ import pytest
 from tests.support.planning import machine_with, plan_of
 
 PARTS = "reward.parts=[{name: exact}, {name: code}]"
+OWN = """
+def run(prompt, completion):
+    return 1.0
+
+class Own:
+    def rows(self, split):
+        return [{"prompt": "1"}]
+    def reward(self, prompt, completion):
+        return 1.0
+"""
 BROKEN = machine_with()._replace(why_no_sandbox=lambda kind: f"{kind} is broken")
 
 
@@ -21,6 +31,25 @@ def test_a_sandbox_that_does_not_work_is_missing(words, key, kind, remedy):
         f"code runs programs of answers in a sandbox: {kind} is broken; {remedy} has other needs (docs/sandbox.md)"
     )
     assert need.message == message
+
+
+@pytest.mark.parametrize(
+    ("source", "is_refused"),
+    [
+        ("from areal_like import Sandbox\nBOX = Sandbox()", True),
+        ("import areal_like as a\ndef box():\n    return a.Sandbox(a.SandboxLimits(wall_s=1))", True),
+        ("from areal_like import Sandbox\nBOX = Sandbox(kind='rlimits')", False),
+        ("from areal_like import SandboxLimits", False),
+    ],
+)
+@pytest.mark.parametrize("key", ["reward.name", "task.name"])
+def test_a_reward_of_the_user_that_makes_one_needs_it_too(tmp_path, monkeypatch, source, is_refused, key):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(f"{source}\n{OWN}")
+    words = [f"{key}=own.py:{'run' if key == 'reward.name' else 'Own'}"]
+    words += ["reward.name=null", "train_dataset.path=", "valid_dataset=null"] if key == "task.name" else []
+    needs = [each for each in plan_of("grpo", *words, host=BROKEN).needs if "broken" in each.message]
+    assert [each.key for each in needs] == [key] * is_refused
 
 
 def _benchmark(reward):
