@@ -87,7 +87,8 @@ def test_a_slow_answer_gets_its_reward_outside_of_the_pool(spec):
 
 def test_a_part_that_hangs_beside_one_that_waits_fails_its_own_answer_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(pool_module, "GRACE_S", 0.1)
-    parts = [{"name": f"mine.py:{name}", "weight": 1.0, "args": {}, "label": None} for name in ("awaits", "acts")]
+    part = {"weight": 1.0, "args": dict[str, str](), "label": None}
+    parts = [{"name": f"mine.py:{name}", **part} for name in ("awaits", "acts")]
     spec = reward_spec_in(tmp_path)()._replace(parts=parts)
 
     async def main():

@@ -24,8 +24,8 @@ class Deadline:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._timeout.__aexit__(kind, fault, trace)
+    ) -> None:
+        await self._timeout.__aexit__(kind, fault, trace)
 
     @property
     def has_expired(self) -> bool:
