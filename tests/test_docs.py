@@ -71,6 +71,7 @@ PROSE = (
         "configuration",
         "data",
         "evaluation",
+        "experiments",
         "gpu",
         "own-task",
         "rewards",

@@ -8,9 +8,11 @@ BUILT_IN = {
         "addition": "areal_like.data.tasks.addition:Addition",
         "countdown": "areal_like.data.tasks.countdown:Countdown",
         "counting": "areal_like.data.tasks.counting:Counting",
+        "programs": "areal_like.data.tasks.programs:Programs",
         "reasoning_gym": "areal_like.data.tasks.reasoning_gym:ReasoningGym",
         "reversing": "areal_like.data.tasks.reversing:Reversing",
         "sorting": "areal_like.data.tasks.sorting:Sorting",
+        "word_problems": "areal_like.data.tasks.word_problems:WordProblems",
     },
     "workflow": {"single_turn": "areal_like.rollout.episodes.workflows.single_turn:SingleTurn"},
     "reward": {

@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 PAD, EOS = "<pad>", "<eos>"
-CHARACTERS = "0123456789+=-*/ abcdefghijklmnopqrstuvwxyz()[]<>.,:;?!'\"_#%&^|"
+CHARACTERS = "0123456789+=-*/ abcdefghijklmnopqrstuvwxyz()[]<>.,:;?!'\"_#%&^|\n`\\{}~@$"
 """In the order of their token ids, which begin at 2."""
 
 

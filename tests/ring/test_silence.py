@@ -20,7 +20,8 @@ DOWNLOADED = {"smollm2_sft.yaml": "builtin:smollm2-135m"}
 README = (REPOSITORY / "README.md").read_text()
 PARAGRAPH = README[README.index("**Change something.**") : README.index("**Stop and resume.**")]
 README_RUNS = re.findall(r"^\$ python -m launcher (--config .*?) *#", PARAGRAPH, flags=re.M)
-EXPERIMENTS = sorted(path.name for path in (REPOSITORY / "experiments").glob("*.yaml"))
+NEEDS_GPU = {"gsm8k.yaml"}
+EXPERIMENTS = sorted({path.name for path in (REPOSITORY / "experiments").glob("*.yaml")} - NEEDS_GPU)
 ALGORITHMS = sorted(path.stem for path in (REPOSITORY / "conf" / "algorithm").glob("*.yaml"))
 RUNS = [
     *(f"--config {name}" for name in EXPERIMENTS),
