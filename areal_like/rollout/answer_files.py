@@ -14,6 +14,7 @@ from areal_like.data.row_table import hash_text
 from areal_like.process import atomic_file
 from areal_like.process.run import Run
 from areal_like.process.run_links import EVALUATIONS
+from areal_like.rollout.answer_dataset import DATASET, write_answers
 from areal_like.rollout.evaluation import Evaluation
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.step_metrics import score_of
@@ -46,6 +47,7 @@ class AnswerFiles:
 
     def __init__(self, run: Run) -> None:
         self.folder = answers_folder(run)
+        self._as_dataset = run.config.evaluator.save.as_dataset
         self._begun: Evaluation | None = None
 
     def add(self, evaluation: Evaluation) -> None:
@@ -67,6 +69,8 @@ class AnswerFiles:
         lines = sorted(read_answers(partial), key=lambda line: (line["row"], line["sample"]))
         atomic_file.write_atomic(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))
         partial.unlink(missing_ok=True)
+        if self._as_dataset:
+            write_answers(self.folder / DATASET, path.parent.name, path.stem, lines)
 
     def _path(self, evaluation: Evaluation) -> Path:
         return answers_path(self.folder, evaluation.version, evaluation.evaluated.name)

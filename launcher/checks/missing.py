@@ -3,11 +3,13 @@
 import os
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import gpus_per_node, trained_models
+from areal_like.config.allocation.models import generates, gpus_per_node, trained_models
+from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem, plural
 from areal_like.config.sections.trackers import TRACKERS
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
@@ -98,6 +100,11 @@ def unsupported_attention(config: "BaseExperimentConfig", allocation: Allocation
 
 def missing_packages_of_runs(here: HostInfo) -> list[Problem]:
     return package_problems(here.missing)
+
+
+def missing_pyarrow(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
+    if generates(config) and config.evaluator.save.as_dataset and find_spec("pyarrow") is None:
+        yield Problem("evaluator.save.as_dataset", f"needs the package pyarrow: {pip_command('pyarrow')}")
 
 
 def missing_programs(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:

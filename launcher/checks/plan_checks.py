@@ -120,6 +120,7 @@ PLAN_CHECKS = (
     Check("the engine's installation", Stage.MISSING, engines.engine_problems),
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
     Check("packages of built-in tasks and rewards", Stage.MISSING, rewards.missing_packages),
+    Check("the package that writes datasets", Stage.MISSING, missing.missing_pyarrow),
     Check("keys of judges", Stage.MISSING, rewards.missing_judge_keys),
     Check("a sandbox that works", Stage.MISSING, sandbox.sandbox_problems),
     Check("what a name store in etcd needs", Stage.MISSING, name_store.name_store_problems),

@@ -70,3 +70,25 @@ def test_the_folder_of_the_answers_may_be_another_one(tmp_path: Path) -> None:
     trials = [grpo_run(tmp_path / name, *words, f"trial_name={name}") for name in ("one", "two")]
     assert [AnswerFiles(run).folder for run in trials] == [tmp_path / "other/sums" / name for name in ("one", "two")]
     assert AnswerFiles(grpo_run(tmp_path / "usual")).folder == tmp_path / "usual" / "evaluations"
+
+
+def test_the_answers_are_also_a_dataset_with_a_split_for_each_step(tmp_path: Path) -> None:
+    """Steps whose rewards have different parts, and one without any answer, have the same columns."""
+    datasets = pytest.importorskip("datasets")
+    files = AnswerFiles(grpo_run(tmp_path, "evaluator.save.as_dataset=true"))
+    for name, version, parts in (("b", 7, {}), ("b", 8, {"score": 0.25, "format": 1.0}), ("c", 8, {})):
+        one = Evaluation(evaluated(name=name), version, [Group(0, 40, 0, 2, version, evaluated=evaluated(name=name))])
+        (group,) = one.take(1)
+        result = done("a", [1.0, 0.5])
+        for fact in result.facts:
+            fact["rewards"] = parts
+        one.apply(Accept(group, result) if name == "b" else Drop(group, Result("d", "rejected"), "rejected"))
+        files.complete(one)
+    found = datasets.load_dataset(str(tmp_path / "evaluations/dataset"), "b", cache_dir=str(tmp_path / "cache"))
+    assert set(found) == {"step_000007", "step_000008"}
+    assert found["step_000008"]["answer"][:] == ["1.0", "0.5"] and found["step_000007"]["score"][:] == [1.0, 0.5]
+    assert {each["name"]: each["value"] for each in found["step_000008"][0]["rewards"]} == {"score": 0.25, "format": 1}
+    (rejected,) = datasets.load_dataset(
+        str(tmp_path / "evaluations/dataset"), "c", split="step_000008", cache_dir=str(tmp_path / "cache")
+    )
+    assert (rejected["row"], rejected["score"], rejected["error"]) == (40, None, "rejected by the workflow")

@@ -100,7 +100,15 @@ class EvalSaveConfig:
     """Folder for the answers of all runs as JSON lines, `<experiment_name>/<trial_name>/step_N/NAME.jsonl`; a relative
     one is in the working directory. Null: `evaluations` in the run directory."""
 
-    hf: EvalSaveHF | None = optional_section(EvalSaveHF, not_built("answers as a dataset", "leave it out"))
+    as_dataset: bool = key(
+        False, rules=(no_effect("supervised training evaluates a loss and samples no answers", kinds=SUPERVISED),)
+    )
+    """Also write the answers as a dataset for `datasets.load_dataset`, `dataset` in that folder: what was evaluated is
+    a subset, each step a split. Needs pyarrow."""
+
+    hf: EvalSaveHF | None = optional_section(
+        EvalSaveHF, not_built("an upload of answers", "set as_dataset=true and upload the folder `dataset`")
+    )
     """Results as a dataset on the Hugging Face Hub; needs the network and a login there. Null: none."""
 
 

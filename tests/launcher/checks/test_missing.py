@@ -157,3 +157,10 @@ def test_a_run_as_a_model_path_names_its_newest_checkpoint(tmp_path, named):
         (checkpoint / ".complete").touch()
     assert messages()["actor.path"].endswith(f"its newest checkpoint is actor.path={checkpoint}")
     assert not {"ref.path", "tokenizer_path"} & messages().keys()
+
+
+def test_a_dataset_of_answers_needs_pyarrow(monkeypatch):
+    key = "evaluator.save.as_dataset"
+    assert key not in needs(f"{key}=true")
+    monkeypatch.setattr("launcher.checks.missing.find_spec", lambda name: None)
+    assert "needs the package pyarrow" in needs(f"{key}=true")[key] and key not in needs()

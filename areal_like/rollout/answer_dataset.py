@@ -1,0 +1,53 @@
+"""The answers of evaluations as a dataset that `datasets.load_dataset` reads and the Hub shows, beside the JSON lines.
+
+A folder with a parquet file for each evaluation, and a `README.md` that makes what was evaluated a subset, and each
+step a split of it: `load_dataset("runs/sums/r0001/evaluations/dataset", "valid", split="step_000020")`.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from areal_like.process import atomic_file
+
+DATASET, CARD = "dataset", "README.md"
+
+
+def write_answers(folder: Path, step: str, name: str, lines: Sequence[dict[str, Any]]) -> None:
+    """`lines` are those of the file of JSON lines."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rewards = pyarrow.list_(pyarrow.struct([("name", pyarrow.string()), ("value", pyarrow.float64())]))
+    columns = {
+        **{"row": pyarrow.int64(), "sample": pyarrow.int64(), "row_hash": pyarrow.string()},
+        **{"prompt": pyarrow.string(), "answer": pyarrow.string()},
+        **{"score": pyarrow.float64(), "reward": pyarrow.float64(), "rewards": rewards},
+        **{"finish": pyarrow.string(), "tokens": pyarrow.int64(), "weights": pyarrow.list_(pyarrow.int64())},
+        "error": pyarrow.string(),
+    }
+    # Every split of a subset has the same columns, whatever the parts of its rewards.
+    rows = [{**line, "rewards": _pairs(line.get("rewards"))} for line in lines]
+    table = pyarrow.Table.from_pylist(rows, pyarrow.schema(columns.items()))
+    content = io.BytesIO()
+    parquet.write_table(table, content)
+    path = folder / name / f"{step}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_file.write_atomic(path, content.getvalue())
+    atomic_file.write_atomic(folder / CARD, "".join(f"{line}\n" for line in _card(folder)))
+
+
+def _pairs(rewards: dict[str, Any] | None) -> list[dict[str, Any]] | None:
+    return None if rewards is None else [{"name": name, "value": value} for name, value in rewards.items()]
+
+
+def _card(folder: Path) -> Iterator[str]:
+    """The header by which the libraries find subsets and splits."""
+    yield from ("---", "configs:")
+    for subset in sorted(each for each in folder.iterdir() if each.is_dir()):
+        yield from (f"- config_name: {subset.name}", "  data_files:")
+        for file in sorted(subset.glob("step_*.parquet")):
+            yield from (f"  - split: {file.stem}", f"    path: {subset.name}/{file.name}")
+    yield "---"
+    yield "Answers of evaluations: each subset is what was evaluated, each split the step after which."
