@@ -53,6 +53,7 @@ bench: env-dev ## Measures start, weight updates, serving, training, whole runs 
 	@$(PY) tests/bench/bench_training.py
 	@$(PY) tests/bench/bench_serving.py $(SERVING_ARGS)
 	@$(PY) tests/bench/bench_ring.py
+	@$(PY) tests/bench/bench_evaluation.py
 	@$(PY) tests/bench/bench_data.py
 
 gpu: env-dev ## Checks this package on a GPU and measures it, in calls of ten minutes (GPU_ARGS="--parts head"); build/gpu/

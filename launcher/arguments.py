@@ -18,6 +18,7 @@ COMMANDS = {
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one per line, greedily",
     "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
     "rewards": "rewards FILE --reward NAME: what rewards give for saved answers, and how far they agree",
+    "overlap": "held-out rows that are also training rows: exactly, after normalization, by n-grams of words",
     "try": "eight rows through data, template, answers, reward and masks, and whether there is something to learn",
 }
 OPERANDS = {"chat": "RUN", "eval": "RUN", "rewards": "FILE"}
@@ -34,13 +35,14 @@ FLAGS = {
     "--replace": None,
     "--reward": "NAME[,argument=value ...]",
     "--answers": "FILE",
+    "--ngram": "N",
     "--for": "gpus=8,cores=96,memory=1T",
     "--model-config": "FILE",
     "--version": None,
 }
 OPTIONAL_VALUE_FLAGS = tuple(flag for flag, value in FLAGS.items() if value is not None and value.startswith("["))
 REPEATED_FLAGS = ("--reward",)
-OWN_FLAGS = {"rewards": ("--reward",), "try": ("--answers",)}
+OWN_FLAGS = {"overlap": ("--ngram",), "rewards": ("--reward",), "try": ("--answers",)}
 """Flags that only one command reads."""
 DRY_RUN_FLAGS = ("--for", "--model-config")
 COMMAND_SYNONYMS = {"resume": "resume=RUN", "start": "run", "train": "run"}
@@ -68,6 +70,7 @@ class Arguments:
     model_config: str | None = None
     version: bool = False
     answers: str | None = None
+    ngram: str | None = None
     reward: list[str] = field(default_factory=list)
 
     @property
@@ -236,7 +239,7 @@ def _alone(arguments: Arguments) -> list[Problem]:
 
 def _set(arguments: Arguments, name: str, value: str | None, following: list[str]) -> str | None:
     """Sets one flag; returns what is wrong with it. A required value may be the next word."""
-    if name in ("--config", "--explain", "--answers", *REPEATED_FLAGS, *DRY_RUN_FLAGS):
+    if name in ("--config", "--explain", "--answers", "--ngram", *REPEATED_FLAGS, *DRY_RUN_FLAGS):
         if value is None and following and not following[0].startswith("--"):
             value = following.pop(0)
         if not value:

@@ -13,7 +13,7 @@ from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTER
 from launcher.arguments import EVAL, Arguments, parse_arguments
 from launcher.terminal import bold, red, write_line
 
-ONE_CONFIGURATION = {"serve": "starts the servers", "try": "tries the rows"}
+ONE_CONFIGURATION = {"serve": "starts the servers", "try": "tries the rows", "overlap": "compares the rows"}
 SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
 """Errors of paths that are too long, and of output that cannot be written."""
 
@@ -158,6 +158,10 @@ def _run_one(arguments: Arguments) -> int:
         from launcher.commands.try_rows import try_experiment
 
         return try_experiment(loaded, arguments.answers)
+    if arguments.command == "overlap" and arguments.dry_run is None:
+        from launcher.commands.overlap import show_overlap
+
+        return show_overlap(loaded, arguments.ngram)
     from launcher.commands.run import dry_run, start
 
     serves = arguments.command == "serve"

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from areal_like.config.benchmarks import SPLIT, benchmark_task, dataset_of
 from areal_like.config.built_in import TASKS
@@ -30,7 +30,6 @@ class Datasets:
 
     train: CheckedRows
     valid: CheckedRows | None
-    task: Task | None
     benchmarks: Mapping[str, CheckedRows] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     """Split -> the key of its section, for messages."""
@@ -51,44 +50,58 @@ def task_name(config: Any) -> str | None:
     return path if name is None and isinstance(path, str) and path in TASKS else name
 
 
+class FoundRows(NamedTuple):
+    """The unchecked rows of a split, and the settings that they come from."""
+
+    split: str
+    section: str
+    dataset: Any
+    raw: RawRows
+
+
+def find_rows(config: Any, places: SearchFolders, record: Path | None = None) -> Iterator[FoundRows]:
+    """Of the training data, of `valid_dataset` and of each benchmark."""
+    name, chosen = task_name(config), config.valid_dataset
+    task = None if name is None else make_task(name, dict(config.task.args), places)
+
+    def find(split: str, dataset: Any, section: str, task: Task | None = task, name: str | None = name) -> RawRows:
+        if task is None or dataset.path not in ("", name):
+            return DatasetSource(section, split, dataset, record).find(places, TASKS)
+        DatasetSource(section, split, dataset).refuse(f"rows are of task {name}, which", "split", "subset", "revision")
+        source = f"the {TASK_SPLIT[split]} split of task {name}"
+        return RawRows(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}", "")
+
+    for split, dataset in (("train", config.train_dataset), ("valid", chosen)):
+        if dataset is not None and (dataset.fake is None or split == "train"):
+            section = f"{split}_dataset"
+            yield FoundRows(split, section, dataset, find(split, dataset, section))
+    for index, each in enumerate(config.evaluator.benchmarks):
+        section, own, dataset = f"evaluator.benchmarks.{index}", benchmark_task(each), dataset_of(each)
+        with prefixed_errors(section):
+            made = None if own is None else make_task(own, dict(each.task.args), places)
+            raw = find("valid", dataset, section, made, own)
+        yield FoundRows(f"{SPLIT}{each.name}", section, dataset, raw)
+
+
 def load_datasets(
     config: Any, places: SearchFolders, tokenizer: TextTokenizer, record: Path | None = None, with_tokens: bool = False
 ) -> Datasets:
-    """Both datasets of an experiment. `record` is the file where a run records its rows; with `with_tokens` all rows
+    """All datasets of an experiment. `record` is the file where a run records its rows; with `with_tokens` all rows
     are checked and tokenized, and those that are too long are left out."""
-    name = task_name(config)
-    task = None if name is None else make_task(name, dict(config.task.args), places)
     check = tokenize_rows if with_tokens else check_rows
-
-    def load(split: str, dataset: Any, section: str, task: Task | None = task, name: str | None = name) -> CheckedRows:
-        if task is not None and dataset.path in ("", name):
-            DatasetSource(section, split, dataset).refuse(
-                f"rows are of task {name}, which", "split", "subset", "revision"
-            )
-            source = f"the {TASK_SPLIT[split]} split of task {name}"
-            raw = RawRows(_rows_of(task, split, name or ""), source, lambda number: f"row {number} of {source}", "")
-        else:
-            raw = DatasetSource(section, split, dataset, record).find(places, TASKS)
-        rows = check(section, dataset, raw, tokenizer)
+    loaded: dict[str, CheckedRows] = {}
+    sections: dict[str, str] = {}
+    for split, section, dataset, raw in find_rows(config, places, record):
+        with prefixed_errors(section) if split.startswith(SPLIT) else contextlib.nullcontext():
+            rows = loaded[split] = check(section, dataset, raw, tokenizer)
+        sections[split] = section
         with open_section(record, section) as entry:
             entry |= {"source": rows.source, "rows": len(rows), "digest": rows.digest}
             entry["has_messages"] = rows.has_messages
-        return rows
-
-    train = load("train", config.train_dataset, "train_dataset")
-    chosen = config.valid_dataset
-    valid = None if chosen is None or chosen.fake is not None else load("valid", chosen, "valid_dataset")
-    size = config.train_dataset.batch_size
-    if config.train_dataset.drop_last and len(train) < size:
-        raise config_error("train_dataset.batch_size", too_few_message(size, train.source, len(train)))
-    benchmarks, sections = {}, {}
-    for index, each in enumerate(config.evaluator.benchmarks):
-        split, section, own = f"{SPLIT}{each.name}", f"evaluator.benchmarks.{index}", benchmark_task(each)
-        with prefixed_errors(section):
-            made = None if own is None else make_task(own, dict(each.task.args), places)
-            benchmarks[split] = load("valid", dataset_of(each), section, made, own)
-        sections[split] = section
-    return Datasets(train, valid, task, benchmarks, sections)
+        size = config.train_dataset.batch_size
+        if split == "train" and config.train_dataset.drop_last and len(rows) < size:
+            raise config_error("train_dataset.batch_size", too_few_message(size, rows.source, len(rows)))
+    return Datasets(loaded.pop("train"), loaded.pop("valid", None), loaded, sections)
 
 
 @contextlib.contextmanager

@@ -163,6 +163,7 @@ PLAN_CHECKS = (
     Check("cores and memory that are shared", Stage.WARNING, oversubscription.capacity_warnings),
     Check("overrides beside bench", Stage.NO_EFFECT, bench.ignored_by_bench),
     Check("data to download", Stage.WARNING, datasets.dataset_download_warnings),
+    Check("held-out rows that are training rows", Stage.WARNING, datasets.shared_row_warnings),
     Check("epochs", Stage.WARNING, data_end_warnings),
     Check("folders that stay", Stage.WARNING, resuming.kept_folder_warnings),
 )

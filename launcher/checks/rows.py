@@ -2,7 +2,7 @@
 by the run."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TRAIN_SECTION, SIZE_KEY = "train_dataset", "train_dataset.batch_size"
 LARGEST_LIST_BYTES = 1 << 22
 """A JSON list has to be read whole to be counted."""
+LARGEST_COMPARED_BYTES = 1 << 22
+"""More takes longer than a user should wait at the start; `overlap` compares them."""
+JSON_LINES = ".jsonl"
 MIN_TASK_ROWS = 1000
 """Every task has so many rows by default; larger batches are checked by making the rows, which takes time."""
 
@@ -67,6 +70,28 @@ def task_row_problems(
         return [Problem(each.key, each.message) for each in refused.problems]
     source = f"the {TRAIN} split of task {name}"
     return [Problem(SIZE_KEY, too_few_message(data.batch_size, source, count))] if count < data.batch_size else []
+
+
+def num_shared_lines(files: Sequence[Path], others: Sequence[Path]) -> tuple[int, int]:
+    """How many rows of `others` are in `files` too, and how many there are; none where that is not cheap to find."""
+    every = (*files, *others)
+    is_cheap = all(file.suffix == JSON_LINES for file in every)
+    if not is_cheap or sum(file.stat().st_size for file in every) > LARGEST_COMPARED_BYTES:
+        return 0, 0
+    known = {line for file in files for line in _lines(file)}
+    lines = [line for file in others for line in _lines(file)]
+    return sum(line in known for line in lines), len(lines)
+
+
+def files_of(data: "DatasetConfig", place: Path, split: str) -> Sequence[Path]:
+    """Of an existing file or folder."""
+    if place.is_file():
+        return [place]
+    return split_files(place, SPLIT_NAMES[split] if data.split is None else (data.split,))
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    return filter(None, map(bytes.strip, file.read_bytes().split(b"\n")))
 
 
 def _count(file: Path, most: int) -> int | None:

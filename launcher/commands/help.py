@@ -73,6 +73,7 @@ def usage_text() -> str:
         "  --reward NAME[,argument=value ...]",
         "                         with rewards: a reward to try, as often as there are rewards",
         "  --answers FILE         with try: JSON lines with prompt and completion, instead of a model's answers",
+        "  --ngram N              with overlap: the number of words of an n-gram, 8 if left out",
         "  --replace              start from the beginning where the run directory exists; the old one is renamed",
         "  --version              the version",
         "",

@@ -15,7 +15,7 @@ from areal_like.config.sections.data import paths_of, revisions_of
 from areal_like.data.data_record import RECORD, read_record
 from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_cached_message
 from areal_like.process.run import CONFIG, RUN_FACTS
-from launcher.checks.rows import row_problems, task_row_problems
+from launcher.checks.rows import files_of, num_shared_lines, row_problems, task_row_problems
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import offline_switch
 from launcher.plan.plan import Resolved, RunDirectory
@@ -116,6 +116,22 @@ def dataset_download_warnings(loaded: "Loaded", host: HostInfo) -> Iterator[Prob
     for each in missing_datasets(loaded, host) if offline_switch() is None else ():
         missing = f"{each.name} is not in the Hugging Face cache ({host.hub}); a start downloads it first"
         yield Problem(each.key, missing)
+
+
+def shared_row_warnings(loaded: "Loaded", here: HostInfo, serves: bool) -> Iterator[Problem]:
+    """Held-out rows that are training rows, letter by letter, in small files of JSON lines."""
+    files: dict[str, list[Path]] = {}
+    for section, data in _named(loaded) if not serves else ():
+        places = [_found(path, loaded, here) for path in paths_of(data.path)]
+        split = "train" if section == SECTIONS[0] else "valid"
+        if None not in places:
+            files[section] = [file for place in places if place is not None for file in files_of(data, place, split)]
+    train = files.pop(SECTIONS[0], [])
+    for section, others in files.items() if train else ():
+        number, num_rows = num_shared_lines(train, others)
+        if number:
+            message = f"{number} of its {num_rows} rows are training rows too; the command `overlap` shows them"
+            yield Problem(f"{section}.path", message)
 
 
 def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:

@@ -1,0 +1,115 @@
+"""`overlap`: which rows of `valid_dataset` and of benchmarks are also training rows."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.benchmarks import SPLIT
+from areal_like.config.control_characters import escape_controls
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.data.datasets import FoundRows, find_rows
+from areal_like.data.row_format import RowFormat
+from areal_like.data.row_overlap import LEAST_SHARE, HeldOutRows, Overlap, count, prompt_text, read_training_rows
+from areal_like.data.user_code import SearchFolders
+from areal_like.process.exit_codes import DONE
+from launcher.terminal import write_line
+
+NGRAM = 8
+EXAMPLES = 3
+"""Of each kind and dataset."""
+SHOWN_CHARACTERS = 160
+PROGRESS_S = 5.0
+
+
+def show_overlap(loaded: Loaded, ngram: str | None) -> int:
+    """Prints a table, and examples of each kind."""
+    config, size = loaded.config, NGRAM if ngram is None else _size(ngram)
+    if config.train_dataset.fake is not None:
+        raise ConfigError([Problem("train_dataset.fake", "makes random tokens, which are in no other rows")])
+    found = list(find_rows(config, SearchFolders(loaded.file.parent, Path.cwd())))
+    train, *others = found
+    if not others:
+        raise ConfigError([Problem("valid_dataset", "is null, and there are no benchmarks; set one of them")])
+    skipped = {each.section: 0 for each in found}
+    held_out = [HeldOutRows(_texts(each, skipped), size) for each in others]
+    _read(_texts(train, skipped), held_out, len(train.raw.rows))
+    print(f"{len(train.raw.rows)} training rows: {train.raw.source}\n")
+    table = [("", "rows", "exact", "normalized", f"{size}-grams")]
+    overlaps = [list(each.overlaps()) for each in held_out]
+    for other, rows, known in zip(others, overlaps, held_out, strict=True):
+        table.append((name_of(other), str(known.num_rows), *(_cell(n, known.num_rows) for n in count(rows).values())))
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+    for row in table:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    for other, rows in zip(others, overlaps, strict=True):
+        for line in _examples(train, other, rows, size):
+            print(escape_controls(line))
+    for section, number in skipped.items():
+        if number:
+            print(f"{section}: {number} invalid rows were left out")
+    return DONE
+
+
+def name_of(found: FoundRows) -> str:
+    return found.split.removeprefix(SPLIT) if found.split.startswith(SPLIT) else found.section
+
+
+def _size(ngram: str) -> int:
+    if not ngram.isdecimal() or not 1 <= int(ngram) <= 1000:
+        raise ConfigError([Problem("--ngram", f"{ngram!r:.30} is not a number of words, 1 to 1000", "command line")])
+    return int(ngram)
+
+
+def _texts(found: FoundRows, skipped: dict[str, int]) -> Iterator[str]:
+    """A row that is invalid, which a run would not use either, is empty."""
+    row_format = RowFormat(found.dataset, found.section)
+    for number in range(len(found.raw.rows)):
+        try:
+            text = prompt_text(row_format(found.raw.rows[number]))
+        except (ValueError, TypeError):
+            skipped[found.section] += 1
+            text = ""
+        yield text
+
+
+def _read(texts: Iterator[str], held_out: Sequence[HeldOutRows], num_rows: int) -> None:
+    shown = time.monotonic()
+    for number in read_training_rows(texts, held_out):
+        if time.monotonic() - shown > PROGRESS_S:
+            shown = time.monotonic()
+            write_line(f"{number} of {num_rows} training rows compared", sys.stderr)
+
+
+def _cell(number: int, num_rows: int) -> str:
+    return f"{number} ({number / num_rows:.1%})" if number else "0"
+
+
+def _examples(train: FoundRows, other: FoundRows, rows: Sequence[Overlap], size: int) -> Iterator[str]:
+    kinds: dict[str, list[tuple[Overlap, int | None]]] = {"exact": [], "normalized": [], "n-grams": []}
+    for each in rows:
+        if each.exact is not None:
+            kinds["exact"].append((each, each.exact))
+        elif each.normalized is not None:
+            kinds["normalized"].append((each, each.normalized))
+        elif each.share >= LEAST_SHARE:
+            kinds["n-grams"].append((each, each.shares_with))
+    words = {"exact": "is", "normalized": "is, but for its form,"}
+    for kind, examples in kinds.items():
+        for each, row in examples[:EXAMPLES]:
+            assert row is not None
+            relation = words.get(kind, f"shares {each.share:.0%} of its {size}-grams with training rows, such as")
+            yield f"\n{other.section}: {other.raw.place(each.row)} {relation} {train.raw.place(row)}"
+            yield f"    {_shown(other, each.row)}"
+            if kind != "exact":
+                yield f"    {_shown(train, row)}"
+        if len(examples) > EXAMPLES:
+            yield f"    and {len(examples) - EXAMPLES} more"
+
+
+def _shown(found: FoundRows, number: int) -> str:
+    row: Any = found.raw.rows[number]
+    text = prompt_text(RowFormat(found.dataset, found.section)(row))
+    return f"{text[:SHOWN_CHARACTERS]!r}{' ...' if len(text) > SHOWN_CHARACTERS else ''}"

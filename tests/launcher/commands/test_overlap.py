@@ -1,0 +1,80 @@
+"""`overlap`: training rows among the held-out rows of a configuration, and the warning of a start."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.load import load
+from launcher.plan.build import build_plan
+from tests.support.commands import Run, command_runner
+from tests.support.planning import machine_with
+
+FILE = """
+defaults: [grpo, _self_]
+task: {name: null}
+reward: {name: exact}
+train_dataset: {path: train.jsonl, batch_size: 2}
+valid_dataset: {path: data}
+evaluator:
+  freq_steps: 5
+  benchmarks:
+  - {name: sums, path: addition}
+  - {name: words, path: words.jsonl, fields: {prompt: question}}
+"""
+LONG = "Ann has three red apples and gives two of them to Ben, who has {} pears"
+
+
+@pytest.fixture
+def run(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    return command_runner(tmp_path, capfd, monkeypatch)
+
+
+def write(path: str, *prompts: str, name: str = "prompt") -> None:
+    Path(path).parent.mkdir(exist_ok=True)
+    rows = [{name: prompt, "answer": "1"} for prompt in prompts]
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_all() -> None:
+    Path("x.yaml").write_text(FILE)
+    write("train.jsonl", "What is 1 + 1?", "what  is 2 + 2", LONG.format("nine"), "unlike")
+    write("data/test.jsonl", "What is 1 + 1?", "What is 2 + 2?", "What is 3 + 3?")
+    write("words.jsonl", LONG.format("ten"), "other", name="question")
+
+
+def test_overlaps_are_counted_by_kind_and_shown(run: Run) -> None:
+    write_all()
+    with Path("train.jsonl").open("a") as file:
+        file.write('{"other": 1}\n')
+    done = run("overlap", "--config", "x.yaml")
+    assert done.code == 0, done.err
+    table = [line.split() for line in done.out.splitlines() if line.startswith(("valid_dataset ", "sums", "words"))]
+    assert table[0] == ["valid_dataset", "3", "1", "(33.3%)", "2", "(66.7%)", "0"]
+    assert table[1][2:] == ["0", "0", "0"] and table[2] == ["words", "2", "0", "0", "1", "(50.0%)"]
+    assert "test.jsonl:1 is " in done.out and "train.jsonl:1\n    'What is 1 + 1?'" in done.out
+    assert "test.jsonl:2 is, but for its form, " in done.out and "\n    'what  is 2 + 2'" in done.out
+    assert "shares 78% of its 8-grams with training rows, such as " in done.out
+    assert done.out.endswith("train_dataset: 1 invalid rows were left out\n")
+    longer = run("overlap", "--config", "x.yaml", "--ngram", "16")
+    assert "16-grams" in longer.out and "shares" not in longer.out
+
+
+def test_a_configuration_without_held_out_rows_and_a_wrong_size_are_refused(run: Run) -> None:
+    message = run.refusal("overlap", "--config", "grpo.yaml", "valid_dataset=null")
+    assert message.startswith("valid_dataset: is null, and there are no benchmarks")
+    assert "'none' is not a number of words" in run.refusal("overlap", "--config", "grpo.yaml", "--ngram=none")
+    assert "is only for the command overlap" in run.refusal("--config", "grpo.yaml", "--ngram=3")
+
+
+def test_a_plan_warns_of_rows_in_both_files(run: Run) -> None:
+    write_all()
+    host = machine_with()._replace(directory=Path.cwd())
+
+    def warned() -> list[str]:
+        return [each for each in build_plan(load("x.yaml"), host=host).warnings if "training rows" in each]
+
+    (warning,) = warned()
+    assert warning.startswith("valid_dataset.path: 1 of its 3 rows are training rows too; the command `overlap`")
+    write("data/test.jsonl", "What is 3 + 3?")
+    assert warned() == []
