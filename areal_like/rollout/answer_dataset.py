@@ -6,6 +6,7 @@ step a split of it: `load_dataset("runs/sums/r0001/evaluations/dataset", "valid"
 
 import io
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,7 @@ DATASET, CARD = "dataset", "README.md"
 
 def write_answers(folder: Path, step: str, name: str, lines: Sequence[dict[str, Any]]) -> None:
     """`lines` are those of the file of JSON lines."""
-    import pyarrow
-    from pyarrow import parquet
-
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     rewards = pyarrow.list_(pyarrow.struct([("name", pyarrow.string()), ("value", pyarrow.float64())]))
     columns = {
         **{"row": pyarrow.int64(), "sample": pyarrow.int64(), "row_hash": pyarrow.string()},

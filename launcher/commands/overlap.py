@@ -37,7 +37,7 @@ def show_overlap(loaded: Loaded, ngram: str | None) -> int:
     held_out = [HeldOutRows(_texts(each, skipped), size) for each in others]
     _read(_texts(train, skipped), held_out, len(train.raw.rows))
     print(f"{len(train.raw.rows)} training rows: {train.raw.source}\n")
-    table = [("", "rows", "exact", "normalized", f"{size}-grams")]
+    table: list[tuple[str, ...]] = [("", "rows", "exact", "normalized", f"{size}-grams")]
     overlaps = [list(each.overlaps()) for each in held_out]
     for other, rows, known in zip(others, overlaps, held_out, strict=True):
         table.append((name_of(other), str(known.num_rows), *(_cell(n, known.num_rows) for n in count(rows).values())))

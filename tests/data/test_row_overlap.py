@@ -63,7 +63,7 @@ def test_rows_are_read_in_parts_and_the_first_training_row_is_named(monkeypatch:
     index = HeldOutRows(held_out, 2)
     assert list(read_training_rows(iter(train), [index])) == [2, 4, 5]
     assert list(index.overlaps()) == [
-        *(Overlap(0, None, 1, 1.0, 1), Overlap(1, 2, 2, 1.0, 2), Overlap(3, None, None, pytest.approx(2 / 3), 2))
+        *(Overlap(0, None, 1, 1.0, 1), Overlap(1, 2, 2, 1.0, 2), Overlap(3, None, None, 2 / 3, 2))
     ]
 
 
