@@ -17,11 +17,11 @@ COMMANDS = {
     "model without training",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one per line, greedily",
     "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
-    "rewards": "rewards FILE --reward NAME: what rewards give for saved answers, and how far they agree",
+    "rewards": "rewards RUN --reward NAME, or FILE: what rewards give for saved answers, and how far they agree",
     "overlap": "held-out rows that are also training rows: exactly, after normalization, by n-grams of words",
     "try": "eight rows through data, template, answers, reward and masks, and whether there is something to learn",
 }
-OPERANDS = {"chat": "RUN", "eval": "RUN", "rewards": "FILE"}
+OPERANDS = {"chat": "RUN", "eval": "RUN", "rewards": "RUN|FILE"}
 """The argument that a command needs; `eval` takes a configuration instead."""
 EVAL = "eval"
 FLAGS = {

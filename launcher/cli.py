@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from areal_like.config.problems import ConfigError, Problem, started_nothing_text
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
@@ -14,6 +15,8 @@ from launcher.arguments import EVAL, Arguments, parse_arguments
 from launcher.terminal import bold, red, write_line
 
 ONE_CONFIGURATION = {"serve": "starts the servers", "try": "tries the rows", "overlap": "compares the rows"}
+OWN_TRIAL = ("trial_name=auto",)
+"""Rows are tried in a folder of their own, which is removed at the end."""
 SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
 """Errors of paths that are too long, and of output that cannot be written."""
 
@@ -138,6 +141,8 @@ def _run_one(arguments: Arguments) -> int:
 
         target = TargetMachine(arguments.for_machine, arguments.model_config)
         overrides = [*target.overrides, *overrides]
+    if arguments.command == "try":
+        overrides = [*overrides, *OWN_TRIAL]
     known = target.machine if target is not None else None
     loaded = load(arguments.config, overrides, arguments.schema_class, known, recorded_references(arguments.config))
     if arguments.schema is True:
@@ -154,21 +159,24 @@ def _run_one(arguments: Arguments) -> int:
 
         print(configuration_text(loaded, arguments.cfg if isinstance(arguments.cfg, str) else None), end="")
         return DONE
-    if arguments.command == "try" and arguments.dry_run is None:
-        from launcher.commands.try_rows import try_experiment
+    if arguments.command == "try":
+        from launcher.commands.try_rows import check_experiment, try_answers
 
-        return try_experiment(loaded, arguments.answers)
+        check_experiment(loaded)
+        if arguments.answers is not None and arguments.dry_run is None:
+            return try_answers(loaded, Path(arguments.answers))
     if arguments.command == "overlap" and arguments.dry_run is None:
         from launcher.commands.overlap import show_overlap
 
         return show_overlap(loaded, arguments.ngram)
     from launcher.commands.run import dry_run, start
+    from launcher.plan.purpose import Purpose
 
-    serves = arguments.command == "serve"
+    purpose = Purpose(arguments.command) if arguments.command in tuple(Purpose) else Purpose.RUN
     if arguments.dry_run is not None:
         host = target.host(loaded.config) if target is not None else None
-        return dry_run(loaded, arguments.dry_run, arguments.replace, serves, host)
-    return start(loaded, arguments.replace, serves)
+        return dry_run(loaded, arguments.dry_run, arguments.replace, purpose, host)
+    return start(loaded, arguments.replace, purpose)
 
 
 def _colored(error: ConfigError) -> str:

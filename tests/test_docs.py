@@ -53,6 +53,7 @@ from launcher.cli import main
 from launcher.commands import chat, sweep
 from launcher.plan.build import build_plan
 from launcher.plan.plan import Plan
+from launcher.plan.purpose import Purpose
 from launcher.runs.checkpoints import step_folder
 from launcher.runs.run_lock import lock_run
 from launcher.supervisor import guardian
@@ -289,7 +290,7 @@ class Session:
     def serve(self, loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
         """Replaces `launcher.commands.serve.serve`: servers that end at once."""
         self.ran = True
-        locked = lock_run(loaded, plan, run_id, replace, serves=True)
+        locked = lock_run(loaded, plan, run_id, replace, Purpose.SERVE)
         locked.names.clear()
         locked.names.close()
         return 0

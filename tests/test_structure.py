@@ -37,8 +37,8 @@ ENGINES = {keys.name: keys.title for keys in SHIPPED}
 NAMES_OF_ENGINES = "|".join({word for name, title in ENGINES.items() for word in (name, name.upper(), title)})
 ENGINE = re.compile(rf"(?<![a-zA-Z])({NAMES_OF_ENGINES})(?![a-zA-Z])")
 OWN_ROOMS = (*(f"areal_like/serving/engines/{engine}/" for engine in ENGINES), "areal_like/config/sections/engines/")
-NAMING_ENGINES = {"launcher/commands/chat.py", "launcher/commands/try_rows.py"}
-"""They generate with the embedded engine, in their own process."""
+NAMING_ENGINES = {"launcher/commands/chat.py"}
+"""It generates with the embedded engine, in its own process."""
 HEAVY = {"torch", "transformers"}
 HEAVY_PACKAGES = (
     "areal_like.algorithms",

@@ -29,6 +29,8 @@ MAX_CALL_BYTES = 256 * MIB
 """Maximum bytes of a call of the run to a server."""
 DISK, COLLECTIVE, ADAPTER = "disk", "collective", "adapter"
 TRANSPORTS = (DISK, COLLECTIVE, ADAPTER)
+ANY_WEIGHTS = "any_weights"
+"""Field of a call to generate: whether weights that the run has not published are right as well."""
 KEEP, WAIT, ABORT, AUTO = "keep", "wait", "abort", "auto"
 MODES = (KEEP, WAIT, ABORT, AUTO)
 """What a pause does with running requests: freeze them; wait for their end; abort them and continue later from their

@@ -19,6 +19,7 @@ from areal_like.serving.client_access import ServerAccess
 from areal_like.serving.client_connection import DISCONNECT_CHECK_S, is_disconnected
 from areal_like.serving.control_protocol import (
     ADAPTER,
+    ANY_WEIGHTS,
     MAX_CALL_BYTES,
     access_paths,
     control_routes,
@@ -110,9 +111,10 @@ class InferenceServer:
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """One response line per group, as soon as it is finished."""
         self._refuse_where_broken()
-        if not self.served.is_current:
+        body = await read_json(request)
+        groups = body_field(body, "groups", list)
+        if not self.served.is_current and not body_field(body, ANY_WEIGHTS, bool, False):
             raise HttpError(503, "this server was given no weights by the run yet")
-        groups = body_field(await read_json(request), "groups", list)
         attempt = int(request.headers[ATTEMPT_HEADER])
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)

@@ -1,86 +1,70 @@
-"""`rewards FILE --reward NAME[,argument=value ...]`: what rewards give for saved answers."""
+"""`rewards RUN|FILE --reward NAME[,argument=value ...]`: what rewards give for saved answers."""
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import orjson
 import yaml
 
 from areal_like.config.built_in import PACKAGES
+from areal_like.config.checks.sandboxed_code import runs_programs
 from areal_like.config.checks.user_code import user_code_problems
+from areal_like.config.checks.values import InvalidValue, check_key
 from areal_like.config.control_characters import escape_controls
+from areal_like.config.experiment import GRPOConfig
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.sections.reward import REWARD_MODEL, RewardConfig
+from areal_like.config.schema import Schema
+from areal_like.config.sections.reward import REWARD_MODEL, SANDBOXES
 from areal_like.observe.reward_report import ScoredAnswer, agreement_report, reward_report
 from areal_like.process.exit_codes import DONE, FAILED
-from areal_like.rollout.episodes.rewards.bench import SavedAnswer, score_answers
-from areal_like.rollout.episodes.rewards.spec import RewardSpec
+from areal_like.process.sandbox.sandbox import other_sandbox, sandbox_problem
+from areal_like.rollout.episodes.rewards.bench import score_answers
+from areal_like.rollout.episodes.rewards.limits import RewardLimits
+from launcher.commands.saved_answers import AnswerSet, saved_answers
 
-TIMEOUT = "reward.timeout_s="
-NEEDED = ("prompt", "completion")
+SECTION = "reward."
+LIMITS = ("timeout_s", "processes", "sandbox", *RewardLimits._fields)
+"""Its keys that can be set here."""
+OF_RUN = "that of the run"
 CLOSING = {"[": "]", "{": "}", "(": ")", '"': '"', "'": "'"}
 PROGRESS_EVERY = 100
 
 
-def rewards(file: str, named: Sequence[str], overrides: Sequence[str]) -> int:
+def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
     """Prints the reports; returns 1 where a reward has failed for every answer."""
-    problems, timeout_s = _timeout(overrides)
+    limits, problems = _limits(overrides)
     given = {}
     for text in named:
-        name, args = given[_title(text, named)] = _parse(text)
-        problems += reward_problems(name, args, text)
+        title = _title(text, named)
+        given[title] = _parse(text)
+        problems += reward_problems(*given[title], text, limits.get("sandbox", SANDBOXES[0]))
     if not named:
         problems.append(Problem("--reward", "is missing; name a reward: --reward exact", "command line"))
-    answers: list[SavedAnswer] = []
+    saved: AnswerSet | None = None
     try:
-        answers = list(read_answers(Path(file)))
+        saved = saved_answers(name, [word for word in overrides if not word.startswith(SECTION)])
     except ConfigError as error:
         problems += error.problems
-    if problems:
+    if problems or saved is None:
         raise ConfigError(problems)
-    cwd = str(Path.cwd())
+    config = replace(saved.reward, **limits)
     scored: dict[str, Sequence[ScoredAnswer]] = {}
-    for title, (name, args) in given.items():
-        spec = RewardSpec(name, args, None, {}, cwd, cwd)
-        scored[title] = score_answers(spec, answers, timeout_s, _progress(title, len(answers)))
+    for title, (reward, args) in given.items():
+        spec = saved.spec(reward, args, config.sandbox)
+        scored[title] = score_answers(spec, saved.answers, config, _progress(title, len(saved.answers)))
         _print(reward_report(title, scored[title]))
+    failed = any(all(each.error for each in answers) for answers in scored.values())
+    if saved.has_rewards:
+        scored[OF_RUN] = saved.own_rewards()
     _print(agreement_report(scored))
-    return FAILED if any(all(each.error for each in answers) for answers in scored.values()) else DONE
+    return FAILED if failed else DONE
 
 
-def read_answers(file: Path) -> Iterator[SavedAnswer]:
-    """JSON lines with `prompt`, `completion` and the columns of the dataset's row."""
-    try:
-        lines = file.expanduser().read_bytes().splitlines()
-    except OSError as fault:
-        raise ConfigError([Problem(str(file), f"cannot be read: {fault.strerror}")]) from fault
-    count = 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        place = f"{file}:{number}"
-        try:
-            row: Any = orjson.loads(line)
-        except orjson.JSONDecodeError as fault:
-            raise ConfigError([Problem(place, f"is not a line of JSON: {fault}")]) from fault
-        missing = [name for name in NEEDED if not isinstance(row, dict) or name not in row]
-        if missing:
-            message = f"has no {missing[0]!r}; each line is an object with prompt, completion and columns of the row"
-            raise ConfigError([Problem(place, message)])
-        completion = row.pop("completion")
-        if not isinstance(completion, str):
-            raise ConfigError([Problem(place, f"completion is {completion!r:.40}; it must be a text")])
-        count += 1
-        yield SavedAnswer(place, row, completion)
-    if not count:
-        raise ConfigError([Problem(str(file), "has no answers")])
-
-
-def reward_problems(name: str, args: dict[str, Any], text: str) -> Iterator[Problem]:
+def reward_problems(name: str, args: dict[str, Any], text: str, sandbox: str) -> Iterator[Problem]:
     """Those that need no import of the reward."""
     where = f"--reward {text}"
     for problem in user_code_problems({"reward": {"name": name, "args": args}}, Path.cwd()):
@@ -91,6 +75,9 @@ def reward_problems(name: str, args: dict[str, Any], text: str) -> Iterator[Prob
     if module and find_spec(module) is None:
         needs = f"{name} needs the package {package}, which is not installed"
         yield Problem("reward.name", f"{needs}; {pip_command(package)} installs it", where)
+    if runs_programs(name, Path.cwd()) and (reason := sandbox_problem(sandbox)):
+        message = f"{name} runs programs of answers in a sandbox: {reason}; {other_sandbox(sandbox)}"
+        yield Problem("reward.name", message, where)
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -130,17 +117,21 @@ def _title(text: str, named: Sequence[str]) -> str:
     return text if names.count(_split(text)[0]) > 1 else _split(text)[0]
 
 
-def _timeout(overrides: Sequence[str]) -> tuple[list[Problem], float]:
-    problems, timeout_s = [], RewardConfig.timeout_s
-    for word in overrides:
-        value = word.removeprefix(TIMEOUT)
+def _limits(overrides: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """The keys of `reward` that are given, and what is wrong with them."""
+    keys, found, problems = Schema.of(GRPOConfig).keys, dict[str, Any](), list[Problem]()
+    for word in (word for word in overrides if word.startswith(SECTION)):
+        key, _, value = word.partition("=")
+        name = key.removeprefix(SECTION)
+        if name not in LIMITS:
+            message = f"rewards takes of this section only {', '.join(LIMITS)}"
+            problems.append(Problem(key, message, "command line"))
+            continue
         try:
-            if value == word or not 0 < float(value) < float("inf"):
-                raise ValueError
-            timeout_s = float(value)
-        except ValueError:
-            problems.append(Problem(word, "rewards takes only reward.timeout_s=SECONDS", "command line"))
-    return problems, timeout_s
+            found[name] = check_key(keys[key], yaml.safe_load(value))
+        except (InvalidValue, yaml.YAMLError) as fault:
+            problems.append(Problem(key, str(fault), "command line"))
+    return found, problems
 
 
 def _progress(title: str, total: int) -> Any:

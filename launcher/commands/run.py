@@ -14,6 +14,7 @@ from launcher.plan.build import build_plan
 from launcher.plan.changes import with_places
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import Plan
+from launcher.plan.purpose import Purpose
 from launcher.plan.render import render
 from launcher.plan.render_brief import render_brief, warning_lines
 from launcher.runs.fetch import fetch_from_hub
@@ -21,10 +22,14 @@ from launcher.terminal import has_color, width, write_line
 
 
 def dry_run(
-    loaded: Loaded, form: str | bool, replace: bool = False, serves: bool = False, host: HostInfo | None = None
+    loaded: Loaded,
+    form: str | bool,
+    replace: bool = False,
+    purpose: Purpose = Purpose.RUN,
+    host: HostInfo | None = None,
 ) -> int:
     """Prints the plan: full, as JSON, or on one screen. `host`: the machine to plan for, None for this one."""
-    plan = build_plan(loaded, host=host, replace_existing=replace, serves=serves)
+    plan = build_plan(loaded, host=host, replace_existing=replace, purpose=purpose)
     if form == "json":
         print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
     else:
@@ -33,27 +38,27 @@ def dry_run(
     return 0
 
 
-def start(loaded: Loaded, replace: bool = False, serves: bool = False) -> int:
-    """Runs the plan to its end under a guardian; raises ConfigError (exit 2) where it cannot start here. `serves`: only
-    servers."""
+def start(loaded: Loaded, replace: bool = False, purpose: Purpose = Purpose.RUN) -> int:
+    """Runs the plan to its end under a guardian; raises ConfigError (exit 2) where it cannot start here."""
     from areal_like.process.abandoned_memory import remove_abandoned_memory
 
     remove_abandoned_memory()  # first, as the plan is for the memory that is free
-    plan = build_plan(loaded, replace_existing=replace, serves=serves)
+    plan = build_plan(loaded, replace_existing=replace, purpose=purpose)
     refuse(plan.problems)
     if fetch_from_hub(loaded):
-        plan = build_plan(loaded, replace_existing=replace, serves=serves)
+        plan = build_plan(loaded, replace_existing=replace, purpose=purpose)
         refuse(plan.problems)
     refuse(with_places(loaded, run_checks(PLAN_CHECKS, {"plan": plan}, Stage.CANNOT_START)))
     for line in warning_lines(plan, width()):
         write_line(loaded.redactor.everywhere(line), sys.stderr)
     from areal_like.process.run_memory import memory_folder
     from launcher.commands.serve import serve
+    from launcher.commands.try_rows import try_on_servers
     from launcher.supervisor.guardian import run_guarded
     from launcher.supervisor.launch import launch
 
     run_id = secrets.token_hex(6)
-    begin = serve if serves else launch
+    begin = {Purpose.RUN: launch, Purpose.SERVE: serve, Purpose.TRY: try_on_servers}[purpose]
     return run_guarded(lambda: begin(loaded, plan, run_id, replace), memory_folder(run_id))
 
 

@@ -5,29 +5,20 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from areal_like.config.control_characters import escape_controls
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
 from areal_like.models import display_name
 from areal_like.process.command_result import write_result
-from areal_like.process.errors import Failure
-from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
 from areal_like.process.run import Run, listen_address, opens_generation
-from launcher.agent.local import LocalAgent
 from launcher.plan.plan import Plan
-from launcher.runs.env_file import secret_variables
-from launcher.runs.run_lock import LockedRun, lock_run
+from launcher.plan.purpose import Purpose
 from launcher.supervisor.discard import discard_unused_run
-from launcher.supervisor.launch import DISK_ERRORS, wait_limits, write_error_text
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding
 from launcher.supervisor.restart_policy import RestartPolicy
-from launcher.supervisor.roster import Roster
-from launcher.supervisor.supervisor import Supervisor
+from launcher.supervisor.serving_run import ServingRun, lock_serving_run
 from launcher.terminal import write_line
 
 TRIAL = "trial_name="
@@ -37,39 +28,18 @@ EXAMPLE_REQUEST = {"prompt": "1+1=", "max_tokens": 8, "temperature": 0}
 
 def serve(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
     """Runs the servers of the plan until they are stopped; returns the command's exit code."""
-    try:
-        variables = secret_variables(loaded.config, Path.cwd())
-        _check_key(loaded.config, variables)
-        os.environ.update(variables)
-        locked = lock_run(loaded, plan, run_id, replace, serves=True)
-    except ConfigError as error:
-        write_line(error.refusal_text(), sys.stderr)
-        return BAD_CONFIGURATION
-    except Failure as failure:
-        write_line(str(failure), sys.stderr)
-        return FAILED
-    except OSError as error:
-        write_line(write_error_text(error, loaded.config, plan.run_dir), sys.stderr)
-        return FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION
-    key = os.environ.get(locked.run.config.rollout.api_key_var, "")
-    hidden = tuple(value for value in (key, *variables.values()) if len(value) >= MIN_SECRET_LENGTH)
-
-    def shown(text: str) -> str:
-        return escape_controls(remove_secrets(loaded.redactor.everywhere(text), hidden))
-
-    def say(text: str) -> None:
-        write_line(shown(text), sys.stdout)
-
-    ending = _serve(locked, key, say, plan.command)
+    serving = lock_serving_run(loaded, plan, run_id, replace, Purpose.SERVE, _check_key)
+    if isinstance(serving, int):
+        return serving
+    locked = serving.locked
+    ending = _serve(serving, plan.command)
     if ending.message:
-        write_line(shown(ending.message), sys.stderr)
+        serving.complain(ending.message)
     if discard_unused_run(locked, ending):
         write_line(f"{locked.run.directory} was removed", sys.stderr)
     else:
         write_result(locked.run.directory, ending.outcome, ending.code, ending.message)
-    if ending.outcome != "lost":
-        locked.names.clear()
-    locked.names.close()
+    serving.close(ending)
     return ending.code
 
 
@@ -86,31 +56,17 @@ def _check_key(config: Any, variables: Mapping[str, str]) -> None:
     raise ConfigError([Problem("rollout.open_generation", reason)])
 
 
-def _serve(locked: LockedRun, key: str, say: Callable[[str], None], command: str) -> RunEnding:
-    run = locked.run
+def _serve(serving: ServingRun, command: str) -> RunEnding:
+    run, key = serving.locked.run, serving.key
     config = run.config
-    say(f"servers of {config.experiment_name}/{config.trial_name} in {run.directory}")
+    serving.say(f"servers of {config.experiment_name}/{config.trial_name} in {run.directory}")
 
     def announce(addresses: Sequence[str]) -> None:
         for line in announcement(run, addresses, bool(key), command):
-            say(line)
+            serving.say(line)
 
-    supervisor = Supervisor(
-        run,
-        Roster(locked.plan.processes, LocalAgent(run, key or secrets.token_hex(32), config.log.file)),
-        locked.names,
-        wait_limits(run),
-        RestartPolicy(config.recover.mode, config.recover.retries),
-        locked.start,
-        say,
-        Lifecycle(trains=False, on_addresses=announce),
-    )
-    try:
-        return supervisor.watch()
-    except OSError as error:
-        if error.errno not in DISK_ERRORS:
-            raise
-        return RunEnding("failed", FAILED, write_error_text(error, config, locked.plan.run_dir))
+    policy = RestartPolicy(config.recover.mode, config.recover.retries)
+    return serving.watch(key or secrets.token_hex(32), policy, Lifecycle(trains=False, on_addresses=announce))
 
 
 def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str) -> list[str]:

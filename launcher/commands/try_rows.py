@@ -1,8 +1,8 @@
 """`try`: eight rows through data, template, answers, reward and masks, and whether there is something to learn."""
 
+import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,66 +14,94 @@ from areal_like.data.checked_rows import CheckedRows
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.data.votes import vote_rule
-from areal_like.models import model_folder
 from areal_like.process.exit_codes import DONE, FAILED
 from areal_like.process.http import run_async
+from areal_like.process.identity import EPISODES
 from areal_like.rollout.episodes.episode import AnswerSource
-from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
-from areal_like.rollout.episodes.trial import FileAnswers, spread_rows, try_rows
-from areal_like.rollout.episodes.trial_report import group_report, verdict_of
+from areal_like.rollout.episodes.trial import FileAnswers, try_rows
+from areal_like.rollout.episodes.trial_report import NO_ANSWERS, REPORT, report
 from launcher.checks.packages import missing_packages, package_problems
+from launcher.plan.plan import Plan
+from launcher.plan.purpose import Purpose
 from launcher.runs.fetch import fetch_from_hub
+from launcher.supervisor.discard import remove_run
+from launcher.supervisor.lifecycle import Lifecycle
+from launcher.supervisor.restart_policy import RestartPolicy
+from launcher.supervisor.serving_run import lock_serving_run
 
 
-def try_experiment(loaded: Loaded, answers: str | None) -> int:
-    """Prints the rows and the verdict; returns 1 where no row has answers."""
+def check_experiment(loaded: Loaded) -> None:
+    """Raises ConfigError for one that does not generate."""
     config: Any = loaded.config
     if not isinstance(config, GRPOConfig):
         raise ConfigError([Problem("try", f"is for experiments that generate, not for {loaded.experiment}")])
+    if config.resume is not None:
+        message = "continues a run, and try starts none; name its model: --config RUN/config.yaml actor.path=CHECKPOINT"
+        raise ConfigError([Problem("resume", message)])
+
+
+def try_answers(loaded: Loaded, file: Path) -> int:
+    """Answers from a file need no other process. Prints the rows and the verdict; returns 1 where no row has
+    answers."""
+    config: Any = loaded.config
     if problems := package_problems(missing_packages()):
         raise ConfigError(problems)
     fetch_from_hub(loaded)
-    cwd = Path.cwd()
 
-    def opened(tokenizer: TextTokenizer, rows: CheckedRows) -> tuple[AnswerSource, Sequence[int]]:
-        if answers is not None:
-            source = FileAnswers(Path(answers), tokenizer, rows)
-            return source, source.rows
-        return ModelAnswers(config, cwd), spread_rows(rows)
+    async def opened(tokenizer: TextTokenizer, rows: CheckedRows) -> tuple[AnswerSource, Sequence[int]]:
+        source = FileAnswers(file, tokenizer, rows)
+        return source, source.rows
 
-    groups, tokenizer = run_async(try_rows(config, SearchFolders(loaded.file.parent, cwd), opened))
-    for group in groups:
-        for line in group_report(group, tokenizer):
-            print(escape_controls(line), flush=True)
-    verdict = verdict_of(groups, vote_rule(config.actor))
-    if not verdict.answers:
-        print("no row has answers", file=sys.stderr)
-        return FAILED
-    print(f"\n{verdict.signal}: {verdict.facts_text}")
-    for advice in verdict.advice:
-        print(f"  {advice.key}: {advice.text}")
-    return DONE
+    def show(text: str) -> None:
+        print(escape_controls(text), flush=True)
+
+    groups = try_rows(config, SearchFolders(loaded.file.parent, Path.cwd()), opened)
+    if run_async(report(groups, vote_rule(config.actor), show)):
+        return DONE
+    print(NO_ANSWERS, file=sys.stderr)
+    return FAILED
 
 
-class ModelAnswers:
-    """The model of the experiment, loaded into this process by the built-in engine."""
+def try_on_servers(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
+    """Starts the servers of the plan, and a process that sends rows to them and writes the report. The folder of the
+    logs stays only after a failure."""
+    trial = lock_serving_run(loaded, plan, run_id, replace, Purpose.TRY)
+    if isinstance(trial, int):
+        return trial
+    directory = trial.locked.run.directory
+    report_lines = _Lines(directory / REPORT)
 
-    def __init__(self, config: Any, cwd: Path) -> None:
-        from areal_like.serving.engines.embedded.core.load_model import load_engine
+    def show() -> None:
+        for line in report_lines.new():
+            trial.say(line)
 
-        try:
-            folder = model_folder(config.actor.path, cwd)
-            here = replace(config.embedded, model_path=str(folder), device="auto", dtype=config.actor.dtype)
-            self._engine = load_engine(here, folder, config.actor.trust_remote_code)
-        except ValueError as fault:
-            raise ConfigError([Problem("actor.path", str(fault))]) from fault
+    # A process that ends is not replaced: its rows would be tried again.
+    policy = RestartPolicy(trial.locked.run.config.recover.mode, retries=0)
+    ending = trial.watch(secrets.token_hex(32), policy, Lifecycle(trains=False, vital=(EPISODES,), on_poll=show))
+    show()
+    if ending.message:
+        trial.complain(ending.message)
+    trial.close(ending)
+    if ending.outcome == "failed":
+        trial.complain(f"the logs are in {directory / 'logs'}")
+    elif ending.outcome != "lost":
+        remove_run(directory)
+    return ending.code
 
-    async def generate(self, _: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]:
-        from areal_like.serving.requests import BadRequest, parse_group
 
-        try:
-            [finished] = self._engine.generate([parse_group({**group, "priority": 0}, self._engine.vocab_size)])
-        except (BadRequest, RuntimeError) as fault:
-            raise GenerationError(str(fault)) from fault
-        # The first version, as the engine knows of no served one.
-        return [{**asdict(sample), "versions": [0] * len(sample.token_ids)} for sample in finished.samples]
+class _Lines:
+    """Those that are added to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+
+    def new(self) -> list[str]:
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            whole = file.read().rpartition(b"\n")[0]
+        if not whole:
+            return []
+        self._read += len(whole) + 1
+        return whole.decode("utf-8", "replace").split("\n")

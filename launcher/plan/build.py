@@ -31,6 +31,7 @@ from launcher.plan.placement import PlacementPlan, place_processes, placement_re
 from launcher.plan.plan import VERSION, Plan, Process, Resolved
 from launcher.plan.ports import plan_ports
 from launcher.plan.processes import ProcessContext, ServerCommand, plan_processes, server_starts
+from launcher.plan.purpose import Purpose
 from launcher.plan.reward_model import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
 from launcher.plan.shared_gpu import plan_shared_gpu
@@ -47,35 +48,35 @@ def build_plan(
     *,
     host: HostInfo | None = None,
     replace_existing: bool = False,
-    serves: bool = False,
+    purpose: Purpose = Purpose.RUN,
 ) -> Plan:
-    """`machine` or `host` replaces this machine; `replace_existing` is --replace; `serves`: only servers."""
+    """`machine` or `host` replaces this machine; `replace_existing` is --replace."""
     config = loaded.config
     host = host or local_host(machine)
     shown = loaded.redactor
     directory, directory_problems = plan_run_directory(config, loaded.file, host, replace_existing)
-    allocation, allocation_problems = allocate.allocate(config, host.machine, trains=not serves)
+    allocation, allocation_problems = allocate.allocate(config, host.machine, trains=purpose.trains)
     auto = resolve_auto(config, allocation, host, directory)
     fetched = (*resolved_models(loaded, host), *resolved_datasets(loaded, host, directory))
     auto |= {each.key: each for each in fetched}
-    data = None if serves else data_steps(loaded, host)
+    data = data_steps(loaded, host) if purpose.trains else None
     shared = plan_shared_gpu(config, allocation, host)
-    micro_batches = [] if serves else resolved_micro_batches(loaded, allocation, host, shared.server_bytes)
-    compiled = [] if serves else compiled_layers(loaded, allocation)
+    micro_batches = resolved_micro_batches(loaded, allocation, host, shared.server_bytes) if purpose.trains else []
+    compiled = compiled_layers(loaded, allocation) if purpose.trains else []
     auto |= {each.key: each for each in (*shared.resolved, *micro_batches, *compiled)}
     staging = plan_staging(config, allocation, host, auto, shared.staged_bytes, shared.written)
     auto |= {each.key: each for each in staging.resolved}
     decided = with_micro_batches(config, auto)
     batch, memory = plan_batch(decided, allocation, data), plan_memory(decided, allocation, host)
     memory = memory._replace(words=(*memory.words, *shared.words, *staging.words))
-    batch = batch._replace(words=()) if serves else batch
-    argv = command_line(loaded, host, replace_existing, serves)
+    batch = batch if purpose.trains else batch._replace(words=())
+    argv = command_line(loaded, host, replace_existing, purpose)
 
     placement: PlacementPlan | None = None
     processes: tuple[Process, ...] = ()
     starts: list[ServerCommand] = []
     if allocation is not None:
-        placement = _placement(config, allocation, auto, host, serves)
+        placement = _placement(config, allocation, auto, host, purpose)
         if allocate.generates(config) and allocation.rollout is not None:
             threads = resolved_threads(config, allocation.rollout.backend, placement)
             auto |= {each.key: each for each in threads}
@@ -84,7 +85,7 @@ def build_plan(
         started_config = _as_started(loaded, auto) if has_command else config
         context = ProcessContext(
             *(started_config, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt),
-            *(serves, staging.num_bytes, shared.trainer_share),
+            *(purpose, staging.num_bytes, shared.trainer_share),
         )
         starts = server_starts(context)
         processes = plan_processes(context, starts)
@@ -96,12 +97,12 @@ def build_plan(
 
     known = {
         **{"loaded": loaded, "config": config, "values": loaded.values, "cls": loaded.cls},
-        **{"foreign": [leaf.path for leaf in loaded.foreign], "serves": serves, "auto": auto, "data": data},
+        **{"foreign": [leaf.path for leaf in loaded.foreign], "auto": auto, "data": data},
         **{"host": host, "here": host if host.is_here else None, "directory": directory},
         **{"directory_problems": directory_problems, "allocation_problems": allocation_problems},
         **{"allocation": allocation, "placement": placement, "server_start": starts[0] if starts else None},
         **{"cluster": cluster, "cluster_problems": cluster_problems, "batch": batch, "memory": memory},
-        **{"ports": ports, "shared": shared, "staging": staging},
+        **{"ports": ports, "shared": shared, "staging": staging, "serves": purpose is Purpose.SERVE},
     }
     checks = checks_of(allocation)
     facts = {name: fact for name, fact in known.items() if fact is not None}
@@ -158,12 +159,12 @@ def _as_started(loaded: "Loaded", auto: dict[str, Resolved]) -> Any:
     return build_config(loaded.cls, resolved_values(loaded, auto.values()))
 
 
-def command_line(loaded: "Loaded", host: HostInfo, replace_existing: bool, serves: bool = False) -> list[str]:
+def command_line(loaded: "Loaded", host: HostInfo, replace_existing: bool, purpose: Purpose = Purpose.RUN) -> list[str]:
     """The command that starts this run."""
     argv = [host.python, "-m", "launcher", "--config", _as_named(loaded.file)]
     argv += ["--schema", loaded.schema_name] if loaded.schema_name else []
     argv += ["--replace"] if replace_existing else []
-    argv += ["serve"] if serves else []
+    argv += [] if purpose.trains else [purpose.value]
     return [*argv, *loaded.overrides]
 
 
@@ -174,14 +175,14 @@ def _as_named(file: Path) -> str:
 
 
 def _placement(
-    config: "BaseExperimentConfig", allocation: Allocation, auto: dict[str, Resolved], host: HostInfo, serves: bool
+    config: "BaseExperimentConfig", allocation: Allocation, auto: dict[str, Resolved], host: HostInfo, purpose: Purpose
 ) -> PlacementPlan:
-    episodes = 0
-    if allocate.generates(config) and not serves:
+    episodes = int(purpose is Purpose.TRY)
+    if allocate.generates(config) and purpose.trains:
         chosen = auto.get("rollout.num_episode_workers")
         episodes = chosen.value if chosen else int(config.rollout.num_episode_workers)
     servers = allocate.starts_servers(config), allocate.servers_on_cpu(config)
-    want = placement_request(allocation, *servers, episodes, has_reward_model(config) and not serves)
+    want = placement_request(allocation, *servers, episodes, has_reward_model(config) and purpose is not Purpose.SERVE)
     per_node = allocate.gpus_per_node(config, host.machine)
     return place_processes(want, per_node, host, config.launcher, config.cluster.type == "local")
 

@@ -29,6 +29,7 @@ from launcher.plan.host import HostInfo
 from launcher.plan.model_config import known_shape
 from launcher.plan.placement import PlacementPlan, ProcessPlacement
 from launcher.plan.plan import Process
+from launcher.plan.purpose import Purpose
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
@@ -48,8 +49,7 @@ class ProcessContext(NamedTuple):
     num_nodes: int
     command: tuple[str, ...]
     attempt: int = 1
-    serves: bool = False
-    """Whether only servers are started."""
+    purpose: Purpose = Purpose.RUN
     staged_bytes: int = 0
     """For new weights on each GPU of the servers."""
     trainer_share: float | None = None
@@ -80,9 +80,11 @@ class ProcessContext(NamedTuple):
 def plan_processes(context: ProcessContext, starts: list[ServerCommand]) -> tuple[Process, ...]:
     """`starts`: the commands of the servers, in order."""
     serving = [*_servers(context, starts), *_attached(context)]
-    if context.serves:
+    if context.purpose is Purpose.SERVE:
         return tuple([*_supervision(context), *serving])
     serving += _reward(context)
+    if context.purpose is Purpose.TRY:
+        return tuple([*_supervision(context), *serving, *_episodes(context, "areal_like.rollout.episodes.trial_main")])
     return tuple([*_supervision(context), *serving, *_controller(context), *_episodes(context), *_trainers(context)])
 
 
@@ -177,10 +179,10 @@ def _controller(context: ProcessContext) -> Iterator[Process]:
         yield context.process(CONTROLLER, 0, context.placement.controller, command, {})
 
 
-def _episodes(context: ProcessContext) -> Iterator[Process]:
+def _episodes(context: ProcessContext, module: str = "areal_like.rollout.episodes") -> Iterator[Process]:
     if generates(context.config):
         for index, placement in enumerate(context.placement.episodes):
-            command = [context.host.python, "-m", "areal_like.rollout.episodes", "--run-dir", context.run_dir]
+            command = [context.host.python, "-m", module, "--run-dir", context.run_dir]
             yield context.process(EPISODES, index, placement, [*command, "--index", str(index)], {})
 
 

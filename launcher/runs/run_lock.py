@@ -19,6 +19,7 @@ from areal_like.process.wait import NamedWait
 from launcher.plan.auto import resolved_values
 from launcher.plan.build import build_plan
 from launcher.plan.plan import Plan
+from launcher.plan.purpose import Purpose
 from launcher.runs.linked_folders import create_links
 from launcher.runs.registry import LAUNCHER, last_attempt, register, running_text
 from launcher.runs.run_files import read_facts, write_description, write_start_point
@@ -37,14 +38,16 @@ class LockedRun(NamedTuple):
     """Whether this start created the run directory."""
 
 
-def lock_run(loaded: Loaded, plan: Plan, run_id: str, replace_existing: bool, serves: bool = False) -> LockedRun:
-    """Raises ConfigError, with the directory unchanged, where the run has another launcher. `serves`: only servers."""
+def lock_run(
+    loaded: Loaded, plan: Plan, run_id: str, replace_existing: bool, purpose: Purpose = Purpose.RUN
+) -> LockedRun:
+    """Raises ConfigError, with the directory unchanged, where the run has another launcher. `purpose` is the plan's."""
     kept = keep_checkpoints(
         build_config(loaded.cls, resolved_values(loaded, plan.auto)), Path.cwd(), Path(plan.run_dir)
     )
-    plan, is_new = _make_folder(loaded, plan, replace_existing, serves)
+    plan, is_new = _make_folder(loaded, plan, replace_existing, purpose)
     try:
-        locked = _acquire(loaded, plan, run_id, serves)
+        locked = _acquire(loaded, plan, run_id, purpose is Purpose.SERVE)
         return locked._replace(is_new=is_new, messages=(*locked.messages, *kept))
     except BaseException:
         directory = Path(plan.run_dir)
@@ -92,7 +95,7 @@ def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedR
     return LockedRun(plan, run, names, run.start_point(), messages)
 
 
-def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, serves: bool) -> tuple[Plan, bool]:
+def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, purpose: Purpose) -> tuple[Plan, bool]:
     """The plan, and whether the folder is new. Of two simultaneous starts that chose the same trial number, the one
     that creates the folder keeps it; the other one takes the next number."""
     while True:
@@ -106,7 +109,7 @@ def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, serves: boo
                 raise
             if not numbered:
                 return plan, False
-            plan = build_plan(loaded, replace_existing=replace_existing, serves=serves)
+            plan = build_plan(loaded, replace_existing=replace_existing, purpose=purpose)
 
 
 def _announce_launcher(names: NameStore, directory: Path, ttl_s: float) -> None:

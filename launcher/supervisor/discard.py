@@ -30,10 +30,15 @@ def discard_unused_run(locked: LockedRun, ending: RunEnding) -> bool:
         return False
     if last_attempt(directory) > 1 or not holds_no_work(directory):
         return False
+    remove_run(directory)
+    return True
+
+
+def remove_run(directory: Path) -> None:
+    """With all that belongs to it. None of the run's processes may be left."""
     remove_linked_folders(directory)
     shutil.rmtree(directory)
     unregister(directory)
-    return True
 
 
 def holds_no_work(directory: Path) -> bool:

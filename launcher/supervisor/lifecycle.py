@@ -3,17 +3,21 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from areal_like.process.identity import CONTROLLER, TRAINER
+
 
 def _nothing(*_: object) -> None:
     pass
 
 
 class Lifecycle(NamedTuple):
-    """What a run is for. `trains`: until its last step; otherwise it serves until it is stopped. `on_addresses` is
-    called with those of the servers once all are ready, and when they change; `rewind_metrics(step, attempt)` at a
-    rollback; `on_start` when all processes are started; `on_poll` repeatedly."""
+    """What a run is for. It ends with the processes of the roles `vital`; where it has none, when it is stopped.
+    `trains`: a stop makes a checkpoint first. `on_addresses` is called with those of the servers once all are ready,
+    and when they change; `rewind_metrics(step, attempt)` at a rollback; `on_start` when all processes are started;
+    `on_poll` repeatedly."""
 
     trains: bool = True
+    vital: Sequence[str] = (CONTROLLER, TRAINER)
     on_addresses: Callable[[Sequence[str]], None] = _nothing
     rewind_metrics: Callable[[int, int], None] = _nothing
     on_start: Callable[[], None] = _nothing

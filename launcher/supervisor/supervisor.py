@@ -54,7 +54,7 @@ class Supervisor:
         self.attempt = start.attempt
         self._first_attempt, self._checkpoint = start.attempt, start.step
         self._say, self._lifecycle = say, lifecycle
-        self._vital = roster.names(CONTROLLER, TRAINER)
+        self._vital = roster.names(*lifecycle.vital)
         self._ended: dict[str, int] = {}
         self._ended_workers: dict[str, tuple[float, ProcessExit]] = {}
         self._stopping: tuple[str, float] | None = None
@@ -200,7 +200,7 @@ class Supervisor:
     # --- the end
 
     def _finished(self) -> RunEnding | None:
-        if not self._lifecycle.trains:
+        if not self._vital:
             return None
         if any(name not in self._ended for name in self._vital):
             return self._stopped() if self._evaluation_overdue() else None
@@ -222,7 +222,7 @@ class Supervisor:
 
     def _handle_signal(self, number: int) -> RunEnding | None:
         if not self._lifecycle.trains:
-            return RunEnding("done", DONE)
+            return RunEnding("interrupted", INTERRUPTED) if self._vital else RunEnding("done", DONE)
         if number == signal.SIGINT and self._stopping is not None:
             self._stopping = ("interrupted", 0.0)
             self.roster.kill()

@@ -129,7 +129,7 @@ class Running:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_restore_ctrl_c,
+                preexec_fn=let_ctrl_c_end_it,
             )
 
     @property
@@ -187,7 +187,7 @@ class Running:
         return Ended(code, self.text(), "", self.directory)
 
 
-def _restore_ctrl_c() -> None:
+def let_ctrl_c_end_it() -> None:
     """What a shell starts in the background ignores it, and so would everything that is started from there."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

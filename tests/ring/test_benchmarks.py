@@ -1,5 +1,6 @@
 """Benchmarks beside training: rows, rewards and sampling of their own, and the answers in files."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from areal_like.data.tasks.addition import Addition
 from areal_like.observe.evaluation_statistics import best_of
 from areal_like.rollout.answer_files import read_answers
-from tests.ring.start import SHORT, Ended, run
+from tests.ring.start import SHORT, Ended, command, environment, run
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
@@ -117,3 +118,14 @@ def test_a_model_is_evaluated_alone_without_a_step(ended: Ended) -> None:
         read_answers(each) for each in (last, alone.directory / "evaluations/step_000000/valid.jsonl")
     )
     assert [each["answer"] for each in trained] == [each["answer"] for each in evaluated]
+
+
+def test_other_rewards_are_tried_on_the_saved_answers(ended: Ended) -> None:
+    root = ended.directory.parents[2]
+    words = command("rewards", str(ended.directory), "--reward", "lengths.py:Length,most=4", "step=2", config=None)
+    done = subprocess.run(words, cwd=root, env=environment(root), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line for file in (ended.directory / "evaluations/step_000002").iterdir() for line in read_answers(file)]
+    answers = sum("answer" in line for line in lines)
+    assert f"lengths.py:Length: {answers} answers" in done.stdout
+    assert "lengths.py:Length and that of the run: " in done.stdout

@@ -11,6 +11,7 @@ import orjson
 
 from areal_like.process.errors import Failure, HttpError, Unreachable
 from areal_like.process.http import HttpClient, error_message
+from areal_like.serving.control_protocol import ANY_WEIGHTS
 
 RETRY_DELAY_S = 0.2
 """Before the first retry; doubled before each further one."""
@@ -56,7 +57,16 @@ class _Call:
 class GenerationClient:
     """`await generate(route, group)` returns the samples of the group as the server sent them."""
 
-    def __init__(self, http: HttpClient, timeout_s: float, retries: int, another_server: AnotherServer) -> None:
+    def __init__(
+        self,
+        http: HttpClient,
+        timeout_s: float,
+        retries: int,
+        another_server: AnotherServer,
+        any_weights: bool = False,
+    ) -> None:
+        """`any_weights`: also those with which the servers were started."""
+        self._options = {ANY_WEIGHTS: True} if any_weights else {}
         self._http, self._timeout_s, self._retries = http, timeout_s, retries
         self._another_server = another_server
         self._calls: dict[str, list[_Call]] = {}
@@ -135,7 +145,7 @@ class GenerationClient:
     async def _stream(self, server: str, calls: dict[str, _Call]) -> None:
         # With a deadline the server ends groups that are no longer awaited, even if it does not notice a lost client.
         groups = [{**call.group, "deadline_s": self._timeout_s} for call in calls.values()]
-        body = orjson.dumps({"groups": groups})
+        body = orjson.dumps({"groups": groups, **self._options})
         limit = aiohttp.ClientTimeout(total=self._timeout_s)
         async with self._http.session.post(f"http://{server}/generate", data=body, timeout=limit) as response:
             if response.status >= 400:

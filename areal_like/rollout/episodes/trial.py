@@ -1,7 +1,8 @@
 """`try`: some rows through data, template, workflow, reward and masks, as a worker does it, without a trainer."""
 
+import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from areal_like.rollout.episodes.main import check_reward, open_tokenizer
 from areal_like.rollout.episodes.rewards import reward_spec
 from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
-from areal_like.rollout.episodes.runner import EpisodeRunner
+from areal_like.rollout.episodes.runner import EpisodeResult, EpisodeRunner
 from areal_like.rollout.episodes.workflows import make_workflow
 from areal_like.rollout.evaluated_rows import sampling_params
 from areal_like.rollout.groups import TRAIN
@@ -28,7 +29,7 @@ from areal_like.rollout.trajectory import Trajectory, unpack_group
 
 NUM_ROWS = 8
 
-SourceOpener = Callable[[TextTokenizer, CheckedRows], tuple[AnswerSource, Sequence[int]]]
+SourceOpener = Callable[[TextTokenizer, CheckedRows], Awaitable[tuple[AnswerSource, Sequence[int]]]]
 """Returns what answers, and the rows to try."""
 
 
@@ -36,49 +37,66 @@ class TriedGroup(NamedTuple):
     """A row with its answers, or the error that it ended with."""
 
     place: str
+    tokenizer: TextTokenizer
     facts: Sequence[dict[str, Any]]
     trajectories: Sequence[Trajectory]
     error: str = ""
 
 
-async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> tuple[list[TriedGroup], TextTokenizer]:
-    """Raises ConfigError as the start of a worker does."""
+async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> AsyncIterator[TriedGroup]:
+    """All rows at once; yields them in their order. Raises ConfigError as the start of a worker does."""
     spec = reward_spec(config.reward, task_name(config), config.task.args, *places)
     waits = (config.reward.timeout_s, config.rollout.request_retries, config.rollout.setup_timeout)
-    rewards = RewardPool(spec, *waits, limits=reward_limits(config.reward))
+    processes = config.reward.processes
+    rewards = RewardPool(spec, *waits, 1 if processes == "auto" else processes, reward_limits(config.reward))
     try:
         tokenizer = open_tokenizer(config, places.cwd)
         datasets = load_datasets(config, places, tokenizer)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])
         check_reward(config, rewards, workflow)
-        source, numbers = opened(tokenizer, datasets.train)
+        source, numbers = await opened(tokenizer, datasets.train)
         # Answers whose reward fails are shown, however many they are.
         mismatched = config.rollout.allow_mismatched_sampling
         tools = WorkerTools(tokenizer, source, rewards, mismatched, False, max_failed_share=1.0)
         runner = EpisodeRunner(tools, datasets, workflow, config.rollout.check_trajectory_format)
-        groups: list[TriedGroup] = []
-        for row in datasets.train.inspect(numbers):
-            lease = {
-                "id": str(row.row),
-                "group": len(groups),
-                "purpose": TRAIN,
-                "split": "train",
-                "row": row.row,
-                "row_hash": hash_text(row.hash),
-                "server": "",
-                "n": config.gconfig.n_samples,
-                "seed": derive_seed(config.seed, "try", row.row),
-                "sampling": sampling_params(config.gconfig),
-            }
-            header, blob = await runner.run(lease)
-            facts = header.get("facts", [])
-            trajectories = unpack_group(facts, blob) if blob is not None else []
-            error = header.get("error", "" if trajectories else "rejected by the workflow")
-            groups.append(TriedGroup(datasets.train.place(row.row), facts, trajectories, error))
-        return groups, tokenizer
+        rows = datasets.train.inspect(numbers)
+        results = [
+            asyncio.create_task(runner.run(_lease(config, group, row.row, hash_text(row.hash))))
+            for group, row in enumerate(rows)
+        ]
+        try:
+            for row, result in zip(rows, results, strict=True):
+                yield _tried(datasets.train.place(row.row), tokenizer, await result)
+        finally:
+            for result in results:
+                result.cancel()
+            await asyncio.gather(*results, return_exceptions=True)
     finally:
         await rewards.close()
+
+
+def _lease(config: Any, group: int, row: int, row_hash: str) -> dict[str, Any]:
+    return {
+        "id": str(row),
+        "group": group,
+        "purpose": TRAIN,
+        "split": "train",
+        "row": row,
+        "row_hash": row_hash,
+        "server": "",
+        "n": config.gconfig.n_samples,
+        "seed": derive_seed(config.seed, "try", row),
+        "sampling": sampling_params(config.gconfig),
+    }
+
+
+def _tried(place: str, tokenizer: TextTokenizer, result: EpisodeResult) -> TriedGroup:
+    header, blob = result
+    facts = header.get("facts", [])
+    trajectories = unpack_group(facts, blob) if blob is not None else []
+    error = header.get("error", "" if trajectories else "rejected by the workflow")
+    return TriedGroup(place, tokenizer, facts, trajectories, error)
 
 
 def spread_rows(rows: CheckedRows) -> list[int]:

@@ -1,17 +1,40 @@
 """What `try` prints of a row: exact token ids and texts, what is trained on, and the reward with its parts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from statistics import pstdev
 
 from areal_like.config.problems import plural
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.votes import VoteRule
-from areal_like.observe.learnability import Verdict, judge
+from areal_like.observe.learnability import judge
 from areal_like.rollout.episodes.trial import TriedGroup
 from areal_like.rollout.step_metrics import answer_facts
 from areal_like.rollout.trajectory import Trajectory
 
+REPORT = "try.txt"
+"""The file of a run directory to which its process of `try` writes."""
+NO_ANSWERS = "no row has answers"
 
-def group_report(group: TriedGroup, tokenizer: TextTokenizer) -> Iterator[str]:
+
+async def report(groups: AsyncIterator[TriedGroup], rule: VoteRule, show: Callable[[str], None]) -> bool:
+    """Shows the rows and the verdict; returns whether any row has answers."""
+    facts = []
+    async for group in groups:
+        for line in group_report(group):
+            show(line)
+        if group.facts:
+            facts.append([answer_facts(fact, rule) for fact in group.facts])
+    verdict = judge(facts)
+    if not verdict.answers:
+        return False
+    show("")
+    show(f"{verdict.signal}: {verdict.facts_text}")
+    for advice in verdict.advice:
+        show(f"  {advice.key}: {advice.text}")
+    return True
+
+
+def group_report(group: TriedGroup) -> Iterator[str]:
     yield group.place
     if group.error:
         yield f"  no answers: {group.error}"
@@ -20,13 +43,13 @@ def group_report(group: TriedGroup, tokenizer: TextTokenizer) -> Iterator[str]:
         ids = answer.prompt_ids.tolist()
         if ids != prompt:
             prompt = ids
-            yield f"  prompt, {plural(len(ids), 'token')}: {_text(tokenizer, ids)}"
+            yield f"  prompt, {plural(len(ids), 'token')}: {_text(group.tokenizer, ids)}"
             yield f"    {_ids(ids)}"
-        yield from _answer(number, answer, tokenizer)
-
-
-def verdict_of(groups: Sequence[TriedGroup], rule: VoteRule) -> Verdict:
-    return judge([[answer_facts(fact, rule) for fact in group.facts] for group in groups if group.facts])
+        yield from _answer(number, answer, group.tokenizer)
+    if rewards := [answer.reward for answer in group.trajectories if answer.reward is not None]:
+        low, high = min(rewards), max(rewards)
+        spread = f"from {low:g} to {high:g}, deviation {pstdev(rewards):.3g}"
+        yield f"  spread of rewards: {spread if low < high else f'none, all are {low:g}'}"
 
 
 def _answer(number: int, answer: Trajectory, tokenizer: TextTokenizer) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from launcher.plan.purpose import Purpose
 from tests.launcher.plan.test_memory import QWEN3_06B, model_folder
 from tests.support.planning import GIB, machine_with, plan_of
 
@@ -47,7 +48,7 @@ def test_supervised_training_counts_its_ranks():
 
 def test_servers_alone_are_counted_alone():
     words = ("rollout=vllm", "rollout.backend=vllm:d4")
-    assert "need 4 cores" in needs(*words, cores=2, serves=True)["rollout.backend"]
+    assert "need 4 cores" in needs(*words, cores=2, purpose=Purpose.SERVE)["rollout.backend"]
 
 
 def test_workers_of_a_divided_server_count_as_processes():

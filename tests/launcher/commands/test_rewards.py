@@ -2,9 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from areal_like.config.load import load
+from areal_like.data.checked_rows import row_hash
+from areal_like.data.datasets import load_datasets
+from areal_like.data.row_table import hash_text
+from areal_like.data.user_code import SearchFolders
+from areal_like.rollout.episodes.main import open_tokenizer
+from launcher.plan.build import build_plan
+from launcher.runs.run_lock import lock_run
 from tests.support.commands import Run, command_runner
 
 ROWS = [
@@ -12,6 +21,19 @@ ROWS = [
     {"prompt": "1+1=", "answer": "2", "completion": "it is 2"},
     {"prompt": "1+2=", "answer": "three", "completion": "3"},
 ]
+MEETS = """
+import os, time
+
+def meets(prompt, completion):
+    folder = os.path.join(os.path.dirname(__file__), "here")
+    os.makedirs(folder, exist_ok=True)
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    while len(os.listdir(folder)) < 2:
+        time.sleep(0.01)
+    if completion == "3":
+        open(os.path.join(folder, "large"), "wb").write(bytes(2000000))
+    return 1.0
+"""
 
 
 @pytest.fixture
@@ -48,6 +70,51 @@ def test_a_reward_that_hangs_ends_its_answer_alone(run: Run):
     assert "failed: 1 times, first answers.jsonl:3: mine.py:hangs failed after one try: it took longer" in done.out
 
 
+def test_answers_are_scored_several_at_once_within_the_limits_of_the_section(run: Run):
+    """Each waits for another one."""
+    Path("mine.py").write_text(MEETS)
+    words = ("reward.processes=2", "reward.max_file_gb=0.001", "reward.timeout_s=60")
+    done = run("rewards", "answers.jsonl", "--reward", "mine.py:meets", *words)
+    assert "meets: 3 answers to 2 prompts, 1 failed" in done.out
+    assert "(reward.max_file_gb=0.001)" in done.out
+
+
+@pytest.fixture
+def evaluated(run: Run) -> Path:
+    """A run with the saved answers of an evaluation, to rows 3 and 4."""
+    loaded = load("grpo.yaml", ["cluster.fileroot=runs", "trial_name=t", "experiment_name=sums"])
+    locked = lock_run(loaded, build_plan(loaded), "id", False)
+    locked.names.clear()
+    locked.names.close()
+    config = locked.run.config
+    rows = load_datasets(config, SearchFolders(Path(), Path()), open_tokenizer(config, Path())).of("valid")
+    folder = locked.run.directory / "evaluations" / "step_000002"
+    folder.mkdir(parents=True)
+    lines: list[dict[str, Any]] = [
+        {"row": at, "row_hash": hash_text(row_hash(rows.rows[at])), "answer": answer, "reward": reward}
+        for at, answer, reward in ((3, rows.rows[3]["answer"], 0.5), (4, "no", None))
+    ]
+    lines.append({"row": 5, "row_hash": "0" * 16, "error": "reward: no"})
+    (folder / "valid.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder / "valid.jsonl"
+
+
+def test_answers_of_a_run_are_joined_with_their_rows_and_compared_with_its_rewards(run: Run, evaluated: Path):
+    done = run("rewards", "sums/t", "--reward", "exact", "--reward", "task", "cluster.fileroot=runs", "step=2")
+    assert done.code == 0, done.err
+    assert "exact: 2 answers to 2 prompts, 0 failed" in done.out and "mean 0.5, deviation 0.5" in done.out
+    assert "exact and that of the run: 0 of 1 answer have equal rewards" in done.out
+    assert "task and that of the run: 0 of 1 answer" in done.out
+
+
+def test_answers_to_rows_that_have_changed_are_refused(run: Run, evaluated: Path):
+    evaluated.write_text(evaluated.read_text().replace('"row": 3', '"row": 6'))
+    refused = run.refusal("rewards", "sums/t", "--reward", "exact", "cluster.fileroot=runs")
+    assert "valid.jsonl:1: its row cannot be read again: valid_dataset: row 6 of" in refused
+    other = run.refusal("rewards", "sums/t", "--reward", "exact", "cluster.fileroot=runs", "step=7")
+    assert "there is no evaluation of this step" in other
+
+
 def test_a_reward_that_fails_for_all_answers_fails(run: Run):
     Path("mine.py").write_text("def broken(prompt, completion):\n    return completion.nothing\n")
     done = run("rewards", "answers.jsonl", "--reward", "mine.py:broken")
@@ -64,8 +131,10 @@ def test_a_reward_that_fails_for_all_answers_fails(run: Run):
         (["--reward", "exact,tag"], "--reward [exact,tag]: 'tag' is no argument; write NAME,argument=value"),
         ([], "--reward [command line]: is missing"),
         (["--reward"], "--reward [command line]: needs a value"),
-        (["--reward=exact", "seed=1"], "seed=1 [command line]: rewards takes only reward.timeout_s=SECONDS"),
-        (["--reward=exact", "reward.timeout_s=0"], "reward.timeout_s=0 [command line]: rewards takes only"),
+        (["--reward=exact", "seed=1"], "seed=1 [command line]: rewards FILE takes only limits of `reward`"),
+        (["--reward=exact", "reward.timeout_s=0"], "reward.timeout_s [command line]: 0 is out of range; expected"),
+        (["--reward=exact", "reward.name=math"], "reward.name [command line]: rewards takes of this section only"),
+        (["--reward=exact", "reward.sandbox=x"], "reward.sandbox [command line]: 'x' is not one of bubblewrap"),
         (["--reward=exact", "--dry-run"], "--dry-run [command line]: has no effect on rewards"),
         (["--reward=needy.py:needy"], "answers.jsonl:1: has no 'choices', which the reward needy.py:needy needs"),
     ],
@@ -94,4 +163,4 @@ def test_a_file_that_has_no_answers_is_refused(run: Run, content: str | None, pr
 
 def test_other_commands_refuse_its_flag_and_it_needs_a_file(run: Run):
     assert "--reward [command line]: is only for the command rewards" in run.refusal("grpo", "--reward=exact")
-    assert "rewards [command line]: needs FILE" in run.refusal("rewards")
+    assert "rewards [command line]: needs RUN|FILE" in run.refusal("rewards")

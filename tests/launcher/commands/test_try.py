@@ -29,6 +29,7 @@ def test_tokens_masks_rewards_and_the_verdict_are_shown(run: Run):
     assert f"prompt, 6 tokens: '{PROMPT}'\n    2 2 12 2 6 13\n" in done.out
     assert "ends by stop: '004<eos>'\n    2 2 6 1\n    trained on, 4 tokens: the whole answer" in done.out
     assert "answer 1: reward 1 (" in done.out
+    assert "spread of rewards: from 0.1 to 1, deviation 0.45" in done.out
     assert "good signal: 1 of 1 groups have different rewards, pass@1 0.5, pass@2 1, 0 of 2 answers are cut" in done.out
 
 
@@ -37,6 +38,7 @@ def test_what_is_too_hard_and_cut_off_names_the_keys_to_change(run: Run):
     done = run("try", "--config", "grpo.yaml", "--answers", file, "gconfig.max_new_tokens=3")
     assert done.code == 0, done.err
     assert "cut off: '999'" in done.out
+    assert "spread of rewards: none, all are " in done.out
     signal, *keys = done.out.splitlines()[-4:]
     assert signal.startswith("no signal: 0 of 1 groups")
     assert [line.split(":")[0].strip() for line in keys] == [

@@ -1,18 +1,25 @@
 """Scores saved answers by a reward, in the processes in which a run computes it, and times each of them."""
 
+import asyncio
+import itertools
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sections.reward import RewardConfig
 from areal_like.observe.reward_report import ScoredAnswer
 from areal_like.process.http import run_async
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
+from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
 
 SETUP_TIMEOUT_S = 120.0
+AT_ONCE_ASYNC = 8
+"""Answers of an async reward."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +36,19 @@ class SavedAnswer:
 
 
 def score_answers(
-    spec: RewardSpec, answers: Sequence[SavedAnswer], timeout_s: float, progress: Callable[[int], None]
+    spec: RewardSpec, answers: Sequence[SavedAnswer], config: RewardConfig, progress: Callable[[int], None]
 ) -> list[ScoredAnswer]:
-    """One by one, without retries. Raises ConfigError if the reward cannot be loaded, or needs a column that rows
-    lack."""
-    return run_async(_score_answers(spec, answers, timeout_s, progress))
+    """Several at once, each within the limits of `config`, without retries. Raises ConfigError if the reward cannot be
+    loaded, or needs a column that rows lack."""
+    return run_async(_score_answers(spec, answers, config, progress))
 
 
 async def _score_answers(
-    spec: RewardSpec, answers: Sequence[SavedAnswer], timeout_s: float, progress: Callable[[int], None]
+    spec: RewardSpec, answers: Sequence[SavedAnswer], config: RewardConfig, progress: Callable[[int], None]
 ) -> list[ScoredAnswer]:
-    pool = RewardPool(spec, timeout_s, retries=0, setup_timeout_s=SETUP_TIMEOUT_S)
+    processes = config.processes if isinstance(config.processes, int) else len(os.sched_getaffinity(0))
+    waits = (config.timeout_s, 0, SETUP_TIMEOUT_S)
+    pool = RewardPool(spec, *waits, processes, reward_limits(config))
     try:
         try:
             await pool.ready(answers[0].row)
@@ -47,11 +56,17 @@ async def _score_answers(
             if not pool.needs:  # it cannot be loaded
                 raise
         check_columns(pool.needs, spec, answers)
-        scored = []
-        for answer in answers:
-            scored.append(await _score(pool, answer))
-            progress(len(scored))
-        return scored
+        # No more than are computed at once, so that the time of an answer is its own.
+        places = asyncio.Semaphore(AT_ONCE_ASYNC if pool.is_async else processes)
+        counts = itertools.count(1)
+
+        async def score(answer: SavedAnswer) -> ScoredAnswer:
+            async with places:
+                scored = await _score(pool, answer)
+            progress(next(counts))
+            return scored
+
+        return await asyncio.gather(*map(score, answers))
     finally:
         await pool.close()
 

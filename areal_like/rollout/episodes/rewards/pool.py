@@ -69,7 +69,7 @@ class RewardPool:
         self._name = spec.title
         self._numbers = itertools.count()
         self._waiting: deque[WaitingAnswer] = deque()
-        self._is_async = False
+        self.is_async = False
         self._usual = UsualTime()
         self._timer: asyncio.TimerHandle | None = None
         self._logged_errors: set[str] = set()
@@ -82,7 +82,7 @@ class RewardPool:
         self.is_available = reply["loaded"]
         if not self.is_available:
             return
-        self._is_async, self.needs = reply["async"], reply["needs"]
+        self.is_async, self.needs = reply["async"], reply["needs"]
         spec, missing = self._spec, [name for name in self.needs if name not in row and name != "prompt"]
         if missing:
             message = f"{self._name} needs {missing[0]!r} of a row, but rows have {', '.join(row)}"
@@ -128,14 +128,14 @@ class RewardPool:
         self._start(len(self._waiting))
 
     def _next_samples(self, seat: Seat) -> list[WaitingAnswer]:
-        if seat.pid is None or (seat.sent and not self._is_async):
+        if seat.pid is None or (seat.sent and not self.is_async):
             return []
         samples: list[WaitingAnswer] = []
-        limit = math.inf if self._is_async else self._usual.chunk
+        limit = math.inf if self.is_async else self._usual.chunk
         while self._waiting and len(samples) < limit:
             sample = self._waiting[0]
             if not sample.future.done():
-                before = [*seat.sent.values(), *samples] if self._is_async else []
+                before = [*seat.sent.values(), *samples] if self.is_async else []
                 if before and (sample.alone or before[0].alone):
                     break
                 samples.append(sample)
@@ -235,7 +235,7 @@ class RewardPool:
         if not was_ready and not self._seats.inside:
             why = seat.end_reason or seat.how
             self._fail_waiting(f"{self._name} cannot be computed: {why} before its first answer")
-        elif self._is_async and len(samples) > 1:
+        elif self.is_async and len(samples) > 1:
             for sample in samples:
                 sample.alone = True
             self._waiting.extendleft(reversed(samples))
@@ -280,7 +280,7 @@ class RewardPool:
     # --- deadlines
 
     def _deadline(self, seat: Seat) -> float:
-        if self._is_async:
+        if self.is_async:
             return min(sample.due_from for sample in seat.sent.values()) + self._timeout_s + GRACE_S
         return seat.progress_at + self._timeout_s
 
@@ -290,7 +290,7 @@ class RewardPool:
             return seat.progress_at + self._seats.setup_timeout_s
         if not seat.sent:
             return math.inf
-        if self._is_async or seat.is_lowered:
+        if self.is_async or seat.is_lowered:
             return self._deadline(seat)
         far_s = self._usual.very_far_s if seat.is_outside else self._usual.far_s
         return min(seat.progress_at + far_s, self._deadline(seat))
@@ -316,7 +316,7 @@ class RewardPool:
                 self._seats.leave(seat, f"importing it took longer than {self._seats.setup_timeout_s:g} s")
             elif now >= self._deadline(seat):
                 self.counts.timeouts += 1
-                if not self._is_async:
+                if not self.is_async:
                     self._waiting.extendleft(reversed(seat.split()))
                 self._seats.leave(seat, self._late)
             elif seat.is_outside:
