@@ -32,7 +32,7 @@ class AnswerSet:
     directory. `own`: the reward that each answer got in its run, None if that failed; empty for a file."""
 
     answers: Sequence[SavedAnswer]
-    reward: RewardConfig = field(default_factory=RewardConfig)
+    reward: RewardConfig
     folder: Path = Path()
     task: str | None = None
     task_args: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,8 @@ def saved_answers(name: str, words: Sequence[str]) -> AnswerSet:
         message = f"rewards {takes} limits of `reward`"
         raise ConfigError([Problem(word, message, "command line") for word in unknown])
     if not is_run:
-        return AnswerSet(list(read_answers(file)))
+        limits: Any = RewardConfig  # all keys have a default, which type checkers do not see
+        return AnswerSet(list(read_answers(file)), limits())
     step = next((word.removeprefix(STEP) for word in words if word.startswith(STEP)), None)
     directory = find_run(name, [word for word in words if not word.startswith(STEP)], "rewards")
     return _of_run(open_run(directory), evaluation_folder(directory, step))
