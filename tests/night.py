@@ -34,6 +34,7 @@ def jobs() -> dict[str, list[str]]:
     return {
         **{file.removesuffix(".py").replace("/", "."): [*pytest, file] for file in files},
         "curves": ["tests/bench/algorithm_curves.py", "--output", str(RESULTS / "curves")],
+        "experiments": ["tests/bench/experiment_curves.py", "--output", str(RESULTS / "experiments")],
         "mutate-keys": ["-m", "tests.mutation.mutate_keys"],
     }
 

@@ -1,6 +1,6 @@
 """Writes docs/reference.md, docs/keys.md, docs/metrics.md, docs/files.md, the tables of refused keys in
-docs/differences.md and docs/status.md, that of memory in docs/gpu.md, that of learning curves in docs/results.md, and
-the counts that `python -m launcher keys` prints.
+docs/differences.md and docs/status.md, that of memory in docs/gpu.md, those of learning curves in docs/results.md and
+docs/experiments.md with its charts, and the counts that `python -m launcher keys` prints.
 
 `python -m docs.make.pages` writes them; with `--check` it names those that are out of date (exit 1).
 """
@@ -35,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
 @cache
 def pages() -> dict[Path, str]:
     """File -> its content."""
-    differences, status, gpu, results = (DOCS / f"{name}.md" for name in ("differences", "status", "gpu", "results"))
+    differences, status, gpu = (DOCS / f"{name}.md" for name in ("differences", "status", "gpu"))
+    results, experiments = (DOCS / f"{name}.md" for name in ("results", "experiments"))
     return {
         DOCS / "reference.md": reference_page.render(),
         DOCS / "keys.md": keys_page.render(),
@@ -44,7 +45,9 @@ def pages() -> dict[Path, str]:
         differences: refused_keys.render(differences.read_text(encoding="utf-8")),
         status: refused_keys.render_not_built(status.read_text(encoding="utf-8")),
         gpu: gpu_memory.render(gpu.read_text(encoding="utf-8")),
-        results: results_page.render(results.read_text(encoding="utf-8")),
+        results: results_page.render(results.read_text(encoding="utf-8"), results_page.RESULTS),
+        experiments: results_page.render(experiments.read_text(encoding="utf-8"), results_page.EXPERIMENTS),
+        **results_page.charts(results_page.EXPERIMENTS),
         COUNTS_PATH: keys_page.counts_json(),
     }
 

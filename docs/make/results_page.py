@@ -1,12 +1,15 @@
-"""The table of docs/results.md, from the learning curves in docs/results/, which tests/bench/algorithm_curves.py
-writes. The rest of the page is written by hand."""
+"""The tables of docs/results.md and docs/experiments.md, and the charts of the latter, from the learning curves in
+docs/results/ and docs/experiments/, which tests/bench/{algorithm,experiment}_curves.py write. The rest of the pages is
+written by hand."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parents[1] / "results"
+from areal_like.observe.charts import Series, svg_chart
+
+RESULTS, EXPERIMENTS, IMAGES = (Path(__file__).parents[1] / name for name in ("results", "experiments", "images"))
 BEGIN, END = "<!-- learning curves, written by `make docs` -->", "<!-- end of learning curves -->"
 POINTS = (0.25, 0.5, 0.75, 1.0)
 """Parts of the run at which the table shows the score."""
@@ -15,12 +18,25 @@ Curve = list[list[float]]
 """Steps with their scores."""
 
 
-def render(page: str) -> str:
-    """docs/results.md with the table as it is now."""
+def render(page: str, folder: Path) -> str:
+    """The page with the table of the curves in the folder."""
     before, found_begin, rest = page.partition(BEGIN)
     _, found_end, after = rest.partition(END)
     assert found_begin and found_end, f"the page has no place for the table: {BEGIN}"
-    return f"{before}{BEGIN}\n\n{table(read_results(RESULTS))}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{table(read_results(folder))}\n\n{END}{after}"
+
+
+def charts(folder: Path) -> dict[Path, str]:
+    """SVG file -> its text: a chart for each result, with a line for each seed."""
+    return {
+        IMAGES / f"{file.stem.replace('_', '-')}.svg": _chart(result)
+        for file, result in zip(sorted(folder.glob("*.json")), read_results(folder), strict=True)
+    }
+
+
+def _chart(result: Mapping[str, Any]) -> str:
+    lines = [Series(f"seed {run['seed']}", [(step, score) for step, score in run["curve"]]) for run in result["runs"]]
+    return svg_chart(f"{result['title']}: held-out score", lines)
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from docs.make import results_page
 from docs.make.results_page import BEGIN, END, RESULTS, read_results, rise, table
 from tests.bench import algorithm_curves as curves
 from tests.bench.algorithm_curves import CASES
+from tests.bench.learning_curves import keep, rises
 
 CURVE = [[0, 0.42], [10, 0.5], [20, 0.55], [30, 0.7], [40, 0.6]]
 
@@ -20,8 +21,8 @@ def run_of(seed: int, curve: list[list[float]]) -> dict[str, Any]:
 
 
 def test_a_rise_is_from_the_first_to_the_last_score_not_to_the_best() -> None:
-    assert rise(CURVE) == pytest.approx(0.18) and curves.rises(CURVE)
-    assert not curves.rises([*CURVE, [50, 0.56]])
+    assert rise(CURVE) == pytest.approx(0.18) and rises(CURVE)
+    assert not rises([*CURVE, [50, 0.56]])
 
 
 def test_the_table_shows_the_last_measured_score_of_each_part() -> None:
@@ -37,12 +38,11 @@ def test_scores_of_several_seeds_are_shown_as_mean_and_range() -> None:
     assert line == "| GRPO | `x` | 2 | 40 | 0.42 | 0.50 | 0.60 (0.55-0.65) | 0.70 | 0.75 (0.60-0.90) | +0.33 |"
 
 
-def test_a_page_keeps_everything_except_its_table(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(results_page, "RESULTS", tmp_path)
-    curves.keep(tmp_path / "grpo.json", CASES["grpo"], run_of(1, CURVE))
-    once = results_page.render(f"# Title\n\n{BEGIN}\nold\n{END}\n\nmore\n")
+def test_a_page_keeps_everything_except_its_table(tmp_path) -> None:
+    keep(tmp_path / "grpo.json", CASES["grpo"], run_of(1, CURVE))
+    once = results_page.render(f"# Title\n\n{BEGIN}\nold\n{END}\n\nmore\n", tmp_path)
     assert once.startswith(f"# Title\n\n{BEGIN}\n") and once.endswith(f"{END}\n\nmore\n") and "old" not in once
-    assert "| GRPO |" in once and results_page.render(once) == once
+    assert "| GRPO |" in once and results_page.render(once, tmp_path) == once
 
 
 def test_curves_of_other_seeds_are_kept_and_a_small_rise_is_reported(tmp_path, monkeypatch, capsys) -> None:
@@ -67,7 +67,7 @@ def test_curves_of_other_seeds_are_kept_and_a_small_rise_is_reported(tmp_path, m
 def test_curves_of_an_older_command_are_dropped(tmp_path) -> None:
     file = tmp_path / "dapo.json"
     for case, seed in ((CASES["grpo"], 1), (CASES["dapo"], 2)):
-        curves.keep(file, case, run_of(seed, CURVE))
+        keep(file, case, run_of(seed, CURVE))
     assert [run["seed"] for run in json.loads(file.read_text())["runs"]] == [2]
 
 
@@ -82,7 +82,7 @@ def test_the_kept_curves_are_of_every_algorithm_with_its_current_settings() -> N
     assert [file.stem for file in sorted(RESULTS.glob("*.json"))] == list(CASES)
     for result, case in zip(read_results(RESULTS), CASES.values(), strict=True):
         assert (result["title"], result["command"]) == (case.title, case.command)
-        assert all(run["commit"] and run["date"] and curves.rises(run["curve"]) for run in result["runs"])
+        assert all(run["commit"] and run["date"] and rises(run["curve"]) for run in result["runs"])
 
 
 def test_a_title_is_the_name_in_the_comment_of_the_algorithms_file() -> None:
@@ -96,4 +96,4 @@ def test_a_title_is_the_name_in_the_comment_of_the_algorithms_file() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_algorithm_learns(name: str, tmp_path: Path) -> None:
     actual = curves.run(name, 1, tmp_path)["curve"]
-    assert curves.rises(actual), actual
+    assert rises(actual), actual

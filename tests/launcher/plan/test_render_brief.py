@@ -19,7 +19,7 @@ from launcher.sweep.report import PlannedPoint, plan_lines
 from tests.support.commands import Run
 from tests.support.planning import loaded, plan_of
 
-SHIPPED = ["grpo", "ppo", "sft", "reward_model", "smollm2_sft", "countdown"]
+SHIPPED = ["grpo", "ppo", "sft", "reward_model", "smollm2_sft", "countdown", "gsm_symbolic"]
 WRONG = ("cluster.name_resolve.type=memory", "launcher.env_file=[no.env]", "actor.dtype=bfloat16")
 
 

@@ -1,0 +1,35 @@
+"""Learning curves of the experiments with tiny models, by the real command: held-out scores, and whether each rises
+enough.
+
+    python tests/bench/experiment_curves.py [NAME ...] [--seeds 1 2 3] [--output docs/experiments]
+
+NAME (math_format, ...) selects some. The curves of an experiment are written to NAME.json after each run; those of
+other seeds are kept. `make docs` then writes the table and the charts of docs/experiments.md. Exit code 1 if a score
+did not rise enough.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from docs.make.results_page import EXPERIMENTS  # noqa: E402
+from tests.bench import learning_curves  # noqa: E402
+from tests.bench.learning_curves import Case  # noqa: E402
+
+TITLES = {"math_format": "Results in boxes"}
+CASES = {name: Case(title, (f"{name}.yaml",)) for name, title in TITLES.items()}
+
+
+def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
+    return learning_curves.run(CASES[name], seed, folder / f"{name}-{seed}")
+
+
+def main() -> int:
+    return learning_curves.main(__doc__, CASES, EXPERIMENTS, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""The starts of experiments: small, with positions for their tasks, and made by a recorded command."""
+
+import json
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from areal_like.config.load import load
+from areal_like.data.tasks import TEST
+from areal_like.data.tasks.word_problems import WordProblems
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+
+STARTS: dict[str, tuple[Any, str]] = {"tiny-problems": (WordProblems(mixed_forms=True), "gsm_symbolic.yaml")}
+
+
+@pytest.mark.parametrize("model", STARTS)
+def test_prompt_and_answer_have_room(model: str) -> None:
+    task, experiment = STARTS[model]
+    tokenizer, longest = TextTokenizer(model_folder(f"builtin:{model}")), load(experiment).get("gconfig.max_new_tokens")
+    for row in task.rows(TEST):
+        prompt, answer = (len(tokenizer.encode(row[name], special=False)) for name in ("prompt", "answer"))
+        assert prompt + longest <= 64 and answer + 1 <= longest
+
+
+@pytest.mark.parametrize("model", STARTS)
+def test_a_start_is_small_and_its_command_trains_on_the_task(model: str) -> None:
+    folder = model_folder(f"builtin:{model}")
+    assert (folder / "model.safetensors").stat().st_size < 2_000_000 and load_file(folder / "model.safetensors")
+    origin = json.loads((folder / "origin.json").read_text())
+    _, _, _, _, config, *words = origin["command"].split()
+    loaded = load(config, words)
+    assert loaded.experiment == "sft" and loaded.get("model.path") == f"builtin:{model}"
+    assert loaded.get("task.name") == load(STARTS[model][1]).get("task.name")
