@@ -45,7 +45,7 @@ mutate-keys: env-dev ## Mutation tests: disables each key in turn, lists those w
 night: env-dev ## Takes hours: slow tests with many examples, learning curves, mutation tests; resumes if interrupted
 	@$(PY) -m tests.night
 
-bench: env-dev ## Measures start, weight updates, serving, training, whole runs and large datasets; JSON in build/bench/
+bench: env-dev ## Measures start, rewards, weight updates, training, serving, whole runs, evaluation and data; JSON in build/bench/
 	@$(PY) tests/bench/bench_config.py
 	@$(PY) tests/bench/bench_controller.py
 	@$(PY) tests/bench/bench_rewards.py

@@ -49,6 +49,7 @@ def test_the_model_on_its_server_answers_eight_rows_and_nothing_stays(tmp_path: 
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_servers_that_run_already_answer_too(tmp_path: Path):
     variables = {VARIABLE: KEY}
     with serving(tmp_path / "served", NAMED, **variables) as servers:
