@@ -75,6 +75,7 @@ PROSE = (
         "experiments",
         "gpu",
         "own-task",
+        "turns",
         "rewards",
         "running",
         "sandbox",

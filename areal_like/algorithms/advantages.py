@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from areal_like.algorithms.conversation_votes import conversation_sums, conversation_votes
 from areal_like.algorithms.packed import last_token, renumber_groups, sequence_of_token
 
 STD_EPS = 1e-8
@@ -79,40 +80,46 @@ def group_advantages(
     neg_clipped: bool,
     std_norm: str | None,
     mean_norm: bool,
+    conversations: Tensor | None = None,
 ) -> Tensor:
     """Rewards minus a baseline of their group, one per sequence, by `actor.advantage` in this order: baseline (weighted
     by answer length or not), leave-one-out, negatives to 0, division by the standard deviation of the group (`local`)
     or of all (`global`), or by the mean of the group, where that is above 0. Only rewards with a vote count
-    (None: all); the others give 0."""
+    (None: all); the others give 0. Those of one conversation count once in the
+    baseline, as their mean."""
     num_groups, group = renumber_groups(groups)
 
     def group_sum(x: Tensor) -> Tensor:
         return x.new_zeros(num_groups).index_add(0, group, x)[group]
 
     votes = torch.ones_like(group, dtype=torch.bool) if votes is None else votes.bool()
-    vote = votes.double()
     r = torch.where(votes, rewards.float(), 0.0).double()
-    weight = vote
-    if length_weighted_mean:
-        weight = answer_lengths.double() * vote
+    voted, voters, length = r, votes, answer_lengths.double()
+    if conversations is not None:
+        voted, voters = conversation_votes(r, votes, conversations)
+        length = conversation_sums(length * votes, conversations)
+    vote = voters.double()
+    own = length if length_weighted_mean else torch.ones_like(r)
+    weight = own * vote
     total = group_sum(weight)
-    advantage = r - group_sum(weight * r) / total.clamp(min=1)
+    advantage = voted - group_sum(weight * voted) / total.clamp(min=1)
     if leave_one_out:
-        others = total - weight
+        others = total - own
         advantage = torch.where(others > 0, advantage * total / others.clamp(min=1), 0.0)
+    advantage = advantage + (r - voted)
     if neg_clipped:
         advantage = advantage.clamp(min=0)
     if std_norm == "local":
         count = group_sum(vote)
-        squares = group_sum(vote * (r - group_sum(r) / count.clamp(min=1)).square())
+        squares = group_sum(vote * (voted - group_sum(vote * voted) / count.clamp(min=1)).square())
         advantage = advantage / ((squares / (count - 1).clamp(min=1)).sqrt() + STD_EPS)
     elif std_norm == "global":
-        voting = r[votes]
+        voting = voted[voters]
         squares = (voting - voting.mean()).square().sum()
         advantage = advantage / ((squares / max(len(voting) - 1, 1)).sqrt() + STD_EPS)
     elif std_norm is not None:
         raise ValueError(f"actor.advantage.std_norm: {std_norm!r} is not one of local, global and null")
     if mean_norm:
-        mean = group_sum(r) / group_sum(vote).clamp(min=1)
+        mean = group_sum(vote * voted) / group_sum(vote).clamp(min=1)
         advantage = torch.where(mean > 0, advantage / torch.where(mean > 0, mean, 1.0), 0.0)
     return torch.where(votes, advantage, 0.0).float()

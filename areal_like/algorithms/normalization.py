@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from areal_like.algorithms.conversation_votes import conversation_votes
 from areal_like.algorithms.packed import renumber_groups
 
 LEVELS = ("batch", "group")
@@ -25,6 +26,7 @@ def normalize(
     groups: Tensor | None = None,
     num_groups: int | None = None,
     reduce: Reduce | None = None,
+    conversations: Tensor | None = None,
 ) -> Tensor:
     """(values - mean) / (standard deviation + eps) as float32; 0 where the mask is off.
 
@@ -32,6 +34,8 @@ def normalize(
     mean is 0 for level None, and for an element that is left out of its own mean when there is no other. The deviation
     is taken from this mean; it is 1 for level None (then `eps` is not added), for no values, and with `std_unbiased`
     for a single value.
+
+    With `conversations`, mean and deviation are those of the means of the conversations.
 
     Over several ranks, pass `reduce`; with level `group` also `num_groups`, and the same group numbers on every rank.
     """
@@ -41,13 +45,14 @@ def normalize(
     in_mask = torch.ones_like(values, dtype=torch.bool) if mask is None else mask.bool()
     # Sums of equal float32 values are exact in float64: a group whose rewards are all equal becomes exactly 0.
     x = torch.where(in_mask, values.float(), 0.0).double()
-    sums = _Sums(x, in_mask, groups, num_groups, reduce, "group" in (mean_level, std_level))
+    voted, voters = (x, in_mask) if conversations is None else conversation_votes(x, in_mask, conversations)
+    sums = _Sums(x, voters, groups, num_groups, reduce, "group" in (mean_level, std_level))
 
     mean = torch.zeros_like(x)
     if mean_level is not None:
-        total, count = sums.of(x, mean_level), sums.count(mean_level)
+        total, count = sums.of(torch.where(voters, voted, 0.0), mean_level), sums.count(mean_level)
         if mean_leave1out:
-            mean = torch.where(count > 1, (total - x) / (count - 1).clamp(min=1), 0.0)
+            mean = torch.where(count > 1, (total - voted) / (count - 1).clamp(min=1), 0.0)
         else:
             mean = total / count.clamp(min=1)
     deviation = torch.where(in_mask, x - mean, 0.0)
@@ -55,7 +60,7 @@ def normalize(
         return deviation.float()
     count = sums.count(std_level)
     freedom = count - 1 if std_unbiased else count
-    squares = sums.of(deviation.square(), std_level)
+    squares = sums.of(torch.where(voters, voted - mean, 0.0).square(), std_level)
     std = torch.where(freedom > 0, (squares / freedom.clamp(min=1)).sqrt(), 1.0)
     scale = std + eps
     return torch.where(scale > 0, deviation / scale, 0.0).float()

@@ -21,6 +21,12 @@ Take = Literal["whole", "final", "boxed", "tag", "last_line", "last_number"]
 """Which part of an answer counts: all of it; its declared result (`<answer>`, \\boxed, `####`, `answer is`); the last
 \\boxed; the last `<answer>`; its last line; its last number."""
 
+TOOLS = ("calculator", "python", "search")
+"""Tools that come with the package."""
+
+ToolNames = list[str]
+"""Names of built-in tools."""
+
 KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "bool": ("true or false", bool),
     "int": ("an integer", int),
@@ -47,6 +53,8 @@ def misfit(annotation: str, value: Any) -> str:
 
 def _reason(kind: str, value: Any) -> str:
     """What is expected instead; empty if the value is of the kind."""
+    if kind == "ToolNames":
+        return "" if isinstance(value, list) and set(map(str, value)) <= set(TOOLS) else f"a list of {', '.join(TOOLS)}"
     if kind == "Take":
         return "" if value in get_args(Take) else f"one of {', '.join(get_args(Take))}"
     meaning, types = KINDS[kind]
@@ -80,5 +88,5 @@ def _name(node: ast.expr) -> str | None:
     node = node.value if isinstance(node, ast.Subscript) else node
     if isinstance(node, ast.Constant) and node.value is None:
         return "None"
-    known = isinstance(node, ast.Name) and (node.id in KINDS or node.id == "Take")
+    known = isinstance(node, ast.Name) and (node.id in KINDS or node.id in ("Take", "ToolNames"))
     return node.id if known and isinstance(node, ast.Name) else None

@@ -14,7 +14,11 @@ BUILT_IN = {
         "sorting": "areal_like.data.tasks.sorting:Sorting",
         "word_problems": "areal_like.data.tasks.word_problems:WordProblems",
     },
-    "workflow": {"single_turn": "areal_like.rollout.episodes.workflows.single_turn:SingleTurn"},
+    "workflow": {
+        "multi_turn": "areal_like.rollout.episodes.workflows.multi_turn:MultiTurn",
+        "single_turn": "areal_like.rollout.episodes.workflows.single_turn:SingleTurn",
+        "tools": "areal_like.rollout.episodes.workflows.tools:Tools",
+    },
     "reward": {
         "addition": "areal_like.data.tasks.addition:addition_reward",
         "choice": "areal_like.rollout.episodes.rewards.choice:ChoiceReward",

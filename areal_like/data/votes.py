@@ -28,9 +28,22 @@ def vote_rule(actor: PPOActorConfig) -> VoteRule:
     return VoteRule(actor.masked_answers_vote, actor.mask_truncated_completions)
 
 
-def comparable(votes_A: NDArray[np.bool_], groups_A: NDArray[np.int64]) -> NDArray[np.bool_]:
+def comparable(
+    votes_A: NDArray[np.bool_], groups_A: NDArray[np.int64], conversations_A: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
     """The votes that others of their group are compared with: all but a single one left of several answers, which has
-    no baseline and so no signal. Groups are numbered from 0."""
-    voters, answers = np.bincount(groups_A, votes_A), np.bincount(groups_A)
+    no baseline and so no signal. Groups are numbered from 0. The samples of a conversation are one answer (None: each
+    sample is one)."""
+    conversations_A = np.arange(len(groups_A)) if conversations_A is None else conversations_A
+    everyone_A = np.ones(len(groups_A), dtype=bool)
+    voters, answers = (_num_conversations(chosen_A, groups_A, conversations_A) for chosen_A in (votes_A, everyone_A))
     compared_A: NDArray[np.bool_] = votes_A & ((voters > 1) | (answers == 1))[groups_A]
     return compared_A
+
+
+def _num_conversations(
+    chosen_A: NDArray[np.bool_], groups_A: NDArray[np.int64], conversations_A: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Of each group: its conversations with a chosen sample."""
+    _, first = np.unique(conversations_A[chosen_A], return_index=True)
+    return np.bincount(groups_A[chosen_A][first], minlength=int(groups_A.max(initial=-1)) + 1)

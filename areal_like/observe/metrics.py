@@ -78,7 +78,13 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "critic/compiled_layers": Metric("Its layers that run compiled, where `compile` is set"),
         "critic/loss_scale": Metric("Factor on its losses, so that gradients fit into float16"),
         "rollout/groups": Metric("Groups in the step's batch: prompts with all their samples"),
-        "rollout/samples": Metric("Samples in the step's batch"),
+        "rollout/samples": Metric("Sequences in the step's batch. A conversation may be several"),
+        "rollout/conversations": Metric("Conversations in the step's batch, where the workflow holds any"),
+        "rollout/turns_mean": Metric("Answers of the model in a conversation, mean"),
+        "rollout/turns_max": Metric("Most answers of the model in a conversation"),
+        "rollout/template_breaks": Metric(
+            "How often a chat template rewrote earlier turns of a conversation, so that a new sequence began"
+        ),
         "rollout/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
         "rollout/answer_tokens_max": Metric("Length of the longest answer", "tokens"),
         "rollout/truncated_share": Metric("Share of the answers that were cut off by the length limit", "share"),
@@ -109,7 +115,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "Mean, minimum and maximum (`/mean`, `/min`, `/max`) of a number that workflows put into the `metrics` of "
             "trajectories, over those of the batch that have it; `actor.log_agent_stats_keys` names the numbers"
         ),
-        "reward/mean": Metric("Mean over the step's samples"),
+        "reward/mean": Metric("Mean over the step's samples; a conversation counts once"),
         "reward/std": Metric("Standard deviation over the step's samples"),
         "reward/min": Metric("Lowest reward of the step"),
         "reward/max": Metric("Highest reward of the step"),
@@ -190,6 +196,10 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "one where scores are 0 or 1, mean over the rows; its band `_low` and `_high`"
         ),
         "eval/samples": Metric("Answers that were evaluated"),
+        "eval/conversations": Metric("Of these, conversations, where the workflow holds any"),
+        "eval/turns_mean": Metric("Answers of the model in a conversation, mean"),
+        "eval/turns_max": Metric("Most answers of the model in a conversation"),
+        "eval/template_breaks": Metric("How often a chat template rewrote earlier turns of a conversation"),
         "eval/due_step": Metric("Step after which the evaluation was due"),
         "eval/version_min": Metric("Oldest weights that answered, as a number of steps"),
         "eval/version_max": Metric("Newest weights that answered; equal to the oldest if one version answered all"),

@@ -15,6 +15,7 @@ from areal_like.process import atomic_file
 from areal_like.process.run import Run
 from areal_like.process.run_links import EVALUATIONS
 from areal_like.rollout.answer_dataset import DATASET, write_answers
+from areal_like.rollout.conversation_facts import by_conversation
 from areal_like.rollout.evaluation import Evaluation
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.step_metrics import score_of
@@ -83,7 +84,7 @@ def answer_lines(group: Group, result: Result) -> Iterator[dict[str, Any]]:
         yield {"row": group.row, "sample": 0, "row_hash": hash_text(group.row_hash), "error": error}
         return
     texts = result.texts
-    for sample, fact in enumerate(result.facts):
+    for sample, fact in enumerate(by_conversation(result.facts)):
         yield {
             "row": group.row,
             "sample": sample,

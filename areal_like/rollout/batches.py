@@ -6,10 +6,12 @@ from functools import cached_property
 from typing import Any
 
 from areal_like.process.errors import HttpError
+from areal_like.rollout.conversation_facts import conversation_numbers
 from areal_like.rollout.groups import Group
 from areal_like.rollout.settings import RolloutSettings, RunLength
 
 FACTS = ("reward", "rewards", "length", "generated", "loss_tokens", "finish", "version_min", "version_max")
+OPTIONAL_FACTS = ("observed_in_loss",)
 
 
 @dataclass(eq=False)
@@ -43,9 +45,16 @@ class RolloutBatch:
     def samples(self) -> list[dict[str, Any]]:
         """The facts of all samples; the same for each rank."""
         return [
-            {"group": group.number, "sample": index, **{name: fact[name] for name in FACTS}, "rank": rank}
+            {
+                **{"group": group.number, "sample": index, "conversation": conversation},
+                **{name: fact[name] for name in FACTS},
+                **{name: fact[name] for name in OPTIONAL_FACTS if name in fact},
+                "rank": rank,
+            }
             for group, rank in zip(self.groups, self.ranks, strict=True)
-            for index, fact in enumerate(group.facts)
+            for index, (fact, conversation) in enumerate(
+                zip(group.facts, conversation_numbers(group.facts), strict=True)
+            )
         ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from areal_like.observe.metrics import ERROR_ROWS
 from areal_like.observe.reading import DUE, EVALUATION
+from areal_like.rollout.conversation_facts import by_conversation
 from areal_like.rollout.decisions import Accept, Drop, Fail, Requeue
 from areal_like.rollout.evaluated_rows import EvaluatedRows
 from areal_like.rollout.groups import Group, Result
@@ -49,8 +50,9 @@ class Evaluation:
         match decision:
             case Accept(_, result):
                 self.open -= 1
-                self.facts += result.facts
-                if scores := [score_of(fact) for fact in with_reward(result.facts)]:
+                facts = by_conversation(result.facts)
+                self.facts += facts
+                if scores := [score_of(fact) for fact in with_reward(facts)]:
                     self.scores[group.number] = scores
                 if group.number < MAX_SHOWN_ROWS:
                     self.shown.append(replace(group, facts=result.facts, blob=result.blob))

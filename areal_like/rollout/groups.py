@@ -7,8 +7,10 @@ from typing import Any
 
 from areal_like.data.row_table import hash_text
 from areal_like.data.votes import VoteRule
+from areal_like.rollout.conversation_facts import conversation_numbers
 from areal_like.rollout.evaluated_rows import EvaluatedRows
 from areal_like.rollout.settings import RolloutSettings
+from areal_like.rollout.trajectory import TEMPLATE_BREAKS
 
 TRAIN, EVALUATE = "train", "eval"
 
@@ -58,7 +60,9 @@ class Group:
         return has_spread(self.facts, rule)
 
     def record(self) -> dict[str, Any]:
-        """For the ledger."""
+        """For the ledger. Conversations and breaks are in it where a conversation has several samples."""
+        breaks = [int(fact["metrics"].get(TEMPLATE_BREAKS) or 0) for fact in self.facts]
+        conversations = conversation_numbers(self.facts)
         return {
             "group": self.number,
             "row": self.row,
@@ -67,6 +71,8 @@ class Group:
             "versions": [self.oldest_version, max(fact["version_max"] for fact in self.facts)],
             "rewards": [fact["reward"] for fact in self.facts],
             "lengths": [fact["length"] for fact in self.facts],
+            **({"conversations": conversations} if len(set(conversations)) < len(conversations) else {}),
+            **({"template_breaks": breaks} if any(breaks) else {}),
         }
 
     def count_failure(self, failure: "Result | None") -> None:
@@ -94,10 +100,12 @@ def votes(fact: dict[str, Any], rule: VoteRule) -> bool:
 
 
 def has_spread(facts: Sequence[dict[str, Any]], rule: VoteRule) -> bool:
-    """Whether the rewards of a group that vote differ, so that it gives a gradient. True for a group of one sample that
-    votes."""
+    """Whether the rewards of a group that vote differ, so that it gives a gradient. True for a group of one sample or
+    conversation that votes."""
     rewards = [fact["reward"] for fact in facts if votes(fact, rule)]
-    return len(facts) == len(rewards) == 1 or any(reward != rewards[0] for reward in rewards)
+    if any(reward != rewards[0] for reward in rewards):
+        return True
+    return bool(rewards) and len(set(conversation_numbers(facts))) == 1
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,20 @@ from areal_like.data.votes import VoteRule
 from areal_like.observe.evaluation_statistics import best_of, bootstrap, pass_sizes
 from areal_like.observe.learnability import AnswerFacts, judge
 from areal_like.rollout.batches import RolloutBatch
+from areal_like.rollout.conversation_facts import by_conversation
 from areal_like.rollout.groups import Group, votes
+from areal_like.rollout.trajectory import TEMPLATE_BREAKS, TURNS
 
 Facts = Sequence[dict[str, Any]]
 
 
 def batch_metrics(batch: RolloutBatch, rule: VoteRule) -> dict[str, float]:
-    facts = [fact for group in batch.groups for fact in group.facts]
+    facts = [fact for group in batch.groups for fact in by_conversation(group.facts)]
     rewards = [fact["reward"] for fact in facts if fact["reward"] is not None]
     mean = _mean(rewards)
     return {
         "rollout/groups": len(batch.groups),
-        "rollout/samples": len(facts),
+        "rollout/samples": sum(len(group.facts) for group in batch.groups),
         "rollout/answer_tokens_mean": _mean(fact["generated"] for fact in facts),
         "rollout/answer_tokens_max": max(fact["generated"] for fact in facts),
         "rollout/truncated_share": _mean(fact["finish"] == "length" for fact in facts),
@@ -31,13 +33,14 @@ def batch_metrics(batch: RolloutBatch, rule: VoteRule) -> dict[str, float]:
         "reward/answers_without_reward": len(facts) - len(rewards),
         "reward/answers_without_vote": sum(not votes(fact, rule) for fact in facts),
         **_parts("reward/part/", facts),
+        **_conversations("rollout/", facts),
     }
 
 
 def judge_groups(groups: Sequence[Group], rule: VoteRule, replaced: int) -> dict[str, Any]:
     """The verdict on the answers of the first step. `replaced`: groups that others replaced, as their rewards were
     equal."""
-    facts = [[answer_facts(fact, rule) for fact in group.facts] for group in groups]
+    facts = [[answer_facts(fact, rule) for fact in by_conversation(group.facts)] for group in groups]
     verdict = judge(facts, replaced)
     return {**verdict.record(), "text": verdict.text}
 
@@ -61,7 +64,9 @@ class AgentMetrics:
         warnings = []
         for name in self._names:
             # A metric that is not a number reaches the controller as None.
-            recorded = (fact.get("metrics", {}).get(name) for group in batch.groups for fact in group.facts)
+            recorded = (
+                fact.get("metrics", {}).get(name) for group in batch.groups for fact in by_conversation(group.facts)
+            )
             if values := [float(value) for value in recorded if value is not None]:
                 prefix = f"rollout/agent/{name}"
                 metrics |= {f"{prefix}/mean": _mean(values), f"{prefix}/min": min(values), f"{prefix}/max": max(values)}
@@ -84,6 +89,7 @@ def evaluation_metrics(facts: Facts) -> dict[str, float]:
         "eval/answer_tokens_mean": _mean(fact["generated"] for fact in facts),
         "eval/truncated_share": _mean(fact["finish"] == "length" for fact in facts),
         **_parts("eval/part/", facts),
+        **_conversations("eval/", facts),
     }
 
 
@@ -123,6 +129,20 @@ def _parts(prefix: str, facts: Facts) -> dict[str, float]:
     """Means of the reward parts, each over the samples that have it."""
     names = sorted({name for fact in facts for name in fact["rewards"]})
     return {f"{prefix}{n}": _mean(fact["rewards"][n] for fact in facts if n in fact["rewards"]) for n in names}
+
+
+def _conversations(prefix: str, facts: Facts) -> dict[str, float]:
+    """Nothing where there are none."""
+    metrics = [fact["metrics"] for fact in facts if TEMPLATE_BREAKS in fact.get("metrics", {})]
+    if not metrics:
+        return {}
+    turns = [each[TURNS] for each in metrics]
+    return {
+        f"{prefix}conversations": len(metrics),
+        f"{prefix}turns_mean": _mean(turns),
+        f"{prefix}turns_max": max(turns),
+        f"{prefix}template_breaks": sum(each[TEMPLATE_BREAKS] for each in metrics),
+    }
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,4 +1,4 @@
-"""Trajectory: one sample on its way from an episode to the trainer, as token ids with logprobs and weight versions.
+"""Trajectory: one sample on its way from a conversation to the trainer, as token ids with logprobs and weight versions.
 
 Text is derived from token ids, never the reverse. The controller reads only the small facts of a trajectory and passes
 its arrays on unread.
@@ -22,6 +22,8 @@ ARRAYS: dict[str, Any] = {
     "versions": np.int32,
 }
 """The arrays of a trajectory, all of one length, with their types."""
+TURNS, TEMPLATE_BREAKS = "turns", "template_breaks"
+"""Metrics of a trajectory that comes from a conversation: its answers, and how often the chat template rewrote them."""
 
 
 @dataclass(eq=False)
@@ -43,6 +45,8 @@ class Trajectory:
     """`stop`, `length` (cut off) or `abort`."""
     env: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
+    conversation: int | None = None
+    """A number that all samples of one conversation have; None for a sample that is one by itself."""
 
     def __post_init__(self) -> None:
         for name, dtype in ARRAYS.items():
@@ -54,14 +58,19 @@ class Trajectory:
         generated = np.flatnonzero(self.versions >= 0)
         return self.token_ids[: generated[0]] if len(generated) else self.token_ids
 
-    def problem(self) -> str | None:
+    @property
+    def observed_in_loss(self) -> int:
+        """Tokens in the loss that were not generated."""
+        return int(np.count_nonzero(self.loss_mask.astype(bool) & (self.versions < 0)))
+
+    def problem(self, may_train_observed: bool = False) -> str | None:
         """Why it cannot be trained on; None if it can."""
         shapes = {name: getattr(self, name).shape for name in ARRAYS}
         if any(shape != (len(self.token_ids),) for shape in shapes.values()):
             return f"its arrays must all be flat and of one length, but are {shapes}"
         if not (self.versions >= 0).any():
             return "it has no generated token: `versions` is -1 everywhere"
-        if (self.loss_mask.astype(bool) & (self.versions < 0)).any():
+        if self.observed_in_loss and not may_train_observed:
             return "`loss_mask` is on for tokens that were not generated (`versions` is -1 there)"
         if not np.isfinite(self.logprobs).all():
             return "`logprobs` are not all finite"
@@ -78,13 +87,15 @@ def prompt_hash(ids: Sequence[int] | NDArray[np.int32]) -> str:
     return xxhash.xxh3_64_hexdigest(np.asarray(ids, dtype="<i4").tobytes())
 
 
-def pack_group(trajectories: Sequence[Trajectory]) -> tuple[list[dict[str, Any]], bytes]:
+def pack_group(
+    trajectories: Sequence[Trajectory], may_train_observed: bool = False
+) -> tuple[list[dict[str, Any]], bytes]:
     """The small facts of each trajectory, and all arrays as one safetensors file (concatenated, with `lengths`). Raises
     ValueError for a trajectory that cannot be trained on."""
     if not trajectories:
         raise ValueError("a group needs at least one trajectory; a workflow that has none returns None")
     for index, trajectory in enumerate(trajectories):
-        if problem := trajectory.problem():
+        if problem := trajectory.problem(may_train_observed):
             raise ValueError(f"trajectory {index} of {len(trajectories)} cannot be used: {problem}")
     trajectories = [each if each.reward is not None else _masked(each) for each in trajectories]
     arrays = {name: np.concatenate([getattr(each, name) for each in trajectories]) for name in ARRAYS}
@@ -111,6 +122,8 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "metrics": {name: float(value) for name, value in trajectory.metrics.items()},
         "env": trajectory.env,
         "prompt_hash": prompt_hash(trajectory.prompt_ids),
+        **({} if trajectory.conversation is None else {"conversation": trajectory.conversation}),
+        **({"observed_in_loss": observed} if (observed := trajectory.observed_in_loss) else {}),
     }
 
 
@@ -131,6 +144,7 @@ def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memo
                 finish=fact["finish"],
                 env=fact.get("env", ""),
                 metrics=dict(fact["metrics"]),
+                conversation=fact.get("conversation"),
             )
         )
     return trajectories

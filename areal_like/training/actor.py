@@ -12,7 +12,15 @@ from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.data.user_code import SearchFolders
 from areal_like.observe.timing import Stopwatch
 from areal_like.process.seeds import derive_seed
-from areal_like.training.batch import ADVANTAGES, PROXIMAL, REFERENCE, RETURNS, SAMPLER, TrainingBatch
+from areal_like.training.batch import (
+    ADVANTAGES,
+    PROXIMAL,
+    REFERENCE,
+    RETURNS,
+    SAMPLER,
+    VERSIONS,
+    TrainingBatch,
+)
 from areal_like.training.batch_advantages import mask_truncated, token_advantages
 from areal_like.training.engine import TrainEngine
 from areal_like.training.micro_batches import minibatches
@@ -56,8 +64,10 @@ class Actor:
                 mask_truncated(batch)
         with watch("logprobs"):
             sequences, temperature = batch.sequences, self.config.temperature
-            if self._needs_proximal_pass:
+            if self._needs_proximal_pass or batch.trains_observed:
                 sequences.fields[PROXIMAL] = sequence_logprobs(self.engine, sequences, temperature)
+            if batch.trains_observed:
+                _fill_unsampled(sequences)
             self._reference.add_logprobs(sequences, temperature)
 
     def compute_advantages(self, batch: TrainingBatch, watch: Stopwatch) -> None:
@@ -147,3 +157,11 @@ class Actor:
         micros = self.engine.micro_batches(batch.sequences, metrics.sample(batch.sequences))
         for micro, logprobs in zip(micros, self.engine.logprobs(micros, self.config.temperature), strict=True):
             metrics.add(None, micro, logprobs)
+
+
+def _fill_unsampled(sequences: Sequences) -> None:
+    """Tokens of others in the loss: their probabilities under the policy before the update take the place of the
+    sampler's, so that their importance ratio begins at 1."""
+    fields = sequences.fields
+    is_sampled = fields[VERSIONS] >= 0
+    fields[SAMPLER] = np.where(is_sampled, fields[SAMPLER], fields[PROXIMAL]).astype(np.float32)

@@ -42,6 +42,10 @@ class TrainingBatch:
     sequences: Sequences
     num_tokens: int
     """Of all samples, with prompts."""
+    conversations_A: NDArray[np.int64] | None = None
+    """The same number for all samples of one conversation. None: each sample is one."""
+    trains_observed: bool = False
+    """Whether tokens that no model generated are in the loss of a sample."""
 
     @property
     def num_samples(self) -> int:
@@ -73,7 +77,17 @@ def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memor
         mine_N=shard,
         sequences=sequences,
         num_tokens=sum(sample["length"] for sample in samples),
+        conversations_A=_conversations(samples),
+        trains_observed=any(sample.get("observed_in_loss") for sample in samples),
     )
+
+
+def _conversations(samples: Sequence[Mapping[str, Any]]) -> NDArray[np.int64] | None:
+    named = [(sample["group"], sample.get("conversation", index)) for index, sample in enumerate(samples)]
+    if len(set(named)) == len(named):
+        return None
+    number = {each: place for place, each in enumerate(dict.fromkeys(named))}
+    return np.array([number[each] for each in named], dtype=np.int64)
 
 
 def _no_sequences() -> Sequences:

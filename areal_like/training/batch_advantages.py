@@ -40,13 +40,16 @@ def shaped_rewards(batch: TrainingBatch, config: PPOActorConfig) -> Tensor:
     rewards = reward_shaping.scale_rewards(
         rewards, bias=config.reward_bias, scaling=config.reward_scaling, clip=config.reward_clip
     )
+    conversations = None if batch.conversations_A is None else torch.from_numpy(batch.conversations_A)
     norm, group_keys = config.reward_norm, asdict(config.advantage)
     if norm is not None:
         votes = _votes(batch, config, in_groups="group" in (norm.mean_level, norm.std_level))
-        rewards = _normalized(rewards, norm, groups, mask=votes)
+        rewards = _normalized(rewards, norm, groups, mask=votes, conversations=conversations)
     if any(group_keys.values()):
         votes = _votes(batch, config, in_groups=True)
-        rewards = advantages.group_advantages(rewards, groups, generated, votes, **group_keys)
+        rewards = advantages.group_advantages(
+            rewards, groups, generated, votes, conversations=conversations, **group_keys
+        )
     if config.mask_no_eos_with_zero:
         rewards = reward_shaping.zero_truncated(rewards, truncated)
     return rewards
@@ -56,7 +59,7 @@ def _votes(batch: TrainingBatch, config: PPOActorConfig, in_groups: bool) -> Ten
     """The samples that count in baselines; the others get no advantage. `in_groups`: baselines of groups."""
     rule, facts = vote_rule(config), (batch.has_reward_A, batch.loss_tokens_A, batch.truncated_A)
     votes_A = np.array([rule.votes(*of_one) for of_one in zip(*(x.tolist() for x in facts), strict=True)], dtype=bool)
-    return torch.from_numpy(comparable(votes_A, batch.groups_A) if in_groups else votes_A)
+    return torch.from_numpy(comparable(votes_A, batch.groups_A, batch.conversations_A) if in_groups else votes_A)
 
 
 def token_advantages(

@@ -60,7 +60,8 @@ class StepMetrics:
     def metrics(self, has_signal_N: NDArray[np.bool_]) -> dict[str, float]:
         batch, fields = self._batch, self._batch.sequences.fields
         target_mask = batch.sequences.target_mask
-        ages = batch.step - batch.sequences.fields[VERSIONS][target_mask].astype(np.int64)
+        versions = fields[VERSIONS][target_mask].astype(np.int64)
+        ages = batch.step - versions[versions >= 0]
         by_age = np.bincount(np.clip(ages, 0, None), minlength=max(0, batch.step - batch.oldest_version) + 1)
         local_counts = [float(len(has_signal_N) - has_signal_N.sum()), float(target_mask.sum())]
         local = {f"{REFERENCE_KL}tokens": self._reference_tokens, **self._sums.read()}
@@ -73,7 +74,7 @@ class StepMetrics:
             [*local_counts, *(local.get(name, 0.0) for name in names), *by_age.tolist()]
         )
         totals = dict(zip(names, rest, strict=False))
-        shares = np.array(rest[len(names) :]) / max(1.0, loss_tokens)
+        shares = np.array(rest[len(names) :]) / max(1.0, sum(rest[len(names) :]))
         local_maxima = [local.get(f"{MISMATCH}{name}", 0.0) for name in MISMATCH_MAXIMA]
         maxima = dict(zip(MISMATCH_MAXIMA, self._world.max(local_maxima), strict=True))
         loss, mismatch, reference = (

@@ -91,7 +91,7 @@ def test_a_key_that_must_follow_another_takes_no_other_value(painted, tmp_path):
 
 
 def test_rules_are_not_those_of_a_section_that_only_user_code_reads(painted):
-    own = plan(painted("judge.experiment_name=another", "judge.mask_env_responses=false", "elsewhere.cluster_name=x"))
+    own = plan(painted("judge.experiment_name=another", "judge.server_type=embedded", "elsewhere.cluster_name=x"))
     assert own.cannot_start == () and not [each for each in own.warnings if each.startswith("elsewhere")]
 
 

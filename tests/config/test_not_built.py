@@ -29,8 +29,6 @@ def test_shipped_experiments_pass(experiment, gpus):
 SETTINGS = [
     "cluster.type=slurm",
     "cluster.name_resolve.type=ray",
-    "rollout.mask_env_responses=false",
-    "rollout.trajectory_strategy=branching",
     "environments.train=[{id: some/env}]",
     "environments.mix.strategy=concatenate",
     "recover.skip_curriculum=true",

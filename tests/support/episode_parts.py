@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from areal_like.config.built_in import BUILT_IN
 from areal_like.config.sections.data import DatasetConfig
 from areal_like.data.datasets import load_datasets
 from areal_like.data.tasks.addition import Addition, addition_reward
@@ -196,7 +197,9 @@ async def open_worker(
         client = GenerationClient(caller, 30.0, retries, link.another_server)
         known = {"allow_mismatched_sampling": False, "is_traced": False, "max_failed_share": 0.5} | tools
         made = make_workflow(
-            None if workflow is None else f"mine.py:{workflow}", args or {}, SearchFolders(folder, folder)
+            workflow if workflow in (None, *BUILT_IN["workflow"]) else f"mine.py:{workflow}",
+            args or {},
+            SearchFolders(folder, folder),
         )
         episodes = EpisodeRunner(
             WorkerTools(tokenizer, client, Rewards(error, num_failed), **known), datasets, made, check_format

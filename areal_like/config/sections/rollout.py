@@ -1,6 +1,6 @@
 """Section `rollout`: servers, concurrency, staleness, timeouts."""
 
-from areal_like.config.fields import Auto, config, key, must_follow, no_effect, not_built
+from areal_like.config.fields import Auto, config, key, must_follow, no_effect
 from areal_like.config.sections.engines.all_sections import SHIPPED
 
 ENGINES = tuple(keys.name for keys in SHIPPED)
@@ -76,15 +76,14 @@ class InferenceEngineConfig:
     """Groups started, as a multiple (rounded up) of those that the batch still needs, to wait less for the slowest.
     Surplus groups go into the next batch if they are fresh enough."""
 
-    mask_env_responses: bool = key(True, rules=(not_built("training on what an environment wrote", "set it to true"),))
-    """Exclude tokens that an environment or a tool wrote from the loss. False trains on them like on tokens of the
-    model."""
+    mask_env_responses: bool = key(True)
+    """Exclude tokens between the answers of a conversation, which an environment, a tool or the chat template wrote,
+    from the loss. False trains on them like on tokens of the model; their importance ratio begins at 1."""
 
-    trajectory_strategy: str = key(
-        "interleaved", choices=("interleaved", "branching"), rules=(not_built("{}", "use interleaved"),)
-    )
-    """`interleaved` joins all turns into one sequence as long as each prompt continues the text before it, and starts
-    another where it does not. `branching` makes one sequence per turn."""
+    trajectory_strategy: str = key("interleaved", choices=("interleaved", "branching"))
+    """`interleaved` joins all turns of a conversation into one sequence as long as each prompt continues the text
+    before it, and starts another where it does not. `branching` makes one sequence per turn. All sequences of a
+    conversation have its reward."""
 
     server_addresses: list[str] = key([])
     """Running servers to use, as host:port or http://host:port/v1; they get this run's weights. `python -m launcher

@@ -10,6 +10,7 @@ from areal_like.observe.writer import stored_error
 from areal_like.process.errors import HttpError
 from areal_like.process.frames import Frame
 from areal_like.process.http import body_field, body_int
+from areal_like.rollout.conversation_facts import conversation_numbers
 from areal_like.rollout.groups import Result
 from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.step_counts import REWARD_COUNT_METRICS
@@ -25,6 +26,7 @@ MAX_TOKEN, MAX_ROWS = 1 << 31, 1 << 30
 HASH = re.compile("[0-9a-f]{16}")
 INTEGER_FACTS = ("length", "generated", "loss_tokens", "version_min", "version_max")
 """Integer facts of a sample."""
+OPTIONAL_INTEGER_FACTS = ("conversation", "observed_in_loss")
 
 
 def name(body: Any, key: str) -> str:
@@ -98,7 +100,9 @@ def _result(body: Any, blobs: Any) -> Result:
         error=stored_error(body_field(body, "error", str, "")),
         error_kind=body_field(body, "error_kind", str, ""),
         timings=timings,
-        texts=_texts(body_field(body, "texts", dict, {}), len(facts)),
+        texts=_texts(
+            body_field(body, "texts", dict, {}), len(set(conversation_numbers(facts))) if status == DONE else 0
+        ),
     )
 
 
@@ -109,7 +113,7 @@ def _texts(texts: dict[str, Any], num_answers: int) -> dict[str, Any]:
     body_field(texts, "prompt", str)
     answers = body_field(texts, "answers", list)
     if len(answers) != num_answers or not all(isinstance(each, str) for each in answers):
-        raise HttpError(400, f"texts: answers must be {num_answers} strings, one per sample")
+        raise HttpError(400, f"texts: answers must be {num_answers} strings, one per conversation")
     return texts
 
 
@@ -119,6 +123,9 @@ def _check_facts(facts: Sequence[Any]) -> None:
     for fact in facts:
         for key in INTEGER_FACTS:
             body_int(fact, key)
+        for key in OPTIONAL_INTEGER_FACTS:
+            if key in fact:
+                body_int(fact, key)
         if not fact["version_min"] <= fact["version_max"]:
             raise HttpError(400, f"version_min: {fact['version_min']} is above version_max={fact['version_max']}")
         if "reward" not in fact or not (fact["reward"] is None or is_finite(fact["reward"])):

@@ -1,21 +1,25 @@
 """Episode: what a workflow uses to run one lease: tokens, generation, rewards and trajectories."""
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol
 
 import numpy as np
 
 from areal_like.config.checks.sampling import sampling_distribution
-from areal_like.data.chat_template import Message
+from areal_like.data.chat_template import USER, Message
+from areal_like.data.conversation_text import PlainText, TemplateText
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.seeds import derive_seed
+from areal_like.rollout.episodes.conversation import Conversation, ConversationRules
 from areal_like.rollout.episodes.generation_client import LeaseRoute
 from areal_like.rollout.episodes.rewards.base import Reward
 from areal_like.rollout.episodes.rewards.pool import RewardCounts
+from areal_like.rollout.episodes.sample import RowError, Sample
 from areal_like.rollout.trajectory import Trajectory
 from areal_like.serving.stop_text import finished_texts
 
@@ -28,23 +32,7 @@ SAMPLING = (
 log = logging.getLogger(__name__)
 
 
-class RowError(ValueError):
-    """A row whose prompt cannot be generated for."""
-
-
-@dataclass(slots=True)
-class Sample:
-    """One generated answer. Its text is without the stop text or stop token."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    versions: list[int]
-    finish: str
-    text: str = ""
-
-    @property
-    def is_truncated(self) -> bool:
-        return self.finish == "length"
+P = ParamSpec("P")
 
 
 class RewardSource(Protocol):
@@ -75,6 +63,7 @@ class WorkerTools:
     max_failed_share: float
     benchmark_rewards: Mapping[str, RewardSource] = field(default_factory=dict)
     """Split -> the reward of a benchmark that has its own."""
+    conversation_rules: ConversationRules = field(default_factory=ConversationRules)
 
     def reward_counts(self) -> dict[str, int]:
         """Those of all rewards together."""
@@ -93,7 +82,7 @@ class Episode:
 
     def __post_init__(self) -> None:
         self._route = LeaseRoute(self.lease["id"], self.lease["server"])
-        self._num_calls = self._num_failed = 0
+        self._num_calls = self._num_failed = self._num_conversations = 0
 
     @property
     def n_samples(self) -> int:
@@ -117,6 +106,57 @@ class Episode:
     async def generate(self, prompt_ids: Sequence[int], n: int | None = None, **sampling: Any) -> list[Sample]:
         """`n` answers (default: all of the group). `sampling` may set max_new_tokens, max_tokens, stop_token_ids and
         stop; in evaluations also all other sampling parameters."""
+        return await self._generate(prompt_ids, self.n_samples if n is None else n, sampling, ("call", self._num_calls))
+
+    def conversation(self, messages: str | Sequence[Message], tools: Any = None) -> Conversation:
+        """A conversation that begins with these messages, or with a text where no chat template is used. `tools` are
+        the descriptions of tools that the template shows to the model."""
+        number, self._num_conversations = self._num_conversations, self._num_conversations + 1
+
+        async def generate(prompt_ids: Sequence[int], turn: int, sampling: dict[str, Any]) -> Sample:
+            return (await self._generate(prompt_ids, 1, sampling, ("conversation", number, turn)))[0]
+
+        tokenizer, is_text = self.tools.tokenizer, isinstance(messages, str)
+        return Conversation(
+            number,
+            [{"role": USER, "content": messages}] if isinstance(messages, str) else messages,
+            PlainText(tokenizer) if is_text else TemplateText(tokenizer, tools),
+            generate,
+            lambda text: tokenizer.encode(text, special=False),
+            self.lease["sampling"]["max_tokens"],
+            self.tools.conversation_rules,
+        )
+
+    async def each_sample(
+        self,
+        play: Callable[Concatenate["Episode", P], Awaitable[list[Trajectory] | None]],
+        *args: P.args,
+        **more: P.kwargs,
+    ) -> list[Trajectory] | None:
+        """`await play(episode, *args)` for each sample of the group, all at the same time: together what they return.
+        None leaves a sample out."""
+
+        async def one() -> list[Trajectory] | SystemExit | None:
+            try:
+                return await play(self, *args, **more)
+            except SystemExit as fault:  # in a task of its own it would end the worker
+                return fault
+
+        tasks = [asyncio.create_task(one()) for _ in range(self.n_samples)]
+        try:
+            results = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if left := next((each for each in results if isinstance(each, SystemExit)), None):
+            raise left
+        return [each for result in results if isinstance(result, list) for each in result] or None
+
+    async def _generate(
+        self, prompt_ids: Sequence[int], n: int, sampling: dict[str, Any], stream: tuple[str | int, ...]
+    ) -> list[Sample]:
+        """`stream` names the random numbers."""
         params = self._sampling_params(sampling)
         if not len(prompt_ids):
             raise RowError("a prompt without a single token cannot be generated for")
@@ -127,10 +167,10 @@ class Episode:
         group = {
             "id": f"{self.lease['id']}/{number}",
             "prompt": list(prompt_ids),
-            "n": self.n_samples if n is None else n,
+            "n": n,
             # The first call has the seed and the slot of the lease, so that a group of one call, as most are, is the
             # same in every run.
-            "seed": self.lease["seed"] if number == 0 else derive_seed(self.lease["seed"], "call", number),
+            "seed": self.lease["seed"] if stream == ("call", 0) else derive_seed(self.lease["seed"], *stream),
             "sampling": params,
             "order": self.lease.get("order") if number == 0 else None,
             # Evaluations come first: they are short and are reported for the version of their first tokens. The next
@@ -150,7 +190,7 @@ class Episode:
             [stops] if isinstance(stops, str) else stops,
         )
         for sample, finished in zip(samples, texts, strict=True):
-            sample.text = finished.text
+            sample.text, sample.stop_text = finished.text, finished.stop
         return samples
 
     def max_failed(self, count: int) -> int:

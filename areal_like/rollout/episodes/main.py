@@ -23,7 +23,9 @@ from areal_like.process.loop_watch import LoopWatch
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.episodes.blocked_loop import block_report
+from areal_like.rollout.episodes.context_length import context_length
 from areal_like.rollout.episodes.controller_client import ControllerClient
+from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
 from areal_like.rollout.episodes.rewards import RewardSpec, reward_spec
@@ -76,6 +78,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                     rollout.enable_rollout_tracing,
                     config.reward.max_failed_share,
                     available,
+                    conversation_rules(config, run.cwd),
                 )
                 await controller.post("/hello", _hello(me, datasets, tokenizer))
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
@@ -135,6 +138,11 @@ def open_tokenizer(config: Any, cwd: Path) -> TextTokenizer:
         return TextTokenizer(model_folder(path, cwd), config.chat_template_args)
     except ValueError as fault:
         raise config_error("tokenizer_path", str(fault).removeprefix("tokenizer_path: "), fault) from fault
+
+
+def conversation_rules(config: Any, cwd: Path) -> ConversationRules:
+    rollout = config.rollout
+    return ConversationRules(rollout.trajectory_strategy, rollout.mask_env_responses, context_length(config, cwd))
 
 
 def _find(names: NameStore, waiting: NamedWait) -> Entry:

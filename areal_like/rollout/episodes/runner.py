@@ -14,9 +14,10 @@ from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import KEY
 from areal_like.data.user_code import describe_error
 from areal_like.process.errors import FinalFailure, InfrastructureError
-from areal_like.rollout.episodes.episode import Episode, RowError, WorkerTools
+from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
 from areal_like.rollout.episodes.rewards.base import RewardError
+from areal_like.rollout.episodes.sample import RowError
 from areal_like.rollout.episodes.trajectory_check import find_problem
 from areal_like.rollout.episodes.workflows import Workflow
 from areal_like.rollout.trajectory import Trajectory, pack_group
@@ -96,28 +97,35 @@ class EpisodeRunner:
             kinds = [type(each).__name__ for each in returned] if isinstance(returned, list) else None
             got = f"a list of {', '.join(sorted(set(kinds)))}" if kinds is not None else type(returned).__name__
             raise FormatError(f"run() returned {got}; return a list of Trajectory, or None to leave the row out")
+        trains_observed = not self.tools.conversation_rules.mask_env_responses
         if self.check_format:
-            problem = find_problem(returned, self.tools.tokenizer.size, episode.lease["sampling"])
+            problem = find_problem(returned, self.tools.tokenizer.size, episode.lease["sampling"], trains_observed)
             if problem is not None:
                 raise FormatError(f"run() returned {problem}")
-        failed, may_fail = sum(each.reward is None for each in returned), episode.max_failed(len(returned))
+        # One answer of each conversation: its samples have a reward together.
+        answers = dict(zip(_conversations(returned), returned, strict=True))
+        failed, may_fail = sum(each.reward is None for each in answers.values()), episode.max_failed(len(answers))
         if failed > may_fail:
             raise RewardError(
-                f"{failed} of {len(returned)} answers have no reward, and {may_fail} may (reward.max_failed_share)"
+                f"{failed} of {len(answers)} answers have no reward, and {may_fail} may (reward.max_failed_share)"
             )
         try:
-            return pack_group(returned)
+            return pack_group(returned, trains_observed)
         except ValueError as misfit:
             raise FormatError(f"run() returned what cannot be trained on: {misfit}") from misfit
 
     def _texts(self, trajectories: list[Trajectory]) -> dict[str, Any]:
-        """For the answers that an evaluation saves. The prompt is that of the first answer."""
+        """For the answers that an evaluation saves. The prompt is that of the first answer. The samples of a
+        conversation are one answer, a line each."""
         decode = self.tools.tokenizer.decode
         prompt = trajectories[0].prompt_ids.tolist()
-        answers = [each.token_ids[len(each.prompt_ids) :].tolist() for each in trajectories]
+        answers: dict[tuple[int | None, int], list[str]] = {}
+        for key, each in zip(_conversations(trajectories), trajectories, strict=True):
+            text = decode(each.token_ids[len(each.prompt_ids) :].tolist())
+            answers.setdefault(key, []).append(text)
         return {
             "prompt": decode(prompt, skip_special=False),
-            "answers": [decode(answer) for answer in answers],
+            "answers": ["\n".join(texts) for texts in answers.values()],
         }
 
     def _message(self, fault: BaseException, lease: dict[str, Any]) -> str:
@@ -140,6 +148,11 @@ class EpisodeRunner:
             header["error"],
             exc_info=trace,
         )
+
+
+def _conversations(trajectories: Sequence[Trajectory]) -> list[tuple[int | None, int]]:
+    """Equal for the samples of one conversation."""
+    return [(each.conversation, index if each.conversation is None else 0) for index, each in enumerate(trajectories)]
 
 
 class FormatError(ValueError):

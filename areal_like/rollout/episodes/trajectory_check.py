@@ -11,10 +11,12 @@ LOGPROB_TOLERANCE = 1e-3
 """Allowed excess of a log-probability over 0."""
 
 
-def find_problem(trajectories: Sequence[Trajectory], num_tokens: int, sampling: dict[str, Any]) -> str | None:
+def find_problem(
+    trajectories: Sequence[Trajectory], num_tokens: int, sampling: dict[str, Any], may_train_observed: bool = False
+) -> str | None:
     """The problem of the first invalid trajectory. `num_tokens` is the size of the tokenizer's vocabulary."""
     for index, trajectory in enumerate(trajectories):
-        problem = trajectory.problem() or _problem_of(trajectory, num_tokens, sampling)
+        problem = trajectory.problem(may_train_observed) or _problem_of(trajectory, num_tokens, sampling)
         if problem is not None:
             return f"trajectory {index} of {len(trajectories)}, and {problem}"
     return None

@@ -17,7 +17,7 @@ from areal_like.data.user_code import SearchFolders
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.episode import AnswerSource, WorkerTools
 from areal_like.rollout.episodes.generation_client import LeaseRoute
-from areal_like.rollout.episodes.main import check_reward, open_tokenizer
+from areal_like.rollout.episodes.main import check_reward, conversation_rules, open_tokenizer
 from areal_like.rollout.episodes.rewards import reward_spec
 from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
@@ -58,7 +58,8 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
         source, numbers = await opened(tokenizer, datasets.train)
         # Answers whose reward fails are shown, however many they are.
         mismatched = config.rollout.allow_mismatched_sampling
-        tools = WorkerTools(tokenizer, source, rewards, mismatched, False, max_failed_share=1.0)
+        rules = conversation_rules(config, places.cwd)
+        tools = WorkerTools(tokenizer, source, rewards, mismatched, False, 1.0, conversation_rules=rules)
         runner = EpisodeRunner(tools, datasets, workflow, config.rollout.check_trajectory_format)
         rows = datasets.train.inspect(numbers)
         results = [

@@ -7,6 +7,7 @@ from areal_like.config.problems import plural
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.votes import VoteRule
 from areal_like.observe.learnability import judge
+from areal_like.rollout.conversation_facts import by_conversation
 from areal_like.rollout.episodes.trial import TriedGroup
 from areal_like.rollout.step_metrics import answer_facts
 from areal_like.rollout.trajectory import Trajectory
@@ -23,7 +24,7 @@ async def report(groups: AsyncIterator[TriedGroup], rule: VoteRule, show: Callab
         for line in group_report(group):
             show(line)
         if group.facts:
-            facts.append([answer_facts(fact, rule) for fact in group.facts])
+            facts.append([answer_facts(fact, rule) for fact in by_conversation(group.facts)])
     verdict = judge(facts)
     if not verdict.answers:
         return False

@@ -77,10 +77,11 @@ def test_the_task_of_the_page_is_loaded_run_and_rewarded(page):
             await pool.close()
 
     (one, two), requests = asyncio.run(main())
-    assert (len(one), len(two)) == (2, 4)
+    assert (len(one), len(two)) == (2, 2)
+    assert [sample.metrics["turns"] for sample in two] == [2, 2]
     right = sum(given == expected for given, expected in zip("046", row["answer"], strict=True))
     assert one[0].rewards == {"digits": pytest.approx(0.1 * right), "exact": 0.0, "score": 0.0}
-    assert tokenizer.decode(requests[-1][0]["prompt"]) == f"046 is wrong. {row['prompt']}"
+    assert tokenizer.decode(requests[-1][0]["prompt"]) == f"{row['prompt']}046 is wrong. {row['prompt']}"
 
 
 def test_the_rewards_of_the_page_can_be_called(page):

@@ -10,8 +10,9 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 from areal_like.process.seeds import derive_seed
-from areal_like.rollout.episodes.episode import Episode, RowError, WorkerTools
+from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.rewards.base import RewardError
+from areal_like.rollout.episodes.sample import RowError
 from areal_like.rollout.episodes.workflows import make_workflow
 from tests.support.chat_models import TALK, chat_tokenizer
 from tests.support.episode_parts import MINE, one, runner

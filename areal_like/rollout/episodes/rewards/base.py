@@ -27,6 +27,15 @@ class Reward:
     value: float
     parts: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def score(self) -> float:
+        """What evaluations report."""
+        return self.parts.get(SCORE_PART, self.value)
+
+    def scaled(self, factor: float) -> "Reward":
+        """Its value times the factor; its parts stay."""
+        return Reward(self.value * factor, self.parts)
+
 
 class RewardError(Exception):
     """A reward function failed, also after retries. An error is never a reward of 0."""

@@ -1,0 +1,137 @@
+"""Tool: a function that the model may call, described by its signature."""
+
+import asyncio
+import inspect
+import threading
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from areal_like.process.errors import InfrastructureError
+
+JSON_TYPES: dict[Any, str] = {
+    **{str: "string", bool: "boolean", int: "integer", float: "number"},
+    **{list: "array", dict: "object", type(None): "null"},
+}
+
+
+class ToolResult(NamedTuple):
+    """What the model sees of a call."""
+
+    text: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True)
+class Tool:
+    """`parameters` is a JSON Schema."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    function: Callable[..., Any]
+    extra_s: float = 0.0
+    """Beyond the limit of a call, for what keeps that limit itself."""
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """For the chat template."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+    def misfit(self, arguments: Any) -> str:
+        """Why it cannot be called with them; "" if it can."""
+        if not isinstance(arguments, dict):
+            return "the arguments are no JSON object"
+        known, required = self.parameters["properties"], self.parameters["required"]
+        missing = [name for name in required if name not in arguments]
+        unknown = [name for name in arguments if name not in known]
+        if missing or unknown:
+            what = f"{', '.join(missing)} is missing" if missing else f"there is no argument {', '.join(unknown)}"
+            return f"{what}; it takes {', '.join(known) or 'none'}"
+        wrong = next((name for name, value in arguments.items() if not _fits(known[name], value)), None)
+        return "" if wrong is None else f"{wrong} is not of the type {known[wrong]}"
+
+    async def call(self, arguments: Any, timeout_s: float) -> ToolResult:
+        """A call that is wrong, fails or takes too long has a result that says so. A sandbox that does not work raises:
+        that is no fault of the model."""
+        if reason := self.misfit(arguments):
+            return ToolResult(f"error: {reason}", is_error=True)
+        try:
+            return ToolResult(str(await asyncio.wait_for(_run(self.function, arguments), timeout_s + self.extra_s)))
+        except InfrastructureError:
+            raise
+        except TimeoutError:
+            return ToolResult(f"error: {self.name} took longer than {timeout_s:g} s", is_error=True)
+        except Exception as fault:
+            return ToolResult(f"error: {type(fault).__name__}: {fault}", is_error=True)
+
+
+def tool_of(function: Callable[..., Any], name: str = "", extra_s: float = 0.0) -> Tool:
+    """A tool of a function with types and a docstring. Its parameters may be texts, numbers, true or false, lists,
+    mappings, one of several values, or nothing."""
+    call = function if inspect.isroutine(function) else type(function).__call__
+    hints = get_type_hints(call)
+    takes = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    properties = {each.name: _schema(hints.get(each.name, Any)) for each in takes}
+    required = [each.name for each in takes if each.default is each.empty]
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return Tool(
+        name or getattr(function, "__name__", ""), inspect.getdoc(function) or "", parameters, function, extra_s
+    )
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return {"enum": list(args)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_schema(each) for each in args]}
+    if origin is list and args:
+        return {"type": "array", "items": _schema(args[0])}
+    known = JSON_TYPES.get(origin or hint)
+    return {"type": known} if known else {}
+
+
+def _fits(schema: dict[str, Any], value: Any) -> bool:
+    if "enum" in schema:
+        return value in schema["enum"]
+    if "anyOf" in schema:
+        return any(_fits(each, value) for each in schema["anyOf"])
+    kind = schema.get("type")
+    if kind == "array":
+        return isinstance(value, list) and all(_fits(schema.get("items", {}), each) for each in value)
+    if kind in ("integer", "number"):
+        return isinstance(value, int if kind == "integer" else (int, float)) and not isinstance(value, bool)
+    return kind is None or any(JSON_TYPES[each] == kind for each in JSON_TYPES if isinstance(value, each))
+
+
+async def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(**arguments)
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, fault: BaseException | None) -> None:
+        if done.done():
+            return
+        if fault is None:
+            done.set_result(result)
+        else:
+            done.set_exception(fault)
+
+    def work() -> None:
+        result, fault = None, None
+        try:
+            result = function(**arguments)
+        except Exception as raised:
+            fault = raised
+        except BaseException as raised:  # such as SystemExit, which would end the event loop
+            fault = RuntimeError(f"it raised {type(raised).__name__}")
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, fault)
+
+    # A thread of its own: one that hangs keeps no other call waiting, and the worker can end.
+    threading.Thread(target=work, daemon=True, name=f"tool {getattr(function, '__name__', '')}").start()
+    return await done

@@ -1,0 +1,47 @@
+"""Several tries: after a wrong answer the model gets a feedback and answers again."""
+
+import time
+from typing import Any
+
+from areal_like.config.argument_types import Count, Positive, Share
+from areal_like.rollout.episodes.episode import Episode
+from areal_like.rollout.trajectory import Trajectory
+
+FEEDBACK = "This answer is wrong, or it cannot be read. Find the mistake, then answer the question again."
+
+
+class MultiTurn:
+    """Ends at the first answer whose score is at least `right_from`, after `max_turns` answers, without room for
+    another, or after `timeout_s`. The reward is that of the last answer, times `turn_discount` for each one before.
+    `{prompt}` in the feedback stands for the prompt of the row."""
+
+    needs_reward = True
+
+    def __init__(
+        self,
+        max_turns: Count = 4,
+        turn_discount: Share = 0.9,
+        feedback: str = FEEDBACK,
+        right_from: float = 1.0,
+        timeout_s: Positive | None = None,
+    ) -> None:
+        self._max_turns, self._discount, self._feedback = max_turns, turn_discount, feedback
+        self._right_from, self._timeout_s = right_from, timeout_s
+
+    async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory] | None:
+        return await episode.each_sample(self._converse, row)
+
+    async def _converse(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
+        start, discount = time.monotonic(), 1.0
+        chat = episode.conversation(row["prompt"], row.get("tools"))
+        while True:
+            (reward,) = await episode.try_score(row, [await chat.generate()])
+            if reward is None or reward.score >= self._right_from or len(chat.turns) == self._max_turns:
+                break
+            if self._timeout_s is not None and time.monotonic() - start >= self._timeout_s:
+                break
+            chat.observe(self._feedback.replace("{prompt}", str(row["prompt"])))
+            if chat.room < 1:
+                break
+            discount *= self._discount
+        return chat.trajectory(None if reward is None else reward.scaled(discount))

@@ -1,0 +1,165 @@
+"""Tools: their descriptions and calls, those that are built in, and what goes wrong with them."""
+
+import asyncio
+import time
+from typing import Any, Literal
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.process.errors import InfrastructureError
+from areal_like.rollout.episodes.tools.base import tool_of
+from areal_like.rollout.episodes.tools.calculator import calculator
+from areal_like.rollout.episodes.tools.call_format import CallFormat
+from areal_like.rollout.episodes.tools.python import PythonTool
+from areal_like.rollout.episodes.tools.search import Search
+from areal_like.rollout.episodes.workflows.tools import Tools
+
+
+def weather(city: str, days: int = 1, unit: Literal["C", "F"] = "C", hours: list[int] | None = None) -> str:
+    """The weather of a city."""
+    return f"{city} {days} {unit} {hours}"
+
+
+def test_a_signature_becomes_a_schema():
+    function = tool_of(weather).described["function"]
+    assert (function["name"], function["description"]) == ("weather", "The weather of a city.")
+    assert function["parameters"] == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "unit": {"enum": ["C", "F"]},
+            "hours": {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]},
+        },
+        "required": ["city"],
+    }
+
+
+def call(tool: Any, arguments: Any, timeout_s: float = 60.0) -> tuple[str, bool]:
+    return tuple(asyncio.run(tool.call(arguments, timeout_s)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"city": "Rome"}, "Rome 1 C None"),
+        ({"city": "Rome", "days": 2, "unit": "F", "hours": [1, 2]}, "Rome 2 F [1, 2]"),
+        ({}, "error: city is missing; it takes city, days, unit, hours"),
+        ({"city": "Rome", "day": 1}, "error: there is no argument day; it takes"),
+        ({"city": False}, "error: city is not of the type"),
+        ({"city": "Rome", "days": True}, "error: days is not of the type"),
+        ({"city": "Rome", "hours": ["1"]}, "error: hours is not of the type"),
+        ({"city": "Rome", "unit": "K"}, "error: unit is not of the type"),
+        (None, "error: the arguments are no JSON object"),
+    ],
+)
+def test_arguments_are_checked(arguments, expected):
+    text, is_error = call(tool_of(weather), arguments)
+    assert text.startswith(expected) and is_error == expected.startswith("error")
+
+
+def test_a_tool_that_raises_exits_or_hangs_is_an_observation():
+    def fails() -> str:
+        raise KeyError("nothing there")
+
+    def leaves() -> str:
+        raise SystemExit(3)
+
+    def hangs() -> str:
+        time.sleep(600)
+        return ""
+
+    async def waits() -> str:
+        await asyncio.sleep(600)
+        return ""
+
+    assert call(tool_of(fails), {}) == ("error: KeyError: 'nothing there'", True)
+    assert call(tool_of(leaves), {}) == ("error: RuntimeError: it raised SystemExit", True)
+    for tool in (hangs, waits):
+        assert call(tool_of(tool), {}, 0.05) == (f"error: {tool.__name__} took longer than 0.05 s", True)
+
+
+def test_infrastructure_that_fails_is_no_observation():
+    def broken() -> str:
+        raise InfrastructureError("the sandbox is down")
+
+    with pytest.raises(InfrastructureError):
+        call(tool_of(broken), {})
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("2+3*4", "14"),
+        ("(1+2)/4", "0.75"),
+        ("-2**2", "-4"),
+        ("2^10 % 7", "2"),
+        ("7//2", "3"),
+        ("1/0", "error: ZeroDivisionError"),
+        ("9**9**9", "error: ValueError: the exponent"),
+        ("10.0**300*10**200", "error: ValueError: the result is too large"),
+        ("(-8)**0.5", "error: ValueError: the result is too large, or no real number"),
+        ("__import__('os')", "error: ValueError: only numbers"),
+        ("True + 1", "error: ValueError: only numbers"),
+        ("1 +", "error: ValueError: this is no expression"),
+        ("(" * 300 + "1" + ")" * 300, "error: ValueError: the expression has more"),
+        ("(" * 199 + "1" + ")" * 199, ("1", "error: ValueError: this is no expression")),
+    ],
+)
+def test_the_calculator_computes_arithmetic_only(expression, expected):
+    text, _ = call(tool_of(calculator), {"expression": expression})
+    assert text.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('so <tool_call>\n{"name": "a", "arguments": {"x": false}}\n</tool_call>', [("a", {"x": False}, "")]),
+        (
+            '<tool_call>{"name": "a"}</tool_call> <tool_call>{"name": "b", "parameters": {}}',
+            [("a", {}, ""), ("b", {}, "")],
+        ),
+        ('<tool_call>{"name": "a", "arguments": "{\\"x\\": 1}"}</tool_call>', [("a", {"x": 1}, "")]),
+        ("no call", []),
+    ],
+)
+def test_calls_are_found_in_the_text(text, expected):
+    assert [tuple(each) for each in CallFormat().parse(text)] == expected
+
+
+def test_what_is_no_call_says_so():
+    texts = ["{", "[1]", '{"name": 3}', '{"name": "a", "arguments": "{"}']
+    found = CallFormat("[[", "]]").parse("".join(f"[[{text}]]" for text in texts))
+    assert len(found) == len(texts) and all(each.problem for each in found)
+
+
+def test_programs_run_in_the_sandbox(request):
+    from areal_like.process.sandbox.sandbox import sandbox_problem
+
+    if reason := sandbox_problem("rlimits"):
+        pytest.skip(reason)
+    tool = tool_of(PythonTool(30.0, "rlimits"), "python", extra_s=120)
+    assert tool.described["function"]["parameters"]["required"] == ["code"]
+    assert call(tool, {"code": "print(6 * 7)"}) == ("42", False)
+    text, is_error = call(tool, {"code": "print('so far'); 1 / 0"})
+    assert is_error and "so far" in text and "ZeroDivisionError" in text
+
+
+def test_search_finds_the_paragraph_that_fits_best(tmp_path):
+    (tmp_path / "a.md").write_text("Cats sleep.\n\nThe moon is made of rock.\n")
+    (tmp_path / "b.txt").write_text("The sun is hot.\n\nCats and the moon")
+    tool = tool_of(Search(tmp_path), "search")
+    assert call(tool, {"query": "What is the MOON made of?"})[0].startswith("[a.md] The moon is made of rock.")
+    assert call(tool, {"query": "xyz"})[0] == "nothing was found"
+    with pytest.raises(ValueError, match="has no"):
+        Search(tmp_path / "none")
+
+
+def test_tools_that_cannot_be_used_are_errors_of_their_key(tmp_path):
+    with pytest.raises(ConfigError, match=r"workflow\.args\.search_path.*is needed"):
+        Tools(tools=["search"])
+    with pytest.raises(ConfigError, match=r"workflow\.args\.search_path.*has no"):
+        Tools(tools=["search"], search_path=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"workflow\.args\.tools.*'hammer' is no tool"):
+        Tools(tools=["hammer"])

@@ -1,0 +1,148 @@
+"""The built-in workflows of several turns, in a worker."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.models import model_folder
+from areal_like.rollout.episodes.conversation import ConversationRules
+from areal_like.rollout.episodes.episode import Episode, WorkerTools
+from areal_like.rollout.episodes.workflows.tools import Tools
+from tests.data.test_chat_template_real import folder_of
+from tests.support.episode_parts import Rewards, runner
+from tests.support.ring_parts import EOS, Server, addition_rows, lease
+
+PROMPT, ANSWER = addition_rows("train")[0]["prompt"], addition_rows("train")[0]["answer"]
+FEEDBACK = " no, {prompt}"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return TextTokenizer(model_folder("builtin:tiny-addition"))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return runner(tmp_path)
+
+
+class Scripted(Server):
+    """Gives the next text of the list to each turn of a conversation."""
+
+    def __init__(self, tokenizer: TextTokenizer, *texts: str) -> None:
+        super().__init__()
+        self.tokenizer, self.texts = tokenizer, texts
+        self.prompts: list[str] = []
+
+    def samples(self, group: dict[str, Any]) -> dict[str, Any]:
+        prompt = group["prompt"]
+        self.prompts.append(self.tokenizer.decode(prompt))
+        self.token_ids = [*self.tokenizer.encode(self.texts[prompt.count(EOS)], special=False), EOS]
+        return super().samples(group)
+
+
+def leases(*, n: int = 2, max_tokens: int = 400, **more: Any) -> Any:
+    def given(address: str) -> list[dict[str, Any]]:
+        one = lease(0, address, n=n, **more)
+        return [one | {"sampling": one["sampling"] | {"max_tokens": max_tokens}}]
+
+    return given
+
+
+def test_a_wrong_answer_gets_a_feedback_and_the_reward_is_discounted(run, tokenizer):
+    server = Scripted(tokenizer, "111", "112", ANSWER, "never")
+    args = {"feedback": FEEDBACK, "turn_discount": 0.5}
+    done = run(leases(), server, "multi_turn", args=args)
+    samples = done.trajectories["0.1"]
+    assert [sample.reward for sample in samples] == [0.25 * (0.3 + 0.7), 0.25]
+    assert [(sample.metrics["turns"], sample.rewards["score"]) for sample in samples] == [(3, 1), (3, 1)]
+    text = f"{PROMPT}111 no, {PROMPT}112 no, {PROMPT}{ANSWER}"
+    assert [tokenizer.decode(sample.token_ids.tolist()) for sample in samples] == [text] * 2
+    assert [sample.conversation for sample in samples] == [0, 1]
+    assert [fact["conversation"] for fact in done.results["0.1"]["facts"]] == [0, 1]
+    seeds = [request["seed"] for requests in server.requests for request in requests]
+    assert len(set(seeds)) == 6
+
+
+@pytest.mark.parametrize(
+    ("args", "max_tokens", "turns"),
+    [({"max_turns": 2}, 400, 2), ({"max_turns": 9}, 60, 4), ({"timeout_s": 1e-9}, 400, 1)],
+)
+def test_conversations_end_by_their_limits(run, tokenizer, args, max_tokens, turns):
+    server = Scripted(tokenizer, *["111"] * 9)
+    done = run(
+        leases(max_tokens=max_tokens), server, "multi_turn", args={"feedback": FEEDBACK, **args}, check_format=True
+    )
+    assert [sample.metrics["turns"] for sample in done.trajectories["0.1"]] == [turns] * 2
+
+
+def test_branching_gives_a_sample_of_each_turn_and_evaluations_one_answer(run, tokenizer):
+    args, rules = {"feedback": FEEDBACK}, ConversationRules(trajectory_strategy="branching")
+    server = Scripted(tokenizer, "111", ANSWER)
+    done = run(leases(purpose="eval"), server, "multi_turn", args=args, conversation_rules=rules)
+    assert [sample.conversation for sample in done.trajectories["0.1"]] == [0, 0, 1, 1]
+    assert done.results["0.1"]["texts"] == {"prompt": PROMPT, "answers": [f"111\n{ANSWER}"] * 2}
+
+
+def test_a_reward_that_fails_leaves_its_conversation_out_of_the_loss(run, tokenizer):
+    from areal_like.rollout.episodes.rewards.base import RewardError
+
+    server = Scripted(tokenizer, "111", ANSWER)
+    done = run(leases(n=2), server, "multi_turn", args={"feedback": FEEDBACK}, error=RewardError("down"), num_failed=1)
+    assert done.results["0.1"]["error_kind"] == "reward"
+
+
+class Both(Tools):
+    """With a tool of one's own."""
+
+    def own_tools(self) -> list[Any]:
+        async def double(number: int) -> int:
+            """Doubles a number."""
+            return 2 * number
+
+        return [double]
+
+
+class Answers:
+    """Gives the next text to each turn, as ids that end with the token of the end."""
+
+    def __init__(self, tokenizer: TextTokenizer, *texts: str) -> None:
+        self.tokenizer, self.texts, self.prompts = tokenizer, list(texts), list[str]()
+
+    async def generate(self, route: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
+        self.prompts.append(self.tokenizer.decode(group["prompt"], skip_special=False))
+        ids = self.tokenizer.encode(self.texts[len(self.prompts) - 1] + "<|im_end|>", special=False)
+        return [{"token_ids": ids, "logprobs": [-1.0] * len(ids), "versions": [0] * len(ids), "finish": "stop"}]
+
+
+def test_a_chat_model_calls_several_tools_at_once(tmp_path):
+    tokenizer = TextTokenizer(folder_of("qwen2_5", tmp_path / "model"))
+    calls = [
+        '{"name": "calculator", "arguments": {"expression": "12+34"}}',
+        '{"name": "double", "arguments": {"number": 4}}',
+        '{"name": "double", "arguments": {"number": false}}',
+        '{"name": "hammer", "arguments": {}}',
+    ]
+    text = "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+    answers = Answers(tokenizer, text, "046")
+    tools = WorkerTools(tokenizer, answers, Rewards(), False, False, 0.5)
+    row = {"prompt": [{"role": "user", "content": "12+34="}], "answer": "046"}
+    (sample,) = asyncio.run(Both().run(Episode(tools, lease(0, "here", n=1, row_hash="0") | SAMPLING), row)) or []
+    assert (sample.metrics["tool_calls"], sample.metrics["tool_errors"], sample.metrics["template_breaks"]) == (4, 2, 0)
+    assert "Doubles a number." in answers.prompts[0] and '"calculator"' in answers.prompts[0]
+    results = answers.prompts[1].partition("<|im_end|>\n<|im_start|>user\n<tool_response>")[2]
+    for shown in (
+        "46",
+        "8",
+        "error: number is not of the type",
+        "there is no tool 'hammer'; there are calculator, double",
+    ):
+        assert shown in results
+    assert sample.reward == 1
+
+
+SAMPLING = {
+    "sampling": {"temperature": 0.5, "greedy": False, "max_new_tokens": 600, "max_tokens": 4000, "stop_token_ids": []}
+}
