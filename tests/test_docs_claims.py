@@ -168,7 +168,7 @@ CLAIMS: dict[str, dict[str, tuple[State, str]]] = {
         "`actor.debug.num_layers` is refused in a run that starts servers": (REFUSED, "actor.debug.num_layers=1"),
         "**Vision models and images** are refused by their names": (REFUSED, IMAGES),
         "`actor.optimizer.type` has no such choice": (INVALID, "actor.optimizer.type=adam_8bit"),
-        "`workflow.name` refuses other names": (INVALID, "workflow.name=multi_turn"),
+        "`workflow.name` refuses other names": (INVALID, "workflow.name=several_turns"),
         "with `rollout.server_type: openai`) are refused": (REFUSED, OPENAI),
     },
     "trackers.md": {"A missing package or API key is an error": (REFUSED, TRACKERS)},
