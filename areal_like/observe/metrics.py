@@ -175,7 +175,9 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "perf/generate_busy_share": Metric("Share of the time in which servers were generating, mean", "share"),
         "perf/update_stall_s": Metric("Pause of generation for the new weights, on the slowest server", "s"),
         "perf/update_load_s": Metric("Time to load them while generating, on the slowest server", "s"),
-        "perf/serve_delay_s": Metric("From the publication of the weights until all servers answer with them", "s"),
+        "perf/serve_delay_s": Metric(
+            "From the end of the training step until all servers answer with the new weights", "s"
+        ),
         "perf/read_back_share": Metric(
             "Share of the new tensors that a server read back and verified, minimum over the servers", "share"
         ),

@@ -20,6 +20,8 @@ START_AFTER = "AREAL_LIKE_START_AFTER"
 """Name of the process that has to be ready before this one uses the GPU that they share."""
 GPU_SHARE = "AREAL_LIKE_GPU_SHARE"
 """Fraction of that GPU which this process may take, where the other one needs the rest from time to time."""
+KEEPS_COPY_ON_GPU = "AREAL_LIKE_KEEPS_COPY_ON_GPU"
+"""Set for a trainer whose GPU has room for a copy of the weights, from which they are sent."""
 STAGED_BYTES = "AREAL_LIKE_STAGED_BYTES"
 """Bytes of each GPU of an engine that the plan leaves to new weights until they are applied."""
 

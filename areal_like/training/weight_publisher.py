@@ -1,6 +1,7 @@
 """Publishes weights to the servers: all ranks gather them, the first one sends them with a probe for verification."""
 
 import math
+import time
 
 import numpy as np
 import torch
@@ -63,6 +64,7 @@ class WeightPublisher:
         """All ranks must call it; the first one copies the weights. They may be written, and the controller may be
         notified, during the next step."""
         self._wait_for_write()
+        began = time.monotonic()
         micro = micro_batch_of(self._tokens, self._engine.world.device)
         logprobs = self._engine.logprobs([micro], temperature=1.0)[0]
         tensors = self._engine.export_weights(adapter_only=self._transport.takes_adapter)
@@ -78,10 +80,15 @@ class WeightPublisher:
         probe = Probe(self._tokens, values, self._dtype)
         self._background.wait()
         complete = self._transport.publish(version, tensors, probe)
+
+        def announce() -> None:
+            publication = complete()
+            self._controller.publish({**publication, "age_ms": int(1000 * (time.monotonic() - began))})
+
         if self._transport.completes_in_background:
-            self._background.start(version, lambda: self._controller.publish(complete()))
+            self._background.start(version, announce)
         else:
-            self._controller.publish(complete())
+            announce()
 
     def _not_finite(self, version: int) -> FinalFailure:
         """Training is not the reason where nothing was trained yet."""

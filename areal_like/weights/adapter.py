@@ -12,7 +12,7 @@ import orjson
 import xxhash
 
 from areal_like.weights.bucket_files import Bytes, check_version, read_bucket, read_bucket_file, read_bytes
-from areal_like.weights.buckets import TensorInfo, bucket_hash, file_header, file_order
+from areal_like.weights.buckets import TensorInfo, bucket_hash, file_header, file_order, publishable
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index, read_index, write_index
@@ -56,7 +56,7 @@ def publish_adapter(
     """Writes a version under a temporary name and renames it when it is complete. File names are peft's."""
     from areal_like.weights.fingerprint import describe_tensors
 
-    infos, contents = describe_tensors(list(tensors))
+    infos, contents = describe_tensors(list(publishable(tensors)))
     ordered = file_order(infos)
     header = file_header(ordered)
     config = json.dumps(peft_config, indent=1, sort_keys=True).encode() + b"\n"

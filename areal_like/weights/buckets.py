@@ -2,9 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import xxhash
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 MAX_BUCKET_BYTES = 256 * 2**20
 MAX_SENT_BYTES = 64 * 2**20
@@ -26,6 +30,9 @@ DTYPES = {
     "int64": _DType("I64", 8),
     "int32": _DType("I32", 4),
     "int16": _DType("I16", 2),
+    "uint64": _DType("U64", 8),
+    "uint32": _DType("U32", 4),
+    "uint16": _DType("U16", 2),
     "int8": _DType("I8", 1),
     "uint8": _DType("U8", 1),
     "bool": _DType("BOOL", 1),
@@ -35,13 +42,17 @@ DTYPES = {
 
 class TensorInfo(NamedTuple):
     """A tensor's description. `hash` is over type, shape and content; `checksum` is that of `device_checksum`, empty if
-    the tensor was published from a CPU."""
+    the tensor was published from a CPU. One whose copy has never left its GPU has the checksum for a hash."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     hash: str
     checksum: str = ""
+
+    @property
+    def has_checksum_only(self) -> bool:
+        return bool(self.checksum) and self.hash == self.checksum
 
     @property
     def nbytes(self) -> int:
@@ -74,14 +85,21 @@ def plan_buckets(tensors: Iterable[tuple[str, T]], max_bytes: int = MAX_BUCKET_B
         yield bucket
 
 
-def require_unique_names(tensors: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
-    """The same tensors; raises ValueError at a repeated name."""
+def publishable(tensors: Iterable[tuple[str, "Tensor"]]) -> Iterator[tuple[str, "Tensor"]]:
+    """The same tensors; raises ValueError at a repeated name, and at a type that cannot be published."""
     names: set[str] = set()
     for name, tensor in tensors:
         if name in names:
             raise ValueError(f"tensor {name} is given twice; tied weights are published once")
         names.add(name)
+        if (dtype := dtype_name(tensor.dtype)) not in DTYPES:
+            known = f"{', '.join(sorted(DTYPES))} can be"
+            raise ValueError(f"tensor {name} has the type {dtype}, which cannot be published; {known}: convert it")
         yield name, tensor
+
+
+def dtype_name(dtype: "torch.dtype") -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def bucket_file(number: int) -> str:

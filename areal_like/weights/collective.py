@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
@@ -89,14 +89,17 @@ class BroadcastGroup:
         rendezvous: Rendezvous,
         rank: int,
         device: torch.device = CPU,
-        store: KeyValueStore | None = None,
+        store: KeyValueStore | Any = None,
         lost_members: dict[str, str] | None = None,
+        who: str = "",
     ) -> None:
         """`device`: the member's GPU, unless the group uses main memory. `store` and `lost_members` are those of the
-        trainer's process; other members use a connection."""
+        trainer's process; other members use a connection. `who`: the member, for messages."""
         self.rendezvous, self.rank, self.device = rendezvous, rank, device
         self.name, self.secret = rendezvous.title, rendezvous.group
         self.store: Any = None
+        servers = f"process {rank} of {rendezvous.world - 1} of the servers"
+        self._member_name = who or (servers if rank else "the trainer")
         self._why, self._bucket, self._transfers = "", 0, 0
         self._lost_members: dict[str, str] = {} if lost_members is None else lost_members
         self._member: GroupMember | None = None
@@ -147,14 +150,22 @@ class BroadcastGroup:
     def finish(self) -> None:
         """Returns when what was sent has arrived."""
         with self._as_group_broken("could not send"):
-            assert self._transfer is not None, "join comes first"
-            self._transfer.finish()
+            self._finish()
 
     def receive(self, into: Tensor) -> None:
         """Receives the next bucket into a byte tensor of the same size."""
         assert self.rank > 0, "the first rank receives nothing"
         with self._as_group_broken("could not receive"):
             self._broadcast(into)
+            self._finish()
+
+    def pass_on(self, contents: Iterable[tuple[Tensor, int, str]]) -> None:
+        """Broadcasts bytes, each from its own member, which is given by rank; returns when all have arrived."""
+        with self._as_group_broken("could not pass on weights"):
+            assert self._transfer is not None, "join comes first"
+            for content, root, what in contents:
+                self._transfer.broadcast(content, what, root)
+            self._finish()
 
     def abort(self, why: str) -> None:
         """Ends the waits of all members, in any thread or process. The first reason counts."""
@@ -202,6 +213,10 @@ class BroadcastGroup:
         self._bucket += 1
         self._transfer.broadcast(content, f"bucket {self._bucket}")
 
+    def _finish(self) -> None:
+        assert self._transfer is not None, "join comes first"
+        self._transfer.finish()
+
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         began = checked = time.monotonic()
         pause_s = PAUSE_S
@@ -238,10 +253,6 @@ class BroadcastGroup:
             raise GroupBroken(
                 f"group {self.rendezvous.title}: {self._member_name} {failed}: {_first_sentence(fault)}"
             ) from None
-
-    @property
-    def _member_name(self) -> str:
-        return "the trainer" if self.rank == 0 else f"process {self.rank} of {self.rendezvous.world - 1} of the servers"
 
 
 def join_group(rendezvous: Rendezvous, rank: int, device: torch.device = CPU) -> BroadcastGroup:

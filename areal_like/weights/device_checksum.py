@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from areal_like.weights import device_copies
+
 WORD_BYTES = 4
 ROW_WORDS = 4096
 ROW_BYTES = WORD_BYTES * ROW_WORDS
@@ -37,18 +39,23 @@ def checksums(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
 
 
 def checksum_texts(values: Tensor) -> list[str]:
+    """From a GPU the values come in one copy, which is waited for on this stream alone."""
+    if device_copies.is_on_gpu(values):
+        device, values = values.device, device_copies.start_read_back(values)
+        device_copies.wait_for_stream(device)
     return [f"{value & (1 << 64) - 1:016x}" for value in values.tolist()]
 
 
 def checksum_values(tensors: Sequence[Tensor]) -> Tensor:
-    """Of tensors on one device, as an int64 tensor on that device. Nothing is copied to the host."""
+    """Of tensors on one device, as an int64 tensor on that device. Nothing is copied to the host, and nothing is waited
+    for."""
     device = tensors[0].device
-    multipliers = torch.from_numpy(_multipliers()).to(device)
+    multipliers = _multipliers_on(device)
     counts = [-(-tensor.nbytes // ROW_BYTES) for tensor in tensors]
     sums_R = torch.empty(sum(counts), dtype=torch.int64, device=device)
     for tensor, sums in zip(tensors, torch.split(sums_R, counts), strict=True):
         _sum_rows(_as_bytes(tensor), multipliers, sums)
-    counts_T, nbytes_T = torch.tensor([counts, [tensor.nbytes for tensor in tensors]], device=device)
+    counts_T, nbytes_T = device_copies.sent_to(torch.tensor([counts, [tensor.nbytes for tensor in tensors]]), device)
     numbers_T = torch.arange(len(tensors), device=device)
     tensor_R = torch.repeat_interleave(numbers_T, counts_T, output_size=len(sums_R))
     row_R = torch.arange(len(sums_R), device=device) - (counts_T.cumsum(0) - counts_T)[tensor_R]
@@ -91,6 +98,13 @@ def _shift(values: Tensor, bits: int) -> Tensor:
 
 def _signed(number: int) -> int:
     return number - (1 << 64)
+
+
+@cache
+def _multipliers_on(device: torch.device) -> Tensor:
+    """Copied once: this copy is complete when it returns, for all streams."""
+    with torch.inference_mode(False):
+        return torch.from_numpy(_multipliers()).to(device)
 
 
 @cache

@@ -18,7 +18,7 @@ from areal_like.weights.buckets import (
     file_header,
     file_order,
     plan_buckets,
-    require_unique_names,
+    publishable,
 )
 from areal_like.weights.fingerprint import describe_tensors, dtype_name
 from areal_like.weights.flat_buckets import FlatWeights, as_tensor, write_bucket
@@ -58,7 +58,7 @@ def publish_weights(
     time. A folder of that version left by an earlier attempt is replaced."""
     with new_version(folder_root, version) as folder:
         buckets: list[Bucket] = []
-        for number, bucket in enumerate(plan_buckets(require_unique_names(tensors), max_bucket_bytes)):
+        for number, bucket in enumerate(plan_buckets(publishable(tensors), max_bucket_bytes)):
             buckets.append(_write_bucket(folder / bucket_file(number), bucket))
             bucket.clear()  # or its tensors would be kept until the next bucket is complete
         write_index(folder, Index(version, run_id, buckets, probe))

@@ -6,13 +6,10 @@ import torch
 from torch import Tensor
 
 from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.buckets import dtype_name as dtype_name
 from areal_like.weights.device_checksum import checksums, uses_checksums
 from areal_like.weights.hashes import compare as compare
 from areal_like.weights.hashes import hash_of as hash_of
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:

@@ -1,7 +1,7 @@
 """Weights as flat bytes, to be sent or written: each bucket is one byte tensor, the content of its file after the
 header."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -9,19 +9,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from areal_like.weights import device_copies, gpu_memory
 from areal_like.weights.buckets import (
     MAX_SENT_BYTES,
     TensorInfo,
     bucket_file,
     bucket_hash,
+    dtype_name,
     file_header,
     file_order,
     places,
     plan_buckets,
-    require_unique_names,
+    publishable,
 )
 from areal_like.weights.device_checksum import checksum_texts, checksum_values
-from areal_like.weights.fingerprint import dtype_name
 from areal_like.weights.hashes import hash_of
 from areal_like.weights.index import Bucket, Index
 from areal_like.weights.probe import Probe
@@ -49,37 +50,46 @@ class FlatWeights:
 
 
 class WeightCopy:
-    """A copy of a version without hashes: these can be computed in another thread, as tensors may change already."""
+    """A copy of a version without hashes: these can be computed in another thread, as tensors may change already.
+    `done`: when a GPU has copied all, and `checksums`, those of its tensors, are in main memory."""
 
-    def __init__(self, buckets: list[BucketCopy]) -> None:
-        self._buckets = buckets
+    def __init__(self, buckets: list[BucketCopy], checksums: Tensor | None, done: "torch.cuda.Event | None") -> None:
+        self._buckets, self._checksums, self._done = buckets, checksums, done
 
     @property
     def num_bytes(self) -> int:
         return sum(bucket.content.nbytes for bucket in self._buckets)
 
     def hashed(self, version: int, probe: Probe | None, run_id: str) -> FlatWeights:
-        buckets = [_hashed(number, bucket) for number, bucket in enumerate(self._buckets)]
+        if self._done is not None:
+            self._done.synchronize()
+        texts = iter(() if self._checksums is None else checksum_texts(self._checksums))
+        buckets = [_hashed(number, _with_checksums(bucket, texts)) for number, bucket in enumerate(self._buckets)]
         return FlatWeights(Index(version, run_id, buckets, probe), [bucket.content for bucket in self._buckets])
 
 
 def copy_weights(
-    tensors: Iterable[tuple[str, Tensor]], buffer: FlatWeights | None = None, max_bucket_bytes: int = MAX_SENT_BYTES
+    tensors: Iterable[tuple[str, Tensor]],
+    buffer: FlatWeights | None = None,
+    max_bucket_bytes: int = MAX_SENT_BYTES,
+    stays_on_gpu: bool = False,
 ) -> WeightCopy:
-    """Copies tensors to the host, one bucket at a time; from a GPU into pinned memory, with one synchronization at the
-    end. `buffer`: an unused version whose memory is reused."""
+    """Copies tensors, one bucket at a time: to the host, from a GPU into pinned memory, or within the GPU, which is not
+    waited for. `buffer`: an unused version whose memory is reused."""
     copies: list[BucketCopy] = []
     free = [] if buffer is None else list(buffer.contents)
     gpu: torch.device | None = None
-    for bucket in plan_buckets(require_unique_names(tensors), max_bucket_bytes):
-        gpu = next((tensor.device for _, tensor in bucket if is_on_gpu(tensor)), gpu)
-        content = _take(free, sum(tensor.nbytes for _, tensor in bucket), gpu is not None)
+    for bucket in plan_buckets(publishable(tensors), max_bucket_bytes):
+        gpu = next((tensor.device for _, tensor in bucket if device_copies.is_on_gpu(tensor)), gpu)
+        size = sum(tensor.nbytes for _, tensor in bucket)
+        content = _take(free, size, gpu, stays_on_gpu)
         copies.append(_copy(content, bucket))
         bucket.clear()  # or its tensors would be kept until the next bucket is complete
-    if gpu is not None:
-        torch.cuda.current_stream(gpu).synchronize()
-        copies = [_with_checksums(copy) for copy in copies]
-    return WeightCopy(copies)
+    if gpu is None:
+        return WeightCopy(copies, None, None)
+    values = [copy.checksums for copy in copies if copy.checksums is not None]
+    checksums = device_copies.start_read_back(torch.cat(values)) if values else None
+    return WeightCopy(copies, checksums, device_copies.when_done(gpu))
 
 
 def flatten(
@@ -106,42 +116,45 @@ def write_bucket(folder: Path, bucket: Bucket, content: Tensor) -> None:
         file.write(content.numpy().data)
 
 
-def is_on_gpu(tensor: Tensor) -> bool:
-    return tensor.is_cuda
-
-
-def host_memory(size: int, is_pinned: bool) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned)
-
-
-def _take(free: list[Tensor], size: int, is_pinned: bool) -> Tensor:
+def _take(free: list[Tensor], size: int, gpu: torch.device | None, stays_on_gpu: bool) -> Tensor:
     """Reuses memory of the same size, which is faster to write than new memory."""
     index = next((number for number, content in enumerate(free) if content.nbytes == size), None)
-    return host_memory(size, is_pinned) if index is None else free.pop(index)
+    if index is not None:
+        return free.pop(index)
+    if gpu is not None and stays_on_gpu:
+        return gpu_memory.shareable_memory(size, gpu)
+    return device_copies.host_memory(size, gpu is not None)
 
 
 def _copy(content: Tensor, bucket: list[tuple[str, Tensor]]) -> BucketCopy:
+    """Checksums are of what is copied from, or of the copy where this is on the GPU."""
     tensors = dict(bucket)
     infos = [TensorInfo(name, dtype_name(tensor.dtype), tuple(tensor.shape), "") for name, tensor in bucket]
+    copies: dict[str, Tensor] = {}
     for info, place in places(infos):
-        tensor = tensors[info.name].detach()
-        as_tensor(info, content[place]).copy_(tensor, non_blocking=is_on_gpu(tensor))
-    on_gpu = [tensor for _, tensor in bucket if is_on_gpu(tensor)]
+        tensor, copies[info.name] = tensors[info.name].detach(), content[place]
+        as_tensor(info, content[place]).copy_(tensor, non_blocking=device_copies.is_on_gpu(tensor))
+    if device_copies.is_on_gpu(content):
+        return BucketCopy(infos, content, checksum_values([copies[info.name] for info in infos]))
+    on_gpu = [tensor for _, tensor in bucket if device_copies.is_on_gpu(tensor)]
     return BucketCopy(infos, content, checksum_values(on_gpu) if len(on_gpu) == len(bucket) else None)
 
 
-def _with_checksums(copy: BucketCopy) -> BucketCopy:
+def _with_checksums(copy: BucketCopy, texts: Iterator[str]) -> BucketCopy:
     if copy.checksums is None:
         return copy
-    texts = checksum_texts(copy.checksums)
-    return copy._replace(infos=[info._replace(checksum=text) for info, text in zip(copy.infos, texts, strict=True)])
+    return copy._replace(infos=[info._replace(checksum=next(texts)) for info in copy.infos])
 
 
 def _hashed(number: int, copy: BucketCopy) -> Bucket:
-    hashes = {
-        info.name: hash_of(info.dtype, info.shape, copy.content[place].numpy().data)
-        for info, place in places(copy.infos)
-    }
+    """Content on a GPU is identified by its checksum, which was computed there."""
+    if device_copies.is_on_gpu(copy.content):
+        hashes = {info.name: info.checksum for info in copy.infos}
+    else:
+        hashes = {
+            info.name: hash_of(info.dtype, info.shape, copy.content[place].numpy().data)
+            for info, place in places(copy.infos)
+        }
     infos = [info._replace(hash=hashes[info.name]) for info in copy.infos]
     ordered = file_order(infos)
     header = file_header(ordered)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from areal_like.process.server_proof import new_nonce
+from areal_like.weights import device_copies
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.group_member import PEER, is_member_proof, make_member_proof
 from areal_like.weights.rendezvous import Rendezvous
@@ -29,6 +30,7 @@ class GlooTransfer:
     def __init__(self, group: TransferGroup) -> None:
         self._group = group
         self._gloo: Any = None
+        self._slot: Tensor | None = None
 
     def connect(self) -> None:
         group = self._group
@@ -55,16 +57,24 @@ class GlooTransfer:
             if not is_member_proof(part, secret, PEER, str(rank), str(me), words[me]):
                 raise GroupBroken(f"the connection of member {rank} leads to another program")
 
-    def broadcast(self, content: Tensor, what: str) -> None:
+    def broadcast(self, content: Tensor, what: str, root: int = 0) -> None:
         options = c10d.BroadcastOptions()
-        options.rootRank = options.rootTensor = 0
-        self._wait_for(self._gloo.broadcast([content], options), what)
+        options.rootRank, options.rootTensor = root, 0
+        sent = self._in_main_memory(content) if device_copies.is_on_gpu(content) else content
+        self._wait_for(self._gloo.broadcast([sent], options), what)
 
     def finish(self) -> None:
-        """Each bucket was waited for."""
+        """Each was waited for."""
 
     def abort(self) -> None:
         """Transfers cannot be cancelled."""
+
+    def _in_main_memory(self, content: Tensor) -> Tensor:
+        if self._slot is None or len(self._slot) < len(content):
+            self._slot = device_copies.host_memory(len(content), is_pinned=True)
+        slot = self._slot[: len(content)].copy_(content, non_blocking=True)
+        device_copies.wait_for_stream(content.device)
+        return slot
 
     def _make(self) -> Any:
         at, group = self._group.rendezvous, self._group

@@ -1,69 +1,98 @@
-"""Sends weights between processes on one GPU, through two buffers of the trainer that the others open (CUDA IPC). The
-trainer fills a buffer again when all have confirmed that they copied what was in it. Never run on a GPU; the tests
-replace the memory."""
+"""Sends weights between processes on one GPU, which open the trainer's memory (CUDA IPC) and copy what is in it: the
+trainer's copy of the weights itself if it is on the GPU, else two buffers that are filled again when all have confirmed
+that they copied what was in them. Never run on a GPU; the tests replace the memory."""
 
 import json
 
-import torch
 from torch import Tensor
 
-from areal_like.weights import gpu_memory
+from areal_like.weights import device_copies, gpu_memory
 from areal_like.weights.transfer import TransferGroup, parts
 from areal_like.weights.transfer_path import SHARED_BUFFER_BYTES, SHARED_BUFFERS
 
 SLOT_BYTES, NUM_SLOTS = SHARED_BUFFER_BYTES, SHARED_BUFFERS
 SENT = "sent"
 """Number of parts that were sent."""
+MAX_PARTS = 1 << 16
+"""Parts of one version; their keys are used again."""
 
 
 class IpcTransfer:
     def __init__(self, group: TransferGroup) -> None:
         self._group = group
         self._slots: list[Tensor] = []
+        self._exported: dict[int, tuple[str, Tensor]] = {}
+        """Of the trainer, by address: name and memory, which is kept as long as others may open it."""
+        self._opened: dict[str, Tensor] = {}
         self._number = 0
         """Of parts since the group was formed."""
 
     def connect(self) -> None:
-        group, store = self._group, self._group.store
-        if group.rank == 0:
-            self._slots = [gpu_memory.shareable_memory(SLOT_BYTES, group.device) for _ in range(NUM_SLOTS)]
-            for rank in range(1, group.rendezvous.world):
-                store.set(_handles(rank), json.dumps([gpu_memory.export_memory(slot) for slot in self._slots]))
-            return
-        group.wait_until(lambda: bool(store.check([_handles(group.rank)])), "the trainer's buffers")
-        handles = json.loads(store.get(_handles(group.rank)))
-        self._slots = [gpu_memory.open_memory(handle, group.device) for handle in handles]
+        """Memory is opened when the first part in it comes."""
 
-    def broadcast(self, content: Tensor, what: str) -> None:
-        """The first rank's content is in main memory, that of the others on their GPU."""
-        for part in parts(content, SLOT_BYTES):
-            slot = self._slots[self._number % NUM_SLOTS][: len(part)]
-            if self._group.rank == 0:
-                self._send(part, slot, what)
-            else:
-                self._receive(part, slot, what)
-            self._number += 1
+    def broadcast(self, content: Tensor, what: str, root: int = 0) -> None:
+        """The first rank's content is on the GPU or in main memory, that of the others on the GPU."""
+        assert root == 0, "only the trainer's memory is shared"
+        if self._group.rank:
+            self._receive(content, what)
+        elif device_copies.is_on_gpu(content):
+            if len(content):
+                self._send(content, content)
+        else:
+            for part in parts(content, SLOT_BYTES):
+                self._wait_until_taken(self._number - NUM_SLOTS + 1, what)
+                slot = self._slot()
+                slot[: len(part)].copy_(part, non_blocking=True)
+                device_copies.wait_for_stream(slot.device)  # others do not see this stream
+                self._send(part, slot)
 
     def finish(self) -> None:
-        """Until all have copied what is in the buffers: then these may be freed."""
+        """Until all have copied what is in the trainer's memory: then it may be written again, or freed."""
         if self._group.rank == 0:
             self._wait_until_taken(self._number, "the last confirmations")
 
     def abort(self) -> None:
         """Nothing is under way that could hang."""
 
-    def _send(self, part: Tensor, slot: Tensor, what: str) -> None:
-        self._wait_until_taken(self._number - NUM_SLOTS + 1, what)
-        slot.copy_(part, non_blocking=True)
-        _until_done(slot)
-        self._group.store.add(SENT, 1)
+    def _slot(self) -> Tensor:
+        if not self._slots:
+            self._slots = [gpu_memory.shareable_memory(SLOT_BYTES, self._group.device) for _ in range(NUM_SLOTS)]
+        return self._slots[self._number % NUM_SLOTS]
 
-    def _receive(self, part: Tensor, slot: Tensor, what: str) -> None:
-        store, number = self._group.store, self._number
-        self._group.wait_until(lambda: int(store.add(SENT, 0)) > number, what)
-        part.copy_(slot)
-        _until_done(slot)
-        store.add(_taken(self._group.rank), 1)
+    def _send(self, part: Tensor, memory: Tensor) -> None:
+        store = self._group.store
+        store.set(_key(self._number), json.dumps([self._export(memory), len(part)]))
+        store.add(SENT, 1)
+        self._number += 1
+
+    def _export(self, memory: Tensor) -> str:
+        """The name under which the others find its handle."""
+        address = memory.data_ptr()
+        if address not in self._exported:
+            name = f"memory-{len(self._exported)}"
+            for rank in range(1, self._group.rendezvous.world):
+                self._group.store.set(f"{name}-for-{rank}", json.dumps(gpu_memory.export_memory(memory)))
+            self._exported[address] = name, memory
+        return self._exported[address][0]
+
+    def _receive(self, content: Tensor, what: str) -> None:
+        store, at = self._group.store, 0
+        while at < len(content):
+            self._group.wait_until(self._is_next_sent, what)
+            name, size = json.loads(store.get(_key(self._number)))
+            content[at : at + size].copy_(self._open(name)[:size])
+            device_copies.wait_for_stream(content.device)
+            store.add(_taken(self._group.rank), 1)
+            self._number, at = self._number + 1, at + size
+
+    def _is_next_sent(self) -> bool:
+        return int(self._group.store.add(SENT, 0)) > self._number
+
+    def _open(self, name: str) -> Tensor:
+        if name not in self._opened:
+            handle = json.loads(self._group.store.get(f"{name}-for-{self._group.rank}"))
+            self._opened[name] = gpu_memory.open_memory(handle, self._group.device)
+        return self._opened[name]
 
     def _wait_until_taken(self, count: int, what: str) -> None:
         """Until each of the others has copied so many parts."""
@@ -71,14 +100,8 @@ class IpcTransfer:
         self._group.wait_until(lambda: all(int(store.add(_taken(rank), 0)) >= count for rank in others), what)
 
 
-def _until_done(content: Tensor) -> None:
-    """Another process does not see this one's stream."""
-    if content.is_cuda:
-        torch.cuda.current_stream(content.device).synchronize()
-
-
-def _handles(rank: int) -> str:
-    return f"buffers-for-{rank}"
+def _key(number: int) -> str:
+    return f"part-{number % MAX_PARTS}"
 
 
 def _taken(rank: int) -> str:

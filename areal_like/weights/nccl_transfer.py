@@ -1,6 +1,6 @@
-"""Sends weights from GPU to GPU, by NCCL, in parts of SLOT_BYTES. The trainer's copy is in pinned memory: it goes
-through two buffers of its GPU, so that one is filled while the other is sent. Never run on a GPU; the tests replace
-torch's NCCL."""
+"""Sends weights from GPU to GPU, by NCCL, in parts of SLOT_BYTES. A trainer's copy that is in pinned memory goes
+through two buffers of its GPU, so that one is filled while the other is sent; one on its GPU is sent from where it is.
+Never run on a GPU; the tests replace torch's NCCL."""
 
 import contextlib
 import os
@@ -14,14 +14,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from areal_like.weights import device_copies
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.transfer import TransferGroup, parts
+from areal_like.weights.transfer_path import NCCL_SLOT_BYTES, NCCL_SLOTS
 
 c10d: Any = dist
 """Its annotations lack what is used here."""
 
-SLOT_BYTES = 64 * 2**20
-NUM_SLOTS = 2
+SLOT_BYTES, NUM_SLOTS = NCCL_SLOT_BYTES, NCCL_SLOTS
 OWN_TIMEOUT = timedelta(days=1)
 """NCCL's limit for one operation. It is far above every limit of a transfer: these end it first, by an abort."""
 NO_WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
@@ -42,18 +43,16 @@ class NcclTransfer:
     def connect(self) -> None:
         self._nccl = self._group.wait_for_thread(self._make, "the connections of the group")
 
-    def broadcast(self, content: Tensor, what: str) -> None:
-        """The first rank's content is in main memory, that of the others on their GPU. The first rank returns while the
-        last parts are still on their way."""
-        is_sender = self._group.rank == 0
+    def broadcast(self, content: Tensor, what: str, root: int = 0) -> None:
+        """The content of `root` is on its GPU or in main memory, that of the others on their GPU."""
+        uses_slots = self._group.rank == root and not device_copies.is_on_gpu(content)
         for part in parts(content, SLOT_BYTES):
-            self._wait_until_under_way(NUM_SLOTS - 1 if is_sender else 0)
-            sent = self._fill_slot(part) if is_sender else part
+            if uses_slots:
+                self._wait_until_under_way(NUM_SLOTS - 1)
+            sent = self._fill_slot(part) if uses_slots else part
             options = c10d.BroadcastOptions()
-            options.rootRank = options.rootTensor = 0
+            options.rootRank, options.rootTensor = root, 0
             self._under_way.append((self._nccl.broadcast([sent], options), what))
-        if not is_sender:
-            self._wait_until_under_way(0)
 
     def finish(self) -> None:
         self._wait_until_under_way(0)

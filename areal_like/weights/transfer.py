@@ -30,11 +30,12 @@ class TransferGroup(Protocol):
 class Transfer(Protocol):
     def connect(self) -> None: ...
 
-    def broadcast(self, content: Tensor, what: str) -> None:
-        """The next bucket, of the same size for all: the first rank's goes to the others."""
+    def broadcast(self, content: Tensor, what: str, root: int = 0) -> None:
+        """The next bytes, of the same size for all: those of member `root` go to the others. They may be on their way
+        when it returns."""
 
     def finish(self) -> None:
-        """Until what was sent has arrived."""
+        """Until all have arrived."""
 
     def abort(self) -> None:
         """Ends what is under way, as far as it can be ended."""

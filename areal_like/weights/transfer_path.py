@@ -13,7 +13,9 @@ GLOO, NCCL, IPC = "gloo", "nccl", "ipc"
 MIG = "MIG-"
 """Begins the id of a part of a GPU."""
 SHARED_BUFFERS, SHARED_BUFFER_BYTES = 2, 128 * 2**20
-"""Memory of the trainer through which weights go to a server on the same GPU."""
+"""Memory of the trainer's GPU through which weights go from main memory to a server on the same GPU."""
+NCCL_SLOTS, NCCL_SLOT_BYTES = 2, 64 * 2**20
+"""The same to servers on other GPUs."""
 
 
 class Receiver(NamedTuple):

@@ -16,6 +16,7 @@ from launcher.plan.lengths import longest_sample
 from launcher.plan.micro_batch_limit import LIMIT, RECOMPUTE
 from launcher.plan.plan import BatchPlan, Memory, Resolved
 from launcher.plan.rank_memory import trainer_bytes, usable_bytes
+from launcher.plan.sent_copy import SentCopy
 from launcher.plan.shared_gpu import SharedGpu, plan_shared_gpu, sequences_wanted
 
 if TYPE_CHECKING:
@@ -31,14 +32,19 @@ SMALLER = (
 
 
 def room_warnings(
-    allocation: Allocation, memory: Memory, config: "BaseExperimentConfig", host: HostInfo, shared: SharedGpu
+    allocation: Allocation,
+    memory: Memory,
+    config: "BaseExperimentConfig",
+    host: HostInfo,
+    shared: SharedGpu,
+    sent: SentCopy,
 ) -> Iterator[Problem]:
     """Models that are larger than the memory of a device."""
     rank, server = memory.trainer_rank_bytes, memory.server
     if not allocation.num_gpus or (config.cluster.type != "local" and host.is_here):
         return
     size = _smallest_gpu(host)
-    usable = max(0, usable_bytes(size, shared.server_bytes))
+    usable = max(0, usable_bytes(size, shared.server_bytes) - sent.num_bytes)
     has = size_text(size)
     if rank is not None and rank > usable:
         beside = f" beside the server's {size_text(shared.server_bytes)}" if shared.server_bytes else ""
@@ -64,6 +70,7 @@ def micro_batch_warnings(
     config: "BaseExperimentConfig",
     host: HostInfo,
     shared: SharedGpu,
+    sent: SentCopy,
     auto: dict[str, Resolved],
 ) -> Iterator[Problem]:
     """Micro-batches whose activations do not fit beside the models of a rank."""
@@ -71,7 +78,7 @@ def micro_batch_warnings(
     tokens = batch.max_tokens_per_micro_batch or _whole_minibatch(batch)
     if not allocation.num_gpus or rank is None or tokens is None or (config.cluster.type != "local" and host.is_here):
         return
-    left = usable_bytes(_smallest_gpu(host), shared.server_bytes) - rank
+    left = usable_bytes(_smallest_gpu(host), shared.server_bytes) - sent.num_bytes - rank
     if left < 0 or tokens * per_token <= left:
         return  # no room for the models at all is another warning
     name, engine = trained_models(config)[0]

@@ -34,6 +34,7 @@ from launcher.plan.processes import ProcessContext, ServerCommand, plan_processe
 from launcher.plan.purpose import Purpose
 from launcher.plan.reward_model import has_reward_model
 from launcher.plan.run_directory import plan_run_directory
+from launcher.plan.sent_copy import SentCopy, plan_sent_copy
 from launcher.plan.shared_gpu import plan_shared_gpu
 from launcher.plan.staging import plan_staging
 
@@ -61,14 +62,17 @@ def build_plan(
     auto |= {each.key: each for each in fetched}
     data = data_steps(loaded, host) if purpose.trains else None
     shared = plan_shared_gpu(config, allocation, host)
-    micro_batches = resolved_micro_batches(loaded, allocation, host, shared.server_bytes) if purpose.trains else []
-    compiled = compiled_layers(loaded, allocation) if purpose.trains else []
+    micro_batches, compiled, sent = list[Resolved](), list[Resolved](), SentCopy()
+    if purpose.trains:
+        sent = plan_sent_copy(config, allocation, host, shared.server_bytes)
+        micro_batches = resolved_micro_batches(loaded, allocation, host, shared.server_bytes, sent.num_bytes)
+        compiled = compiled_layers(loaded, allocation)
     auto |= {each.key: each for each in (*shared.resolved, *micro_batches, *compiled)}
     staging = plan_staging(config, allocation, host, auto, shared.staged_bytes, shared.written)
     auto |= {each.key: each for each in staging.resolved}
     decided = with_micro_batches(config, auto)
     batch, memory = plan_batch(decided, allocation, data), plan_memory(decided, allocation, host)
-    memory = memory._replace(words=(*memory.words, *shared.words, *staging.words))
+    memory = memory._replace(words=(*memory.words, *shared.words, *sent.words, *staging.words))
     batch = batch if purpose.trains else batch._replace(words=())
     argv = command_line(loaded, host, replace_existing, purpose)
 
@@ -85,7 +89,7 @@ def build_plan(
         started_config = _as_started(loaded, auto) if has_command else config
         context = ProcessContext(
             *(started_config, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt),
-            *(purpose, staging.num_bytes, shared.trainer_share),
+            *(purpose, staging.num_bytes, shared.trainer_share, sent.stays_on_gpu),
         )
         starts = server_starts(context)
         processes = plan_processes(context, starts)
@@ -102,7 +106,7 @@ def build_plan(
         **{"directory_problems": directory_problems, "allocation_problems": allocation_problems},
         **{"allocation": allocation, "placement": placement, "server_start": starts[0] if starts else None},
         **{"cluster": cluster, "cluster_problems": cluster_problems, "batch": batch, "memory": memory},
-        **{"ports": ports, "shared": shared, "staging": staging, "serves": purpose is Purpose.SERVE},
+        **{"ports": ports, "shared": shared, "staging": staging, "serves": purpose is Purpose.SERVE, "sent": sent},
     }
     checks = checks_of(allocation)
     facts = {name: fact for name, fact in known.items() if fact is not None}

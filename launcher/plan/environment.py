@@ -11,6 +11,7 @@ from areal_like.process.identity import (
     ATTEMPT,
     GPU_SHARE,
     INCARNATION,
+    KEEPS_COPY_ON_GPU,
     PROCESS,
     REWARD,
     RUN_DIR,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
 RESERVED_VARIABLES = (
-    *(TOKEN, PROCESS, RUN_DIR, ATTEMPT, INCARNATION, START_AFTER, GPU_SHARE, STAGED_BYTES, "CUDA_VISIBLE_DEVICES"),
+    *(TOKEN, PROCESS, RUN_DIR, ATTEMPT, INCARNATION, START_AFTER, GPU_SHARE, STAGED_BYTES, KEEPS_COPY_ON_GPU),
+    "CUDA_VISIBLE_DEVICES",
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
 )
 """Variables that only the launcher sets: other values would contradict the plan."""

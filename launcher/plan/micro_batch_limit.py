@@ -30,9 +30,9 @@ LIMIT, RECOMPUTE = "mb_spec.max_tokens_per_mb", "gradient_checkpointing"
 
 
 def resolved_micro_batches(
-    loaded: "Loaded", allocation: Allocation | None, host: HostInfo, server_bytes: int
+    loaded: "Loaded", allocation: Allocation | None, host: HostInfo, server_bytes: int, sent_bytes: int = 0
 ) -> list[Resolved]:
-    """`server_bytes`: what a server on the same GPU takes."""
+    """`server_bytes`: what a server on the same GPU takes; `sent_bytes`: what the sending of weights takes."""
     config = loaded.config
     models = trained_models(config)
     limits, recomputes = (
@@ -45,7 +45,7 @@ def resolved_micro_batches(
     if not allocation.num_gpus:
         tokens, recompute = (None, "on a CPU: no limit, AReaL's default"), (True, "on a CPU: AReaL's default")
     else:
-        tokens, recompute = _choose(config, allocation, host, server_bytes)
+        tokens, recompute = _choose(config, allocation, host, server_bytes, sent_bytes)
     return [Resolved(key, *tokens) for key in limits] + [Resolved(key, *recompute) for key in recomputes]
 
 
@@ -66,7 +66,7 @@ def with_micro_batches(config: "BaseExperimentConfig", resolved: dict[str, Resol
 
 
 def _choose(
-    config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo, server_bytes: int
+    config: "BaseExperimentConfig", allocation: Allocation, host: HostInfo, server_bytes: int, sent_bytes: int
 ) -> tuple[tuple[int, str], tuple[bool, str]]:
     """Tokens and recomputation, each with its reason."""
     sizes = [gpu.memory_bytes for gpu in host.gpus if gpu.memory_bytes]
@@ -75,7 +75,7 @@ def _choose(
         reason = f"{unknown} is not known before the start"
         return (max(longest, CAUTIOUS_TOKENS), f"a careful value: {reason}"), (True, reason)
     smallest = min(sizes)
-    usable = usable_bytes(smallest, server_bytes)
+    usable = usable_bytes(smallest, server_bytes) - sent_bytes
     fits = [fitting_tokens(config, allocation, host, usable, recompute) for recompute in (False, True)]
     wanted = max(longest, ENOUGH_TOKENS)
     fit = next((fit for fit in fits if fit.tokens >= wanted), fits[1])
@@ -86,6 +86,7 @@ def _choose(
     room = f"{fit.tokens:,} tokens of {size_text(fit.per_token)} fit into {size_text(smallest)} beside "
     room += f"{size_text(rank_bytes(models))} of models"
     room += f" and the server's {size_text(server_bytes)}" if server_bytes else ""
+    room += f", and {size_text(sent_bytes)} for weights that are sent" if sent_bytes else ""
     recompute = "selected by activation_checkpointing" if fit is fits[1] and fits[0].tokens >= wanted else ""
     recompute = recompute or f"without it {fits[0].tokens:,} tokens would fit, and {wanted:,} are wanted"
     recompute = recompute if fit.recompute else f"{fit.tokens:,} tokens of a micro-batch fit without it"

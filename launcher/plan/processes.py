@@ -12,6 +12,7 @@ from areal_like.process.identity import (
     CONTROLLER,
     EPISODES,
     GPU_SHARE,
+    KEEPS_COPY_ON_GPU,
     REWARD,
     SERVER,
     STAGED_BYTES,
@@ -54,6 +55,8 @@ class ProcessContext(NamedTuple):
     """For new weights on each GPU of the servers."""
     trainer_share: float | None = None
     """The fraction of a shared GPU that the trainer may take."""
+    keeps_copy_on_gpu: bool = False
+    """Whether the trainer has a copy there of the weights to be sent."""
 
     def process(
         self, role: str, index: int, placement: ProcessPlacement, command: list[str], env: dict[str, str]
@@ -194,6 +197,7 @@ def _trainers(context: ProcessContext) -> Iterator[Process]:
     for rank, placement in enumerate(placements):
         command = [context.host.python, "-m", "areal_like.training.main", "--run-dir", context.run_dir]
         env = trainer_environment(rank, len(placements), placement, master)
+        env |= {KEEPS_COPY_ON_GPU: "1"} if context.keeps_copy_on_gpu else {}
         if context.allocation.shared_device and context.placement.servers:
             env[START_AFTER] = f"{SERVER}/0"
             env |= {} if context.trainer_share is None else {GPU_SHARE: str(context.trainer_share)}

@@ -20,6 +20,7 @@ from launcher.plan.lengths import CACHE_BLOCK, least_cache_tokens, longest_sampl
 from launcher.plan.memory import server_memory
 from launcher.plan.plan import Resolved, ServerMemory
 from launcher.plan.rank_memory import USABLE, TrainerBytes, trainer_bytes, usable_bytes
+from launcher.plan.sent_copy import are_sent_between_gpus, copy_bytes
 from launcher.plan.staging import excludes_working, staged_bytes
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def plan_shared_gpu(config: "BaseExperimentConfig", allocation: Allocation | Non
     spec = engine_spec(allocation.rollout.backend)
     gpu_bytes, need = host.gpus[0].memory_bytes if host.gpus else None, trainer_bytes(config, allocation, host)
     server = server_memory(config, allocation, host)
+    if need is not None and are_sent_between_gpus(config, allocation, host):
+        need = need._replace(wanted=need.wanted + copy_bytes(config, host))
     share = None
     if gpu_bytes is not None and need is not None and server is not None:
         share = _share(config, allocation, host, server, need, gpu_bytes, staged_bytes(config, allocation, host))

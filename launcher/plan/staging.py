@@ -6,7 +6,6 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import starts_servers
 from areal_like.config.dotted_path import value_of
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.number_text import size_text
@@ -16,13 +15,14 @@ from areal_like.serving.engines.engine_site import CONTEXT_BYTES, SPARE_BYTES
 from areal_like.serving.engines.registry import engine_spec
 from areal_like.serving.engines.spec import EngineSpec
 from areal_like.weights.buckets import MAX_SENT_BYTES
-from areal_like.weights.transfer_path import COLLECTIVE_MODES, SHARED_BUFFER_BYTES, SHARED_BUFFERS
+from areal_like.weights.transfer_path import SHARED_BUFFER_BYTES, SHARED_BUFFERS
 from launcher.plan.host import HostInfo
 from launcher.plan.lengths import least_cache_tokens
 from launcher.plan.memory import server_memory
 from launcher.plan.model_config import known_shape
 from launcher.plan.plan import Resolved, ServerMemory
 from launcher.plan.rank_memory import unknown_size
+from launcher.plan.sent_copy import are_sent_between_gpus
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -83,9 +83,9 @@ def plan_staging(
 
 
 def staged_bytes(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> int:
-    """Of each GPU of a server: new weights in the trainer's precision, the bucket that arrives, and the buffers that
-    they come through. Several GPUs keep a share each, which may be larger by a tensor; one that passes them on collects
-    a layer. 0 where none are sent to GPUs, or the size of the model is not known."""
+    """Of each GPU of a server: new weights in the trainer's precision, and the buffers that they come through. Several
+    GPUs keep a share each, which may be larger by a tensor, beside the bucket that arrives; one that passes them on
+    collects a layer. 0 where none are sent to GPUs, or the size of the model is not known."""
     if not _are_sent_to_gpus(config, allocation, host) or allocation is None:
         return 0
     assert isinstance(config, GRPOConfig)
@@ -94,9 +94,9 @@ def staged_bytes(config: "BaseExperimentConfig", allocation: Allocation | None, 
         return 0
     width, gpus = BYTES[config.actor.dtype], gpus_per_server(allocation)
     tensor, layer = shape.embedding * width, shape.layer * width
-    kept, at_once = shape.parameters() * width, max(MAX_SENT_BYTES, tensor)
+    kept, at_once = shape.parameters() * width, 0
     if gpus > 1:
-        kept, at_once = ceil(kept / gpus) + tensor, max(at_once, layer)
+        kept, at_once = ceil(kept / gpus) + tensor, max(MAX_SENT_BYTES, tensor, layer)
     buffers = SHARED_BUFFERS * SHARED_BUFFER_BYTES if allocation.shared_device else 0
     return kept + at_once + buffers + SPARE_BYTES
 
@@ -121,16 +121,10 @@ def excludes_working(spec: EngineSpec) -> bool:
 
 
 def _are_sent_to_gpus(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> bool:
-    """The path is the one that `choose_path` takes at the start."""
-    if not isinstance(config, GRPOConfig) or config.actor.weight_update_mode not in COLLECTIVE_MODES:
+    if not are_sent_between_gpus(config, allocation, host) or allocation is None or allocation.rollout is None:
         return False
-    if allocation is None or allocation.rollout is None or not starts_servers(config):
-        return False
-    if not engine_spec(allocation.rollout.backend).receives_on_gpu or not allocation.num_gpus or not allocation.actor:
-        return False
-    if allocation.shared_device:
-        return allocation.rollout.world_size == 1
-    return not any(gpu.is_part for gpu in host.gpus)
+    spec = engine_spec(allocation.rollout.backend)
+    return spec.receives_on_gpu and not (spec.keys.extension_key and value_of(config, spec.keys.extension_key))
 
 
 def _written(config: GRPOConfig, key: str) -> Any:

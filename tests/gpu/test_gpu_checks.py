@@ -64,7 +64,8 @@ def test_the_program_runs_parts_with_runs_and_servers(tmp_path: Path) -> None:
     parts = called(tmp_path, *words)
     assert {name: part["status"] for name, part in parts.items()} == dict.fromkeys(RINGS, DONE), parts
     figures = {row["name"]: row["value"] for part in parts.values() for row in part["figures"]}
-    assert figures["disk: served after"] > 0 and figures["4 in flight"] > 0
+    assert all(figures[f"{mode}: served after"] > figures[f"{mode}: publish"] > 0 for mode in ("disk", "collective"))
+    assert figures["4 in flight"] > 0
     assert figures["quickstart: from the command to the first step"] > 0
     assert parts["update"]["facts"]["machine"]["torch"] == torch.__version__
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from areal_like.process.errors import Failure, HttpError
 from areal_like.process.http import json_response, read_json
 from areal_like.rollout.controller import routes, servers, weight_broadcast
+from areal_like.rollout.controller.publications import read_publication
 from areal_like.weights.index import Index, dump_index
 from areal_like.weights.rendezvous import Rendezvous
 from tests.support.controller_world import PROBE, FakeServer, World, make_run, world_of
@@ -171,6 +172,34 @@ async def until_served(world: World, version: int) -> None:
 
 async def seen(world: World, count: int) -> None:
     await world.until(lambda: len(world.controller.servers.handles) == count)
+
+
+def test_the_delay_of_weights_counts_from_when_the_trainer_began_to_publish_them() -> None:
+    """It may have hashed and written them for some time before the controller hears of them."""
+    index = dump_index(Index(1, "run1", [], PROBE))
+    body = {"version": 1, "transport": "collective", "folder": None, "index": index, "meeting": {}, "age_ms": 5000}
+    before = time.monotonic()
+    assert before - 5 <= read_publication(body).at <= time.monotonic() - 5
+
+
+def test_a_version_that_the_trainer_overwrites_goes_to_no_further_server(tmp_path) -> None:
+    """A server that joins meanwhile gets the next one."""
+
+    async def test(world: World, trainer: Trainer) -> None:
+        first = await add(world, trainer, 0)
+        await trainer.publish(0)
+        await until_served(world, 0)
+        asking = asyncio.create_task(world.json("/send", {"version": 0, "kept": ""}))
+        await world.json("/withdraw", {"version": 0})
+        assert (await asking)["wait"]
+        second = await add(world, trainer, 1)
+        await seen(world, 2)
+        assert (await world.json("/send", {"version": 0, "kept": ""})).get("meeting") is None
+        await trainer.publish(1)
+        await until_served(world, 1)
+        assert first.log[-1] == "commit 1" and second.log == ["stage 1", "commit 1"]
+
+    scenario(tmp_path, test)
 
 
 def test_all_servers_that_are_there_get_a_version_in_one_group(tmp_path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import pytest
 import torch
@@ -28,8 +29,8 @@ class Work:
 
 
 class StandIn:
-    """In place of ProcessGroupNCCL, for the members of one group in one process. Broadcasts complete when they are
-    asked for, once the first rank has sent."""
+    """In place of ProcessGroupNCCL, for the members of groups in one process. Broadcasts complete when they are asked
+    for, once their sender has sent."""
 
     made: ClassVar[list["StandIn"]] = []
 
@@ -38,9 +39,11 @@ class StandIn:
 
     def __init__(self, store: Any, rank: int, world: int, options: Options) -> None:
         self.rank, self.world, self.options, self.aborts = rank, world, options, 0
+        self.group = store.compare_set("stand-in", "", uuid4().hex)
         self.environment = {name: os.environ.get(name) for name in nccl_transfer.NO_WATCHDOG}
-        self.arriving: queue.Queue[Tensor] = queue.Queue()
+        self.arriving: dict[int, queue.Queue[Tensor]] = {each: queue.Queue() for each in range(world)}
         self.addresses: list[int] = []
+        self.sent_bytes = 0
         self.works: list[Work] = []
         self.device: torch.device | None = None
         self.made.append(self)
@@ -49,23 +52,26 @@ class StandIn:
         self.device = device
 
     def broadcast(self, tensors: list[Tensor], options: Any) -> Work:
-        (content,) = tensors
-        assert options.rootRank == options.rootTensor == 0 and content.dtype == torch.uint8
+        (content,), root = tensors, options.rootRank
+        assert options.rootTensor == 0 and content.dtype == torch.uint8 and content.is_contiguous()
         self.addresses.append(content.data_ptr())
-        self.works.append(Work(partial(self._send if self.rank == 0 else self._receive, content)))
+        self.sent_bytes += content.nbytes * (root == self.rank)
+        work = partial(self._send, content) if root == self.rank else partial(self._receive, content, root)
+        self.works.append(Work(work))
         return self.works[-1]
 
     def _send(self, content: Tensor) -> bool:
-        if len(self.made) < self.world:
+        members = [member for member in self.made if member.group == self.group]
+        if len(members) < self.world:
             return False
-        for other in self.made:
-            if other.rank:
-                other.arriving.put(content.clone())
+        for other in members:
+            if other is not self:
+                other.arriving[self.rank].put(content.clone())
         return True
 
-    def _receive(self, content: Tensor) -> bool:
+    def _receive(self, content: Tensor, root: int) -> bool:
         try:
-            content.copy_(self.arriving.get_nowait())
+            content.copy_(self.arriving[root].get_nowait())
         except queue.Empty:
             return False
         return True

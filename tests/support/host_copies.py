@@ -12,7 +12,8 @@ META = torch.device("meta")
 class HostCopies(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.num_bytes = 0
+        self.num_bytes = self.num_copied = 0
+        """Bytes that came to main memory, and tensors that were copied within the GPU."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
@@ -21,4 +22,6 @@ class HostCopies(TorchDispatchMode):
         if isinstance(first, Tensor) and first.device == META and target == torch.device("cpu"):
             self.num_bytes += first.nbytes
             return torch.empty(first.shape, dtype=first.dtype)
+        if function is torch.ops.aten.clone.default and first is not None and first.device == META:
+            self.num_copied += 1
         return function(*args, **options)

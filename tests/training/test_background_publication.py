@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,13 +27,14 @@ from areal_like.training.rank_vote import RankVote
 from areal_like.training.transports import disk as disk_transport
 from areal_like.training.transports.disk import DiskTransport
 from areal_like.training.weight_publisher import WeightPublisher
-from areal_like.weights import disk, flat_buckets
+from areal_like.weights import device_copies, disk, flat_buckets
 from areal_like.weights.device_checksum import checksums
 from areal_like.weights.disk import load_version, publish_weights, remove_versions
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.index import Index, read_index
 from areal_like.weights.probe import Probe
 from tests.support.rollout_world import grpo
+from tests.support.stand_in_gpu import StandInGpu
 from tests.support.training_controller import FakeController
 from tests.support.training_runs import make_run, model_folder
 from tests.support.weights_group import ROOT, model
@@ -110,13 +112,13 @@ def test_versions_are_complete_one_after_another_in_the_same_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    plain = flat_buckets.host_memory
+    plain = device_copies.host_memory
 
     def counted(size: int, is_pinned: bool) -> Tensor:
         made.append(size)
         return plain(size, is_pinned)
 
-    monkeypatch.setattr(flat_buckets, "host_memory", counted)
+    monkeypatch.setattr(device_copies, "host_memory", counted)
     files, background, told = transport(tmp_path), BackgroundPublication(LIMIT_S), list[dict[str, Any]]()
     for version in range(1, 6):
         publish(files, background, version, told)
@@ -278,39 +280,20 @@ def test_a_trainer_killed_while_it_writes_leaves_no_version(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-class FakeGPU:
-    """Tensors count as a GPU's: copies must be asynchronous, into pinned memory, and waited for once."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pinned: list[bool] = []
-        self.synchronizations = 0
-        monkeypatch.setattr(flat_buckets, "is_on_gpu", lambda tensor: True)
-        monkeypatch.setattr(flat_buckets, "host_memory", self._memory)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=self._wait))
-        plain = Tensor.copy_
-
-        def copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-            assert non_blocking, "each copy would wait for the GPU"
-            return plain(target, source)
-
-        monkeypatch.setattr(Tensor, "copy_", copy)
-
-    def _memory(self, size: int, is_pinned: bool) -> Tensor:
-        self.pinned.append(is_pinned)
-        return torch.empty(size, dtype=torch.uint8)
-
-    def _wait(self) -> None:
-        self.synchronizations += 1
-
-
 def test_a_gpu_is_waited_for_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGPU(monkeypatch)
-    weights, index = None, list[Index]()
+    """Copies are asynchronous, into pinned memory that is kept, and the checksums of all tensors come at once."""
+    gpu, weights, index = StandInGpu(monkeypatch), None, list[Index]()
     for version in (1, 2):
-        weights = flat_buckets.flatten(version, model(version).items(), None, "run-1", weights, 4000)
+        gpu.clear()
+        with gpu.reads():
+            copy = flat_buckets.copy_weights(gpu.put(model(version)).items(), weights, 4000)
+            assert gpu.waits == Counter() and gpu.num_read_backs == 1
+            weights = copy.hashed(version, None, "run-1")
         index.append(weights.index)
-    assert gpu.synchronizations == 2
-    assert gpu.pinned and all(gpu.pinned) and len(gpu.pinned) == len(index[0].buckets)
+        assert gpu.waits == Counter(event=1)
+    num_bytes = sum(tensor.nbytes for tensor in model(2).values())
+    assert gpu.to_host == num_bytes + 8 * len(model(2)) and not gpu.on_gpu
+    assert gpu.pinned and all(gpu.pinned) and len(gpu.pinned) == len(index[0].buckets) + 2
     published = {info.name: info.checksum for info in index[1].tensors}
     assert published == checksums(model(2).items()), "without them a server on a GPU reads the weights back"
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from areal_like.config.problems import ConfigError
-from areal_like.training.transports import open_transport
+from areal_like.process.identity import KEEPS_COPY_ON_GPU
+from areal_like.training.transports import collective, open_transport
 from areal_like.training.transports import sender as sender_module
 from areal_like.training.transports.collective import CollectiveTransport
 from areal_like.training.transports.sender import WeightSender
@@ -23,6 +24,7 @@ from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.probe import Probe
 from areal_like.weights.receive import receive_tensors
 from tests.support.rollout_world import grpo
+from tests.support.stand_in_gpu import StandInGpu
 from tests.support.weights_group import BackgroundCall, flat, model, rendezvous
 
 pytestmark = pytest.mark.timeout(300)
@@ -244,3 +246,94 @@ def test_weight_files_are_in_the_configured_folder(tmp_path: Path) -> None:
         "folder": str(tmp_path / "weights" / "v000002"),
         "bytes": 40,
     }
+
+
+class HoldingController(Controller):
+    """Holds a request for servers until the version is withdrawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.withdrawn: list[int] = []
+        self.asked, self._changed = threading.Event(), threading.Event()
+
+    def ask_once(self, path: str, body: dict[str, Any]) -> dict[str, object]:
+        if path == "/withdraw":
+            self.withdrawn.append(body["version"])
+            self._changed.set()
+            return {}
+        if path == "/send" and not self.rendezvous_bodies and not self.ends and body["version"] not in self.withdrawn:
+            self.asked.set()
+            assert self._changed.wait(60)
+            self._changed.clear()
+        return super().ask_once(path, body)
+
+
+def test_the_only_copy_is_overwritten_when_no_server_can_ask_for_it_any_more() -> None:
+    host, controller = BroadcastHost("127.0.0.1", 0), HoldingController()
+    sender = WeightSender(host, controller.ask_once, 30.0)
+    assert sender.take_newest() is None, "nothing was published yet"
+    first = flat(1)
+    sender.offer(first)
+    assert controller.asked.wait(60)
+    assert sender.take_newest() is first and controller.withdrawn == [1]
+    controller.ends = True
+    sender.offer(flat(2, first))
+    sender.close(early=False)
+    assert controller.versions == [1, 2], "nothing was asked while it was overwritten"
+    host.close()
+
+
+def test_the_only_copy_is_not_overwritten_while_it_is_sent() -> None:
+    host, controller = BroadcastHost("127.0.0.1", 0), Controller()
+    sender = WeightSender(host, lambda path, body: {} if path == "/withdraw" else controller.ask_once(path, body), 30.0)
+    first, at = flat(1), rendezvous(host, world=2)
+    controller.rendezvous_bodies.append(at._replace(first_rank=0)._asdict())
+    sender.offer(first)
+    go_on, begun, taken = threading.Event(), threading.Event(), dict[str, torch.Tensor]()
+
+    def slowly() -> None:
+        for name, tensor in receive_tensors(at, 1, first.index):
+            begun.set()
+            assert go_on.wait(60)
+            taken[name] = tensor.clone()
+
+    def overwritten() -> None:
+        flat(2, sender.take_newest())
+
+    server = BackgroundCall(slowly)
+    assert begun.wait(60)
+    overwriting = BackgroundCall(overwritten)
+    go_on.set()
+    assert server.wait() is None
+    controller.over.add(at.group)
+    assert overwriting.wait() is None
+    assert all(torch.equal(taken[name], tensor) for name, tensor in model(1).items())
+    controller.ends = True
+    sender.offer(flat(2))
+    sender.close(early=False)
+    host.close()
+
+
+def test_a_copy_that_stays_on_the_gpu_is_published_with_checksums_and_its_memory_is_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu, made = StandInGpu(monkeypatch), list[Any]()
+    monkeypatch.setenv(KEEPS_COPY_ON_GPU, "1")
+    monkeypatch.setattr(collective, "gpu_ids", lambda device: ["GPU-0"])
+    on_gpu = SimpleNamespace(world=SimpleNamespace(is_first=True, device=torch.device("cuda", 0)), adapter=None)
+    controller = Controller()
+    transport: Any = open_transport(run_of(), on_gpu, controller)  # type: ignore[arg-type]
+    plain = transport._sender.offer
+
+    def offer(flat: Any) -> None:
+        made.append(flat)
+        plain(flat)
+
+    monkeypatch.setattr(transport._sender, "offer", offer)
+    for version in (1, 2):
+        index = parse_index(transport.publish(version, gpu.put(model(version)).items(), PROBE)()["index"], "index")
+        assert all(info.has_checksum_only for info in index.tensors)
+    assert "copied on the GPU" in transport.reason
+    first, second = ([content.data_ptr() for content in flat.contents if len(content)] for flat in made)
+    assert first == second
+    transport.close(early=True)

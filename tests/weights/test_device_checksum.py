@@ -116,6 +116,36 @@ class Operators(TorchDispatchMode):
         return result
 
 
+def test_what_a_checksum_needs_comes_to_the_device_without_a_wait(monkeypatch) -> None:
+    pinned: list[int] = []
+
+    def pin(numbers: torch.Tensor) -> torch.Tensor:
+        pinned.append(numbers.numel())
+        return numbers
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    tensors = [torch.empty(64, ROW, device="meta") for _ in range(3)]
+    checksum_values(tensors)
+    pinned.clear()
+    with Arrivals() as arrivals:
+        checksum_values(tensors)
+    assert arrivals.non_blocking == [True] and pinned == [6], "sizes alone: the multipliers are kept there"
+
+
+class Arrivals(TorchDispatchMode):
+    """Copies to the device `meta`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.non_blocking: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and args[0].device.type == "cpu":
+            self.non_blocking.append(options.get("non_blocking", False))
+        return func(*args, **options)
+
+
 def test_a_checksum_takes_few_operators_and_no_value_to_the_host(monkeypatch) -> None:
     monkeypatch.setattr(device_checksum, "ROWS_AT_ONCE", 16)
     tensors = [torch.zeros(64, ROW) for _ in range(3)]

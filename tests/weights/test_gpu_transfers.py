@@ -1,6 +1,7 @@
 """Transfers between GPUs, on a CPU: a stand-in takes the place of NCCL, and a file that of memory which two processes
 share."""
 
+import contextlib
 import json
 import os
 import threading
@@ -15,17 +16,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from areal_like.weights import ipc_transfer, nccl_transfer, receive
+from areal_like.weights import flat_buckets, ipc_transfer, nccl_transfer, receive
 from areal_like.weights.buckets import bucket_hash, file_header, file_order
 from areal_like.weights.collective import BroadcastHost, join_group
 from areal_like.weights.device_checksum import checksums
 from areal_like.weights.errors import BadWeights, GroupBroken
+from areal_like.weights.flat_buckets import FlatWeights
 from areal_like.weights.gpu_memory import export_memory, open_memory, shareable_memory
 from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.own_stream import own_stream
-from areal_like.weights.receive import receive_tensors, verify_on_device
+from areal_like.weights.receive import receive_tensors, verify_by_checksum
 from areal_like.weights.rendezvous import Rendezvous
 from tests.support.gpu_transfers import StandIn, replace_nccl, replace_shared_memory
+from tests.support.stand_in_gpu import StandInGpu
 from tests.support.weights_group import BackgroundCall, flat, model, rendezvous
 
 pytestmark = pytest.mark.timeout(300)
@@ -84,6 +87,70 @@ def test_weights_arrive_by_nccl_in_the_receivers_memory(host: BroadcastHost, ncc
     assert len(counts) == 1 and counts.pop() > 3 * 12
     assert all(work.waits == 1 for member in nccl.made for work in member.works)
     assert all(member.device == torch.device("cpu") for member in nccl.made), "connected before the first broadcast"
+
+
+@pytest.mark.parametrize("backend", ["nccl", "ipc", "gloo"])
+def test_weights_on_the_trainers_gpu_are_copied_once_and_sent_from_there(
+    backend: str,
+    host: BroadcastHost,
+    nccl: type[StandIn],
+    monkeypatch: pytest.MonkeyPatch,
+    shared_file: list[Any],
+) -> None:
+    """To the host only where servers have no GPU. Nothing is hashed there either."""
+    gpu, trainer, servers = StandInGpu(monkeypatch), KeptGroup(host=host), [KeptGroup()]
+    monkeypatch.setattr(flat_buckets, "hash_of", None)
+    weights: FlatWeights | None = None
+    for version in (1, 2):
+        gpu.clear()
+        tensors = gpu.put(model(version))
+        with gpu.reads():
+            copy = flat_buckets.copy_weights(tensors.items(), weights, 4000, stays_on_gpu=True)
+            assert not gpu.waits and gpu.num_read_backs == 1
+            weights = copy.hashed(version, None, "run-1")
+        num_bytes, marks = sum(tensor.nbytes for tensor in tensors.values()), 8 * len(tensors)
+        assert (gpu.on_gpu, gpu.to_host, gpu.from_host) == (num_bytes, marks, 0)
+        at = rendezvous(host, 2, f"g{version}", timeout_s=60.0)._replace(backend=backend, continues=trainer.name)
+        index = weights.index
+        call = BackgroundCall(lambda at=at, index=index: cloned(receive_tensors(at, 1, index, servers[0])))  # type: ignore[misc]
+        with trainer.opened(at) as group:
+            group.join()
+            for content in weights.contents:
+                group.send(content)
+            group.finish()
+        arrived = call.wait()
+        assert not isinstance(arrived, Exception), arrived
+        assert all(torch.equal(arrived[name], tensor) for name, tensor in model(version).items())
+        assert gpu.to_host == 2 * marks + (num_bytes if backend == "gloo" else 0), "the receiver reads checksums too"
+        assert gpu.on_gpu == num_bytes, "no buffers"
+    addresses = {content.data_ptr() for content in weights.contents if len(content)} if weights else set()
+    if backend == "nccl":
+        sender = next(member for member in nccl.made if member.rank == 0)
+        assert addresses <= set(sender.addresses) and sender.sent_bytes == 2 * num_bytes
+    if backend == "ipc":
+        assert len(shared_file) == len(addresses), "the copy itself is opened, once for all versions"
+    for each in (trainer, *servers):
+        each.leave()
+
+
+def cloned(tensors: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors}
+
+
+def test_a_copy_that_was_damaged_on_its_way_is_found_by_its_checksum(
+    host: BroadcastHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a server without a GPU, as there is no hash."""
+    gpu = StandInGpu(monkeypatch)
+    weights = flat_buckets.copy_weights(gpu.put(model(1)).items(), None, 4000, stays_on_gpu=True).hashed(1, None, "r")
+    weights.contents[0][9] ^= 1
+    at = rendezvous(host, 2, timeout_s=60.0)
+    call = BackgroundCall(lambda: cloned(receive_tensors(at, 1, weights.index)))
+    with contextlib.suppress(GroupBroken), host.open(at) as group:
+        group.join()
+        for content in weights.contents:
+            group.send(content)
+    assert isinstance(call.wait(), BadWeights) and "is corrupted" in str(call.wait())
 
 
 def test_torchs_watchdog_never_ends_a_process_for_a_transfer(
@@ -294,10 +361,10 @@ def test_a_bucket_on_a_gpu_is_verified_by_checksums_computed_there() -> None:
         at += info.nbytes
     marked = bucket._replace(tensors=infos, hash=bucket_hash(file_header(infos), infos))
     for each, kind in ((marked, "checksum"), (bucket, "hash")):  # published from a GPU, and from a CPU
-        verify_on_device(each, content, 3)
+        verify_by_checksum(each, content, 3)
         content[7] ^= 1
         with pytest.raises(BadWeights, match=rf"tensor {ordered[0].name} is corrupted: .* not have the {kind} "):
-            verify_on_device(each, content, 3)
+            verify_by_checksum(each, content, 3)
         content[7] ^= 1
     with pytest.raises(BadWeights, match="its index is not the one that was published"):
-        verify_on_device(marked._replace(hash=bucket.hash), content, 3)
+        verify_by_checksum(marked._replace(hash=bucket.hash), content, 3)

@@ -9,9 +9,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from areal_like.weights.adapter import publish_adapter
 from areal_like.weights.buckets import plan_buckets
 from areal_like.weights.disk import load_version, publish_weights, remove_versions
 from areal_like.weights.fingerprint import compare, tensor_hash
+from areal_like.weights.flat_buckets import copy_weights
 from areal_like.weights.index import read_index
 from areal_like.weights.probe import Probe
 
@@ -140,6 +142,29 @@ def test_a_publication_that_fails_leaves_nothing(tmp_path) -> None:
     with pytest.raises(ValueError, match="tensor a is given twice"):
         publish_weights(tmp_path, 1, [("a", torch.zeros(1)), ("a", torch.zeros(1))], None, "run-1")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_numbers_are_published_as_they_are(dtype, tmp_path) -> None:
+    tensors = {"model.codes": torch.tensor([[1, 2, 65535]]).to(dtype)}
+    folder = publish_weights(tmp_path, 1, tensors.items(), None, "run-1")
+    found = load_version(folder, expected(tensors), newer_than=0).tensors["model.codes"]
+    assert found.dtype == dtype and found.tolist() == [[1, 2, 65535]]
+    assert safetensors.torch.load_file(folder / "bucket-000.safetensors")["model.codes"].dtype == dtype
+
+
+@pytest.mark.parametrize("publish", ["files", "sent", "adapter"])
+def test_a_type_that_cannot_be_published_is_named_with_its_tensor(publish, tmp_path) -> None:
+    tensors = [("model.norm.weight", torch.ones(2)), ("model.rotation", torch.ones(2, dtype=torch.complex64))]
+    words = r"^tensor model\.rotation has the type complex64, which cannot be published; bfloat16, bool, .* convert it$"
+    with pytest.raises(ValueError, match=words):
+        if publish == "files":
+            publish_weights(tmp_path, 1, tensors, None, "run-1")
+        elif publish == "sent":
+            copy_weights(tensors)
+        else:
+            publish_adapter(tmp_path, 1, tensors, {}, None, "run-1")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unwritable_folder_is_named(tmp_path, monkeypatch) -> None:

@@ -14,7 +14,8 @@ from areal_like.weights.probe import Difference, Probe, dump_probe
 
 @dataclass(frozen=True)
 class Publication:
-    """`folder` for weights in files. For weights that the trainer sends, `sender` is its address and its GPU."""
+    """`folder` for weights in files. For weights that the trainer sends, `sender` is its address and its GPU. `at`:
+    when the trainer began with it."""
 
     version: int
     transport: str
@@ -49,11 +50,12 @@ class Publication:
 def read_publication(body: dict[str, Any]) -> Publication:
     """The body of /publish as a Publication. Raises BadWeights for an incomplete or wrong folder."""
     version, transport = body["version"], body.get("transport", "disk")
+    began = time.monotonic() - body.get("age_ms", 0) / 1000
     if transport == "collective":
         index = parse_index(body["index"], f"the index of weights v{version}")
-        return Publication(version, transport, None, index, body["meeting"], time.monotonic())
+        return Publication(version, transport, None, index, body["meeting"], began)
     folder = Path(body["folder"])
-    return Publication(version, transport, folder, read_index(folder), None, time.monotonic())
+    return Publication(version, transport, folder, read_index(folder), None, began)
 
 
 class Publications:

@@ -143,6 +143,8 @@ def _check_facts(facts: Sequence[Any]) -> None:
 def publication(body: Any) -> dict[str, Any]:
     """The body of /publish; the weights themselves are read later."""
     body_int(body, "version")
+    body.setdefault("age_ms", 0)
+    body_int(body, "age_ms")
     transport = body_field(body, "transport", str, "disk")
     if transport in FILE_TRANSPORTS:
         if "\0" in body_field(body, "folder", str):

@@ -31,6 +31,7 @@ class Routes:
             web.get("/facts", self.facts),
             web.post("/publish", self.publish),
             web.post("/send", self.send),
+            web.post("/withdraw", self.withdraw),
             web.post("/sending", self.sending),
             web.post("/batch", self.batch),
             web.post("/done", self.done),
@@ -131,6 +132,10 @@ class Routes:
         reply = await self._controller.broadcast.next_round(version, kept, LONG_POLL_S)
         loop = self._controller.loop
         return json_response({**reply, "evaluating": 0 if loop is None else loop.evaluations.rows_left})
+
+    async def withdraw(self, request: web.Request) -> web.Response:
+        self._controller.broadcast.withdraw(body_int(await read_json(request), "version"))
+        return json_response({"ok": True})
 
     async def sending(self, request: web.Request) -> web.Response:
         body = await read_json(request)

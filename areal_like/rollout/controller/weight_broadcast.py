@@ -95,16 +95,20 @@ class WeightBroadcast:
         self._path = TransferPath(GLOO, "")
         self._offered = NO_VERSION
         """The version that the trainer can send. It may not be published yet; the trainer has no older one."""
+        self._withdrawn = NO_VERSION
+        """The newest version that the trainer can send no more."""
 
     # Calls of the trainer.
 
     async def next_round(self, version: int, kept: str, hold_s: float) -> dict[str, Any]:
         """The trainer has this version to send. `kept`: the group that it has kept from its last transfer."""
-        self._offered = version
+        self._offered = max(version, self._withdrawn + 1)
 
         def reply() -> dict[str, Any] | None:
             if self._is_over():
                 return {"end": True}
+            if version <= self._withdrawn:
+                return {"wait": True, "end": False}
             current = self._round
             if current is None or current.over:
                 return None
@@ -131,6 +135,16 @@ class WeightBroadcast:
             return {"over": True, "why": current.why} if current.over else None
 
         return await self._changed.wait_for(reply, hold_s) or {"over": False}
+
+    def withdraw(self, version: int) -> None:
+        """The trainer is about to overwrite its copy of this version: no round begins with it. One that the trainer
+        takes part in goes on."""
+        self._withdrawn = max(version, self._withdrawn)
+        self._offered = max(self._offered, version + 1)
+        current = self._round
+        if current is not None and not current.joined and current.version <= version:
+            self._end(current, f"the trainer replaces weights v{version}")
+        self._changed.notify()
 
     def check_now(self) -> None:
         """To be called when the result of `is_over` may have changed."""

@@ -1,10 +1,13 @@
-"""Broadcast without files: the first rank copies the weights, and the copy is hashed and sent during the next step."""
+"""Broadcast without files: the first rank copies the weights, and the copy is sent during the next step. It stays on a
+GPU that has room for it, and is identified by checksums computed there; else it is in main memory, and is hashed."""
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from areal_like.process.identity import KEEPS_COPY_ON_GPU
 from areal_like.process.run import Run
 from areal_like.training.transports.base import Completion
 from areal_like.training.transports.sender import WeightSender
@@ -25,7 +28,10 @@ class CollectiveTransport:
 
     def __init__(self, run: Run, engine: "TrainEngine", controller: "TrainerControllerClient") -> None:
         self._run_id, self._devices = run.run_id, gpu_ids(engine.world.device)
+        self._stays_on_gpu = engine.world.device.type == "cuda" and bool(os.environ.get(KEEPS_COPY_ON_GPU))
         self.reason = "a broadcast from the trainer to the servers, without files (actor.weight_update_mode)"
+        if engine.world.device.type == "cuda":
+            self.reason += f"; they are copied {'on the GPU' if self._stays_on_gpu else 'to main memory'}"
         self._sender: WeightSender | None = None
         if engine.world.is_first:
             broadcast = run.config.weights.broadcast
@@ -41,7 +47,9 @@ class CollectiveTransport:
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> Completion:
         assert self._sender is not None, "only the first rank publishes"
-        sender, copy = self._sender, copy_weights(tensors, self._sender.take_buffer())
+        sender = self._sender
+        buffer = sender.take_newest() if self._stays_on_gpu else sender.take_buffer()
+        copy = copy_weights(tensors, buffer, stays_on_gpu=self._stays_on_gpu)
 
         def complete() -> dict[str, Any]:
             weights = copy.hashed(version, probe, self._run_id)

@@ -1,6 +1,7 @@
 """A thread that sends the newest weights whenever the controller has servers for them.
 
-It keeps the newest version for servers that join later. It sends a copy, so that training goes on meanwhile.
+It keeps the newest version for servers that join later. It sends a copy, so that training goes on meanwhile: in main
+memory, where two versions alternate, or one in the memory of the GPU, which is not written while it is sent.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ Ask = Callable[[str, dict[str, object]], dict[str, object]]
 
 
 class WeightSender:
-    """The trainer's main thread calls `offer` and `take_buffer`."""
+    """The trainer's main thread calls `offer`, `take_buffer` and `take_newest`."""
 
     def __init__(self, host: BroadcastHost, ask: Ask, limit_s: float, device: torch.device = CPU) -> None:
         self._group, self._ask, self._limit_s, self._device = KeptGroup(device, host), ask, limit_s, device
@@ -42,6 +43,8 @@ class WeightSender:
         self._is_closing = False
         self._rows_left: object = 0
         """Of the current evaluation, by the controller's last answer."""
+        self._is_parked = False
+        """Whether it asks for no servers, as the newest version is about to be overwritten."""
         self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._main, name="weights: send", daemon=True)
         self._thread.start()
@@ -52,6 +55,24 @@ class WeightSender:
             buffer, self._free_buffer = self._free_buffer, None
             return buffer
 
+    def take_newest(self) -> FlatWeights | None:
+        """The memory of the newest version, once nobody needs it: it is the only one."""
+        with self._changed:
+            self._is_parked = True
+            is_asking = self._sending is not None
+        if is_asking and self._newest is not None:
+            with contextlib.suppress(Unreachable):  # then no server gets them either
+                self._ask("/withdraw", {"version": self._newest.index.version})
+        waiting = NamedWait("the weights before to be sent", self._limit_s, "rollout.request_timeout")
+        with self._changed:
+            while self._sending is not None and self._thread.is_alive():
+                self._changed.wait(PAUSE_S)
+                waiting.check()
+            newest, self._newest, self._is_parked = self._newest, None, False
+        if self._fault is not None:
+            raise self._fault
+        return newest
+
     def offer(self, flat: FlatWeights) -> None:
         if self._fault is not None:
             raise self._fault
@@ -59,7 +80,7 @@ class WeightSender:
             if self._newest is not self._sending:
                 self._free_buffer = self._newest
             self._newest = flat
-            self._changed.notify()
+            self._changed.notify_all()
 
     def close(self, early: bool) -> None:
         """Until the controller needs no weights: a server may still join and need the last version."""
@@ -89,7 +110,7 @@ class WeightSender:
     def _turn(self) -> bool:
         """Returns whether to continue."""
         with self._changed:
-            while self._newest is None:
+            while self._newest is None or self._is_parked:
                 self._changed.wait()
             sending = self._sending = self._newest
         try:
@@ -106,6 +127,7 @@ class WeightSender:
                 self._sending = None
                 if self._newest is not sending:
                     self._free_buffer = sending
+                self._changed.notify_all()
 
     def _send(self, flat: FlatWeights, rendezvous: Rendezvous) -> None:
         began = time.monotonic()

@@ -34,6 +34,8 @@ class EngineKeys:
     """CPU threads of an engine inside the server's process; `auto`: the server's share of the cores."""
     images_key: str = ""
     """Enables images in prompts, which are not supported."""
+    extension_key: str = ""
+    """A class of the user's in place of ours in its workers, which then receive weights into main memory."""
     dims: str = "dtp"
     """Letters of `allocation_mode`; `d` alone: a server is one process on one device."""
     gpu_rank: int | None = None

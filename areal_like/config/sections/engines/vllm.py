@@ -15,6 +15,7 @@ KEYS = EngineKeys(
     memory_key="vllm.gpu_memory_utilization",
     cache_bytes_key="vllm.kv_cache_memory_bytes",
     requests_key="vllm.max_num_seqs",
+    extension_key="vllm.worker_extension_cls",
     gpu_rank=0,
     segments=(r"vllm_(offload|ec)_[^\s/]+",),
     newer={

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
-from areal_like.serving.engines.base import EngineGone, WeightUpdate
+from areal_like.serving.engines.base import EngineGone, NotStaged, WeightUpdate
 from areal_like.serving.engines.external.plugin.background_job import BUSY, FAILED, GROUP_BROKEN, REFUSED
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.index import dump_index
@@ -83,8 +83,20 @@ class EngineWorkers:
         """Makes the staged weights live. A worker refuses them unless all with which it shares them verified their
         part."""
         verified = [json.dumps(self._verified)] if self.num_workers > 1 else []
-        for result in await self._call("areal_commit", str(version), *verified):
-            self._check(result)
+        self._check_meeting(await self._call("areal_commit", str(version), *verified))
+
+    async def meet(self) -> None:
+        """Of an engine that itself has its workers apply the weights: to be called before."""
+        if self.num_workers > 1:
+            self._check_meeting(await self._call("areal_meet"))
+
+    def _check_meeting(self, results: list[Result]) -> None:
+        """Raises NotStaged if not all workers came to pass on their shares: then the old weights are in use."""
+        try:
+            for result in results:
+                self._check(result)
+        except GroupBroken as broken:
+            raise NotStaged(str(broken)) from broken
 
     async def discard(self) -> None:
         self._verified = []

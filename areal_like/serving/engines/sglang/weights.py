@@ -77,6 +77,7 @@ class WeightLoader:
             raise NotStaged(f"SGLang does not become idle: {refusal}") from refusal
         try:
             if staged.folder is None:
+                await self.workers.meet()
                 await self._load_received(update.version)
             else:
                 body = {"model_path": str(staged.folder), "load_format": "safetensors", "flush_cache": True}

@@ -1,5 +1,6 @@
 """Weight updates as on a GPU, where tensors are compared by checksums: no hash is computed while generation waits."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ import torch
 from areal_like.process.errors import HttpError
 from areal_like.serving.engines.embedded.weights import update
 from areal_like.weights import fingerprint
+from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.disk import publish_weights
-from areal_like.weights.index import read_index
+from areal_like.weights.flat_buckets import copy_weights
+from areal_like.weights.index import dump_index, read_index
 from tests.support.embedded_adapters import published as published_adapter
 from tests.support.embedded_adapters import write_adapter
 from tests.support.embedded_servers import RUN_ID, Client, group, over_http, published
+from tests.support.stand_in_gpu import StandInGpu
 from tests.support.tiny_models import tiny_qwen3
+from tests.support.weights_group import BackgroundCall, rendezvous
 
 UPDATE, STAGE, COMMIT = "/control/update_weights", "/control/stage_weights", "/control/commit_weights"
 TENSOR = "model.layers.1.mlp.up_proj.weight"
@@ -137,3 +142,37 @@ def test_an_adapter_in_use_is_compared_by_checksums(tmp_path: Path, hashed: Hash
             await client.call("POST", UPDATE, published_adapter(tmp_path, 2, folder))
 
     over_http(test)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_weights_that_a_gpu_sent_without_hashes_are_verified_on_a_cpu_by_their_checksums(
+    damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, host = StandInGpu(monkeypatch), BroadcastHost("127.0.0.1", 0)
+    of_trainer = dict(tiny_qwen3(1).named_parameters())
+    tensors = gpu.put({name: tensor.detach() for name, tensor in of_trainer.items()})
+    weights = copy_weights(tensors.items(), stays_on_gpu=True).hashed(1, None, RUN_ID)
+    at = rendezvous(host, 2, "v1.s", timeout_s=60.0)
+    body = {"version": 1, "folder": None, "probe": None, "transport": "collective", "index": dump_index(weights.index)}
+
+    def send() -> None:
+        with host.open(at) as joined:
+            joined.join()
+            for content in weights.contents:
+                joined.send(content)
+
+    async def test(client: Client) -> None:
+        sending = BackgroundCall(send)
+        await client.call("POST", STAGE, {**body, "meeting": at._asdict(), "mode": "auto"})
+        assert await asyncio.to_thread(sending.wait) is None
+        if damaged:
+            dict(client.engine.weights.staged())[TENSOR].view(torch.int32).flatten()[0] ^= 1
+            with pytest.raises(HttpError, match=f"version 1 of the weights: tensor {TENSOR}"):
+                await client.call("POST", COMMIT, {"version": 1})
+            return
+        assert (await client.call("POST", COMMIT, {"version": 1}))["version"] == 1
+        served = dict(client.engine.weights.tensors())
+        assert all(torch.equal(served[name], tensor) for name, tensor in of_trainer.items())
+
+    over_http(test)
+    host.close()

@@ -1,9 +1,8 @@
 """Of weights that are sent to the GPUs of one server each worker keeps a share, and passes it to the others when they
-are applied: two workers in threads, with stand-ins for NCCL and for the process group of the engine."""
+are applied: two workers in threads, with stand-ins for NCCL and for the store of the engine."""
 
 import asyncio
 import json
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,13 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from areal_like.serving.engines.base import NotStaged
+from areal_like.serving.engines.external.engine_workers import EngineWorkers
 from areal_like.serving.engines.external.plugin import exchange
+from areal_like.serving.engines.external.plugin.background_job import GROUP_BROKEN
 from areal_like.serving.engines.sglang.plugin.calls import staged_group
 from areal_like.serving.engines.vllm.plugin import packed_layers, worker
 from areal_like.serving.engines.vllm.plugin.worker import WorkerExtension
 from areal_like.weights.errors import BadWeights
+from areal_like.weights.group_server import KeyValueStore
 from tests.serving.engines.sglang.test_worker import Schedulers
-from tests.support.gpu_transfers import replace_nccl
+from tests.support.gpu_transfers import StandIn, replace_nccl
 from tests.support.weights_group import BackgroundCall, flat, model
 
 pytestmark = pytest.mark.timeout(300)
@@ -28,38 +31,11 @@ TOTAL = sum(tensor.nbytes for tensor in model().values())
 LARGEST = max(tensor.nbytes for tensor in model().values())
 
 
-class ProcessGroup:
-    """Broadcasts between threads: the n-th one of each rank is the same. `num_bytes`: those that were passed on."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = defaultdict(int)
-        self._arrived = threading.Condition()
-        self._sent: dict[int, Tensor] = {}
-        self.ranks: dict[threading.Thread, int] = {}
-        self.num_bytes = 0
-
-    def broadcast(self, content: Tensor, owner: int, async_op: bool) -> Any:
-        assert async_op and content.dtype == torch.uint8 and content.is_contiguous()
-        rank = self.ranks[threading.current_thread()]
-        number = self._numbers[rank]
-        self._numbers[rank] += 1
-        if rank == owner:
-            with self._arrived:
-                self._sent[number] = content.clone()
-                self.num_bytes += content.nbytes
-                self._arrived.notify_all()
-        return SimpleNamespace(wait=lambda: self._receive(number, content))
-
-    def _receive(self, number: int, content: Tensor) -> None:
-        with self._arrived:
-            assert self._arrived.wait_for(lambda: number in self._sent, 60)
-        content.copy_(self._sent[number])
-
-
 class TwoSchedulers(Schedulers):
     """SGLang's."""
 
     def loaded(self, rank: int, version: int) -> dict[str, Tensor]:
+        assert self.workers[rank].call("areal_meet", "") == {}
         taken = self.workers[rank].take(staged_group(version))
         assert taken is not None
         return dict(taken)
@@ -108,50 +84,51 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     found.close()
 
 
-@pytest.fixture
-def group(monkeypatch: pytest.MonkeyPatch) -> ProcessGroup:
-    found = ProcessGroup()
-    monkeypatch.setattr(exchange, "dist", found)
-    return found
+@pytest.fixture(autouse=True)
+def engine_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores: dict[str, KeyValueStore] = defaultdict(KeyValueStore)
+    monkeypatch.setattr(exchange, "EngineStore", stores.__getitem__)
 
 
-def in_both(work: Callable[[int], Any], group: ProcessGroup) -> list[Any]:
+def in_both(work: Callable[[int], Any]) -> list[Any]:
     """The results of two threads."""
-
-    def run(rank: int) -> Any:
-        group.ranks[threading.current_thread()] = rank
-        return work(rank)
-
-    calls = [BackgroundCall(partial(run, rank)) for rank in range(2)]
+    calls = [BackgroundCall(partial(work, rank)) for rank in range(2)]
     return [call.wait() for call in calls]
 
 
-def test_each_worker_keeps_a_share_and_gets_the_others_when_they_are_applied(server: Any, group: ProcessGroup) -> None:
-    update_once(server, group, 1)
-    update_once(server, group, 2)
-    assert group.num_bytes == 2 * TOTAL, "every byte is passed on once"
+def passed_on(nccl: type[StandIn]) -> list[StandIn]:
+    """The group of the workers."""
+    return [member for member in nccl.made if member.world == 2]
 
 
-def update_once(server: Any, group: ProcessGroup, version: int) -> None:
+def test_each_worker_keeps_a_share_and_gets_the_others_when_they_are_applied(server: Any) -> None:
+    update_once(server, 1)
+    update_once(server, 2)
+    members = passed_on(StandIn)
+    assert [member.rank for member in sorted(members, key=lambda each: each.rank)] == [0, 1], "kept over versions"
+    assert sum(member.sent_bytes for member in members) == 2 * TOTAL, "every byte is passed on once"
+
+
+def update_once(server: Any, version: int) -> None:
     server.update(flat(version), "nccl")
     shares = [server.kept(rank) for rank in range(2)]
     sizes = [sum(tensor.nbytes for tensor in share.values()) for share in shares]
     assert sum(sizes) == TOTAL and not shares[0].keys() & shares[1].keys()
     assert abs(sizes[0] - sizes[1]) <= LARGEST
-    for loaded in in_both(lambda rank: server.loaded(rank, version), group):
+    for loaded in in_both(lambda rank: server.loaded(rank, version)):
         assert loaded.keys() == model().keys()
         assert all(torch.equal(loaded[name], tensor) for name, tensor in model(version).items())
 
 
-def test_without_nccl_each_worker_keeps_all(server: Any, group: ProcessGroup) -> None:
+def test_without_nccl_each_worker_keeps_all(server: Any) -> None:
     server.update(flat(1), "gloo")
     assert all(server.kept(rank).keys() == model().keys() for rank in range(2))
-    in_both(lambda rank: server.loaded(rank, 1), group)
-    assert not group.num_bytes
+    in_both(lambda rank: server.loaded(rank, 1))
+    assert not passed_on(StandIn)
 
 
 def test_a_worker_applies_nothing_unless_the_others_verified_their_shares(
-    group: ProcessGroup, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packed_layers, "_is_dense_on_cpu", lambda model: False)
     replace_nccl(monkeypatch)
@@ -161,7 +138,21 @@ def test_a_worker_applies_nothing_unless_the_others_verified_their_shares(
     server.calls._verified = [0]
     with pytest.raises(BadWeights, match="version 1 of the weights: worker 1 did not verify its share"):
         asyncio.run(server.calls.commit(1))
-    assert not group.num_bytes
+    assert not any(member.sent_bytes for member in passed_on(StandIn))
     for each in server.extensions:
         each._areal.group.leave()
     server.close()
+
+
+def test_without_a_meeting_the_old_weights_are_served_on() -> None:
+    """The server is told to stage them again, and goes on."""
+    why = "weights.broadcast.timeout_s: waited 30 s for worker 1 of the engine"
+
+    async def call(method: str, *arguments: str) -> list[dict[str, Any]]:
+        return [{GROUP_BROKEN: why}, {GROUP_BROKEN: why}]
+
+    workers = EngineWorkers("vLLM", call)
+    workers.num_workers = 2
+    for work in (partial(workers.commit, 1), workers.meet):
+        with pytest.raises(NotStaged, match="for worker 1 of the engine"):
+            asyncio.run(work())

@@ -20,6 +20,7 @@ from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.device_checksum import checksums
 from areal_like.weights.errors import GroupBroken
 from areal_like.weights.fingerprint import tensor_hash
+from areal_like.weights.hash_shares import hash_share
 from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.rendezvous import Rendezvous
 from tests.support.weights_group import flat
@@ -85,13 +86,15 @@ def test_memory_that_ran_out_while_weights_came_breaks_the_group(monkeypatch: py
         def clone(self) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
+    at, index = Rendezvous("127.0.0.1", 1, "g.s", "nccl", 1, 2, 1.0), flat().index
+    name = min(hash_share(index.tensors, 0, 2))
+
     def sent(*given: Any) -> Any:
-        yield "model.turned", Sent()
+        yield name, Sent()
 
     monkeypatch.setattr(arriving_tensors, "receive_tensors", sent)
-    at, index = Rendezvous("127.0.0.1", 1, "g.s", "nccl", 1, 2, 1.0), flat().index
-    with pytest.raises(GroupBroken, match=r"no memory on the GPU for model\.turned"):
-        list(received(at, index, 0, KeptGroup(), StagingRoom(torch.device("cpu"))))
+    with pytest.raises(GroupBroken, match=f"no memory on the GPU for {name}"):
+        list(received(at, index, 0, KeptGroup(), StagingRoom(torch.device("cpu")), 2))
 
 
 def test_a_served_tensor_on_a_gpu_is_compared_by_its_checksum(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@ the trainer computes something else."""
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import NamedTuple
 
@@ -29,19 +29,21 @@ Hashes = dict[str, str]
 
 class StagedWeights(NamedTuple):
     """In the standby buffer, or as an adapter. `hashes`: those that the tensors must have in the model's precision;
-    `marks`: what is compared once they are in use."""
+    `marks`: what is compared once they are in use, and is computed by `marks_of`."""
 
     version: int
     hashes: Hashes
     marks: Hashes
+    marks_of: Callable[[Iterable[tuple[str, Tensor]]], Hashes]
     adapter: ServedAdapter | None
 
 
 class WeightSwapper:
     """One version at a time. A fault before the swap is a ValueError.
 
-    Marks are hashes on a CPU, and checksums on a GPU: there a swap waits for no copy of the weights to the host. The
-    checksums are the published ones, or computed once the staged weights were read back and had the published hashes.
+    Marks are hashes on a CPU, and checksums on a GPU: there a swap waits for no copy of the weights to the host. On a
+    CPU they are checksums too if these alone were published. They are the published ones, or computed once the staged
+    weights were read back and had the published hashes.
     """
 
     def __init__(self, async_engine: AsyncLLMEngine) -> None:
@@ -49,7 +51,6 @@ class WeightSwapper:
         device = self._engine.weights.device
         self._precision = precision(dtype_name(self._engine.dtype), on_gpu=device.type != "cpu")
         self._uses_checksums = uses_checksums(device)
-        self._marks_of = checksums if self._uses_checksums else tensor_hashes
         self._staged: StagedWeights | None = None
         self._group = KeptGroup(device)
 
@@ -92,8 +93,9 @@ class WeightSwapper:
             files, subject = update.adapter.files, f"version {version} of the weights"
             adapter = engine.adapters.make(files, f"v{version}", subject, version, str(update.folder))
             hashes = engine.adapters.expected_hashes(files)
-            marks = engine.adapters.expected_checksums(files) if self._uses_checksums else hashes
-            return StagedWeights(version, hashes, marks, adapter)
+            if self._uses_checksums:
+                return StagedWeights(version, hashes, engine.adapters.expected_checksums(files), checksums, adapter)
+            return StagedWeights(version, hashes, hashes, tensor_hashes, adapter)
         if (rendezvous := update.rendezvous) is not None:
             with closing(receive_tensors(rendezvous, rendezvous.first_rank, update.index, self._group)) as tensors:
                 engine.weights.fill(tensors)
@@ -104,8 +106,9 @@ class WeightSwapper:
                 raise BadWeights(f"{update.folder} has become version {weights.version} of the weights")
             engine.weights.stage(weights.tensors)
         hashes = {info.name: info.hash for info in update.index.tensors}
-        marks = self._staged_checksums(update.index) if self._uses_checksums else hashes
-        return StagedWeights(version, hashes, marks, None)
+        if self._uses_checksums or any(info.has_checksum_only for info in update.index.tensors):
+            return StagedWeights(version, hashes, self._staged_checksums(update.index), checksums, None)
+        return StagedWeights(version, hashes, hashes, tensor_hashes, None)
 
     def _staged_checksums(self, index: Index) -> Hashes:
         """Of the standby buffer, which must hold what was published."""
@@ -135,7 +138,7 @@ class WeightSwapper:
     def _verify(self, staged: StagedWeights, served: Iterable[tuple[str, Tensor]], probe: Probe | None) -> list[float]:
         """Compares the tensors in use and computes the probe; returns its log-probabilities."""
         try:
-            compare(staged.marks, self._marks_of(served), staged.version)
+            compare(staged.marks, staged.marks_of(served), staged.version)
         except BadWeights as damage:  # what was read had the right hashes, so this process has changed it
             raise DamagedWeights(staged.version, str(damage)) from damage
         if probe is None:

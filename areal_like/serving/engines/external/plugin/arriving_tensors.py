@@ -10,7 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from areal_like.serving.engines.external.plugin.exchange import ShareExchange
 from areal_like.serving.engines.external.plugin.staging_room import StagingRoom
+from areal_like.weights import device_copies
 from areal_like.weights.bucket_files import is_mapped, iterate_bucket
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat_buckets import as_tensor
@@ -58,10 +60,12 @@ class Arrival:
         """The peers that are not among the ranks which verified their share."""
         return [peer for peer in self.peers if peer not in ranks]
 
-    def tensors(self, rank: int, group: KeptGroup, room: StagingRoom) -> Tensors:
+    def tensors(self, rank: int, group: KeptGroup, room: StagingRoom, exchange: ShareExchange) -> Tensors:
         """Each as soon as its content is verified, or is to be verified by another worker of this machine. Those in
         files stay there; of those that are sent, the share of this worker."""
         if self.rendezvous is not None:
+            if self.is_divided:
+                exchange.connect(self.rendezvous, rank, len(self.peers))
             yield from received(self.rendezvous, self.index, rank, group, room, len(self.peers))
             return
         index, folder = self.index, self.folder
@@ -79,32 +83,35 @@ class Arrival:
 def received(
     rendezvous: Rendezvous, index: Index, rank: int, group: KeptGroup, room: StagingRoom, shares: int = 1
 ) -> Iterator[tuple[str, Tensor]]:
-    """Copies of sent tensors, of the share of this worker: on the GPU if they come there and it has room for them, else
-    in main memory."""
+    """Sent tensors, of the share of this worker: on the GPU if they come there and it has room for them, else copies in
+    main memory. What it keeps of a bucket with tensors of others is copied."""
     mine = hash_share(index.tensors, rank, shares) if shares > 1 else frozenset(info.name for info in index.tensors)
     on_gpu = rendezvous.backend != GLOO and group.device.type == "cuda"
     stays = not on_gpu or room.has(bytes_at_once(index, mine), shares_gpu=rendezvous.backend == IPC)
+    keeps_all = stays and shares == 1
     with own_stream(group.device):
-        sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index, group)
+        sent = receive_tensors(rendezvous, rendezvous.first_rank + rank, index, group, keeps_all)
         with closing(sent):
             for name, tensor in sent:
                 if name not in mine:
                     continue
                 try:
-                    copy = tensor.clone() if stays else tensor.cpu()
+                    copy = tensor if keeps_all else tensor.clone() if stays else tensor.cpu()
                 except torch.OutOfMemoryError as fault:  # used by the engine since; the next one uses main memory
                     raise GroupBroken(f"no memory on the GPU for {name}") from fault
                 yield name, copy
 
 
 def bytes_at_once(index: Index, kept: frozenset[str]) -> int:
-    """Of the copies, and of the bucket that arrives."""
+    """Of what is kept, and unless that is all, of the bucket that arrives."""
     copies = sum(info.nbytes for info in index.tensors if info.name in kept)
+    if len(kept) == len(index.tensors):
+        return copies
     return copies + max((payload_bytes(each) for each in index.buckets), default=0)
 
 
 def use_on_this_stream(tensors: Iterator[Tensor]) -> None:
     """They were made on another stream: their memory must not be used again before this one has read it."""
     for tensor in tensors:
-        if tensor.is_cuda:
+        if device_copies.is_on_gpu(tensor):
             tensor.record_stream(torch.cuda.current_stream(tensor.device))

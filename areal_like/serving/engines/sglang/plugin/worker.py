@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from areal_like.serving.engines.external.plugin.arriving_tensors import Arrival, use_on_this_stream
-from areal_like.serving.engines.external.plugin.background_job import BackgroundJob, result_of
-from areal_like.serving.engines.external.plugin.exchange import exchanged
+from areal_like.serving.engines.external.plugin.background_job import GROUP_BROKEN, BackgroundJob, result_of
+from areal_like.serving.engines.external.plugin.exchange import ShareExchange
 from areal_like.serving.engines.external.plugin.staging_room import StagingRoom, free_on, unused_on
 from areal_like.serving.engines.external.plugin.worker_place import place_of
 from areal_like.serving.engines.sglang.checksums import fused_tensors
 from areal_like.serving.engines.sglang.plugin.calls import staged_group
 from areal_like.weights.buckets import TensorInfo
+from areal_like.weights.errors import GroupBroken
+from areal_like.weights.fingerprint import tensor_hash
 from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.text_gather import gather_texts
 
@@ -31,6 +33,7 @@ class SchedulerWorker:
 
     def __init__(self, rank: int, device: torch.device) -> None:
         self._rank, self._device, self._group = rank, device, KeptGroup(device)
+        self._exchange = ShareExchange(device, self._group)
         self._room = StagingRoom(device, free_on(device) + unused_on(device))
         self._staging: BackgroundJob | None = None
         self._staged: dict[str, tuple[Arrival, dict[str, Tensor]]] = {}
@@ -38,6 +41,7 @@ class SchedulerWorker:
             "areal_place": lambda _: place_of(self._rank, self._device),
             "areal_stage": self._stage,
             "areal_staged": lambda _: result_of(self._staging),
+            "areal_meet": self._meet,
             "areal_discard": self._discard,
         }
 
@@ -52,7 +56,7 @@ class SchedulerWorker:
         arrival, tensors = staged
         use_on_this_stream(iter(tensors.values()))
         if arrival.is_divided:
-            return exchanged(arrival.index, tensors, len(arrival.peers), self._device)
+            return self._exchange.tensors(arrival.index, tensors)
         return list(tensors.items())
 
     def _stage(self, message: str) -> dict[str, Any]:
@@ -63,7 +67,7 @@ class SchedulerWorker:
         def stage() -> dict[str, Any]:
             began = time.monotonic()
             arrival, tensors = Arrival.of(message, self._rank), {}
-            with closing(arrival.tensors(self._rank, self._group, self._room)) as arriving:
+            with closing(arrival.tensors(self._rank, self._group, self._room, self._exchange)) as arriving:
                 for name, tensor in arriving:
                     tensors[name] = tensor
             expected = {} if arrival.is_divided else self._expected(arrival.index.tensors, tensors)
@@ -80,8 +84,20 @@ class SchedulerWorker:
         if self._device.type != "cpu":
             return {}
         contents = {name: tensor.reshape(-1).view(torch.uint8).numpy() for name, tensor in tensors.items()}
-        fused = fused_tensors(infos, contents)
+        hashed = [
+            info._replace(hash=tensor_hash(tensors[info.name])) if info.has_checksum_only else info for info in infos
+        ]
+        fused = fused_tensors(hashed, contents)
         return {name: [list(tensor.parts), sorted(tensor.checksums)] for name, tensor in fused.items()}
+
+    def _meet(self, _: str) -> dict[str, Any]:
+        """The schedulers that pass on their shares when these are taken, before anything is changed."""
+        if any(arrival.is_divided for arrival, _ in self._staged.values()):
+            try:
+                self._exchange.meet()
+            except GroupBroken as broken:
+                return {GROUP_BROKEN: str(broken)}
+        return {}
 
     def _discard(self, _: str) -> dict[str, Any]:
         self._staged, self._staging = {}, None

@@ -10,9 +10,16 @@ import orjson
 import torch
 from torch import Tensor, nn
 
+from areal_like.serving.engines.engine_site import SPARE_BYTES
 from areal_like.serving.engines.external.plugin.arriving_tensors import Arrival, use_on_this_stream
-from areal_like.serving.engines.external.plugin.background_job import BUSY, REFUSED, BackgroundJob, result_of
-from areal_like.serving.engines.external.plugin.exchange import exchanged
+from areal_like.serving.engines.external.plugin.background_job import (
+    BUSY,
+    GROUP_BROKEN,
+    REFUSED,
+    BackgroundJob,
+    result_of,
+)
+from areal_like.serving.engines.external.plugin.exchange import ShareExchange
 from areal_like.serving.engines.external.plugin.staging_room import StagingRoom
 from areal_like.serving.engines.external.plugin.worker_place import place_of
 from areal_like.serving.engines.vllm.plugin.packed_layers import PackedWeights, WeightPacker
@@ -20,6 +27,7 @@ from areal_like.serving.engines.vllm.plugin.prompt_logits import mend_prompt_log
 from areal_like.serving.engines.vllm.plugin.weight_view import ServedTensor, packed_tensors, plain_tensors, repack_tied
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.device_checksum import checksums, uses_checksums
+from areal_like.weights.errors import GroupBroken
 from areal_like.weights.fingerprint import dtype_name, tensor_hash
 from areal_like.weights.kept_group import KeptGroup
 
@@ -54,6 +62,7 @@ class WorkerState:
         """Served tensors with a -0, which cannot be read back exactly, and their hashes."""
         self.turn = 0
         self.group: KeptGroup | None = None
+        self.exchange: ShareExchange | None = None
         self.room: StagingRoom | None = None
 
 
@@ -91,11 +100,11 @@ class WeightComparison:
         return {}
 
     def _compare(self, name: str, served: ServedTensor) -> None:
-        state, published = self._state, self._infos[name].hash
-        actual = served_hash(served.tensor, self._infos[name])
+        state, info = self._state, self._infos[name]
+        published, actual = info.hash, served_hash(served.tensor, info)
         if actual != published and served.signs_lost:
             newest = state.newest.get(name)
-            if newest is not None and tensor_hash(newest) == published and torch.equal(newest, served.tensor):
+            if newest is not None and served_hash(newest, info) == published and torch.equal(newest, served.tensor):
                 state.signed_zeros[name] = published
             if state.signed_zeros.get(name) == published:
                 return
@@ -105,12 +114,21 @@ class WeightComparison:
 
 
 def served_hash(tensor: Tensor, info: TensorInfo) -> str:
-    """On a GPU the published hash, if the tensor has the checksum that was published with it: hashing it would take a
-    copy to the host."""
-    if info.checksum and uses_checksums(tensor.device) and tensor.shape == info.shape:
+    """The published hash, if the tensor has the checksum that was published with it: on a GPU, where hashing it would
+    take a copy to the host, and if nothing else was published."""
+    by_checksum = info.has_checksum_only or (info.checksum and uses_checksums(tensor.device))
+    if by_checksum and tensor.shape == info.shape:
         (checksum,) = checksums([(info.name, tensor)]).values()
         return info.hash if checksum == info.checksum and dtype_name(tensor.dtype) == info.dtype else checksum
     return tensor_hash(tensor)
+
+
+def budget_left(worker: Any, device: torch.device) -> int:
+    """Bytes of the GPU that vLLM asked for and does not hold at the moment: it frees its activations after the profiled
+    run, and takes them again in a prefill."""
+    if device.type != "cuda":
+        return 0
+    return max(0, int(worker.requested_memory) - torch.cuda.memory_reserved(device))
 
 
 class WorkerExtension:
@@ -124,13 +142,15 @@ class WorkerExtension:
         state.staged, state.staging = None, job
         rank: int = self.rank  # type: ignore[attr-defined]
         state.group = group = state.group or KeptGroup(self._areal_device)
-        state.room = room = state.room or StagingRoom(self._areal_device)
+        state.exchange = exchange = state.exchange or ShareExchange(self._areal_device, group)
+        reserve = SPARE_BYTES + budget_left(self, self._areal_device)
+        state.room = room = state.room or StagingRoom(self._areal_device, reserve)
         model: nn.Module = self.model_runner.get_model()  # type: ignore[attr-defined]
 
         def stage() -> dict[str, Any]:
             began = time.monotonic()
             arrival, tensors = Arrival.of(message, rank), {}
-            with WeightPacker(model) as packer, closing(arrival.tensors(rank, group, room)) as arriving:
+            with WeightPacker(model) as packer, closing(arrival.tensors(rank, group, room, exchange)) as arriving:
                 for name, tensor in arriving:
                     tensors[name] = tensor
                     packer.add(name, tensor)
@@ -156,12 +176,18 @@ class WorkerExtension:
         own: int = self.rank  # type: ignore[attr-defined]
         if missing := staged.arrival.unverified(orjson.loads(verified) if verified else [own]):
             return {REFUSED: f"version {version} of the weights: worker {missing[0]} did not verify its share"}
+        if staged.arrival.is_divided:
+            assert state.exchange is not None, "they were staged"
+            try:
+                state.exchange.meet()
+            except GroupBroken as broken:
+                return {GROUP_BROKEN: f"version {version} of the weights: {broken}"}
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         use_on_this_stream(iter(staged.tensors.values()))
         if staged.packed is None:
             arrival, tensors = staged.arrival, iter(staged.tensors.items())
-            if arrival.is_divided:
-                tensors = exchanged(arrival.index, staged.tensors, len(arrival.peers), self._areal_device)
+            if arrival.is_divided and state.exchange is not None:
+                tensors = state.exchange.tensors(arrival.index, staged.tensors)
             runner.reload_weights(weights_iterator=tensors)
             repack_tied(runner.get_model())
         else:
