@@ -1,7 +1,8 @@
 """Reads and verifies published files without torch, for processes that only forward weights."""
 
 import mmap
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +45,36 @@ def iterate_bucket(
     content = read_bucket_file(folder, bucket, version)
     ordered = file_order(bucket.tensors)
     header = file_header(ordered)
-    if content[: len(header)].tobytes() != header or bucket_hash(header, ordered) != bucket.hash:
-        raise BadWeights(
-            f"version {version} of the weights: bucket {bucket.file} is corrupted: its header is not the one that was "
-            "published"
-        )
+    _check_header(content[: len(header)], header, ordered, bucket, version)
     payload = content[len(header) :]
     for info, place in places(bucket.tensors):
         is_mine = mine is None or info.name in mine
         yield info, _checked(info, payload[place], bucket.file, version) if is_mine else payload[place]
 
 
+def iterate_share(
+    folder: Path, bucket: Bucket, version: int, mine: Container[str]
+) -> Iterator[tuple[TensorInfo, Bytes]]:
+    """Reads and verifies these tensors of a bucket, and nothing else of its file but the header."""
+    path, ordered = folder / bucket.file, file_order(bucket.tensors)
+    _check_size(path, bucket, version)
+    header = file_header(ordered)
+    with path.open("rb", buffering=0) as file:
+        _check_header(_read_part(file, len(header)), header, ordered, bucket, version)
+        for info, place in places(bucket.tensors):
+            if info.name in mine:
+                file.seek(len(header) + place.start)
+                yield info, _checked(info, _read_part(file, info.nbytes), bucket.file, version)
+
+
 def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:
     """The whole file, if it has its published size."""
     path = folder / bucket.file
+    _check_size(path, bucket, version)
+    return read_bytes(path, bucket.bytes)
+
+
+def _check_size(path: Path, bucket: Bucket, version: int) -> None:
     size = path.stat().st_size if path.exists() else None
     if size != bucket.bytes:
         problem = "is missing" if size is None else f"has {size} bytes and not {bucket.bytes}"
@@ -65,7 +82,6 @@ def read_bucket_file(folder: Path, bucket: Bucket, version: int) -> Bytes:
             f"version {version} of the weights: bucket {bucket.file} {problem}: it was not published completely, or "
             "changed since"
         )
-    return read_bytes(path, size)
 
 
 def is_mapped(path: Path) -> bool:
@@ -79,12 +95,24 @@ def read_bytes(path: Path, size: int) -> Bytes:
     with path.open("rb", buffering=0) as file:
         if is_mapped(path):
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
-        content = np.empty(size, np.uint8)
-        view: Any = content.data
-        read = 0
-        while read < size and (count := file.readinto(view[read:])):
-            read += count
+        return _read_part(file, size)
+
+
+def _read_part(file: RawIOBase, size: int) -> Bytes:
+    content = np.empty(max(size, 1), np.uint8)[:size]  # torch views no empty array as another type
+    view: Any = content.data
+    read = 0
+    while read < size and (count := file.readinto(view[read:])):
+        read += count
     return content
+
+
+def _check_header(found: Bytes, header: bytes, ordered: Sequence[TensorInfo], bucket: Bucket, version: int) -> None:
+    if found.tobytes() != header or bucket_hash(header, ordered) != bucket.hash:
+        raise BadWeights(
+            f"version {version} of the weights: bucket {bucket.file} is corrupted: its header is not the one that was "
+            "published"
+        )
 
 
 def _checked(info: TensorInfo, content: Bytes, file: str, version: int) -> Bytes:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import secrets
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
@@ -40,6 +41,8 @@ class EngineWorkers:
         self._verified: list[int] = []
         """Ranks of the workers that verified their share of the staged files."""
         self.num_workers = 1
+        self._group = ""
+        """Of the workers that pass on their shares of files; a new one after a failure."""
 
     async def read_places(self) -> tuple[str, ...]:
         """Asks where the workers are. The GPU of each, by rank; nothing if one of them has none."""
@@ -53,15 +56,18 @@ class EngineWorkers:
         devices = [device for worker in workers for device in worker["devices"]]
         return tuple(devices) if len(devices) == len(workers) else ()
 
-    async def stage(self, update: WeightUpdate) -> list[Result]:
-        """Returns when all have verified what they were given, with their results."""
-        self._verified = []
+    async def stage(self, update: WeightUpdate, limit_s: float = 0.0) -> list[Result]:
+        """Returns when all have verified what they were given, with their results. `limit_s`: for each wait of one for
+        another."""
+        self._verified, self._group = [], self._group or f"files.{secrets.token_hex(16)}"
         message = {
             "index": dump_index(update.index),
             "folder": None if update.folder is None else str(update.folder),
             "meeting": None if update.rendezvous is None else update.rendezvous._asdict(),
             "peers": self._peers,
             "workers": self.num_workers,
+            "group": self._group,
+            "limit_s": limit_s,
         }
         await self._call("areal_stage", json.dumps(message))
         await asyncio.sleep(SHARE_UNPOLLED * self._staging_s)
@@ -118,6 +124,7 @@ class EngineWorkers:
         if REFUSED in result:
             raise BadWeights(result[REFUSED])
         if GROUP_BROKEN in result:
+            self._group = ""
             raise GroupBroken(result[GROUP_BROKEN])
         if FAILED in result:
             raise EngineGone(f"a worker of {self._title} failed: {result[FAILED]}")

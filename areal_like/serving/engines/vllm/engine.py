@@ -53,6 +53,7 @@ class VLLMEngine(ExternalEngine):
         self.hashes_files = not config.vllm.worker_extension_cls  # ours does
         self._folder = model_folder
         self._workers = EngineWorkers(KEYS.title, self._call_workers, KEYS.memory_key)
+        self._limit_s = float(config.weights.broadcast.timeout_s)
         self._has_version = False
         """Whether vLLM was given the version of its weights."""
 
@@ -107,7 +108,7 @@ class VLLMEngine(ExternalEngine):
         await self.calls.post("/resume")
 
     async def stage(self, update: WeightUpdate) -> None:
-        await self._workers.stage(update)
+        await self._workers.stage(update, self._limit_s)
 
     async def commit(self, update: WeightUpdate, probe: Probe | None = None) -> None:
         """The key-value cache of frozen requests is of the old weights: it is dropped, and vLLM computes it again after

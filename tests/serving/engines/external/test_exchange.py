@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +14,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from areal_like.serving.engines.base import NotStaged
+from areal_like.serving.engines.base import NotStaged, WeightUpdate
 from areal_like.serving.engines.external.engine_workers import EngineWorkers
 from areal_like.serving.engines.external.plugin import exchange
 from areal_like.serving.engines.external.plugin.background_job import GROUP_BROKEN
 from areal_like.serving.engines.sglang.plugin.calls import staged_group
 from areal_like.serving.engines.vllm.plugin import packed_layers, worker
 from areal_like.serving.engines.vllm.plugin.worker import WorkerExtension
+from areal_like.weights import bucket_files
+from areal_like.weights.buckets import file_header, file_order
+from areal_like.weights.disk import publish_weights
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.group_server import KeyValueStore
+from areal_like.weights.hash_shares import hash_share
+from areal_like.weights.index import read_index
 from tests.serving.engines.sglang.test_worker import Schedulers
 from tests.support.gpu_transfers import StandIn, replace_nccl
 from tests.support.weights_group import BackgroundCall, flat, model
@@ -142,6 +148,61 @@ def test_a_worker_applies_nothing_unless_the_others_verified_their_shares(
     for each in server.extensions:
         each._areal.group.leave()
     server.close()
+
+
+@pytest.fixture
+def extensions(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoExtensions]:
+    monkeypatch.setattr(packed_layers, "_is_dense_on_cpu", lambda model: False)
+    monkeypatch.setattr(worker, "repack_tied", lambda model: None)
+    found = TwoExtensions()
+    asyncio.run(found.calls.read_places())
+    yield found
+    for each in found.extensions:
+        each._areal.exchange.leave()
+    found.close()
+
+
+def in_files(root: Path, version: int) -> WeightUpdate:
+    folder = publish_weights(root, version, model(version).items(), None, "run-1", 4000)
+    return WeightUpdate(version, read_index(folder), folder)
+
+
+def test_of_files_outside_of_shared_memory_each_worker_reads_a_share(
+    extensions: TwoExtensions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    plain = bucket_files._read_part
+
+    def counted(file: Any, size: int) -> Any:
+        read.append(size)
+        return plain(file, size)
+
+    monkeypatch.setattr(bucket_files, "_read_part", counted)
+    for version in (1, 2):
+        read.clear()
+        update = in_files(tmp_path, version)
+        asyncio.run(extensions.calls.stage(update, 60.0))
+        shares = [extensions.kept(rank).keys() for rank in range(2)]
+        assert not shares[0] & shares[1] and shares[0] | shares[1] == model().keys()
+        headers = sum(len(file_header(file_order(bucket.tensors))) for bucket in update.index.buckets)
+        assert sum(read) == TOTAL + 2 * headers
+        for each in in_both(lambda rank, version=version: extensions.loaded(rank, version)):  # type: ignore[misc]
+            assert each.keys() == model().keys()
+            assert all(torch.equal(each[name], tensor) for name, tensor in model(version).items())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_damaged_file_is_found_by_the_worker_whose_share_it_is(
+    rank: int, extensions: TwoExtensions, tmp_path: Path
+) -> None:
+    update = in_files(tmp_path, 1)
+    name = max(hash_share(update.index.tensors, rank, 2), key=lambda name: model(1)[name].nbytes)
+    content = bytes(model(1)[name].contiguous().reshape(-1).view(torch.uint8).numpy())
+    assert update.folder is not None
+    (file,) = (path for path in update.folder.glob("bucket-*") if content in path.read_bytes())
+    file.write_bytes(file.read_bytes().replace(content, content[:-1] + bytes([content[-1] ^ 1])))
+    with pytest.raises(BadWeights, match=f"tensor {name} .*is corrupted"):
+        asyncio.run(extensions.calls.stage(update, 60.0))
 
 
 def test_without_a_meeting_the_old_weights_are_served_on() -> None:

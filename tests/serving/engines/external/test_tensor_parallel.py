@@ -62,8 +62,9 @@ async def apply(engine: ExternalEngine, update: WeightUpdate) -> None:
         await engine.resume()
 
 
-async def update_each_way(engine: ExternalEngine, folder: Path) -> None:
-    """From files in shared memory, from such files with a damaged byte in the part of each worker, and sent to both."""
+async def update_each_way(engine: ExternalEngine, folder: Path, on_disk: Path) -> None:
+    """From files in shared memory, from such files with a damaged byte in the part of each worker, sent to both, and
+    from files elsewhere."""
     await engine.ready()
     assert engine.info.processes == 2 and engine.info.devices == ()
     first = published(folder, 1)
@@ -86,6 +87,16 @@ async def update_each_way(engine: ExternalEngine, folder: Path) -> None:
     await apply(engine, sent)
     await shows(engine, 4)
     host.close()
+    for version in (5, 6):
+        elsewhere = published(on_disk, version)
+        await engine.stage(elsewhere)
+        await apply(engine, elsewhere)
+        await shows(engine, version)
+    bad = published(on_disk, 7)
+    name = max(hash_share(bad.index.tensors, 1, 2), key=lambda name: (dict(tensors_of(7))[name].nbytes, name))
+    damage(bad, name)
+    with pytest.raises(BadWeights, match=f"tensor {name} .*is corrupted"):
+        await engine.stage(bad)
 
 
 async def shows(engine: ExternalEngine, seed: int) -> None:
@@ -97,7 +108,9 @@ def test_two_workers_of_vllm_verify_files_together_and_receive_what_is_sent(
     tmp_path: Path, shared_folder: Path
 ) -> None:
     with vllm_servers.started(tmp_path, tensor=2) as server:
-        vllm_servers.run_with_engine(server, lambda engine, _: update_each_way(engine, shared_folder))
+        vllm_servers.run_with_engine(
+            server, lambda engine, _: update_each_way(engine, shared_folder, tmp_path / "weights")
+        )
 
 
 @pytest.mark.xdist_group("sglang")
@@ -106,6 +119,6 @@ def test_two_schedulers_of_sglang_load_files_and_receive_what_is_sent(tmp_path: 
     with sglang_servers.started(tmp_path, model, *FEW, tensor=2) as server:
 
         async def test(engine: Any) -> None:
-            await update_each_way(engine, shared_folder)
+            await update_each_way(engine, shared_folder, tmp_path / "weights")
 
         server.ask(test)

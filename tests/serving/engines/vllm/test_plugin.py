@@ -23,6 +23,7 @@ from areal_like.weights.fingerprint import tensor_hash
 from areal_like.weights.hash_shares import hash_share
 from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.rendezvous import Rendezvous
+from tests.support.planning import loaded
 from tests.support.weights_group import flat
 
 GPU = torch.device("cuda", 0)
@@ -57,7 +58,7 @@ def test_gpus_are_those_of_the_workers_in_the_order_of_ranks(gpu: None) -> None:
 
 @pytest.mark.parametrize("theirs", ["", "my.Extension"])
 def test_an_extension_of_the_user_is_not_asked_where_it_runs(theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimpleNamespace(vllm=SimpleNamespace(worker_extension_cls=theirs, dtype="float32"))
+    config: Any = loaded("grpo", f"vllm.worker_extension_cls={theirs}", "vllm.dtype=float32").config
     engine, asked = VLLMEngine("127.0.0.1:1", "secret", config, Path("model")), list[str]()
 
     async def call(method: str, *arguments: str) -> list[dict[str, Any]]:

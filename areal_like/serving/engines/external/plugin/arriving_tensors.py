@@ -13,7 +13,7 @@ from torch import Tensor
 from areal_like.serving.engines.external.plugin.exchange import ShareExchange
 from areal_like.serving.engines.external.plugin.staging_room import StagingRoom
 from areal_like.weights import device_copies
-from areal_like.weights.bucket_files import is_mapped, iterate_bucket
+from areal_like.weights.bucket_files import is_mapped, iterate_bucket, iterate_share
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat_buckets import as_tensor
 from areal_like.weights.hash_shares import hash_share
@@ -25,36 +25,44 @@ from areal_like.weights.rendezvous import Rendezvous
 from areal_like.weights.transfer_path import GLOO, IPC, NCCL
 from areal_like.weights.verify import payload_bytes
 
+LOOPBACK = "127.0.0.1"
 Tensors = Generator[tuple[str, Tensor], None, None]
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """Weights in `folder`, or sent at `rendezvous`. `peers`: the ranks of the workers that share the hashing of files:
-    all of this machine, if the files are in shared memory; else this one alone, which verifies the copy it keeps. Of
-    what is sent by NCCL each worker of the engine keeps a share: its peers are all of them."""
+    """Weights in `folder`, or sent at `rendezvous`. `peers`: the ranks of the workers that share the work. Of files in
+    shared memory each on this machine hashes a part. Of other files, and of what is sent by NCCL, each worker of the
+    engine keeps a share, and they meet at `exchange_at` to pass it on."""
 
     index: Index
     folder: Path | None
     rendezvous: Rendezvous | None
     peers: Sequence[int]
+    exchange_at: Rendezvous | None = None
 
     @classmethod
     def of(cls, message: str, rank: int) -> "Arrival":
         content = json.loads(message)
         meeting = None if content["meeting"] is None else Rendezvous(**content["meeting"])
         folder = None if content["folder"] is None else Path(content["folder"])
-        peers = [rank]
-        if folder is not None and is_mapped(folder):
-            peers = content["peers"].get(str(rank), peers)
-        elif meeting is not None and meeting.backend == NCCL:
-            peers = list(range(content["workers"]))
-        return cls(parse_index(content["index"], "the index that was sent"), folder, meeting, peers)
+        index, peers, workers = parse_index(content["index"], "the index that was sent"), [rank], content["workers"]
+        if meeting is not None:
+            is_divided = workers > 1 and meeting.backend == NCCL
+            return cls(
+                index, None, meeting, list(range(workers)) if is_divided else peers, meeting if is_divided else None
+            )
+        assert folder is not None, "weights are in files or sent"
+        here = content["peers"].get(str(rank), peers)
+        if is_mapped(folder) or len(here) < workers or workers == 1:
+            return cls(index, folder, None, here if is_mapped(folder) else peers)
+        at = Rendezvous(LOOPBACK, 1, content["group"], "", 0, workers, content["limit_s"])
+        return cls(index, folder, None, here, at)
 
     @property
     def is_divided(self) -> bool:
         """Whether each worker keeps a share."""
-        return self.rendezvous is not None and len(self.peers) > 1
+        return self.exchange_at is not None
 
     def unverified(self, ranks: Sequence[int]) -> list[int]:
         """The peers that are not among the ranks which verified their share."""
@@ -63,9 +71,9 @@ class Arrival:
     def tensors(self, rank: int, group: KeptGroup, room: StagingRoom, exchange: ShareExchange) -> Tensors:
         """Each as soon as its content is verified, or is to be verified by another worker of this machine. Those in
         files stay there; of those that are sent, the share of this worker."""
+        if self.exchange_at is not None:
+            exchange.connect(self.exchange_at, rank, len(self.peers))
         if self.rendezvous is not None:
-            if self.is_divided:
-                exchange.connect(self.rendezvous, rank, len(self.peers))
             yield from received(self.rendezvous, self.index, rank, group, room, len(self.peers))
             return
         index, folder = self.index, self.folder
@@ -76,7 +84,11 @@ class Arrival:
             )
         mine = hash_share(index.tensors, self.peers.index(rank), len(self.peers)) if len(self.peers) > 1 else None
         for bucket in index.buckets:
-            for info, content in iterate_bucket(folder, bucket, index.version, mine):
+            if self.is_divided and mine is not None:
+                contents = iterate_share(folder, bucket, index.version, mine)
+            else:
+                contents = iterate_bucket(folder, bucket, index.version, mine)
+            for info, content in contents:
                 yield info.name, as_tensor(info, torch.from_numpy(content))
 
 

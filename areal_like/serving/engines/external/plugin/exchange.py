@@ -24,6 +24,7 @@ from areal_like.weights.hash_shares import hash_shares
 from areal_like.weights.index import Index
 from areal_like.weights.kept_group import KeptGroup
 from areal_like.weights.rendezvous import Rendezvous
+from areal_like.weights.transfer_path import GLOO, NCCL
 
 c10d: Any = dist
 """Its annotations lack what is used here."""
@@ -43,12 +44,13 @@ class ShareExchange:
         self._of, self._meetings = "", 0
 
     def connect(self, sent_at: Rendezvous, rank: int, workers: int) -> None:
-        """Before weights come: all workers do so at the same time."""
+        """Before weights come: all workers do so at the same time. Without a backend it is that of the device."""
         of = sent_at.continues or sent_at.group
         if self._group is not None and self._of == of:
             return
         self.leave()
         at = sent_at._replace(group=f"{sent_at.title}-workers-{sent_at.first_rank}.{of}", world=workers, continues="")
+        at = at._replace(backend=at.backend or (NCCL if self._device.type == "cuda" else GLOO))
         with _closed_on_fault(self.leave):
             group = BroadcastGroup(at, rank, self._device, EngineStore(at.group), who=f"worker {rank}")
             self._group, self._of, self._meetings = group, of, 0
