@@ -17,6 +17,7 @@ from typing import Any
 
 from areal_like.process.errors import Failure, HttpError, Unreachable
 from areal_like.process.wait import NamedWait
+from areal_like.rollout.controller.broadcast_round import BroadcastRound
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import Publication
 from areal_like.rollout.controller.servers import ServerHandle, Servers
@@ -36,26 +37,6 @@ replace a broken server."""
 MAX_RETRY_S = 30.0
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class BroadcastRound:
-    """`joined`: the trainer takes part. `why`: the reason why it was broken up; empty if it was not."""
-
-    rendezvous: Rendezvous
-    version: int
-    members: list[ServerHandle]
-    sender: dict[str, Any]
-    continues: str = ""
-    """The group of an earlier round with the same members, which the trainer may still be in."""
-    joined: bool = False
-    over: bool = False
-    why: str = ""
-
-    def may_be_continued_by(self, other: "BroadcastRound") -> bool:
-        """Whether the same processes take part, in the same order and by the same path."""
-        mine = self.members, self.sender, self.rendezvous.backend
-        return mine == (other.members, other.sender, other.rendezvous.backend)
 
 
 @dataclass
