@@ -139,6 +139,8 @@ class Lease:
     tokens: int
     """The most that it may generate: its load on the server."""
     deadline: float
+    priority: int = 0
+    """Smaller ones are generated first, where a server has a queue."""
     slot: dict[str, Any] | None = None
     """Its fixed place in the batches of its server; None in asynchronous mode."""
 
@@ -157,6 +159,7 @@ class Lease:
             "seed": group.seed,
             "sampling": settings.sampling if evaluated is None else evaluated.sampling,
             "order": self.slot,
+            "priority": self.priority,
         }
 
 

@@ -107,9 +107,17 @@ class RolloutLoop:
             group = self._next_group() if start.take == "training" else self.evaluations.take(1)[0]
         group.tries += 1
         lease = start.lease(group, worker, self.settings, self.now())
+        lease.priority = self._priority(group)
         self.leases.open(lease)
         self.server_pool.reserve(lease)
         return lease
+
+    def _priority(self, group: Group) -> int:
+        """The next training batch waits for the oldest group. An evaluation comes after the training groups that have
+        started and those of one more batch: it delays none of them, and it does not wait for ever."""
+        if group.evaluation is None:
+            return 1 + group.number
+        return 1 + self.queue.next_number + self.settings.batch_size
 
     def capacity(self) -> int:
         """How many training groups may start now."""

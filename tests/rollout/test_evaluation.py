@@ -59,6 +59,23 @@ def test_evaluations_are_leased_without_the_gate_and_alternate_with_training():
     assert world.loop.gate.running == 4
 
 
+def test_evaluations_come_after_the_training_groups_of_a_batch_more_and_before_later_ones():
+    world = World(evaluating({"freq_steps": 2}, max_concurrent=12, max_staleness=5), rows=40, valid_rows=3)
+    world.load()
+    leases = world.lease()
+    priority = {lease.id: lease.wire(world.settings)["priority"] for lease in leases}
+    training = [priority[lease.id] for lease in leases if lease.group.evaluation is None]
+    evaluations = [priority[lease.id] for lease in leases if lease.group.evaluation is not None]
+    assert sorted(training) == list(range(1, 13)), "the oldest group comes first"
+    first = [lease.group.evaluation is not None for lease in leases].index(True)
+    assert min(evaluations) == 1 + first + world.settings.batch_size > max(training[:first], default=0)
+    world.finish_all()
+    world.train()
+    world.load()
+    later = [lease for lease in world.lease() if lease.group.evaluation is None]
+    assert max(lease.wire(world.settings)["priority"] for lease in later) > max(evaluations), "none waits for ever"
+
+
 def begun(world: World, due: int) -> list[Lease]:
     """All leases of the evaluation that is due at this step."""
     while world.loop.evaluations.due != due:

@@ -173,9 +173,7 @@ class Episode:
             "seed": self.lease["seed"] if stream == ("call", 0) else derive_seed(self.lease["seed"], *stream),
             "sampling": params,
             "order": self.lease.get("order") if number == 0 else None,
-            # Evaluations come first: they are short and are reported for the version of their first tokens. The next
-            # training batch waits for the oldest group.
-            "priority": 0 if self.is_evaluation else 1 + int(self.lease["group"]),
+            "priority": self.lease.get("priority", 0),
         }
         self.trace("requests %d answers to %d tokens", group["n"], len(prompt_ids))
         start = time.monotonic()

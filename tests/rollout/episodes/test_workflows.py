@@ -91,15 +91,10 @@ def test_a_call_may_repeat_neutral_sampling_and_set_stop_texts(run):
     assert server.requests[0][0]["sampling"]["stop"] == ["46"]
 
 
-def test_evaluations_go_first_and_of_training_the_oldest_group(run):
+def test_requests_have_the_priority_of_their_lease(run):
     server = Server()
-    run(
-        lambda address: [lease(3, address), lease(8, address), lease(5, address, purpose="eval")],
-        server,
-        max_in_flight=1,
-    )
-    priorities = [groups[0]["priority"] for groups in server.requests]
-    assert priorities == [4, 9, 0]
+    run(lambda address: [lease(3, address), lease(8, address) | {"priority": 7}], server, max_in_flight=1)
+    assert [groups[0]["priority"] for groups in server.requests] == [0, 7]
 
 
 def test_a_reward_that_fails_fails_its_group_with_that_reason(run):
