@@ -16,19 +16,13 @@ class AsyncOrder:
     def next(self, view: View) -> Start | None:
         """Training and evaluation alternate where both have groups."""
         self._evaluate_next = not self._evaluate_next
-        return _evaluate(view) or _train(view) if self._evaluate_next else _train(view) or _evaluate(view)
+        return evaluate(view) or _train(view) if self._evaluate_next else _train(view) or evaluate(view)
 
     def finished(self, lease: Lease, result: Result, view: View) -> Iterator[Finished]:
         yield Finished(lease.group, result)
 
     def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
-        """A group that was lost too often fails: it may be what kills its workers."""
-        group = lease.group
-        if group.losses > MAX_LOSSES:
-            error = f"its worker died {group.losses} times, last: {why}"
-            yield Fail(group, Result(lease.id, "failed", error=error, error_kind="server"))
-        else:
-            yield Requeue(group, why)
+        yield again_or_failed(lease, why)
 
     def server_gone(self, name: str) -> Iterator[Decision]:
         """Its groups stay with their workers, which request another server."""
@@ -52,8 +46,17 @@ def _train(view: View) -> Start | None:
     return None if server is None else Start("training", server)
 
 
-def _evaluate(view: View) -> Start | None:
-    evaluations, pool = view.evaluations, view.server_pool
+def again_or_failed(lease: Lease, why: str) -> Requeue | Fail:
+    """A group that was lost too often fails: it may be what kills its workers."""
+    group = lease.group
+    if group.losses > MAX_LOSSES:
+        error = f"its worker died {group.losses} times, last: {why}"
+        return Fail(group, Result(lease.id, "failed", error=error, error_kind="server"))
+    return Requeue(group, why)
+
+
+def evaluate(view: View) -> Start | None:
+    evaluations, pool = view.evaluations, view.server_pool.evaluators
     if evaluations.startable(pool.served_version) == 0:
         return None
     server = pool.choose(by_share=False, version=evaluations.held_version)

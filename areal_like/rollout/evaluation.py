@@ -32,6 +32,8 @@ class Evaluation:
         """Of the answers to each row."""
         self.answered: list[tuple[Group, Result]] = []
         """Groups that are done, rejected or failed, and are not saved yet."""
+        self.servers: set[str] = set()
+        """Those for evaluations alone that it uses."""
         self.shown: list[Group] = []
         """Copies of a few groups, of the same rows each time."""
 
@@ -118,6 +120,7 @@ class Evaluation:
             "rejected": self.num_rejected,
             "answers": len(self.facts),
             "versions": list(self.versions),
+            **({"servers": sorted(self.servers)} if self.servers else {}),
         }
 
     @property

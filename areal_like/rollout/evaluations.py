@@ -73,7 +73,7 @@ class Evaluations:
     next one of the same rows is due.
 
     The evaluations before the first and after the last step use a single version, the others only if the settings say
-    so: servers keep these weights until the evaluation is complete."""
+    so, or have servers of their own: servers keep these weights until the evaluation is complete."""
 
     def __init__(
         self, settings: RolloutSettings, tables: Mapping[str, RowTable], length: RunLength, now: Callable[[], float]
@@ -120,14 +120,16 @@ class Evaluations:
 
     @property
     def held_version(self) -> int | None:
-        """The newest weights that servers may load now; None for any. In synchronous mode no newer weights come before
-        an evaluation is complete."""
-        if self._settings.synchronous:
+        """The newest weights that servers may load now, those for evaluations alone if there are any; None for any. In
+        synchronous mode no newer weights come before an evaluation on the servers of training is complete."""
+        own = self._settings.num_evaluators > 0
+        if self._settings.synchronous and not own:
             return None
         versions = [plan.due for plan in self.plans if plan.due is not None]
         versions += [self.current.version] if self.current is not None else []
         pinned = (0, self._last_step)
-        return min((each for each in versions if self._settings.evaluation_pin or each in pinned), default=None)
+        always = own or self._settings.evaluation_pin
+        return min((each for each in versions if always or each in pinned), default=None)
 
     @property
     def rows_left(self) -> int:

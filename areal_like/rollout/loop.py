@@ -110,6 +110,8 @@ class RolloutLoop:
         lease.priority = self._priority(group)
         self.leases.open(lease)
         self.server_pool.reserve(lease)
+        if self.server_pool.has_evaluators and (evaluation := self.evaluations.of(group)) is not None:
+            evaluation.servers.add(lease.server)
         return lease
 
     def _priority(self, group: Group) -> int:
@@ -164,12 +166,13 @@ class RolloutLoop:
         lease = self.leases.get(lease_id, worker)
         if lease is None:
             return ""
-        if self.settings.synchronous:
+        if lease.slot is not None:
             self._lose(lease, f"{lease.server} does not answer")
             return ""
         if lease.address != failed_address:
             return lease.address
-        server = self.server_pool.choose(by_share=False, other_than=failed_address)
+        pool = self.server_pool if lease.group.evaluation is None else self.server_pool.evaluators
+        server = pool.choose(by_share=False, other_than=failed_address)
         if server is None:
             return None
         self.server_pool.release(lease)
@@ -195,7 +198,8 @@ class RolloutLoop:
 
     def server_gone(self, name: str) -> None:
         self.server_pool.remove(name)
-        self._settle(self.order.server_gone(name))
+        if self.server_pool.of(name) is self.server_pool:
+            self._settle(self.order.server_gone(name))
 
     def check_time(self) -> None:
         """Fails the leases that are past their deadline."""
@@ -286,11 +290,12 @@ class RolloutLoop:
             self.record_event("requeued", groups=numbers, why=why)
 
     def _restart(self, restart: Restart) -> None:
-        """All leases are of the synchronous batch that begins again."""
+        """All leases with a slot are of the synchronous batch that begins again."""
         if restart.failure is not None:
             restart.failure.group.count_failure(restart.failure.result)
         for lease in self.leases:
-            self.cancel(lease)
+            if lease.slot is not None:
+                self.cancel(lease)
         self._record_requeued(restart.groups, restart.why)
         self.failure = restart.ends_run or self.failure
 

@@ -21,19 +21,31 @@ class PooledServer:
 class ServerPool:
     """Tracks the load of each server. Only servers with weights get groups."""
 
-    def __init__(self, schedule_policy: str, max_concurrent: int) -> None:
-        self.schedule_policy, self.max_concurrent = schedule_policy, max_concurrent
+    def __init__(self, schedule_policy: str, max_concurrent: int, num_training: int | None = None) -> None:
+        """`num_training`: servers from this index on are for evaluations alone; None: there are none such."""
+        self.schedule_policy, self.max_concurrent, self._num_training = schedule_policy, max_concurrent, num_training
         self.servers: dict[str, PooledServer] = {}
+        self.evaluators = self if num_training is None else ServerPool(schedule_policy, max_concurrent)
+        """The servers that evaluate: those for evaluations alone, if there are any."""
         self._turn = 1
 
+    @property
+    def has_evaluators(self) -> bool:
+        return self.evaluators is not self
+
+    def of(self, name: str) -> "ServerPool":
+        """The pool that the server is in."""
+        evaluates = self._num_training is not None and int(name.rpartition("/")[2]) >= self._num_training
+        return self.evaluators if evaluates else self
+
     def add(self, name: str, address: str) -> None:
-        self.servers[name] = PooledServer(name, address)
+        self.of(name).servers[name] = PooledServer(name, address)
 
     def remove(self, name: str) -> None:
-        self.servers.pop(name, None)
+        self.of(name).servers.pop(name, None)
 
     def set_version(self, name: str, version: int) -> None:
-        self.servers[name].version = version
+        self.of(name).servers[name].version = version
 
     @property
     def ready(self) -> list[PooledServer]:
@@ -62,11 +74,11 @@ class ServerPool:
 
     def address(self, name: str) -> str:
         """Empty if the server is gone."""
-        server = self.servers.get(name)
+        server = self.of(name).servers.get(name)
         return server.address if server else ""
 
     def reserve(self, lease: Lease) -> None:
-        self._turn += 1
+        self.of(lease.server)._turn += 1
         self._count(lease, 1)
 
     def release(self, lease: Lease) -> None:
@@ -74,7 +86,7 @@ class ServerPool:
 
     def _count(self, lease: Lease, sign: int) -> None:
         """Evaluations do not count in a server's share of groups, but their tokens count as load."""
-        server = self.servers.get(lease.server)
+        server = self.of(lease.server).servers.get(lease.server)
         if server is not None and server.address == lease.address:
             server.groups += sign * (lease.group.evaluation is None)
             server.tokens += sign * lease.tokens

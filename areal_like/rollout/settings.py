@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from areal_like.config.allocation.evaluators import num_evaluators
 from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.benchmarks import every_reward
 from areal_like.config.experiment import GRPOConfig
@@ -47,6 +48,8 @@ class RolloutSettings:
     """What is evaluated; empty: nothing."""
     evaluates_base_model: bool = True
     """Whether the weights before the first step are evaluated."""
+    num_evaluators: int = 0
+    """Servers for evaluations alone, in addition to `num_servers`; 0: evaluations share those."""
     evaluation_pin: bool = False
     """Whether evaluations between the first and the last step use a single version too."""
     evaluation_max_failed_share: float = 1.0
@@ -82,6 +85,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         max_steps=config.total_train_steps,
         max_samples=config.total_train_n_seqs,
         evaluated=evaluated_rows(config, max_concurrent),
+        num_evaluators=num_evaluators(config),
         evaluates_base_model=evaluator.eval_base_model or config.total_train_steps == 0,
         evaluation_pin=evaluator.pin or config.saver.best is not None,
         evaluation_max_failed_share=evaluator.max_failed_share,

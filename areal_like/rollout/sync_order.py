@@ -1,5 +1,7 @@
 """Order of generation in synchronous mode: the evaluation of a version, then the groups of its step, in batches.
 
+Servers for evaluations alone generate beside that, group by group.
+
 A synchronous batch starts when all servers have the version of the step, and its groups are decided on when all of them
 are finished. So neither timing nor the death of a process changes what is trained on.
 """
@@ -7,6 +9,7 @@ are finished. So neither timing nor the death of a process changes what is train
 from collections.abc import Iterator
 from typing import Any
 
+from areal_like.rollout.async_order import again_or_failed, evaluate
 from areal_like.rollout.decisions import Decision, Finished, Open, Restart, Start
 from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.order import View
@@ -59,6 +62,10 @@ class SyncOrder:
         self._phase, self._num_batches = "", 0
 
     def next(self, view: View) -> Start | Open | None:
+        decision = self._next_of_step(view)
+        return evaluate(view) if decision is None and view.server_pool.has_evaluators else decision
+
+    def _next_of_step(self, view: View) -> Start | Open | None:
         """The next group of the open batch, on its server and in its slot there."""
         step = view.batches.done_steps
         if self._abort_pending or self._aborting or not _all_servers_have(step, view):
@@ -81,6 +88,9 @@ class SyncOrder:
     def finished(self, lease: Lease, result: Result, view: View) -> Iterator[Finished | Decision]:
         """The groups of a batch are decided on when all of them are finished."""
         group, batch = lease.group, self.batch
+        if lease.slot is None:  # it is evaluated outside of the batches
+            yield Finished(group, result)
+            return
         assert batch is not None, "an open lease belongs to the open batch"
         if result.status == "failed" and result.error_kind == "server" and may_retry(group, view.settings):
             yield self._restart(batch, f"{group.name}: {result.error}", failure=Finished(group, result))
@@ -93,6 +103,9 @@ class SyncOrder:
 
     def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
         batch = self.batch
+        if lease.slot is None:
+            yield again_or_failed(lease, why)
+            return
         if batch is None or lease.group not in batch.groups:
             return  # the batch was started again for another lease of the same worker
         ends_run = ""
@@ -130,10 +143,11 @@ def _all_servers_have(version: int, view: View) -> bool:
 def _next_batch(step: int, view: View) -> Open | None:
     """The evaluation of the weights that are served, then the groups of their step; None until the previous step is
     done."""
-    if view.evaluations.waits_for_rows:
-        return None
-    if (count := view.evaluations.startable(step)) > 0:
-        return Open("evaluation", count)
+    if not view.server_pool.has_evaluators:
+        if view.evaluations.waits_for_rows:
+            return None
+        if (count := view.evaluations.startable(step)) > 0:
+            return Open("evaluation", count)
     if view.batches.next_step != step or step >= view.length.total_steps or (count := view.capacity()) <= 0:
         return None
     return Open("training", count)

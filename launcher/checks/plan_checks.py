@@ -13,6 +13,7 @@ from launcher.checks import (
     attached_servers,
     device_memory,
     engines,
+    evaluation_servers,
     missing,
     name_store,
     oversubscription,
@@ -95,6 +96,7 @@ PLAN_CHECKS = (
     *START_CHECKS,
     Check("an allocation for the machine", Stage.CANNOT_START, allocation_problems),
     Check("engines that can be started", Stage.CANNOT_START, unsupported_allocation),
+    Check("servers for evaluations", Stage.CANNOT_START, evaluation_servers.evaluator_problems),
     Check("sizes that divide the models", Stage.CANNOT_START, parallel_size_problems),
     Check("parts of a step", Stage.CANNOT_START, step_part_problems),
     Check("room for prompts", Stage.CANNOT_START, answer_length_problems),
@@ -113,6 +115,7 @@ PLAN_CHECKS = (
     # what is missing here
     Check("a free run directory", Stage.MISSING, resuming.taken_directory),
     Check("devices", Stage.MISSING, missing.missing_devices),
+    Check("devices of servers for evaluations", Stage.MISSING, evaluation_servers.missing_evaluator_gpus),
     Check("GPUs by their names", Stage.MISSING, missing.misnamed_gpus),
     Check("GPUs that can be connected", Stage.MISSING, missing.divided_gpus),
     Check("nodes", Stage.MISSING, missing.missing_nodes),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Machine, ParallelStrategy
 from areal_like.config.allocation import models as allocate
+from areal_like.config.allocation.evaluators import num_evaluators
 from areal_like.config.checks.registry import not_following, run_checks
 from areal_like.config.problems import Problem, Stage
 from areal_like.config.redact import Redactor
@@ -128,7 +129,7 @@ def build_plan(
         allocation=_allocation(config, allocation),
         auto=tuple(auto.values()),
         processes=processes,
-        servers=_servers(config, allocation, shown) | {"engine": engine_info(config, allocation, host)},
+        servers=_servers(config, allocation, shown, purpose) | {"engine": engine_info(config, allocation, host)},
         ports=ports,
         batch=batch,
         memory=memory,
@@ -186,7 +187,9 @@ def _placement(
         chosen = auto.get("rollout.num_episode_workers")
         episodes = chosen.value if chosen else int(config.rollout.num_episode_workers)
     servers = allocate.starts_servers(config), allocate.servers_on_cpu(config)
-    want = placement_request(allocation, *servers, episodes, has_reward_model(config) and purpose is not Purpose.SERVE)
+    evaluators = num_evaluators(config) if purpose.trains else 0
+    has_reward = has_reward_model(config) and purpose is not Purpose.SERVE
+    want = placement_request(allocation, *servers, episodes, has_reward, evaluators)
     per_node = allocate.gpus_per_node(config, host.machine)
     return place_processes(want, per_node, host, config.launcher, config.cluster.type == "local")
 
@@ -229,10 +232,13 @@ def _part(parallel: ParallelStrategy | None) -> dict[str, Any] | None:
     return {"backend": parallel.backend, "dims": parallel.dims, "world_size": parallel.world_size}
 
 
-def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, shown: Redactor) -> dict[str, Any]:
+def _servers(
+    config: "BaseExperimentConfig", allocation: Allocation | None, shown: Redactor, purpose: Purpose
+) -> dict[str, Any]:
     """How many servers are started, or the addresses of external ones."""
     if not allocate.generates(config):
         return {"started": 0, "addresses": []}
     addresses = [shown.text(address) for address in config.rollout.server_addresses]
     started = allocation.rollout.data if allocation and allocation.rollout and not addresses else 0
-    return {"started": started, "addresses": addresses}
+    evaluators = num_evaluators(config) if started and purpose.trains else 0
+    return {"started": started, "addresses": addresses, **({"evaluating": evaluators} if evaluators else {})}

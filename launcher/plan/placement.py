@@ -51,13 +51,19 @@ class PlacementRequest(NamedTuple):
 
 
 def placement_request(
-    allocation: Allocation, starts_servers: bool, servers_on_cpu: bool, episodes: int, reward_model: bool = False
+    allocation: Allocation,
+    starts_servers: bool,
+    servers_on_cpu: bool,
+    episodes: int,
+    reward_model: bool = False,
+    evaluators: int = 0,
 ) -> PlacementRequest:
+    """`evaluators`: servers for evaluations alone; they come after those of training."""
     on_gpu = allocation.num_gpus > 0
     rollout = allocation.rollout if starts_servers else None
     per_server = rollout.tensor * rollout.pipeline if rollout and on_gpu and not servers_on_cpu else 0
     return PlacementRequest(
-        server_gpus=(per_server,) * (rollout.data if rollout else 0),
+        server_gpus=(per_server,) * (rollout.data + evaluators if rollout else 0),
         trainer_ranks=allocation.actor.world_size if allocation.actor else 0,
         trainer_on_gpu=on_gpu,
         episodes=episodes,

@@ -72,7 +72,9 @@ class PlanPage:
 
     def noun(self, role: str) -> str:
         backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
-        return NOUNS[role].format(backend=backend) if backend or role != "server" else "attached server"
+        noun = NOUNS[role].format(backend=backend) if backend or role != "server" else "attached server"
+        number = self.plan.servers.get("evaluating", 0) if role == "server" else 0
+        return f"{noun}, {number} for evaluations" if number else noun
 
     def place(self) -> str:
         """On which machines the processes run."""

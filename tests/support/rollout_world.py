@@ -115,7 +115,8 @@ class World:
         self.attempts += 1
         frame = unpack(self.checkpoint) if self.checkpoint is not None else None
         step = frame.header["step"] if frame else 0
-        server_pool = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
+        num_training = self.settings.num_servers if self.settings.num_evaluators else None
+        server_pool = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent, num_training)
         tables = {split: RowTable(count) for split, count in self.evaluation_rows.items()}
         self.loop = RolloutLoop(self.settings, server_pool, RowTable(self.rows), tables, step, lambda: self.time)
         if frame:
@@ -126,7 +127,7 @@ class World:
         self.leases: dict[str, tuple[Lease, int]] = {}
         """Leases of the workers, with the version under which they started."""
         self.fetched: int | None = None
-        for index in range(self.settings.num_servers):
+        for index in range(self.num_servers):
             self.server_comes(index)
         self.after()
 
@@ -145,24 +146,32 @@ class World:
 
     # Servers.
 
+    @property
+    def num_servers(self) -> int:
+        return self.settings.num_servers + self.settings.num_evaluators
+
     def server_comes(self, index: int) -> None:
         self.loop.server_pool.add(f"server/{index}", f"address-{self.attempts}-{self.time}-{index}")
 
     def load(self, index: int = 0) -> None:
-        """The version published last, or the one that an evaluation holds."""
-        held = self.loop.evaluations.held_version
-        version = self.published if held is None else min(held, self.published)
-        server = self.loop.server_pool.servers[f"server/{index}"]
-        self.loop.server_pool.set_version(server.name, max(version, server.version))
+        """The version published last, or the one that an evaluation holds. Servers for evaluations alone load no
+        other."""
+        pool = self.loop.server_pool
+        server = pool.of(f"server/{index}").servers[f"server/{index}"]
+        evaluates = pool.of(server.name) is pool.evaluators
+        held = self.loop.evaluations.held_version if evaluates else None
+        if held is not None or not (pool.has_evaluators and evaluates):
+            version = self.published if held is None else min(held, self.published)
+            pool.set_version(server.name, max(version, server.version))
 
     def load_all(self) -> None:
-        for index in range(self.settings.num_servers):
-            if f"server/{index}" not in self.loop.server_pool.servers:
+        for index in range(self.num_servers):
+            if f"server/{index}" not in self.loop.server_pool.of(f"server/{index}").servers:
                 self.server_comes(index)
             self.load(index)
 
     def server_dies(self, index: int = 0) -> None:
-        if f"server/{index}" in self.loop.server_pool.servers:
+        if f"server/{index}" in self.loop.server_pool.of(f"server/{index}").servers:
             self.time += 1
             self.loop.server_gone(f"server/{index}")
             self.after()
@@ -183,7 +192,8 @@ class World:
             self.inspect(worker)
             leases += self.loop.lease(worker, want - len(leases))
         for lease in leases:
-            self.leases[lease.id] = (lease, self.loop.server_pool.servers[lease.server].version)
+            pool = self.loop.server_pool.of(lease.server)
+            self.leases[lease.id] = (lease, pool.servers[lease.server].version)
         self.after()
         return leases
 
@@ -191,7 +201,7 @@ class World:
         self, lease: Lease, status: str = "done", rewards: Sequence[float | None] | None = None, **more: Any
     ) -> None:
         lease, version = self.leases.pop(lease.id, (lease, 0))
-        server = self.loop.server_pool.servers.get(lease.server)
+        server = self.loop.server_pool.of(lease.server).servers.get(lease.server)
         version = more.pop("version", version)
         newest = max(version, server.version) if server else version
         given = [float(index) for index in range(lease.group.n)] if rewards is None else rewards

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_server
 from areal_like.config.checks.agreement import short_temperature
 from areal_like.config.checks.rewards import reward_problems, rewards_in
 from areal_like.config.checks.user_code import named_problems, user_code_problems
@@ -29,6 +30,14 @@ def benchmarks(get: Callable[[str], Any]) -> Iterator[Problem]:
             yield Problem(f"{place}.task.name", f"is {task}, but rows come from path={benchmark['path']}; keep one")
         if problem := short_temperature(f"{place}.gconfig", benchmark["gconfig"]["temperature"]):
             yield problem
+
+
+def evaluation_servers(get: Callable[[str], Any]) -> Iterator[Problem]:
+    if (backend := get("evaluator.backend")) is not None:
+        try:
+            parse_server(backend)
+        except AllocationSyntaxError as fault:
+            yield Problem("evaluator.backend", str(fault))
 
 
 def benchmark_code(values: dict[str, Any], folder: Path) -> Iterator[Problem]:

@@ -50,7 +50,10 @@ class Controller:
     def __init__(self, run: Run, me: Identity, names: NameStore, http: HttpClient) -> None:
         self.run, self.me, self.start = run, me, run.start_point()
         self.settings = rollout_settings(run.config)
-        self.server_pool = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent)
+        num_servers, num_evaluators = self.settings.num_servers, self.settings.num_evaluators
+        self.server_pool = ServerPool(
+            self.settings.schedule_policy, self.settings.max_concurrent, num_servers if num_evaluators else None
+        )
         self.loop: RolloutLoop | None = None
         """None until a worker has reported its data."""
         self.digest = ""
@@ -74,7 +77,9 @@ class Controller:
         self._samples = EvaluationSamples(run, me)
         self._answers = AnswerFiles(run)
         noise = self._saved_probe_noise()
-        self.servers = Servers(run.config, self.settings.num_servers, names, http, self, self._spawn, noise)
+        self.servers = Servers(
+            *(run.config, num_servers, names, http, self, self._spawn, noise), num_evaluators=num_evaluators
+        )
         self.broadcast = WeightBroadcast(run.config, self.servers, self._spawn, self._is_over, me.attempt)
 
     async def run_until_over(self) -> None:
@@ -217,7 +222,8 @@ class Controller:
 
     def has_server(self, address: str) -> bool:
         """Whether a server is registered at this address."""
-        return any(server.address == address for server in self.server_pool.ready)
+        ready = (*self.server_pool.ready, *self.server_pool.evaluators.ready)
+        return any(server.address == address for server in ready)
 
     def server_loaded(self, name: str, version: int) -> None:
         self.server_pool.set_version(name, version)

@@ -87,6 +87,10 @@ class Publications:
             self._held = self._bound = version
         return changes
 
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
     def target(self, served: Collection[int]) -> Publication | None:
         """The publication that servers should load now. `served` are the versions that servers have.
 

@@ -73,11 +73,14 @@ class Servers:
         listener: ServerListener,
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
         probe_noise: Mapping[str, Sequence[float]],
+        num_evaluators: int = 0,
     ) -> None:
-        """`probe_noise`: what was measured before the checkpoint that the run continues from."""
+        """`num_servers` are for training, the next `num_evaluators` for evaluations alone. `probe_noise`: what was
+        measured before the checkpoint that the run continues from."""
         self._rollout = config.rollout
         self.probe_noise = ProbeNoise(config.actor.dtype, probe_noise)
-        self._num_servers, self._names, self._http, self._spawn = num_servers, names, http, spawn
+        self._num_training, self._num_evaluators = num_servers, num_evaluators
+        self._names, self._http, self._spawn = names, http, spawn
         self._listener = listener
         self.publications, self.times = Publications(), UpdateTimings()
         self.changed, self._check_now = ChangeSignal(), asyncio.Event()
@@ -92,11 +95,12 @@ class Servers:
         while True:
             entries = await asyncio.to_thread(self._names.find, SERVER)
             self._update_handles({name: parse_entry(value) for name, value in entries.items()})
-            missing = self._num_servers - len(self.handles)
+            expected = self._num_training + self._num_evaluators
+            missing = expected - len(self.handles)
             if missing <= 0:
                 waiting = None
             else:
-                servers = f"{missing} of {self._num_servers} inference servers"
+                servers = f"{missing} of {expected} inference servers"
                 waiting = waiting or NamedWait(servers, self._rollout.setup_timeout, "rollout.setup_timeout")
                 waiting.check()
             try:
@@ -139,14 +143,24 @@ class Servers:
         if self.publications.hold(version):
             self.changed.notify()
 
-    def target(self) -> Publication | None:
-        """The publication that all servers should load now."""
-        return self.publications.target({server.loaded for server in self.handles.values()})
+    def trains(self, server: ServerHandle) -> bool:
+        """Whether it generates for training."""
+        return not self._num_evaluators or int(server.name.rpartition("/")[2]) < self._num_training
+
+    def target(self, server: ServerHandle | None = None) -> Publication | None:
+        """The publication that this server should load now (None: those of training). Weights are held for the servers
+        that evaluate; those for evaluations alone load none but for an evaluation."""
+        trains = server is None or self.trains(server)
+        if trains and self._num_evaluators:
+            return self.publications.newest
+        if not trains and not self.publications.is_held:
+            return None
+        return self.publications.target({each.loaded for each in self.handles.values() if self.trains(each) == trains})
 
     async def _keep_up_to_date(self, server: ServerHandle) -> None:
         """Loads weights from files. `weight_broadcast` handles weights that the trainer sends."""
         while True:
-            publication = self.target()
+            publication = self.target(server)
             if publication is None or publication.is_sent or publication.version <= server.loaded:
                 await self.changed.wait()
                 continue
@@ -162,9 +176,11 @@ class Servers:
             return
         server.loaded = publication.version
         now = time.monotonic()
-        if report:
+        trains = self.trains(server)
+        if report and trains:
             self.times.updated(server.name, report, now)
-        if all(other.loaded >= publication.version for other in self.handles.values()):
+        others = (other for other in self.handles.values() if self.trains(other))
+        if trains and all(other.loaded >= publication.version for other in others):
             self.times.serve_delay_s.append(now - publication.at)
         self._listener.server_loaded(server.name, publication.version)
         self.changed.notify()
@@ -261,9 +277,11 @@ class Servers:
         return await self._http.json("POST", server.entry.address, f"/control/{what}", body, timeout_s)
 
     async def abort_all(self) -> None:
-        """Aborts all requests on all servers. A server that does not answer has none."""
+        """Aborts all requests on the servers of training. A server that does not answer has none."""
         calls = (
-            self._command(server, "abort", {"ids": "all"}, ABORT_TIMEOUT_S) for server in list(self.handles.values())
+            self._command(server, "abort", {"ids": "all"}, ABORT_TIMEOUT_S)
+            for server in list(self.handles.values())
+            if self.trains(server)
         )
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, HttpError | Unreachable):

@@ -154,7 +154,11 @@ class WeightBroadcast:
             }
             limit_s = None
             if publication is not None and publication.is_sent:
-                behind = [server for server in self._servers.handles.values() if server.loaded < publication.version]
+                behind = [
+                    server
+                    for server in self._servers.handles.values()
+                    if server.loaded < publication.version and self._servers.target(server) is publication
+                ]
                 if publication.version >= self._offered and (group := self._next_group(behind)):
                     return publication, group
                 if any(server not in self._members or not self._members[server].busy for server in behind):

@@ -1,0 +1,19 @@
+"""A run whose evaluations have a server of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.ring.start import SHORT, run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async_training=true", "max_head_offpolicyness=0"])
+def test_evaluations_run_on_their_own_server(tmp_path: Path, mode: str) -> None:
+    words = (*SHORT, "total_train_steps=4", "evaluator.freq_steps=2", "evaluator.backend=auto", mode)
+    ended = run(tmp_path, *words)
+    assert ended.code == 0, ended.text
+    events = [event for event in ended.ledger() if event["event"] == "evaluated"]
+    assert [event["version"] for event in events] == [0, 2, 4]
+    assert all(event["servers"] == ["server/1"] and len(set(event["versions"])) == 1 for event in events)
+    assert (ended.directory / "logs/server-1.log").is_file()
