@@ -96,7 +96,7 @@ PLAN_CHECKS = (
     *START_CHECKS,
     Check("an allocation for the machine", Stage.CANNOT_START, allocation_problems),
     Check("engines that can be started", Stage.CANNOT_START, unsupported_allocation),
-    Check("servers for evaluations", Stage.CANNOT_START, evaluation_servers.evaluator_problems),
+    Check("kinds of servers for evaluations", Stage.CANNOT_START, evaluation_servers.evaluator_problems),
     Check("sizes that divide the models", Stage.CANNOT_START, parallel_size_problems),
     Check("parts of a step", Stage.CANNOT_START, step_part_problems),
     Check("room for prompts", Stage.CANNOT_START, answer_length_problems),

@@ -192,8 +192,8 @@ class EvaluatorConfig(FrequencyConfig):
         None, rules=(no_effect("supervised training evaluates a loss in the trainer", kinds=SUPERVISED),)
     )
     """Servers for evaluations alone, beside those of `rollout.backend` and of the same engine: `auto` is one,
-    `embedded:d2` are two. They get the weights of each version that is evaluated, and keep them until its evaluation is
-    complete; the other servers then generate for training alone. Null: evaluations share the servers of training."""
+    `embedded:d2` are two. They keep the weights that are evaluated, and the other servers generate for training alone.
+    Null: evaluations share the servers of training."""
 
     pin: bool = key(False)
     """Keep the weights of the servers fixed until an evaluation is complete; training continues as far as
