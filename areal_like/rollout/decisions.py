@@ -17,7 +17,7 @@ class Start(NamedTuple):
     server: PooledServer
     slot: dict[str, Any] | None = None
 
-    def lease(self, group: Group, worker: str, settings: RolloutSettings, now: float) -> Lease:
+    def lease(self, group: Group, worker: str, priority: int, settings: RolloutSettings, now: float) -> Lease:
         sampling = settings.sampling if group.evaluated is None else group.evaluated.sampling
         return Lease(
             id=f"{group.name}.{group.tries}",
@@ -27,6 +27,7 @@ class Start(NamedTuple):
             address=self.server.address,
             tokens=group.n * sampling["max_new_tokens"],
             deadline=now + settings.lease_limit_s,
+            priority=priority,
             slot=self.slot,
         )
 

@@ -11,7 +11,7 @@ from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.evaluated_rows import EvaluatedRows
 from areal_like.rollout.evaluation import Evaluation
-from areal_like.rollout.groups import Group
+from areal_like.rollout.groups import Group, Lease
 from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.settings import RolloutSettings, RunLength
 
@@ -160,6 +160,11 @@ class Evaluations:
             assert self._next is not None
             self.current = self._next.begin()
         return self.current.take(count)
+
+    def leased(self, lease: Lease) -> None:
+        """Notes the servers for evaluations alone."""
+        if self._settings.num_evaluators and (evaluation := self.of(lease.group)) is not None:
+            evaluation.servers.add(lease.server)
 
     def of(self, group: Group) -> Evaluation | None:
         """The evaluation of a group; None if it was cancelled."""

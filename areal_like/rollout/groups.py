@@ -139,7 +139,7 @@ class Lease:
     tokens: int
     """The most that it may generate: its load on the server."""
     deadline: float
-    priority: int = 0
+    priority: int
     """Smaller ones are generated first, where a server has a queue."""
     slot: dict[str, Any] | None = None
     """Its fixed place in the batches of its server; None in asynchronous mode."""

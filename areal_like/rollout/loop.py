@@ -106,20 +106,11 @@ class RolloutLoop:
         else:
             group = self._next_group() if start.take == "training" else self.evaluations.take(1)[0]
         group.tries += 1
-        lease = start.lease(group, worker, self.settings, self.now())
-        lease.priority = self._priority(group)
+        lease = start.lease(group, worker, self.queue.priority(group), self.settings, self.now())
         self.leases.open(lease)
         self.server_pool.reserve(lease)
-        if self.server_pool.has_evaluators and (evaluation := self.evaluations.of(group)) is not None:
-            evaluation.servers.add(lease.server)
+        self.evaluations.leased(lease)
         return lease
-
-    def _priority(self, group: Group) -> int:
-        """The next training batch waits for the oldest group. An evaluation comes after the training groups that have
-        started and those of one more batch: it delays none of them, and it does not wait for ever."""
-        if group.evaluation is None:
-            return 1 + group.number
-        return 1 + self.queue.next_number + self.settings.batch_size
 
     def capacity(self) -> int:
         """How many training groups may start now."""
@@ -171,8 +162,7 @@ class RolloutLoop:
             return ""
         if lease.address != failed_address:
             return lease.address
-        pool = self.server_pool if lease.group.evaluation is None else self.server_pool.evaluators
-        server = pool.choose(by_share=False, other_than=failed_address)
+        server = self.server_pool.of(lease.server).choose(by_share=False, other_than=failed_address)
         if server is None:
             return None
         self.server_pool.release(lease)
@@ -197,9 +187,7 @@ class RolloutLoop:
         self._settle(self.order.lost(lease, why))
 
     def server_gone(self, name: str) -> None:
-        self.server_pool.remove(name)
-        if self.server_pool.of(name) is self.server_pool:
-            self._settle(self.order.server_gone(name))
+        self._settle(self.order.server_gone(name) if self.server_pool.remove(name) is self.server_pool else ())
 
     def check_time(self) -> None:
         """Fails the leases that are past their deadline."""
@@ -293,9 +281,8 @@ class RolloutLoop:
         """All leases with a slot are of the synchronous batch that begins again."""
         if restart.failure is not None:
             restart.failure.group.count_failure(restart.failure.result)
-        for lease in self.leases:
-            if lease.slot is not None:
-                self.cancel(lease)
+        for lease in [each for each in self.leases if each.slot is not None]:
+            self.cancel(lease)
         self._record_requeued(restart.groups, restart.why)
         self.failure = restart.ends_run or self.failure
 

@@ -20,6 +20,7 @@ class GroupQueue:
         )
         self.next_number = self._wanted = 0
         self.dataset = InspectedDataset(rows, self.unknown, settings.batch_size if settings.drop_last else 1)
+        self._batch_size = settings.batch_size
         self._rows, self._seed, self._n_samples = rows, settings.sampling_seed, settings.n_samples
         self._again: list[tuple[int, Group]] = []
 
@@ -41,6 +42,12 @@ class GroupQueue:
 
     def put_back(self, group: Group) -> None:
         heapq.heappush(self._again, (group.number, group))
+
+    def priority(self, group: Group) -> int:
+        """Smaller ones are generated first. The next training batch waits for the oldest group. An evaluation comes
+        after the training groups that have started and those of one more batch: it delays none of them, and does not
+        wait for ever."""
+        return 1 + (group.number if group.evaluation is None else self.next_number + self._batch_size)
 
     def make(self, number: int, row: int | None = None, tries: int = 0) -> Group:
         """The group of this number. `row` and `tries` are given when it is restored."""

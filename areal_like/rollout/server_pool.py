@@ -41,8 +41,10 @@ class ServerPool:
     def add(self, name: str, address: str) -> None:
         self.of(name).servers[name] = PooledServer(name, address)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> "ServerPool":
+        """Returns the pool that it was in."""
         self.of(name).servers.pop(name, None)
+        return self.of(name)
 
     def set_version(self, name: str, version: int) -> None:
         self.of(name).servers[name].version = version
