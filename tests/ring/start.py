@@ -165,6 +165,16 @@ class Running:
         with open_name_store(open_run(self.directory), Identity("test", 0)) as names:
             return {name: parse_entry(value) for name, value in names.find().items()}
 
+    def wait_for_entries(self, names: set[str]) -> None:
+        """Until the processes, all but the trainer's, are entered under these names and no others.
+
+        A name whose process was not scheduled for its whole time to live is gone until that process enters it again.
+        """
+        ends = time.monotonic() + LIMIT_S
+        while (entered := {name for name in self.entries() if not name.startswith("trainer")}) != names:
+            assert time.monotonic() < ends, f"{sorted(entered)} are entered instead of {sorted(names)}"
+            time.sleep(0.1)
+
     def secret(self) -> str:
         """The run's token, which only the environment of its processes holds."""
         (pid, *_) = self.pids("server")
