@@ -18,6 +18,7 @@ def benchmark(**values: Any) -> str:
     return f"evaluator.benchmarks=[{{name: b, path: addition{keys}}}]"
 
 
+@pytest.mark.shows("evaluator.gconfig.greedy")
 def test_evaluation_is_greedy_for_a_single_answer_unless_a_key_says_how_to_sample() -> None:
     assert rows_of("evaluator.n_samples=1")[""].sampling["greedy"] is True
     assert rows_of("evaluator.n_samples=4")[""].sampling["greedy"] is False
