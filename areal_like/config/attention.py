@@ -10,6 +10,11 @@ HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 BLACKWELL = ("B100", "B200", "GB200", "B300", "GB300")
 PACKAGES = ("flash_attn", "flash_attn_interface")
 """Of flash attention 2 and 3."""
+MIN_CUDNN = 91501
+"""9.15.1: earlier versions are wrong for some lengths that are no multiple of 128."""
+MIN_BATCH_LENGTH = 1024
+"""Shorter sequences take little time in attention."""
+CUDNN_BATCHES = f"micro-batches of one sequence, or of equal lengths, of {MIN_BATCH_LENGTH:,} tokens or more"
 
 
 def installed_packages() -> frozenset[str]:
@@ -39,7 +44,9 @@ def choose_attention(dtype: str, gpus: Sequence[str], packages: Collection[str],
     if "flash_attn_interface" in packages and _are_all(gpus, HOPPER):
         return "flash_attention_3", f"flash_attn 3 is installed and {gpus[0]} can run it"
     if _are_all(gpus, (*HOPPER, *BLACKWELL)):
-        return "sdpa", "torch's kernels: cuDNN for micro-batches of one sequence or of equal lengths, flash for others"
+        major, minor, patch = MIN_CUDNN // 10000, MIN_CUDNN // 100 % 100, MIN_CUDNN % 100
+        cudnn = f"cuDNN, from {major}.{minor}.{patch} on, for {CUDNN_BATCHES}"
+        return "sdpa", f"torch's kernels: {cudnn}; flash for others"
     return "sdpa", "torch's flash kernel for packed sequences"
 
 

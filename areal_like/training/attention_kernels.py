@@ -22,17 +22,15 @@ from torch.nn import attention as torch_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
 
+from areal_like.config.attention import CUDNN_BATCHES, MIN_CUDNN
 from areal_like.training.efficient_attention import efficient_attention
-from areal_like.training.length_groups import MIN_BATCH_LENGTH, LengthGroups
+from areal_like.training.length_groups import LengthGroups
 
 HALF = (torch.bfloat16, torch.float16)
 MAX_FLASH_HEAD = 256
 MAX_CUDNN_HEAD = 128
 AMPERE, HOPPER, BLACKWELL = 8, 9, 10
 """Major versions of the compute capability."""
-
-MIN_CUDNN = 91501
-"""Earlier versions are wrong for some lengths that are no multiple of 128."""
 
 
 class Kernel(StrEnum):
@@ -171,5 +169,4 @@ def describe_kernels(device: torch.device, dtype: torch.dtype) -> str:
     flash = f"{Kernel.FLASH} {3 if found.has_flash_3 else 2}"
     if found.has_flash_3 or not found.has_cudnn:
         return flash
-    batches = f"micro-batches of one sequence or of equal lengths, from {MIN_BATCH_LENGTH} tokens on"
-    return f"{Kernel.CUDNN} for {batches}, {flash} for others"
+    return f"{Kernel.CUDNN} for {CUDNN_BATCHES}, {flash} for others"

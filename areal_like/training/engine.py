@@ -36,7 +36,7 @@ from areal_like.training.row_shards import local_tensor
 from areal_like.training.schedules import make_schedule
 from areal_like.training.sequences import MicroBatch, Sequences, dummy_micro_batch
 from areal_like.training.sharding import forward_context, load_from_first_rank, named_tensors, shard
-from areal_like.training.torch_compile import CompiledLayers
+from areal_like.training.torch_compile import CompiledLayers, backward_in_this_thread
 from areal_like.training.world import World
 from areal_like.weights.persistent_buffers import persistent_buffers
 
@@ -92,6 +92,7 @@ class TrainEngine:
             packed.requires_grad_(False)  # also in the rehearsal of compiled layers
         self.module = shard(packed, self.model, config, section, world)
         self.compiled = None if config.compile is None else CompiledLayers(self.model, section)
+        self._passes = contextlib.nullcontext if self.compiled is None else self.compiled.watched
         if uses_meta:
             load_from_first_rank(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
@@ -131,7 +132,7 @@ class TrainEngine:
     def _evaluate(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         self.module.eval()
         outputs = []
-        with torch.no_grad():
+        with torch.no_grad(), self._passes():
             for micro in self._pad_with_dummies(micros):
                 outputs.append(self.module(micro, temperature, False)[0])
         return outputs[: len(micros)]
@@ -147,16 +148,17 @@ class TrainEngine:
         self.module.train()
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         padded = self._pad_with_dummies(micros)
-        for index, micro in enumerate(padded):
-            reduce_gradients(self.module, self.reduction, is_last=index == len(padded) - 1)
-            with self.forward_context:
-                output, entropy = self.module(micro, temperature, with_entropy)
-            if index < len(micros):
-                part = loss(micro, output, entropy)
-                total += part.detach()
-            else:
-                part = output.sum() * 0.0
-            torch.autograd.backward(part * self.scale.value)
+        with self._passes(), backward_in_this_thread():
+            for index, micro in enumerate(padded):
+                reduce_gradients(self.module, self.reduction, is_last=index == len(padded) - 1)
+                with self.forward_context:
+                    output, entropy = self.module(micro, temperature, with_entropy)
+                if index < len(micros):
+                    part = loss(micro, output, entropy)
+                    total += part.detach()
+                else:
+                    part = output.sum() * 0.0
+                torch.autograd.backward(part * self.scale.value)
         return total
 
     def step(self, completed: int, local_loss: Tensor) -> OptimizerStep:
@@ -185,8 +187,6 @@ class TrainEngine:
         self.optimizer.zero_grad(set_to_none=True)
         if not is_overflow:
             self._count_skipped(is_finite, loss, norm)
-        if self.compiled is not None:
-            self.compiled.check()
         num_compiled = None if self.compiled is None else self.compiled.num
         return OptimizerStep(loss, norm, lr, not is_finite, is_overflow, scale, num_compiled)
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-MIN_BATCH_LENGTH = 1024
-"""Shorter sequences take little time in attention."""
+from areal_like.config.attention import MIN_BATCH_LENGTH
 
 MIN_LENGTH_STEP = 128
 

@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -129,7 +129,8 @@ def _rehearsed(
     )
     remedy = f"set {key}=null to run them uncompiled"
     try:
-        return compile_rehearsal.rehearse(model, layers, trial)
+        with backward_in_this_thread():
+            return compile_rehearsal.rehearse(model, layers, trial)
     except (compile_rehearsal.CannotRehearse, compile_rehearsal.CompilesAnew) as doubt:
         if not compile_config.required:
             raise config_error(key, f"{doubt}; {remedy}") from doubt
@@ -171,18 +172,26 @@ class CompiledLayers:
 
     def __init__(self, model: nn.Module, section: str) -> None:
         self.num = sum(module._compiled_call_impl is not None for module in model.modules())
-        self._section, self._refused = section, _refused_frames()
+        self._section = section
 
-    def check(self) -> None:
-        """Warns if there is new code that torch does not compile, such as after too many graphs of the same code."""
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Around passes of this model, since torch counts for the process: warns if they met code that torch does not
+        compile, such as after too many graphs of the same code."""
         refused = _refused_frames()
-        if self.num and refused > self._refused:
+        yield
+        if self.num and _refused_frames() > refused:
             log.warning(
                 "%s.compile: torch runs some of the layers' code uncompiled, after %d graphs or an error that its own "
                 "warning names; set %s.compile=null if steps are slower",
                 *(self._section, torch._dynamo.config.recompile_limit, self._section),
             )
-        self._refused = refused
+
+
+def backward_in_this_thread() -> contextlib.AbstractContextManager[object]:
+    """Else a backward pass on a GPU runs in a thread of autograd, and torch keeps its compiler's settings per thread:
+    there a layer that is computed again would be compiled without those that are made here."""
+    return torch.autograd.set_multithreading_enabled(False)
 
 
 def _refused_frames() -> int:

@@ -6,6 +6,7 @@ import logging
 import re
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -192,13 +193,47 @@ def test_too_many_graphs_of_a_layer_run_uncompiled_with_a_warning(tmp_path, capt
     expected = engine.logprobs([tokens()], 1.0)[0]
     monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     engine.module.train()
-    with torch.no_grad():  # a combination that no step has
+    assert engine.compiled is not None
+    with torch.no_grad(), engine.compiled.watched():  # a combination that no step has
         assert torch.equal(engine.module(tokens(), 1.0, False)[0], expected)
-    engine.step(0, engine.accumulate([tokens()], mean_loss))
+    engine.accumulate([tokens()], mean_loss)
     assert "uncompiled, after 2 graphs or an error" in caplog.text
     caplog.clear()
-    engine.step(1, engine.accumulate([tokens()], mean_loss))
+    engine.accumulate([tokens()], mean_loss)
     assert "uncompiled" not in caplog.text
+
+
+@pytest.mark.parametrize("passes", ["evaluation", "training"])
+def test_the_warning_names_the_model_whose_code_runs_uncompiled(tmp_path, compiling, caplog, passes):
+    """torch counts for a process, which has several models."""
+
+    def refused(out: Tensor) -> Tensor:
+        counters["frames"]["total"] += has_begun[0]
+        return out
+
+    has_begun = [0]
+    folder = model_folder(tmp_path, "qwen3")
+    other = make_engine(folder, compile=AUTO)
+    compiling(changed(refused))
+    engine = TrainEngine(replace(other.config), "ref", folder, world(), seed=1)
+    has_begun[0] = 1
+    engine.logprobs([tokens()], 1.0) if passes == "evaluation" else engine.accumulate([tokens()], mean_loss)
+    other.logprobs([tokens()], 1.0)
+    other.step(0, other.accumulate([tokens()], mean_loss))
+    warnings = [record.getMessage() for record in caplog.records if record.name == NAME]
+    assert [warning.partition(":")[0] for warning in warnings] == ["ref.compile"], warnings
+
+
+def test_a_backward_pass_has_the_settings_of_the_compiler(tmp_path):
+    """torch keeps them per thread, and on a GPU would compute what is recomputed in another one."""
+    engine, is_elsewhere = make_engine(model_folder(tmp_path, "qwen3")), []
+
+    def loss(micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
+        logprobs.register_hook(lambda _: is_elsewhere.append(torch._C._is_multithreading_enabled()))
+        return -logprobs.mean()
+
+    engine.accumulate([tokens()], loss)
+    assert is_elsewhere == [False] and torch._C._is_multithreading_enabled()
 
 
 @pytest.mark.parametrize("must", [False, True])

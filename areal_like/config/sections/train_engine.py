@@ -35,8 +35,9 @@ class FSDPEngineConfig:
 
     reduce_gradients: str = key("auto", choices=("auto", "per_micro_batch", "per_step"))
     """When gradients are summed over ranks. `per_micro_batch`: a rank keeps its shard of the gradients only, in
-    `master_dtype`. `per_step`: it keeps all of them, in `grad_reduce_dtype` (4 bytes per parameter on any number of
-    GPUs), until the last micro-batch, which is less communication. `auto`: per micro-batch where several GPUs share a
+    `master_dtype`, or with `dp_replicate` in `grad_reduce_dtype` until the replicas are summed with the last one.
+    `per_step`: it keeps all of them, in `grad_reduce_dtype` (4 bytes per parameter on any number of GPUs), until the
+    last micro-batch, which is less communication. `auto`: per micro-batch where several GPUs share a
     model, unless its weights are stored in bfloat16."""
 
     load_using_meta: bool = key(False)
