@@ -1,7 +1,8 @@
 """What is computed from the logits of a chunk of tokens: log-probabilities and entropy, and the gradient of the logits.
 
-On a GPU each of these is compiled into a kernel that reads the logits once. On a CPU, and without a compiler, they are
-a few operations in the memory of the logits.
+On a GPU each of these is compiled into a kernel: one reads the logits at most twice, with or without the entropy, the
+other reads them once and writes the gradient (capped logits may be stored once more). On a CPU, and without a compiler,
+they are a few operations in the memory of the logits.
 
 Suffixes: _C tokens of the chunk, _V vocabulary.
 """
@@ -25,7 +26,7 @@ aten: Any = torch.ops.aten
 
 class TokenValues(NamedTuple):
     """`normalizer` is the logarithm of the sum over the vocabulary: what a compiled kernel needs for the gradient to
-    read the logits only once."""
+    read the logits only once; None if not compiled."""
 
     logprobs_C: Tensor
     entropy_C: Tensor | None
@@ -47,15 +48,23 @@ def token_values(
         logits_CV = torch.mul(capped_CV, softcap, out=out_CV)
     if temperature != 1.0:
         logits_CV = torch.div(logits_CV, temperature, out=out_CV)
-    normalizer_C = None
-    if in_place:
-        log_p_CV = torch.log_softmax(logits_CV, -1, out=out_CV)
-    else:
-        highest_C1 = logits_CV.amax(-1, keepdim=True)
-        normalizer_C1 = (logits_CV - highest_C1).exp().sum(-1, keepdim=True).log() + highest_C1
-        log_p_CV, normalizer_C = logits_CV - normalizer_C1, normalizer_C1.squeeze(-1)
+    if not in_place:
+        return _values_in_two_passes(logits_CV, targets_C, with_entropy)
+    log_p_CV = torch.log_softmax(logits_CV, -1, out=out_CV)
     entropy_C = -log_p_CV.exp().mul_(log_p_CV).sum(-1) if with_entropy else None
-    return TokenValues(log_p_CV.gather(-1, targets_C[:, None]).squeeze(-1), entropy_C, normalizer_C)
+    return TokenValues(log_p_CV.gather(-1, targets_C[:, None]).squeeze(-1), entropy_C, None)
+
+
+def _values_in_two_passes(logits_CV: Tensor, targets_C: Tensor, with_entropy: bool) -> TokenValues:
+    """The largest logit, then both sums in the same pass: entropy = log(sum of exp x) - (sum of x exp x) / (sum of
+    exp x), for logits x less the largest one."""
+    highest_C1 = logits_CV.amax(-1, keepdim=True)
+    lower_CV = logits_CV - highest_C1
+    exp_CV = lower_CV.exp()
+    sum_C = exp_CV.sum(-1)
+    entropy_C = sum_C.log() - (exp_CV * lower_CV).sum(-1) / sum_C if with_entropy else None
+    normalizer_C = sum_C.log() + highest_C1.squeeze(-1)
+    return TokenValues(logits_CV.gather(-1, targets_C[:, None]).squeeze(-1) - normalizer_C, entropy_C, normalizer_C)
 
 
 class TokenGradients(NamedTuple):

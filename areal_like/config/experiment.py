@@ -67,7 +67,7 @@ class ValidDatasetConfig(DatasetConfig):
     drop_last: bool = key(True)
     """Accepted, no effect: rows that do not fill a batch are evaluated, too."""
 
-    pin_memory: bool = key(False, rules=(no_effect("servers generate the answers of an evaluation", kinds=("grpo",)),))
+    pin_memory: bool = key(True, rules=(no_effect("servers generate the answers of an evaluation", kinds=("grpo",)),))
     """Copy batches of evaluations to a CUDA device from pinned memory, in supervised training. No effect without
     one."""
 

@@ -129,7 +129,7 @@ class Actor:
             return result.total / divisor
 
         total = self.engine.accumulate(micros, loss, config.temperature, with_entropy=True)
-        return self.engine.step(batch.step, total)
+        return self.engine.step(batch.step, total, metrics.sums)
 
     def _inputs(self, micro: MicroBatch, logprobs: Tensor, entropy: Tensor | None) -> losses.Inputs:
         mask, cu_seqlens = torch.ones_like(logprobs, dtype=torch.bool), micro.target_cu_seqlens

@@ -56,7 +56,7 @@ class TrainingBatch:
         return int(self.groups_A.max(initial=-1)) + 1
 
 
-def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memory: bool = False) -> TrainingBatch:
+def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memory: bool = True) -> TrainingBatch:
     """`blobs` are the groups of this rank's shard, packed by `areal_like.rollout.trajectory.pack_group`."""
     samples = header["samples"]
     _, groups_A = np.unique([sample["group"] for sample in samples], return_inverse=True)

@@ -91,7 +91,7 @@ class Critic:
             return result.total / divisor
 
         micros = self.engine.micro_batches(sequences, rows_N[sequences.loss_tokens_N[rows_N] > 0])
-        return self.engine.step(batch.step, self.engine.accumulate(micros, loss))
+        return self.engine.step(batch.step, self.engine.accumulate(micros, loss), sums)
 
     def _prediction_metrics(self, sequences: Sequences) -> dict[str, float]:
         """How well the values predicted the returns."""

@@ -9,7 +9,8 @@ from torch import Tensor
 
 
 class DeviceSums:
-    """Sums and maxima of scalars by name, in double precision. `read` transfers all of them at once.
+    """Sums and maxima of scalars by name, in double precision. They are read together, or with other numbers that a
+    step waits for.
 
     Calls may have different names: a user's loss need not report the same statistics for every micro-batch.
     """
@@ -17,23 +18,34 @@ class DeviceSums:
     def __init__(self) -> None:
         self._sums: dict[tuple[str, ...], Tensor] = {}
         self._maxima: dict[tuple[str, ...], Tensor] = {}
+        self._read: dict[str, float] | None = None
 
     def add(self, sums: Mapping[str, Tensor], maxima: Mapping[str, Tensor] | None = None) -> None:
         """Maxima are at least 0; nan is left out of them."""
+        self._read = None
         _join(self._sums, sums, torch.add)
         _join(self._maxima, maxima or {}, torch.fmax)
 
     def read(self) -> dict[str, float]:
-        """Waits for the device. A name that was never added is missing."""
+        """Waits for the device, unless nothing was added since the last wait. A name that was never added is
+        missing."""
+        if self._read is None:
+            self.read_with(torch.zeros(0, dtype=torch.float64))
+        assert self._read is not None
+        return self._read
+
+    def read_with(self, others: Tensor) -> list[float]:
+        """Waits for the device once, for the sums and for `others`, which it returns."""
         vectors = [*self._sums.values(), *self._maxima.values()]
-        if not vectors:
-            return {}
-        numbers = iter(torch.cat(vectors).tolist())
+        joined = torch.cat([others.to(vectors[0]), *vectors]) if vectors else others
+        numbers = joined.tolist()
+        rest = iter(numbers[len(others) :])
         read: dict[str, float] = {}
         for kind, add in ((self._sums, operator.add), (self._maxima, max)):
             for name in (name for names in kind for name in names):
-                read[name] = add(read.get(name, 0.0), next(numbers))
-        return read
+                read[name] = add(read.get(name, 0.0), next(rest))
+        self._read = read
+        return numbers[: len(others)]
 
 
 def _join(

@@ -23,6 +23,7 @@ from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.process.errors import FinalFailure
 from areal_like.process.seeds import derive_seed
 from areal_like.training.attention import resolve_attention
+from areal_like.training.device_sums import DeviceSums
 from areal_like.training.full_tensor import full_tensor
 from areal_like.training.gradient_reduction import reduce_gradients, resolve_reduction
 from areal_like.training.host_copies import HOST, HostCopies
@@ -161,15 +162,16 @@ class TrainEngine:
                 torch.autograd.backward(part * self.scale.value)
         return total
 
-    def step(self, completed: int, local_loss: Tensor) -> OptimizerStep:
+    def step(self, completed: int, local_loss: Tensor, sums: DeviceSums | None = None) -> OptimizerStep:
         """One optimizer step with the accumulated gradient; `local_loss` is this rank's part. A loss or gradient that
-        is not finite skips the step, is counted, and fails the run when it repeats. Reads loss and norm from the device
-        together: the only time that a step waits for it."""
+        is not finite skips the step, is counted, and fails the run when it repeats. Loss and norm, which decide that,
+        and `sums` are read from the device together: the only time that an update waits for it."""
         assert self.config.optimizer is not None, "a frozen model makes no steps"
         config, scale = self.config.optimizer, self.scale.value
         gradients = [self._gradient(parameter) for parameter in self.parameters]
         squares = sum_of_squares(gradients) / self.config.fsdp.dp_replicate
-        loss, squares = self.world.sum_tensor(torch.stack([local_loss, squares.to(local_loss.device)])).tolist()
+        both = self.world.sum_tensor(torch.stack([local_loss, squares.to(local_loss.device)]))
+        loss, squares = (sums or DeviceSums()).read_with(both)
         norm = math.sqrt(squares) / scale if squares >= 0 else math.nan
         lr = self.schedule(completed - self.schedule_start)
         is_finite = math.isfinite(loss) and math.isfinite(norm)

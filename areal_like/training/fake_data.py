@@ -136,9 +136,7 @@ def fake_valid(config: Any, vocab: int) -> FakeTokenDataset | None:
     return FakeTokenDataset(valid.fake, derive_seed(config.seed, "valid"), vocab, valid.pin_memory)
 
 
-def random_sequences(
-    seed: int, rows: NDArray[np.int64], length: int, vocab: int, pin_memory: bool = False
-) -> Sequences:
+def random_sequences(seed: int, rows: NDArray[np.int64], length: int, vocab: int, pin_memory: bool = True) -> Sequences:
     """All tokens are in the loss but the first, which nothing predicts."""
     tokens = [_generator(seed, "tokens", int(row)).integers(0, vocab, length, dtype=np.int32) for row in rows]
     token_ids = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)

@@ -26,5 +26,5 @@ def chosen_and_rejected(micro: MicroBatch) -> tuple[Tensor, Tensor]:
     place = {row: index for index, row in enumerate(micro.rows_N.tolist())}
     chosen_rows = [row for row in place if row % 2 == 0]
     pairs = torch.tensor([[place[row], place[row + 1]] for row in chosen_rows], dtype=torch.int64).view(-1, 2)
-    chosen, rejected = to_device(pairs, micro.input_ids_T.device, pin_memory=True).unbind(1)
+    chosen, rejected = to_device(pairs, micro.input_ids_T.device).unbind(1)
     return chosen, rejected

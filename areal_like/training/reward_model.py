@@ -25,9 +25,9 @@ class RewardModelLearner(Learner):
 
     def step(self, batch: Sequences, completed: int) -> dict[str, float]:
         """Also reports accuracy and margin before the update."""
-        self._sums = DeviceSums()
+        self.sums = DeviceSums()
         metrics = super().step(batch, completed)
-        local = self._sums.read()
+        local = self.sums.read()
         means = zip(MEASURED, self._world.sum([local.get(name, 0.0) for name in MEASURED]), strict=True)
         # Placeholder tokens of scores are not part of the text.
         metrics["train/tokens"] -= metrics.pop("train/loss_tokens")
@@ -37,7 +37,7 @@ class RewardModelLearner(Learner):
         def loss(micro: MicroBatch, scores: Tensor, entropy: Tensor | None) -> Tensor:
             chosen, rejected = chosen_and_rejected(micro)
             result = pairwise(scores[chosen], scores[rejected])
-            self._sums.add({name: result.statistics.sums[name] for name in MEASURED})
+            self.sums.add({name: result.statistics.sums[name] for name in MEASURED})
             return result.total / num_units
 
         return loss

@@ -61,7 +61,7 @@ class Sequences:
     lengths_N: NDArray[np.int64]
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Per token, such as the sampler's log-probabilities."""
-    pin_memory: bool = False
+    pin_memory: bool = True
     """Copy micro-batches to a CUDA device from pinned memory."""
 
     def __len__(self) -> int:
@@ -144,15 +144,15 @@ class Sequences:
         return out
 
 
-def to_device(host: Tensor, device: torch.device, pin_memory: bool = False) -> Tensor:
+def to_device(host: Tensor, device: torch.device, pin_memory: bool = True) -> Tensor:
     """Without waiting for kernels on the device, if `pin_memory`."""
-    if device.type == "cuda":
-        return (host.pin_memory() if pin_memory else host).to(device, non_blocking=True)
-    return host.to(device)
+    if device.type == "cuda" and pin_memory:
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
 
 
 def concatenate(
-    parts: Sequence[Mapping[str, NDArray[Any]]], fields: Sequence[str], pin_memory: bool = False
+    parts: Sequence[Mapping[str, NDArray[Any]]], fields: Sequence[str], pin_memory: bool = True
 ) -> Sequences:
     """Of several groups of arrays `token_ids`, `loss_mask`, `lengths` and `fields`."""
 

@@ -37,20 +37,20 @@ class StepMetrics:
     def __init__(self, world: World, batch: TrainingBatch, reports: Mapping[str, str]) -> None:
         """`reports` are statistics of the loss -> metrics."""
         self._world, self._batch, self._reports = world, batch, reports
-        self._sums, self._reference_tokens = DeviceSums(), 0.0
+        self.sums, self._reference_tokens = DeviceSums(), 0.0
 
     def add(self, loss: Statistics | None, micro: MicroBatch, policy: Tensor, is_before_update: bool = True) -> None:
         """`loss` is None where nothing is trained; `policy` are the trainer's log-probabilities, which count for the
         mismatch if they are those before the first update of the step."""
         if is_before_update:
             mismatch = off_policy(policy, micro.fields[SAMPLER], torch.ones_like(policy, dtype=torch.bool))
-            self._sums.add(_prefixed(MISMATCH, mismatch.sums), _prefixed(MISMATCH, mismatch.maxima))
+            self.sums.add(_prefixed(MISMATCH, mismatch.sums), _prefixed(MISMATCH, mismatch.maxima))
         if REFERENCE in micro.fields:
             self._reference_tokens += len(policy)
-            self._sums.add({f"{REFERENCE_KL}kl_ref": kl(policy, micro.fields[REFERENCE], "k3").sum()})
+            self.sums.add({f"{REFERENCE_KL}kl_ref": kl(policy, micro.fields[REFERENCE], "k3").sum()})
         if loss is not None:
             known = {name: loss.sums[name] for name in (*LOSS_SUMS, *self._reports) if name in loss.sums}
-            self._sums.add(_prefixed(LOSS, known))
+            self.sums.add(_prefixed(LOSS, known))
 
     def sample(self, sequences: Sequences) -> NDArray[np.int64]:
         """A few sequences, evenly spread over those with tokens in the loss."""
@@ -64,7 +64,7 @@ class StepMetrics:
         ages = batch.step - versions[versions >= 0]
         by_age = np.bincount(np.clip(ages, 0, None), minlength=max(0, batch.step - batch.oldest_version) + 1)
         local_counts = [float(len(has_signal_N) - has_signal_N.sum()), float(target_mask.sum())]
-        local = {f"{REFERENCE_KL}tokens": self._reference_tokens, **self._sums.read()}
+        local = {f"{REFERENCE_KL}tokens": self._reference_tokens, **self.sums.read()}
         names = [
             *(f"{LOSS}{name}" for name in (*LOSS_SUMS, *self._reports)),
             *(f"{MISMATCH}{name}" for name in MISMATCH_SUMS),

@@ -92,6 +92,8 @@ class Learner(ABC):
 
     def __init__(self, engine: TrainEngine, seed: int, export: TokenExport | NoTokenExport = NO_EXPORT) -> None:
         self.engine, self._seed, self._world, self._export = engine, seed, engine.world, export
+        self.sums = DeviceSums()
+        """What a step's losses add to."""
 
     @abstractmethod
     def units(self, batch: Sequences) -> int:
@@ -110,7 +112,7 @@ class Learner(ABC):
         with self.engine.seeded(derive_seed(self._seed, "dropout", completed, self._world.rank)):
             part = self.engine.accumulate(self.micro_batches(batch), self.loss(max(1, self.units(batch))))
         self._export.write_rows(completed + 1, batch)
-        update = self.engine.step(completed, part)
+        update = self.engine.step(completed, part, self.sums)
         return {
             **optimizer_metrics("train", [update]),
             "train/samples": float(len(batch)),

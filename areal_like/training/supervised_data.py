@@ -52,7 +52,7 @@ class BatchSampler:
 class TokenDataset:
     """All rows of a dataset as tokens; rows become sequences when a step takes them."""
 
-    def __init__(self, tokens: TokenSequences, is_pairs: bool, pin_memory: bool = False) -> None:
+    def __init__(self, tokens: TokenSequences, is_pairs: bool, pin_memory: bool = True) -> None:
         self._tokens, self._is_pairs, self._per_row = tokens, is_pairs, 2 if is_pairs else 1
         self._pin_memory = pin_memory
 

@@ -2,7 +2,7 @@
 
 Two right implementations differ by rounding, and how much depends on the model and on the tokens. The noise is measured
 with the first weights of a run, which both sides surely have; after that, differences up to ALLOWED times the noise are
-accepted.
+accepted. The largest difference of a token is that of all versions since the first: a few tokens say little about it.
 """
 
 import math
@@ -15,9 +15,11 @@ from areal_like.weights.errors import BadWeights
 PROBE_TOKENS = 64
 """The mean over fewer is not stable."""
 ALLOWED = 4.0
+ENOUGH_TOKENS = 1000
+"""The largest difference of so many tokens is hardly ever exceeded by four times in the next ones."""
 WORST_BY_CHANCE = 16.0
-"""The largest of 63 differences is 3 to 12 times their mean, and changes with every update by as much as that: a small
-one at first says little. So the limit of one token does not follow from a noise of less than so many times the mean."""
+"""The largest of 63 differences is 3 to 12 times their mean, and changes with every update by as much as that. So until
+there are enough tokens, the limit of one does not follow from a noise of less than so many times the mean."""
 FLOAT32, TF32 = "float32", "tf32"
 
 
@@ -29,6 +31,18 @@ class Difference(NamedTuple):
 
     def times(self, factor: float) -> "Difference":
         return Difference(factor * self.worst, factor * self.mean)
+
+
+class Noise(NamedTuple):
+    """`mean` with the first weights, `worst` of all `tokens` since then."""
+
+    worst: float
+    mean: float
+    tokens: int = 0
+
+    def widened(self, found: Difference, tokens: int) -> "Noise":
+        """By a right answer of another version."""
+        return Noise(max(self.worst, found.worst), self.mean, self.tokens + tokens)
 
 
 class Rounding(NamedTuple):
@@ -62,7 +76,7 @@ class Probe(NamedTuple):
     token_ids: list[int]
     logprobs: list[float]
     dtype: str | None = None
-    noise: Difference | None = None
+    noise: Noise | None = None
 
 
 def load_probe(content: Mapping[str, Any]) -> Probe:
@@ -73,7 +87,7 @@ def load_probe(content: Mapping[str, Any]) -> Probe:
             raise TypeError(f"{name} is not a list of numbers")
     if probe.dtype is not None and probe.dtype not in ROUNDING:
         raise TypeError(f"dtype {probe.dtype!r} is not one of {', '.join(ROUNDING)}")
-    return probe if probe.noise is None else probe._replace(noise=Difference(*probe.noise))
+    return probe if probe.noise is None else probe._replace(noise=Noise(*probe.noise))
 
 
 def dump_probe(probe: Probe) -> dict[str, Any]:
@@ -109,7 +123,7 @@ def check_probe(probe: Probe, got: Sequence[float], dtype: str) -> Difference:
     worst = max(range(len(gaps)), key=lambda at: math.inf if math.isnan(gaps[at]) else gaps[at])
     allows = f"{rounding} allows"
     if probe.noise is not None:
-        before = f"{probe.noise.worst:.2g} ({probe.noise.mean:.2g} on average)"
+        before = f"{probe.noise.mean:.2g} on average, in a token by {probe.noise.worst:.2g} at most until now"
         allows = f"with the run's first weights they differed by {before}, which in {rounding} allows"
     raise BadWeights(
         f"trainer and server compute different models: for the probe's token {worst + 1} (id "
@@ -119,12 +133,14 @@ def check_probe(probe: Probe, got: Sequence[float], dtype: str) -> Difference:
     )
 
 
-def tolerance(dtype: str, noise: Difference | None) -> Difference:
+def tolerance(dtype: str, noise: Noise | None) -> Difference:
     """What a server may differ by."""
     accepted, believed = ROUNDING[dtype]
     if noise is None:
         return believed
-    worst = max(noise.worst, WORST_BY_CHANCE * noise.mean)
+    worst = noise.worst
+    if noise.tokens < ENOUGH_TOKENS:
+        worst = max(worst, WORST_BY_CHANCE * noise.mean)
     return Difference(max(accepted.worst, ALLOWED * worst), max(accepted.mean, ALLOWED * noise.mean))
 
 

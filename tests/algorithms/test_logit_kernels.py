@@ -1,6 +1,7 @@
 """The kernels that a GPU compiles give the same numbers, and read the logits once. Compiled here for the CPU."""
 
 import logging
+import re
 import shutil
 import sysconfig
 from functools import partial
@@ -14,7 +15,7 @@ from areal_like.algorithms import logit_kernels, logprobs
 from areal_like.algorithms.logit_kernels import TokenGradients, can_compile, compiles, logit_gradient, token_values
 from areal_like.algorithms.logprobs import token_logprobs
 from areal_like.training.torch_compile import has_compiler
-from tests.algorithms.test_logprobs import given, plainly
+from tests.algorithms.test_logprobs import given, most_bytes, plainly
 
 compile_function = torch.compile
 
@@ -160,34 +161,74 @@ def test_products_in_half_precision_are_summed_in_float32(as_on_a_gpu, monkeypat
         torch.testing.assert_close(mine, plain, atol=0.05, rtol=0.02)
 
 
+@pytest.mark.parametrize("with_entropy", [False, True])
+def test_memory_on_a_gpu_does_not_grow_with_tokens_times_vocabulary(as_on_a_gpu, with_entropy) -> None:
+    as_on_a_gpu(lambda function: function)
+    less, more = (most_bytes(tokens, with_entropy) for tokens in (2000, 4000))
+    assert more - less <= 2000 * 4 * 20, "some numbers per token"
+
+
+TOKENS, VOCABULARY = 24, 1000
+OPTIONS: tuple[Any, ...] = (0.7, None)
+"""Temperature, and no cap."""
+
+
+def arguments_of(function: Any, with_entropy: bool) -> tuple[Any, ...]:
+    logits, targets = torch.randn(TOKENS, VOCABULARY), torch.randint(VOCABULARY, (TOKENS,))
+    if function is token_values:
+        return logits, targets, *OPTIONS, with_entropy, False
+    normalizer, *rest = (torch.randn(TOKENS) for _ in range(4))
+    gradients = TokenGradients(rest[0], *(rest[1:] if with_entropy else (None, None)))
+    return logits, targets, normalizer, gradients, *OPTIONS, torch.bfloat16, False
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize(
+    ("function", "passes", "made"), [(token_values, 2, []), (logit_gradient, 1, ["torch.bfloat16"])]
+)
+def test_a_compiled_kernel_passes_over_the_logits_once_or_twice(
+    monkeypatch, function, passes, made, with_entropy
+) -> None:
+    """In the code that torch's compiler generates. The entropy takes no further pass, and no kernel a tensor of the
+    size of the logits, but for the gradient in the precision of the model."""
+    from torch._inductor import config
+    from torch._inductor.graph import GraphLowering
+
+    codes: list[str] = []
+
+    def generate(graph: GraphLowering) -> None:
+        codes.append(graph.codegen()[0].value)
+        raise InterruptedError("compiling it takes long")
+
+    monkeypatch.setattr(GraphLowering, "compile_to_module", generate)
+    with config.patch({"cpp.simdlen": 1, "fx_graph_cache": False}), pytest.raises(Exception, match="takes long"):
+        compile_function(function, dynamic=False)(*arguments_of(function, with_entropy))
+    (code,) = codes
+    assert code.count("void  kernel(") == 1
+    assert len(re.findall(rf"for\(.*<static_cast<int64_t>\({VOCABULARY}L\)", code)) == passes
+    assert allocated(code) == made
+
+
+def allocated(code: str) -> list[str]:
+    """Types of the buffers in generated code that have the shape of the logits."""
+    lines = [line for line in code.splitlines() if "= empty_strided" in line]
+    return [line.split(", ")[-1].rstrip(")") for line in lines if f"({TOKENS}, {VOCABULARY})" in line]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
-def test_a_compiled_kernel_makes_no_tensor_of_the_size_of_the_logits() -> None:
-    """But for the gradient, in the precision of the model."""
-    from torch._inductor.utils import run_and_get_code
-
-    tokens, vocabulary = 24, 1000
-    logits, targets = torch.randn(tokens, vocabulary), torch.randint(vocabulary, (tokens,))
-    expected = token_values(logits.clone(), targets, 0.7, None, True, True)
-    compiled = compile_function(token_values)
-    actual, codes = run_and_get_code(compiled, logits, targets, 0.7, None, True, False)
+def test_what_a_compiler_makes_of_the_kernels_computes_the_same() -> None:
+    logits, targets, *options = arguments_of(token_values, True)
+    expected = token_values(logits.clone(), targets, *options[:-1], True)
+    actual = compile_function(token_values)(logits, targets, *options)
     for mine, plain in zip(actual[:2], expected[:2], strict=True):
         torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
-    assert allocated(codes, tokens, vocabulary) == []
-
-    gradients = TokenGradients(torch.randn(tokens), None, None)
-    arguments = (logits, targets, actual.normalizer_C, gradients, 0.7, None, torch.bfloat16, False)
-    grad, codes = run_and_get_code(compile_function(logit_gradient), *arguments)
-    plain = logit_gradient(logits.clone(), targets, None, gradients, 0.7, None, torch.bfloat16, True)
-    torch.testing.assert_close(grad, plain)
-    assert allocated(codes, tokens, vocabulary) == ["torch.bfloat16"]
-
-
-def allocated(codes: list[str], tokens: int, vocabulary: int) -> list[str]:
-    """Types of the buffers of this shape in generated code."""
-    lines = [line for code in codes for line in code.splitlines() if "= empty_strided" in line]
-    return [line.split(", ")[-1].rstrip(")") for line in lines if f"({tokens}, {vocabulary})" in line]
+    gradients = TokenGradients(torch.randn(TOKENS), torch.randn(TOKENS), expected.entropy_C)
+    rest = (gradients, *OPTIONS, torch.bfloat16)
+    grad = compile_function(logit_gradient)(logits, targets, actual.normalizer_C, *rest, False)
+    torch.testing.assert_close(grad, logit_gradient(logits.clone(), targets, None, *rest, True), atol=1e-4, rtol=1e-2)
 
 
 def test_what_is_missing_for_compiling_is_said_once(monkeypatch, caplog) -> None:

@@ -171,17 +171,20 @@ def test_logits_are_passed_over_once_and_their_gradient_in_few_operations(uses, 
         assert sum(operations.calls[name] for name in ("mm", "addmm")) == 3 * chunks
 
 
+def most_bytes(tokens: int, with_entropy: bool) -> int:
+    """That are in memory at once, with chunks of 50 tokens and 1,000 entries."""
+    hidden, head = torch.randn(tokens, 4, requires_grad=True), torch.randn(1000, 4, requires_grad=True)
+    targets = torch.randint(1000, (tokens,))
+    with Operations(50 * 1000) as operations:
+        logprobs, entropy = token_logprobs(hidden, head, targets, 0.5, with_entropy, chunk_tokens=50)
+        total = logprobs.sum() if entropy is None else logprobs.sum() + entropy.sum()
+        total.backward()
+    return operations.most_bytes
+
+
 @pytest.mark.parametrize("with_entropy", [False, True])
 def test_memory_does_not_grow_with_tokens_times_vocabulary(with_entropy) -> None:
-    most = []
-    for tokens in (2000, 4000):
-        hidden, head = torch.randn(tokens, 4, requires_grad=True), torch.randn(1000, 4, requires_grad=True)
-        targets = torch.randint(1000, (tokens,))
-        with Operations(50 * 1000) as operations:
-            logprobs, entropy = token_logprobs(hidden, head, targets, 0.5, with_entropy, chunk_tokens=50)
-            total = logprobs.sum() if entropy is None else logprobs.sum() + entropy.sum()
-            total.backward()
-        most.append(operations.most_bytes)
+    most = [most_bytes(tokens, with_entropy) for tokens in (2000, 4000)]
     chunk_bytes = 4 * 50 * 1000
     assert chunk_bytes < most[0] < 4 * chunk_bytes
     assert most[1] - most[0] <= 2000 * 4 * 20, "some numbers per token"

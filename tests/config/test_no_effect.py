@@ -9,7 +9,7 @@ from tests.support.planning import plan_of
     ("overrides", "key"),
     [
         (["train_dataset.num_workers=4"], "train_dataset.num_workers"),
-        (["valid_dataset.pin_memory=true"], "valid_dataset.pin_memory"),
+        (["valid_dataset.pin_memory=false"], "valid_dataset.pin_memory"),
         (["valid_dataset.batch_size=7"], "valid_dataset.batch_size"),
         (["valid_dataset.shuffle=false"], "valid_dataset.shuffle"),
         (["valid_dataset.drop_last=true"], "valid_dataset.drop_last"),
@@ -70,7 +70,7 @@ def test_keys_without_effect_are_warnings_and_do_not_stop_a_start(overrides, key
 
 def test_keys_of_a_row_loader_are_reported_where_they_have_no_effect():
     for experiment in ("grpo", "sft"):
-        words = ("valid_dataset.shuffle=false", "valid_dataset.pin_memory=true", "train_dataset.pin_memory=true")
+        words = ("valid_dataset.shuffle=false", "valid_dataset.pin_memory=false", "train_dataset.pin_memory=false")
         keys = {warning.partition(":")[0] for warning in plan_of(experiment, *words).warnings}
         assert "valid_dataset.shuffle" in keys and "train_dataset.pin_memory" not in keys
         assert ("valid_dataset.pin_memory" in keys) == (experiment == "grpo")

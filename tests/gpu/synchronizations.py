@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 WAITING = {
     "aten::_local_scalar_dense",
@@ -19,7 +18,7 @@ WAITING = {
     "aten::unique_consecutive",
 }
 COPIES = {"aten::_to_copy", "aten::copy_"}
-"""They wait where they copy from a GPU to the host's memory."""
+"""Between a GPU and the host's memory they wait, unless that is pinned and they are asked not to."""
 
 
 class Synchronizations(TorchDispatchMode):
@@ -32,7 +31,7 @@ class Synchronizations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name
-        waits = name in WAITING or (name in COPIES and _leaves_gpu(args, result))
+        waits = name in WAITING or (name in COPIES and copy_waits(name, args, kwargs or {}, result))
         if waits or (name == "aten::repeat_interleave" and (kwargs or {}).get("output_size") is None):
             self.counts[name] += 1
         return result
@@ -58,6 +57,9 @@ class Synchronizations(TorchDispatchMode):
         return max(self.counts["reported by CUDA"], self.counts.total() - self.counts["reported by CUDA"])
 
 
-def _leaves_gpu(args: Any, result: Any) -> bool:
-    sources = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
-    return isinstance(result, torch.Tensor) and not result.is_cuda and any(each.is_cuda for each in sources)
+def copy_waits(name: str, args: Any, kwargs: Any, result: Any) -> bool:
+    into, source = (args[0], args[1]) if name == "aten::copy_" else (result, args[0])
+    if into.is_cuda == source.is_cuda:
+        return False
+    asks_not_to = bool(kwargs.get("non_blocking") or (name == "aten::copy_" and len(args) > 2 and args[2]))
+    return not (asks_not_to and (source if into.is_cuda else into).is_pinned())

@@ -1,6 +1,7 @@
 """Counted operations are those that torch counts in a real step, without what is computed twice or masked."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,3 +86,18 @@ def test_synchronizations_are_counted_once_each() -> None:
         float(values[0])
         values.nonzero()
     assert waits.total == 3 and waits.counts["aten::_local_scalar_dense"] == 2
+
+
+def test_copies_between_a_gpu_and_pinned_memory_do_not_wait() -> None:
+    from tests.gpu.synchronizations import copy_waits
+
+    gpu, host, pinned = (
+        SimpleNamespace(is_cuda=is_cuda, is_pinned=lambda is_pinned=is_pinned: is_pinned)
+        for is_cuda, is_pinned in ((True, False), (False, False), (False, True))
+    )
+    does_not = {"non_blocking": True}
+    assert copy_waits("aten::_to_copy", (host,), does_not, gpu) and copy_waits("aten::_to_copy", (pinned,), {}, gpu)
+    assert not copy_waits("aten::_to_copy", (pinned,), does_not, gpu)
+    assert copy_waits("aten::copy_", (host, gpu, True), {}, host)
+    assert not copy_waits("aten::copy_", (pinned, gpu, True), {}, pinned)
+    assert not copy_waits("aten::_to_copy", (gpu,), {}, gpu) and not copy_waits("aten::copy_", (host, pinned), {}, host)

@@ -9,6 +9,9 @@ import pytest
 
 from areal_like.process.errors import Failure
 from areal_like.process.frames import pack
+from areal_like.rollout.controller.probe_noise import ProbeNoise
+from areal_like.weights.errors import BadWeights
+from areal_like.weights.probe import Probe
 from tests.rollout.test_controller_updates import scenario, served
 from tests.support.controller_world import PROBE, World, make_run, world_of
 
@@ -35,13 +38,13 @@ def test_later_weights_may_differ_by_four_times_the_noise(tmp_path: Path, caplog
             apart(world, gap)
             await world.publish(version)
             await served(world, version)
-        assert world.servers[0].noise == [None, pytest.approx([0.04, 0.04])]
+        assert world.servers[0].noise == [None, pytest.approx([0.04, 0.04, 2])]
         assert world.controller.servers.times.take()["offpolicy/probe_difference"] == pytest.approx(0.15)
         apart(world, 0.17)
         await world.publish(2)
         message = await ended(world)
         assert "server/0 cannot serve weights v2: trainer and server compute different models" in message
-        assert "with the run's first weights they differed by 0.04 (0.04 on average)" in message
+        assert "with the run's first weights they differed by 0.04 on average, in a token by 0.15 at most" in message
 
     with caplog.at_level(logging.INFO):
         scenario(tmp_path, test)
@@ -81,7 +84,7 @@ def test_a_late_server_may_differ_by_as_much_as_the_others(tmp_path: Path) -> No
         late = await world.add_server(0, incarnation=2)
         apart(world, 0.3)
         await served(world, 1)
-        assert late.noise == [pytest.approx([0.1, 0.1])]
+        assert late.noise == [pytest.approx([0.1, 0.1, 2])]
 
     scenario(tmp_path, test)
 
@@ -123,3 +126,38 @@ def test_a_checkpoint_keeps_the_noise_of_its_tokens(tmp_path: Path, is_kept: boo
 
     scenario(tmp_path, first)
     asyncio.run(second())
+
+
+def test_a_run_that_continues_keeps_the_tokens_of_its_probe(tmp_path: Path) -> None:
+    """Those of its rows may be others by then: a chat template may contain the date."""
+    checkpoint = tmp_path / "step_000002"
+    (checkpoint / "resume").mkdir(parents=True)
+
+    async def first(world: World) -> None:
+        frame = await world.frame("/state", {"step": 0})
+        assert frame.header["probe_tokens"] == PROBE.token_ids
+        header = {**frame.header, "probe_tokens": [9, 8, 7]}
+        (checkpoint / "resume/controller.frame").write_bytes(pack(header, frame.blobs))
+
+    async def second() -> None:
+        async with world_of(make_run(tmp_path / "run", step=0, checkpoint=checkpoint, attempt=2)) as world:
+            await world.hello()
+            assert world.controller.probe_tokens == [9, 8, 7]
+
+    scenario(tmp_path, first)
+    asyncio.run(second())
+
+
+def test_the_largest_difference_is_that_of_all_right_answers(tmp_path: Path) -> None:
+    """The mean remains that of the first weights. Two servers with the same weights differ in the same tokens."""
+    noise, tokens = ProbeNoise("bfloat16", {}), list(range(65))
+    for version, gaps in enumerate(([0.1] * 64, [0.1] * 63 + [0.3], [0.05] * 64)):
+        for server in ("server/0", "server/1"):
+            report = {"version": version, "probe_logprobs": [-1.0 + gap for gap in gaps]}
+            kind, _ = noise.check(server, Probe(tokens, [-1.0] * 64), report)
+    assert noise.of(kind) == pytest.approx((0.3, 0.1, 192))
+    with pytest.raises(BadWeights):
+        noise.check("server/0", Probe(tokens, [-1.0] * 64), {**report, "version": 3, "probe_logprobs": [-3.0] * 64})
+    assert noise.of(kind) == pytest.approx((0.3, 0.1, 192))
+    assert ProbeNoise("bfloat16", noise.state()).of(kind) == noise.of(kind)
+    assert ProbeNoise("bfloat16", {kind: [0.3, 0.1]}).of(kind) == pytest.approx((0.3, 0.1, 0)), "of an older checkpoint"

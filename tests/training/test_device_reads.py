@@ -1,6 +1,7 @@
-"""A process hands its GPU a whole update before it waits for it: between forward and backward pass nothing is read."""
+"""A process hands its GPU a whole update before it waits for it, once."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from areal_like.training.reference import ReferenceModel
 from areal_like.training.reward_model import RewardModelLearner
 from areal_like.training.supervised import SupervisedLearner
 from tests.support.device_reads import counted
-from tests.support.training_runs import make_engine, model_folder, section, train_step, world
+from tests.support.training_runs import make_engine, model_folder, section, world
 from tests.training.test_actor_keys import actor_of, batch_of
 
 REWARDS, GENERATED = [1.0, 0.0, 4.0, 2.0], [2, 10, 8, 4]
@@ -38,68 +39,79 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_folder(tmp_path_factory.mktemp("reads"), "qwen3")
 
 
-class Reads:
-    """What waits in the updates of an engine: before the optimizer's step, and in it."""
-
-    def __init__(self, engine: TrainEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.before, self.step, self.num_micros = Counter[str](), Counter[str](), 0
-        accumulate, step = engine.accumulate, engine.step
-
-        def counted_accumulate(micros: Any, *args: Any, **kwargs: Any) -> Tensor:
-            self.num_micros += len(micros)
-            with counted(self.before):
-                return accumulate(micros, *args, **kwargs)
-
-        def counted_step(*args: Any) -> Any:
-            with counted(self.step):
-                return step(*args)
-
-        monkeypatch.setattr(engine, "accumulate", counted_accumulate)
-        monkeypatch.setattr(engine, "step", counted_step)
-
-
 def split_engine(folder: Path, num_micros: int, **settings: Any) -> TrainEngine:
     return make_engine(folder, mb_spec=section(MicroBatchSpec, n_mbs=num_micros), gradient_clipping=1.0, **settings)
-
-
-@pytest.mark.parametrize("num_micros", [1, 4])
-def test_an_update_of_the_policy_reads_the_device_once(folder, monkeypatch, num_micros):
-    engine = split_engine(folder, num_micros)
-    reads, updates = Reads(engine, monkeypatch), 0
-    for loss in BUILT_IN["actor.loss"]:
-        words = [f"actor.loss={loss}", "actor.kl_ctl=0.1", "actor.kl_in=loss", "actor.entropy_coef=0.01"]
-        words += ["actor.ratio.level=sequence", "actor.ratio.sequence_mask_low=0.1", "actor.ppo_n_minibatches=2"]
-        words += ["actor.loss_aggregation=sequence_mean_token_mean", "actor.use_decoupled_loss=true"]
-        metrics = train_step(Actor(engine, ReferenceModel(engine), actor_of(*words), seed=1), batch())
-        assert metrics["train/updates"] == 2 and metrics["train/entropy"] > 0 and "train/kl_ref" in metrics
-        updates += 2
-    assert reads.num_micros == updates * min(2, num_micros) and not reads.before, reads.before
-    assert reads.step == {"tolist": updates}
 
 
 def batch() -> TrainingBatch:
     return batch_of(REWARDS, GENERATED)
 
 
+@pytest.mark.parametrize("num_updates", [1, 2])
 @pytest.mark.parametrize("num_micros", [1, 4])
-def test_an_update_of_the_critic_reads_the_device_once(folder, monkeypatch, num_micros):
+def test_a_step_of_the_policy_waits_for_the_device_once_for_each_update(folder, num_micros, num_updates):
+    """From the batch in host memory to the metrics: whether an update is finite decides how the next one begins."""
+    engine = split_engine(folder, num_micros)
+    for loss in BUILT_IN["actor.loss"]:
+        waits, of_step = Counter[str](), batch()
+        words = [f"actor.loss={loss}", "actor.kl_ctl=0.1", "actor.kl_in=loss", "actor.entropy_coef=0.01"]
+        words += ["actor.ratio.level=sequence", "actor.ratio.sequence_mask_low=0.1"]
+        words += ["actor.loss_aggregation=sequence_mean_token_mean", "actor.use_decoupled_loss=true"]
+        config = actor_of(*words, f"actor.ppo_n_minibatches={num_updates}")
+        actor = Actor(engine, ReferenceModel(engine), config, seed=1)
+        actor.compute_logprobs(of_step, Stopwatch())
+        actor.compute_advantages(of_step, Stopwatch())
+        with counted(waits, engine.module):
+            metrics = actor.update(of_step, Stopwatch())
+        assert metrics["train/updates"] == num_updates and metrics["train/entropy"] > 0 and "train/kl_ref" in metrics
+        assert waits == {"tolist": num_updates}, loss
+
+
+@pytest.mark.parametrize("num_micros", [1, 4])
+def test_an_update_of_the_critic_waits_for_the_device_once(folder, num_micros):
     engine = split_engine(folder, num_micros, is_critic=True)
     critic = Critic(engine, section(PPOCriticConfig, path=str(folder), optimizer=engine.config.optimizer), seed=1)
-    reads, of_step = Reads(engine, monkeypatch), batch()
+    waits, of_step = Counter[str](), batch()
     critic.compute_values(of_step, Stopwatch())
     of_step.sequences.fields[RETURNS] = of_step.sequences.fields[VALUES] + np.float32(1)
-    assert critic.update(of_step, Stopwatch())["critic/updates"] == 4
-    assert (reads.num_micros, reads.before, reads.step) == (4, {}, {"tolist": 4})
+    with counted(waits, engine.module):
+        assert critic.update(of_step, Stopwatch())["critic/updates"] == 4
+    assert waits == {"tolist": 4}
 
 
 @pytest.mark.parametrize("learner_class", [SupervisedLearner, RewardModelLearner])
-def test_an_update_of_supervised_training_reads_the_device_once(folder, monkeypatch, learner_class):
-    engine = split_engine(folder, 2, is_critic=learner_class is RewardModelLearner)
-    reads = Reads(engine, monkeypatch)
-    assert learner_class(engine, 1).step(batch().sequences, 0)["train/updates"] == 1
-    # Pairs come to the device from pinned memory.
-    assert (reads.num_micros, reads.step) == (2, {"tolist": 1})
-    assert reads.before == ({"tensor": 2} if learner_class is RewardModelLearner else {})
+def test_a_step_of_supervised_training_waits_for_the_device_once(folder, learner_class):
+    engine, waits = split_engine(folder, 2, is_critic=learner_class is RewardModelLearner), Counter[str]()
+    learner, sequences = learner_class(engine, 1), batch().sequences
+    with counted(waits, engine.module):
+        assert learner.step(sequences, 0)["train/updates"] == 1
+    assert waits == {"tolist": 1}
+
+
+WAITING: dict[str, Callable[[Tensor], Any]] = {
+    "tolist": lambda there: there.tolist(),
+    "cpu": lambda there: (2 * there).cpu(),
+    "numpy": lambda there: there.detach().numpy(),
+    "to": lambda there: there + torch.ones(3).to(there.device),
+    "tensor": lambda there: torch.tensor([1.0], device=there.device) * there,
+    "aten._local_scalar_dense.default": lambda there: float(there.sum()),
+    "aten.nonzero.default": lambda there: (there > 0).nonzero(),
+    "aten.index.Tensor": lambda there: there[there > 0],
+    "aten.masked_select.default": lambda there: there.masked_select(there > 0),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_what_waits_for_a_device_is_counted(name):
+    counts, module = Counter[str](), torch.nn.Module()
+    module.register_buffer("there", torch.ones(3))
+    assert isinstance(module.there, Tensor)
+    with counted(counts, module):
+        WAITING[name](module.there)
+        for waiting in WAITING.values():  # what is in host memory makes nothing wait
+            waiting(torch.ones(3)) if waiting not in (WAITING["to"], WAITING["tensor"]) else None
+        (torch.ones(3).to(module.there.device, non_blocking=True) + module.there).sum()
+    assert counts == {name: 1}
 
 
 def test_sums_of_micro_batches_equal_those_of_python():
@@ -118,7 +130,9 @@ def test_a_sum_counts_every_call_whatever_else_is_in_it():
     sums = DeviceSums()
     for names in ("ab", "a", "ba"):
         sums.add({name: torch.tensor(1.0) for name in names}, {f"top {name}": torch.tensor(2.0) for name in names})
+    sums.read()
     sums.add({}, {"top b": torch.tensor(1.0)})
+    assert sums.read_with(torch.tensor([7.0, 8.0])) == [7.0, 8.0]
     assert sums.read() == {"a": 3.0, "b": 2.0, "top a": 2.0, "top b": 2.0}
 
 

@@ -99,8 +99,9 @@ class DatasetConfig(RowSourceConfig):
     shuffle: bool = key(True)
     """Shuffle the rows anew in every epoch; the order is derived from the experiment's `seed`."""
 
-    pin_memory: bool = key(False)
-    """Copy the trainer's batches to a CUDA device from pinned memory. No effect without one."""
+    pin_memory: bool = key(True)
+    """Copy the trainer's batches to a CUDA device from pinned memory: other copies may wait for what it computes. No
+    effect without one."""
 
     num_workers: int = key(0, ge=0, rules=(no_effect("the processes of the run read the rows themselves"),))
     """Accepted so that files of AReaL load. Rows are tokenized in threads."""

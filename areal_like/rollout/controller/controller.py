@@ -33,7 +33,8 @@ from areal_like.weights.errors import BadWeights
 
 STATE_FILE = "resume/controller.frame"
 """The controller's part of a checkpoint."""
-PROBE_NOISE = "probe_noise"
+PROBE_NOISE, PROBE_TOKENS = "probe_noise", "probe_tokens"
+"""In the header of a checkpoint's part."""
 """In its header: what `ProbeNoise` has measured."""
 JUDGED = "judged"
 """Event of the ledger: what the answers of the first step leave to learn."""
@@ -60,7 +61,8 @@ class Controller:
         self._benchmark_digests: dict[str, str] = {}
         self.valid_rows = 0
         self.probe_tokens: list[int] = []
-        """The first tokens of the training rows; empty if they have none."""
+        """The first tokens of the training rows, as they were at the start of the run: a chat template may contain the
+        date. Empty if they have none."""
         self.changed = ChangeSignal()
         self.over = False
         """Workers may exit."""
@@ -76,7 +78,7 @@ class Controller:
         self._metrics = MetricWriter(run, me)
         self._samples = EvaluationSamples(run, me)
         self._answers = AnswerFiles(run)
-        noise = self._saved_probe_noise()
+        noise, self._saved_tokens = self._saved_probe()
         self.servers = Servers(
             *(run.config, num_servers, names, http, self, self._spawn, noise), num_evaluators=num_evaluators
         )
@@ -151,7 +153,7 @@ class Controller:
     ) -> None:
         try:
             self.valid_rows = 0 if valid is None else valid["rows"]
-            self.probe_tokens = train["probe_tokens"]
+            self.probe_tokens = self._saved_tokens or train["probe_tokens"]
             splits = {**benchmark_rows, "valid": self.valid_rows}
             tables = {split: RowTable(rows) for split, rows in splits.items()}
             loop = RolloutLoop(
@@ -181,12 +183,13 @@ class Controller:
         frame = unpack(path.read_bytes())
         restore(loop, frame.header, frame.blobs, digest, self.run.skips("dataloader"))
 
-    def _saved_probe_noise(self) -> dict[str, Any]:
-        """Before the loop is restored: servers may load weights before the first worker reports its data."""
+    def _saved_probe(self) -> tuple[dict[str, Any], list[int]]:
+        """Its noise and tokens, before the loop is restored: servers may load weights before the first worker reports
+        its data."""
         if self.start.checkpoint is None or not (path := self.start.checkpoint / STATE_FILE).is_file():
-            return {}
-        noise: dict[str, Any] = unpack(path.read_bytes()).header.get(PROBE_NOISE, {})
-        return noise
+            return {}, []
+        header = unpack(path.read_bytes()).header
+        return header.get(PROBE_NOISE, {}), header.get(PROBE_TOKENS, [])
 
     # Trainer.
 

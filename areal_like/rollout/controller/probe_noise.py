@@ -1,4 +1,4 @@
-"""How much right servers differ from the trainer in the probe: measured once, for each kind of server."""
+"""How much right servers differ from the trainer in the probe: measured for each kind of server."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,21 +7,23 @@ from typing import Any
 import orjson
 import xxhash
 
-from areal_like.weights.probe import Difference, Probe, check_probe, coarsest, tolerance
+from areal_like.weights.probe import Difference, Noise, Probe, check_probe, coarsest, tolerance
 
 log = logging.getLogger(__name__)
 
 
 class ProbeNoise:
     """The first weights that a server of a kind loads are those of the run's start: both sides have read the same
-    checkpoint. Checkpoints keep what was measured, so that later weights are never the measure. `dtype`: the precision
-    of servers that report none."""
+    checkpoint. Checkpoints keep what was measured, so that later weights are never the measure of the mean; right ones
+    add to the number of tokens whose largest difference is known. `dtype`: the precision of servers that report
+    none."""
 
     def __init__(self, dtype: str, saved: Mapping[str, Sequence[float]]) -> None:
         self._dtype = dtype
-        self._by_kind = {kind: Difference(*noise) for kind, noise in saved.items()}
+        self._by_kind = {kind: Noise(*noise) for kind, noise in saved.items()}
+        self._version: dict[str, int] = {}
 
-    def of(self, kind: str) -> Difference | None:
+    def of(self, kind: str) -> Noise | None:
         return self._by_kind.get(kind)
 
     def kind_of(self, probe: Probe, health: Mapping[str, Any]) -> str:
@@ -37,9 +39,13 @@ class ProbeNoise:
         kind = _kind(probe, report, dtype)
         noise = self._by_kind.get(kind)
         found = check_probe(probe._replace(noise=noise), report["probe_logprobs"], dtype)
+        # Servers of a kind differ from the trainer in the same tokens.
+        is_new = self._version.get(kind) != report["version"]
+        self._version[kind] = report["version"]
+        num_tokens = len(probe.logprobs) * is_new
+        self._by_kind[kind] = measured = (noise or Noise(0.0, found.mean)).widened(found, num_tokens)
         if noise is None:
-            self._by_kind[kind] = found
-            limit = tolerance(coarsest(dtype, probe.dtype), found)
+            limit = tolerance(coarsest(dtype, probe.dtype), measured)
             log.info(
                 "probe: with weights v%d %s differs from the trainer by %.2g nats on average over %d tokens, at most "
                 "by %.2g (%s); later weights may differ by %.2g and %.2g",

@@ -10,7 +10,7 @@ from areal_like.process.http import binary_response, body_field, body_int, json_
 from areal_like.process.identity import PROCESS_HEADER
 from areal_like.rollout.batches import RolloutBatch
 from areal_like.rollout.controller import request_bodies
-from areal_like.rollout.controller.controller import PROBE_NOISE, Controller
+from areal_like.rollout.controller.controller import PROBE_NOISE, PROBE_TOKENS, Controller
 from areal_like.rollout.groups import Lease
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.snapshot import snapshot
@@ -167,6 +167,7 @@ class Routes:
         body = await read_json(request)
         header, blobs = snapshot(self._loop, body_int(body, "step"), self._controller.digest)
         header[PROBE_NOISE] = self._controller.servers.probe_noise.state()
+        header[PROBE_TOKENS] = self._controller.probe_tokens
         return binary_response(pack(header, blobs))
 
     async def finished(self, request: web.Request) -> web.Response:
