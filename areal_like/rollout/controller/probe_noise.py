@@ -18,7 +18,7 @@ class ProbeNoise:
     add to the number of tokens whose largest difference is known. `dtype`: the precision of servers that report
     none."""
 
-    def __init__(self, dtype: str, saved: Mapping[str, Sequence[float]]) -> None:
+    def __init__(self, dtype: str, saved: Mapping[str, Sequence[Any]]) -> None:
         self._dtype = dtype
         self._by_kind = {kind: Noise(*noise) for kind, noise in saved.items()}
         self._version: dict[str, int] = {}
