@@ -171,8 +171,8 @@ class TrainEngine:
         gradients = [self._gradient(parameter) for parameter in self.parameters]
         squares = sum_of_squares(gradients) / self.config.fsdp.dp_replicate
         both = self.world.sum_tensor(torch.stack([local_loss, squares.to(local_loss.device)]))
-        loss, squares = (sums or DeviceSums()).read_with(both)
-        norm = math.sqrt(squares) / scale if squares >= 0 else math.nan
+        loss, squared_norm = (sums or DeviceSums()).read_with(both)
+        norm = math.sqrt(squared_norm) / scale if squared_norm >= 0 else math.nan
         lr = self.schedule(completed - self.schedule_start)
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         is_overflow = not is_finite and math.isfinite(loss) and self.scale.can_decrease

@@ -5,7 +5,7 @@ import re
 import shutil
 import sysconfig
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -220,15 +220,16 @@ def allocated(code: str) -> list[str]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 def test_what_a_compiler_makes_of_the_kernels_computes_the_same() -> None:
-    logits, targets, *options = arguments_of(token_values, True)
-    expected = token_values(logits.clone(), targets, *options[:-1], True)
-    actual = compile_function(token_values)(logits, targets, *options)
+    values, gradient = cast(Any, token_values), cast(Any, logit_gradient)
+    logits, targets, *options, _ = arguments_of(token_values, True)
+    expected = values(logits.clone(), targets, *options, True)
+    actual = compile_function(values)(logits, targets, *options, False)
     for mine, plain in zip(actual[:2], expected[:2], strict=True):
         torch.testing.assert_close(mine, plain, atol=1e-5, rtol=1e-5)
     gradients = TokenGradients(torch.randn(TOKENS), torch.randn(TOKENS), expected.entropy_C)
     rest = (gradients, *OPTIONS, torch.bfloat16)
-    grad = compile_function(logit_gradient)(logits, targets, actual.normalizer_C, *rest, False)
-    torch.testing.assert_close(grad, logit_gradient(logits.clone(), targets, None, *rest, True), atol=1e-4, rtol=1e-2)
+    grad = compile_function(gradient)(logits, targets, actual.normalizer_C, *rest, False)
+    torch.testing.assert_close(grad, gradient(logits.clone(), targets, None, *rest, True), atol=1e-4, rtol=1e-2)
 
 
 def test_what_is_missing_for_compiling_is_said_once(monkeypatch, caplog) -> None:

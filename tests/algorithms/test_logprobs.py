@@ -179,7 +179,7 @@ def most_bytes(tokens: int, with_entropy: bool) -> int:
         logprobs, entropy = token_logprobs(hidden, head, targets, 0.5, with_entropy, chunk_tokens=50)
         total = logprobs.sum() if entropy is None else logprobs.sum() + entropy.sum()
         total.backward()
-    return operations.most_bytes
+    return int(operations.most_bytes)
 
 
 @pytest.mark.parametrize("with_entropy", [False, True])
