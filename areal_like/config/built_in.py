@@ -17,6 +17,7 @@ BUILT_IN = {
     "workflow": {
         "multi_turn": "areal_like.rollout.episodes.workflows.multi_turn:MultiTurn",
         "single_turn": "areal_like.rollout.episodes.workflows.single_turn:SingleTurn",
+        "tool_integrated": "areal_like.rollout.episodes.workflows.tool_integrated:ToolIntegrated",
         "tools": "areal_like.rollout.episodes.workflows.tools:Tools",
     },
     "reward": {

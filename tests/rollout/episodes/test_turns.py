@@ -1,14 +1,17 @@
 """The built-in workflows of several turns, in a worker."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
+from areal_like.process.sandbox.sandbox import sandbox_problem
 from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
+from areal_like.rollout.episodes.workflows.tool_integrated import ToolIntegrated
 from areal_like.rollout.episodes.workflows.tools import Tools
 from tests.data.test_chat_template_real import folder_of
 from tests.support.episode_parts import Rewards, runner
@@ -108,12 +111,16 @@ class Both(Tools):
 class Answers:
     """Gives the next text to each turn, as ids that end with the token of the end."""
 
-    def __init__(self, tokenizer: TextTokenizer, *texts: str) -> None:
-        self.tokenizer, self.texts, self.prompts = tokenizer, list(texts), list[str]()
+    def __init__(self, tokenizer: TextTokenizer, *texts: str, ends: Mapping[int, str] | None = None) -> None:
+        """`ends`: the end token of each turn, by default the same for all."""
+        self.tokenizer, self.texts, self.prompts, self.stops = tokenizer, texts, list[str](), list[Any]()
+        self.ends = dict.fromkeys(range(len(texts)), "<|im_end|>") if ends is None else ends
 
     async def generate(self, route: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
         self.prompts.append(self.tokenizer.decode(group["prompt"], skip_special=False))
-        ids = self.tokenizer.encode(self.texts[len(self.prompts) - 1] + "<|im_end|>", special=False)
+        self.stops.append(group["sampling"].get("stop"))
+        turn = len(self.prompts) - 1
+        ids = self.tokenizer.encode(self.texts[turn] + self.ends.get(turn, ""), special=False)
         return [{"token_ids": ids, "logprobs": [-1.0] * len(ids), "versions": [0] * len(ids), "finish": "stop"}]
 
 
@@ -146,3 +153,23 @@ def test_a_chat_model_calls_several_tools_at_once(tmp_path):
 SAMPLING = {
     "sampling": {"temperature": 0.5, "greedy": False, "max_new_tokens": 600, "max_tokens": 4000, "stop_token_ids": []}
 }
+
+
+def test_code_runs_in_the_middle_of_an_answer(tmp_path):
+    if reason := sandbox_problem("rlimits"):
+        pytest.skip(reason)
+    tokenizer = TextTokenizer(folder_of("qwen2_5", tmp_path / "model"))
+    parts = ["so\n```python\nprint(6 * 7)\n```\n", "```json\n{}\n```\n", "```python\n1 / 0\n```\n", "42"]
+    answers = Answers(tokenizer, *parts, ends={3: "<|im_end|>"})
+    tools = WorkerTools(tokenizer, answers, Rewards(), False, False, 0.5)
+    row = {"prompt": [{"role": "user", "content": "6*7="}], "answer": "042"}
+    workflow = ToolIntegrated(max_calls=2, call_timeout_s=60, sandbox="rlimits")
+    (sample,) = asyncio.run(workflow.run(Episode(tools, lease(0, "here", n=1, row_hash="0") | SAMPLING), row)) or []
+    assert (sample.metrics["tool_calls"], sample.metrics["tool_errors"], sample.metrics["template_breaks"]) == (2, 1, 0)
+    prompt = len(sample.prompt_ids)
+    text = tokenizer.decode(sample.token_ids[prompt:].tolist(), skip_special=False)
+    assert text.startswith(f"{parts[0]}```output\n42\n```\n{parts[1]}{parts[2]}```output\nerror: ")
+    assert text.endswith("42<|im_end|>") and "ZeroDivisionError" in text
+    trained = tokenizer.decode(sample.token_ids[sample.loss_mask.astype(bool)].tolist(), skip_special=False)
+    assert trained == "".join(parts) + "<|im_end|>"
+    assert answers.stops == [["\n```\n"]] * 3 + [[]]
