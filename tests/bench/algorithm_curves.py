@@ -1,7 +1,7 @@
 """Learning curves of all algorithms by the real command, from the built-in model: held-out scores, and whether
 each rises enough.
 
-    python tests/bench/algorithm_curves.py [NAME ...] [--seeds 1 2 3] [--output docs/results]
+    python tests/bench/algorithm_curves.py [NAME ...] [--seeds 1 2 3 4 5] [--output docs/results]
 
 Runs take about a minute each, one at a time. NAME (grpo, ppo, ...) selects some. The curves of an algorithm are written
 to NAME.json after each run; those of other seeds are kept. `make docs` then writes the table of docs/results.md. Exit
@@ -19,6 +19,7 @@ from docs.make.results_page import RESULTS  # noqa: E402
 from tests.bench import learning_curves  # noqa: E402
 from tests.bench.learning_curves import Case  # noqa: E402
 
+SEEDS = (1, 2, 3, 4, 5)
 NOT_RUN = ("prime_rl", "tis")
 """Algorithms without a curve: `tis` only adds something to another one."""
 WORDS = {"dapo": ("grpo.yaml", "algorithm=dapo", "rollout.refill=false"), "ppo": ("ppo.yaml",)}
@@ -43,7 +44,7 @@ def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    return learning_curves.main(__doc__, CASES, RESULTS, run)
+    return learning_curves.main(__doc__, CASES, RESULTS, run, SEEDS)
 
 
 if __name__ == "__main__":

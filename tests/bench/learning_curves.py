@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -88,11 +88,14 @@ def main(
     cases: Mapping[str, Case],
     output: Path,
     measure: Callable[[str, int, Path], dict[str, Any]],
+    seeds: Sequence[int] = SEEDS,
 ) -> int:
     """The command line of both programs; `measure` runs a case, by its name and seed, below a folder."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(cases)}; default: all")
-    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="SEED", help="default: 1 2 3")
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=seeds, metavar="SEED", help=f"default: 1 to {len(seeds)}"
+    )
     shown = output.relative_to(ROOT)
     parser.add_argument("--output", type=Path, default=output, help=f"folder of the curves; default: {shown}")
     arguments = parser.parse_args()
