@@ -30,7 +30,7 @@ from areal_like.process.wait import NamedWait
 from tests.discovery.conftest import Stores
 from tests.discovery.test_names import eventually
 from tests.support.commands import REPOSITORY
-from tests.support.etcd_server import etcd_servers, require_etcd, require_users, section_of
+from tests.support.etcd_server import etcd_servers, name_resolve, require_etcd, require_users, section_of
 
 PREFIX = "me/grpo/r0001"
 ADDRESS = "cluster.name_resolve.etcd3_addr"
@@ -282,9 +282,7 @@ def test_a_server_that_is_no_etcd_is_named(tmp_path):
 
 
 def section_of_address(address, **keys):
-    from areal_like.config.sections.cluster import NameResolveConfig
-
-    return NameResolveConfig(type="etcd3", etcd3_addr=address, **keys)
+    return name_resolve(**{"type": "etcd3", "etcd3_addr": address, **keys})
 
 
 # --- user and password

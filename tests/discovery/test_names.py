@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_like.config.sections.cluster import NameResolveConfig
 from areal_like.discovery import (
     Entry,
     NameMissing,
@@ -28,7 +27,7 @@ from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from tests.discovery.conftest import TTL_S, Stores
-from tests.support.etcd_server import section_of
+from tests.support.etcd_server import name_resolve, section_of
 
 ROUNDS = 12
 OTHER_PROCESSES = pytest.mark.parametrize("kind", ["nfs", "etcd3"], indirect=True)
@@ -226,7 +225,7 @@ def test_a_value_that_no_process_announced_is_a_failure_in_words(value):
 
 
 def configured(type, root="names", **keys):
-    store = NameResolveConfig(**{"type": type, "nfs_record_root": str(root), "ttl_s": TTL_S, **keys})
+    store = name_resolve(**{"type": type, "nfs_record_root": str(root), "ttl_s": TTL_S, **keys})
     return SimpleNamespace(
         cluster=SimpleNamespace(name_resolve=store), experiment_name="grpo", trial_name=f"trial-{time.monotonic_ns()}"
     )

@@ -16,18 +16,29 @@ def reset_ignored(schema, values, resolved):
     """Replaces the value of the ignored key by its default, resolved if `resolved`. Resolved `auto` values stay."""
     path = os.environ.get("MUTATED_KEY", "")
     above, _, name = path.rpartition(".")
-    key, section = schema.keys.get(path), value_at(values, above) if above else values
-    if not isinstance(section, dict) or name not in section:
-        return
-    if path in schema.sections and schema.sections[path].default_null:
-        section[name] = None
-    if key is None or key.constraints.required:
-        return
-    default = key.default
-    if resolved and default == "auto":
-        return
-    reference = WHOLE.fullmatch(default) if resolved and isinstance(default, str) else None
-    section[name] = value_at(values, reference[1]) if reference else default
+    key = schema.keys.get(path)
+    for section in sections_at(values, above):
+        if name not in section:
+            continue
+        if path in schema.sections and schema.sections[path].default_null:
+            section[name] = None
+        if key is None or key.constraints.required:
+            continue
+        default = key.default
+        if resolved and default == "auto":
+            continue
+        reference = WHOLE.fullmatch(default) if resolved and isinstance(default, str) else None
+        section[name] = value_at(values, reference[1]) if reference else default
+
+
+def sections_at(values, path):
+    """The sections at a dotted path, of which `[]` stands for all elements of a list."""
+    before, is_list, after = path.partition("[]")
+    found = value_at(values, before) if before else values
+    if is_list:
+        elements = found if isinstance(found, list) else []
+        return [section for element in elements for section in sections_at(element, after.removeprefix("."))]
+    return [found] if isinstance(found, dict) else []
 
 
 _build_config = build_config

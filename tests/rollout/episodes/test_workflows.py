@@ -17,6 +17,7 @@ from areal_like.rollout.episodes.workflows import make_workflow
 from tests.support.chat_models import TALK, chat_tokenizer
 from tests.support.episode_parts import MINE, one, runner
 from tests.support.ring_parts import Server, lease, refuse
+from tests.support.rollout_world import grpo
 
 
 @pytest.fixture
@@ -118,7 +119,8 @@ def test_a_share_of_the_answers_may_be_without_reward_but_none_of_an_evaluation(
     def leases(address):
         return [lease(0, address, n=4, purpose=purpose)]
 
-    done = run(leases, error=JUDGE, num_failed=num_failed, max_failed_share=share)
+    most = grpo(f"reward.max_failed_share={share}").reward.max_failed_share
+    done = run(leases, error=JUDGE, num_failed=num_failed, max_failed_share=most)
     result = done.results["0.1"]
     assert result["status"] == status
     if status == "failed":
