@@ -1,5 +1,6 @@
 """Rows of a dataset, read and checked on access: some of them at the start, the others shortly before their use."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import numpy as np
 import orjson
 import xxhash
-from numpy.typing import NDArray
 
 from areal_like.config.problems import ConfigError
 from areal_like.data.dataset_files import empty_message
@@ -22,8 +22,15 @@ from areal_like.process.errors import FinalFailure
 
 CHECKED_AT_START = 256
 """Rows, evenly spread over the dataset."""
+UNLOCATED = (
+    "%s: %d answers in the %d checked rows of %s are not in the loss: the chat template changes all answers of a "
+    "conversation but the last"
+)
 INVALID = 0
 """The hash of an invalid row: whoever uses the row gets the error."""
+
+
+log = logging.getLogger(__name__)
 
 
 class InvalidRow(ValueError):
@@ -31,25 +38,19 @@ class InvalidRow(ValueError):
 
 
 class ConvertedRows(RowSequence):
-    """Some rows of a source (None: all), converted on access."""
+    """The rows of a source, converted on access."""
 
-    def __init__(self, rows: Sequence[Any], row_format: RowFormat, numbers: NDArray[np.int64] | None = None) -> None:
-        self._rows, self._format, self._numbers = rows, row_format, numbers
+    def __init__(self, rows: Sequence[Any], row_format: RowFormat) -> None:
+        self._rows, self._format = rows, row_format
 
     def __len__(self) -> int:
-        return len(self._rows) if self._numbers is None else len(self._numbers)
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[Row]:
-        if self._numbers is not None:
-            return (self[at] for at in range(len(self)))
         return (self._format(row) for row in self._rows)
 
     def row(self, index: int) -> Row:
-        return self._format(self._rows[self.source_index(index)])
-
-    def source_index(self, index: int) -> int:
-        """The row's index in its source."""
-        return index if self._numbers is None else int(self._numbers[index])
+        return self._format(self._rows[index])
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,21 @@ class CheckedRows:
     digest: str
     has_messages: bool
     """Whether some rows need the chat template."""
-    is_too_long: Callable[[Row], bool]
-    tokens: TokenSequences | None = None
-    """Of all rows, if requested: one sequence per row, of a pair two."""
+    tokenizer: RowTokenizer
+    max_length: int | None
+    """Tokens of a row."""
+    is_measured: bool
+    """Whether a row that cannot be tokenized is invalid."""
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def is_too_long(self, row: Row) -> bool:
+        """Raises ValueError for a row that cannot be tokenized."""
+        if not self.is_measured:
+            return False
+        length = int(self.tokenizer.longest([row])[0])
+        return self.max_length is not None and length > self.max_length
 
     def inspect(self, numbers: Sequence[int]) -> list[InspectedRow]:
         """An invalid row counts as one that is short enough, with the hash `INVALID`: the group that uses it fails."""
@@ -128,14 +138,21 @@ class RowCheck:
         """Checks a part of them."""
         raw, num_rows = self.raw, len(self.raw.rows)
         sample = np.unique(np.linspace(0, num_rows - 1, CHECKED_AT_START).astype(np.int64)).tolist()
-        hashes, short, most = [], 0, self.dataset.max_length
+        hashes, short, unlocated, most = [], 0, 0, self.dataset.max_length
+        is_measured = most is not None or self.dataset.type != "rl"
         for number in sample:
             row, digest = self.checked(number, raw.rows[number])
             hashes.append(digest)
-            short += most is None or int(self.tokenizer.longest(self.check_tokenizes(row, number))[0]) <= most
+            if is_measured:
+                tokens = self.check_tokenizes(row, number)
+                short += most is None or int(tokens.lengths_N.max()) <= most
+                unlocated += tokens.num_unlocated
+        if unlocated:
+            log.warning(UNLOCATED, self.section, unlocated, len(sample), raw.source)
         is_whole = len(sample) == num_rows
-        if is_whole and not short:
-            raise config_error(f"{self.section}.path", self.no_short_rows_message)
+        if is_whole and is_measured and not short:
+            message = f"{raw.source} has no rows of at most {most} tokens ({self.section}.max_length)"
+            raise config_error(f"{self.section}.path", message)
         facts = [num_rows, most, "" if is_whole else raw.content, hashes]
         return CheckedRows(
             rows=ConvertedRows(raw.rows, self.format),
@@ -144,7 +161,9 @@ class RowCheck:
             place=raw.place,
             digest=xxhash.xxh3_64_hexdigest(orjson.dumps(facts)),
             has_messages=self.has_messages,
-            is_too_long=self._is_too_long,
+            tokenizer=self.tokenizer,
+            max_length=most,
+            is_measured=is_measured,
         )
 
     def checked(self, number: int, raw: Any) -> tuple[Row, int]:
@@ -171,11 +190,3 @@ class RowCheck:
             if text.startswith(f"{KEY}: "):
                 raise config_error(KEY, text.removeprefix(f"{KEY}: "), fault) from fault
             raise config_error(f"{self.section}.path", f"{self.raw.place(number)}: {text}", fault) from fault
-
-    @property
-    def no_short_rows_message(self) -> str:
-        return f"{self.raw.source} has no rows of at most {self.dataset.max_length} tokens ({self.section}.max_length)"
-
-    def _is_too_long(self, row: Row) -> bool:
-        most = self.dataset.max_length
-        return most is not None and int(self.tokenizer.longest([row])[0]) > most

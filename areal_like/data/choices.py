@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-BOXED, HASHES = "\\boxed{", "####"
+from areal_like.data.answer_text import HASHES, after_hashes, boxed
+
 LETTER = re.compile(r"\W*([A-Za-z])\W*")
 
 
@@ -60,23 +61,8 @@ _INDEX = {"index": Choices._of_index, "letter": Choices._of_letter, "text": Choi
 def answer_in(text: Any, source: str) -> str:
     """The final answer in a solution; raises ValueError if there is none."""
     if isinstance(text, str):
-        found = _last_boxed(text) if source == "boxed" else _after_hashes(text)
+        found = boxed(text) if source == "boxed" else after_hashes(text)
         if found is not None:
             return found
     mark = "\\boxed{}" if source == "boxed" else HASHES
     raise ValueError(f"'answer' is {text!r:.60}, without {mark} (answer_from={source})")
-
-
-def _after_hashes(text: str) -> str | None:
-    _, mark, answer = text.rpartition(HASHES)
-    return answer.strip() if mark else None
-
-
-def _last_boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{}`, braces inside it included."""
-    start, depth = text.rfind(BOXED), 1
-    for at in range(start + len(BOXED), len(text)) if start >= 0 else ():
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        if not depth:
-            return text[start + len(BOXED) : at].strip()
-    return None

@@ -14,7 +14,6 @@ from areal_like.data.data_record import open_section
 from areal_like.data.dataset_files import too_few_message
 from areal_like.data.dataset_source import DatasetSource, RawRows
 from areal_like.data.tasks import TEST, TRAIN, Task, make_task
-from areal_like.data.tokenized_rows import tokenize_rows
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error, describe_error
 
@@ -83,17 +82,13 @@ def find_rows(config: Any, places: SearchFolders, record: Path | None = None) ->
         yield FoundRows(f"{SPLIT}{each.name}", section, dataset, raw)
 
 
-def load_datasets(
-    config: Any, places: SearchFolders, tokenizer: TextTokenizer, record: Path | None = None, with_tokens: bool = False
-) -> Datasets:
-    """All datasets of an experiment. `record` is the file where a run records its rows; with `with_tokens` all rows
-    are checked and tokenized, and those that are too long are left out."""
-    check = tokenize_rows if with_tokens else check_rows
+def load_datasets(config: Any, places: SearchFolders, tokenizer: TextTokenizer, record: Path | None = None) -> Datasets:
+    """All datasets of an experiment. `record` is the file where a run records its rows."""
     loaded: dict[str, CheckedRows] = {}
     sections: dict[str, str] = {}
     for split, section, dataset, raw in find_rows(config, places, record):
         with prefixed_errors(section) if split.startswith(SPLIT) else contextlib.nullcontext():
-            rows = loaded[split] = check(section, dataset, raw, tokenizer)
+            rows = loaded[split] = check_rows(section, dataset, raw, tokenizer)
         sections[split] = section
         with open_section(record, section) as entry:
             entry |= {"source": rows.source, "rows": len(rows), "digest": rows.digest}

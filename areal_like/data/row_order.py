@@ -16,6 +16,12 @@ MAX_CACHED_EPOCHS = 2
 CHUNK = 1024
 
 
+def epoch_order(seed: int, epoch: int, num_rows: int, shuffle: bool) -> NDArray[np.int64]:
+    if not shuffle:
+        return np.arange(num_rows)
+    return np.random.Generator(np.random.PCG64(derive_seed(seed, "data", epoch))).permutation(num_rows)
+
+
 class KeptRows:
     """The rows of an order that are not too long, as far as they are known without a gap."""
 
@@ -26,6 +32,10 @@ class KeptRows:
 
     def __getitem__(self, place: int) -> int:
         return int(self._order[place])
+
+    def between(self, start: int, end: int) -> NDArray[np.int64]:
+        """Fewer at the end of the epoch. They must have been read."""
+        return self._order[start : min(end, self.num_kept)].copy()
 
     @property
     def is_complete(self) -> bool:
@@ -123,12 +133,5 @@ class RowOrder:
         if epoch not in self._epochs:
             while len(self._epochs) >= MAX_CACHED_EPOCHS:
                 del self._epochs[min(self._epochs)]
-            self._epochs[epoch] = KeptRows(self._permutation(epoch), self._table)
+            self._epochs[epoch] = KeptRows(epoch_order(self._seed, epoch, len(self._table), self._shuffle), self._table)
         return self._epochs[epoch]
-
-    def _permutation(self, epoch: int) -> NDArray[np.int64]:
-        if not self._shuffle:
-            return np.arange(len(self._table))
-        return np.random.Generator(np.random.PCG64(derive_seed(self._seed, "data", epoch))).permutation(
-            len(self._table)
-        )

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,6 @@ from areal_like.data.row_format import conversation
 from areal_like.data.tasks import Row
 from areal_like.data.tokenizer import TextTokenizer
 
-ROWS_AT_ONCE = 2048
 ALL = "all"
 
 
@@ -48,21 +46,24 @@ class TokenSequences:
     def __len__(self) -> int:
         return len(self.lengths_N)
 
-    @cached_property
-    def starts_N(self) -> NDArray[np.int64]:
-        return np.cumsum(self.lengths_N) - self.lengths_N
-
-    def take(self, numbers: NDArray[np.int64]) -> "TokenSequences":
-        """The sequences with these indices, in this order."""
-        lengths_N = self.lengths_N[numbers]
-        starts_T = np.repeat(self.starts_N[numbers] - (np.cumsum(lengths_N) - lengths_N), lengths_N)
-        places_T = starts_T + np.arange(int(lengths_N.sum()))
-        return TokenSequences(self.token_ids[places_T], self.counts[places_T], lengths_N)
+    def split(self, per_row: int) -> "list[TokenSequences]":
+        """Those of each row."""
+        lengths_R = self.lengths_N.reshape(-1, per_row)
+        ends_R = np.cumsum(lengths_R.sum(axis=1)).tolist()
+        return [
+            TokenSequences(self.token_ids[start:end], self.counts[start:end], lengths_n)
+            for start, end, lengths_n in zip([0, *ends_R], ends_R, lengths_R, strict=False)
+        ]
 
 
-def sequences_of(rows_R: NDArray[np.int64], per_row: int) -> NDArray[np.int64]:
-    """The sequence indices of these rows."""
-    return (rows_R[:, None] * per_row + np.arange(per_row)).ravel()
+def joined(parts: "Sequence[TokenSequences]") -> TokenSequences:
+    """At least one, in this order."""
+    return TokenSequences(
+        np.concatenate([part.token_ids for part in parts]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.lengths_N for part in parts]),
+        sum(part.num_unlocated for part in parts),
+    )
 
 
 class RowTokenizer:
@@ -91,25 +92,15 @@ class RowTokenizer:
         return self._conversation(conversation(prompt, answer), tools)
 
     def tokens(self, rows: Iterable[Row]) -> TokenSequences:
-        """In chunks of rows: Python lists of a large dataset's tokens would not fit into memory."""
-        ids, counts, lengths, num_unlocated = bytearray(), bytearray(), bytearray(), 0
-        for chunk in self._chunks(rows):
-            ids += chunk.token_ids.tobytes()
-            counts += chunk.counts.tobytes()
-            lengths += chunk.lengths_N.tobytes()
-            num_unlocated += chunk.num_unlocated
-        return TokenSequences(
-            np.frombuffer(ids, np.int32),
-            np.frombuffer(counts, np.bool_),
-            np.frombuffer(lengths, np.int64),
-            num_unlocated,
-        )
+        """All texts of a kind are tokenized in one call, which uses several threads."""
+        tokens = self._tokenize([example for row in rows for example in self.of(row)])
+        if self._kind == "rw" and not tokens.lengths_N.all():
+            raise ValueError("a text has no tokens, so that it cannot be scored; remove the row")
+        return tokens
 
-    def longest(self, rows: "Iterable[Row] | TokenSequences") -> NDArray[np.int64]:
-        """Tokens per row, of a pair those of the longer sequence. Tokens are not kept."""
-        chunks = (rows,) if isinstance(rows, TokenSequences) else self._chunks(rows)
-        lengths = [np.empty(0, np.int64), *(chunk.lengths_N for chunk in chunks)]
-        longest_R: NDArray[np.int64] = np.concatenate(lengths).reshape(-1, self.per_row).max(axis=1)
+    def longest(self, rows: Iterable[Row]) -> NDArray[np.int64]:
+        """Tokens per row, of a pair those of the longer sequence."""
+        longest_R: NDArray[np.int64] = self.tokens(rows).lengths_N.reshape(-1, self.per_row).max(axis=1)
         return longest_R
 
     def _prompt(self, prompt: str | list[Message], tools: Any) -> TokenizerInput:
@@ -141,13 +132,7 @@ class RowTokenizer:
         """Whether it ends with a special token, of the template or of the text."""
         return answer.rstrip().endswith(self._tokenizer.special_tokens)
 
-    def _chunks(self, rows: Iterable[Row]) -> Iterator[TokenSequences]:
-        examples = (example for row in rows for example in self.of(row))
-        while chunk := list(islice(examples, ROWS_AT_ONCE)):
-            yield self._tokenize(chunk)
-
     def _tokenize(self, examples: Sequence[TokenizerInput]) -> TokenSequences:
-        """Tokenizes all texts of a kind in one call, which uses several threads."""
         segments = [segment for example in examples for segment in example.segments]
         ids: dict[bool, Iterator[list[int]]] = {}
         for special in (False, True):

@@ -1,72 +1,84 @@
-"""All rows of a dataset as tokens, for supervised training: checked, hashed and measured before the first step."""
+"""Rows of a dataset as tokens, for supervised training: each is read, hashed and tokenized shortly before its use."""
 
 import logging
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
 
-import numpy as np
 import xxhash
 
 from areal_like.config.problems import ConfigError
-from areal_like.data.checked_rows import CheckedRows, ConvertedRows, RowCheck
-from areal_like.data.dataset_source import RawRows
-from areal_like.data.row_table import hash_text
-from areal_like.data.row_tokenizer import sequences_of
+from areal_like.data.checked_rows import INVALID, CheckedRows, InvalidRow, row_hash
+from areal_like.data.row_table import InspectedRow, RowTable
+from areal_like.data.row_tokenizer import TokenSequences, joined
 from areal_like.data.tasks.base import Row
-from areal_like.data.tokenizer import TextTokenizer
-from areal_like.data.user_code import config_error
 
-T = TypeVar("T")
+MAX_SHOWN = 10
 
 log = logging.getLogger(__name__)
 
 
-def tokenize_rows(section: str, dataset: Any, raw: RawRows, tokenizer: TextTokenizer) -> CheckedRows:
-    """The rows of a dataset, whose section is `section`, without those that are too long."""
-    check = RowCheck(section, dataset, raw, tokenizer)
-    hashes = np.array(array("Q", _hashes(check)), np.uint64)
-    converted = ConvertedRows(raw.rows, check.format)
-    tokens = _with_row_error(check, converted, lambda: check.tokenizer.tokens(converted))
-    if tokens.num_unlocated:
-        log.warning(
-            "%s: %d answers of %s are not in the loss: the chat template changes all answers of a conversation but "
-            "the last",
-            *(section, tokens.num_unlocated, raw.source),
-        )
-    if dataset.max_length is not None:
-        lengths_R = check.tokenizer.longest(tokens)
-        numbers = np.flatnonzero(lengths_R <= dataset.max_length)
-        if len(numbers) < len(lengths_R):
-            dropped = f"{len(lengths_R) - len(numbers)} of {len(lengths_R)} rows of {raw.source}"
-            log.info("dropped %s with more than %d tokens (%s.max_length)", dropped, dataset.max_length, section)
-            converted, hashes = ConvertedRows(raw.rows, check.format, numbers), hashes[numbers]
-            tokens = tokens.take(sequences_of(numbers, check.tokenizer.per_row))
-        if not len(converted):
-            raise config_error(f"{section}.path", check.no_short_rows_message)
-    return CheckedRows(
-        rows=converted,
-        section=section,
-        source=raw.source,
-        place=lambda at: raw.place(converted.source_index(at)),
-        digest=xxhash.xxh3_64_hexdigest("".join(map(hash_text, hashes.tolist())).encode()),
-        has_messages=check.has_messages,
-        is_too_long=lambda row: False,
-        tokens=tokens,
-    )
+class TokenizedRows:
+    """Rows that are invalid or too long are left out: in the table they have the same state."""
 
+    def __init__(self, rows: CheckedRows) -> None:
+        self.rows, self.table = rows, RowTable(len(rows))
+        self._num_invalid = 0
+        self._ahead: dict[int, TokenSequences] = {}
+        """Of inspected rows that are not used yet."""
 
-def _hashes(check: RowCheck) -> Iterator[int]:
-    return (check.checked(number, raw)[1] for number, raw in enumerate(check.raw.rows))
+    def inspect(self, numbers: Iterable[int]) -> None:
+        """Adds unknown rows to the table."""
+        readable: dict[int, Row] = {}
+        for number in numbers:
+            try:
+                readable[number] = self.rows.rows[number]
+                row_hash(readable[number])
+            except (ValueError, TypeError, ConfigError):
+                readable.pop(number, None)
+                self._leave_out(number)
+        tokens = self._tokens(list(readable.values()))
+        for (number, row), sequences in zip(readable.items(), tokens, strict=True):
+            if sequences is None:
+                self._leave_out(number)
+                continue
+            most = self.rows.max_length
+            is_too_long = most is not None and int(sequences.lengths_N.max()) > most
+            self.table.add(InspectedRow(number, row_hash(row), is_too_long))
+            if not is_too_long:
+                self._ahead[number] = sequences
 
+    def take(self, numbers: Sequence[int]) -> TokenSequences:
+        """The sequences of these rows, in this order; of a pair two, the chosen one first. Ends the run if a row has
+        changed since it was inspected."""
+        found = {number: self._ahead.pop(number) for number in numbers if number in self._ahead}
+        others = [number for number in numbers if number not in found]
+        if others:
+            rows = [self.rows.row(number, self.table.hash_of(number)) for number in others]
+            found |= zip(others, self._split(rows), strict=True)
+        return joined([found[number] for number in numbers])
 
-def _with_row_error(check: RowCheck, rows: Sequence[Row], work: Callable[[], T]) -> T:
-    """Processes many rows at once; on failure one by one, to find the row that causes it."""
-    try:
-        return work()
-    except ConfigError:
-        raise
-    except ValueError as fault:
-        for number, row in enumerate(rows):
-            check.check_tokenizes(row, number)
-        raise config_error(f"{check.section}.path", f"{check.raw.source}: {fault}", fault) from fault
+    def digest(self, numbers: Sequence[int]) -> str:
+        """Of these rows and their order."""
+        facts = "".join(f"{number} {self.table.hash_of(number)} " for number in numbers)
+        return xxhash.xxh3_64_hexdigest(facts.encode())
+
+    def _tokens(self, rows: Sequence[Row]) -> Sequence[TokenSequences | None]:
+        """None for a row that cannot be tokenized."""
+        try:
+            return self._split(rows)
+        except ValueError:
+            return [None] if len(rows) == 1 else [each for row in rows for each in self._tokens([row])]
+
+    def _split(self, rows: Sequence[Row]) -> list[TokenSequences]:
+        return self.rows.tokenizer.tokens(rows).split(self.rows.tokenizer.per_row)
+
+    def _leave_out(self, number: int) -> None:
+        self.table.add(InspectedRow(number, INVALID, is_too_long=True))
+        self._num_invalid += 1
+        if self._num_invalid > MAX_SHOWN:
+            return
+        try:
+            self.rows.row(number, INVALID)
+        except InvalidRow as fault:
+            log.warning("%s; the row is left out", fault)
+        if self._num_invalid == MAX_SHOWN:
+            log.warning("%s: further invalid rows are left out without a line here", self.rows.section)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -17,9 +18,18 @@ PHASES = {"submitted": "weights are served", "finished": "first answers", "batch
 
 def write_total_steps(ledger: Path, steps: int, attempt: int) -> None:
     """Writes the number of steps to the ledger, for a run without a controller, which would write it."""
+    _write(ledger, {"event": BEGUN, "attempt": attempt, "time": time.time(), "steps": steps})
+
+
+def write_corrected_steps(ledger: Path, rows: int, steps: int, attempt: int) -> None:
+    """The same once the number of rows that are left out is known; `rows` are left."""
+    _write(ledger, {"event": CORRECTED, "attempt": attempt, "time": time.time(), "rows": rows, "steps": steps})
+
+
+def _write(ledger: Path, event: dict[str, Any]) -> None:
     ledger.parent.mkdir(parents=True, exist_ok=True)
     with ledger.open("ab") as file:
-        file.write(orjson.dumps({"event": BEGUN, "attempt": attempt, "time": time.time(), "steps": steps}) + b"\n")
+        file.write(orjson.dumps(event) + b"\n")
 
 
 class Milestones:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from areal_like.config.sections.reward import SCORE_PART
 from areal_like.data.sampled_text import SampledText
 from areal_like.observe.tracker_samples import EVAL, Extras, ExtrasWriter, enabled_extras
 from areal_like.process.identity import Identity
@@ -52,7 +53,7 @@ class EvaluationSamples:
                     "sample": number,
                     "prompt": self._text(sample.prompt_ids.tolist()),
                     "answer": self._text(sample.token_ids[prompt:].tolist()),
-                    "score": sample.rewards.get("score", sample.reward),
+                    "score": sample.rewards.get(SCORE_PART, sample.reward),
                     "reward": sample.reward,
                     "prompt tokens": prompt,
                     "answer tokens": int((sample.versions >= 0).sum()),

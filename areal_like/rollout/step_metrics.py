@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from areal_like.config.sections.reward import SCORE_PART
 from areal_like.data.votes import VoteRule
 from areal_like.observe.evaluation_statistics import best_of, bootstrap, pass_sizes
 from areal_like.observe.learnability import AnswerFacts, judge
@@ -98,7 +99,7 @@ def with_reward(facts: Facts) -> list[dict[str, Any]]:
 
 
 def score_of(fact: Mapping[str, Any]) -> float:
-    score: float = fact["rewards"].get("score", fact["reward"])
+    score: float = fact["rewards"].get(SCORE_PART, fact["reward"])
     return score
 
 

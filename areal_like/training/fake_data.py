@@ -4,7 +4,7 @@ The same seed gives the same tokens on any number of ranks.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from areal_like.training.batch import SAMPLER, VERSIONS, TrainingBatch
 from areal_like.training.controller_client import StepLimits
 from areal_like.training.engine import TrainEngine
 from areal_like.training.sequences import Sequences
+from areal_like.training.supervised_batch import DataLength, SupervisedBatch
 from areal_like.training.world import World
 
 KEY = "train_dataset.fake"
@@ -78,41 +79,27 @@ class FakeController:
         pass
 
 
-class FakeBatchSampler:
-    """New rows in every step, without end."""
-
-    def __init__(self, batch_size: int, steps_per_epoch: int) -> None:
-        self._batch_size, self.steps_per_epoch = batch_size, steps_per_epoch
-
-    def batches_drawn(self, step: int) -> int:
-        return step
-
-    def rows(self, step: int) -> NDArray[np.int64]:
-        return np.arange(self._batch_size) + step * self._batch_size
-
-
 class FakeTokenDataset:
-    """Unlimited rows; `len` is how many are evaluated."""
+    """Unlimited rows; as many are evaluated as are in a batch."""
 
     def __init__(self, fake: FakeDataConfig, seed: int, vocab: int, pin_memory: bool) -> None:
-        self._fake, self._seed, self._vocab, self._pin_memory = fake, seed, vocab, pin_memory
-
-    def __len__(self) -> int:
-        return self._fake.batch_size
+        self.fake, self._seed, self._vocab, self._pin_memory = fake, seed, vocab, pin_memory
 
     def take(self, rows_R: NDArray[np.int64]) -> Sequences:
-        return random_sequences(self._seed, rows_R, self._fake.seq_len, self._vocab, self._pin_memory)
+        return random_sequences(self._seed, rows_R, self.fake.seq_len, self._vocab, self._pin_memory)
+
+    def batches(self, batch_size: int, most: int) -> Iterator[Sequences]:
+        """The first `most` rows, unless -1."""
+        rows = np.arange(self.fake.batch_size if most < 0 else min(most, self.fake.batch_size))
+        return (self.take(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size))
 
 
 class FakeSupervisedData:
     """Replaces the data of a supervised run."""
 
-    PART = "data.json"
-
     def __init__(self, config: Any, engine: TrainEngine) -> None:
-        fake = _checked(config.train_dataset.fake, engine.world)
-        self.total_steps = total_steps(config)
-        self.batch_sampler = FakeBatchSampler(fake.batch_size, self.total_steps)
+        fake, steps = _checked(config.train_dataset.fake, engine.world), total_steps(config)
+        self._config, self.length = config, DataLength(steps * fake.batch_size, steps, steps)
         seed, pin_memory = derive_seed(config.seed, "train"), config.train_dataset.pin_memory
         self.train = FakeTokenDataset(fake, seed, engine.vocab_size, pin_memory)
         self.valid = fake_valid(config, engine.vocab_size)
@@ -120,9 +107,22 @@ class FakeSupervisedData:
     def __str__(self) -> str:
         return "random tokens"
 
-    def state(self, step: int) -> bytes:
-        """Empty: rows depend on the step only."""
-        return b"{}\n"
+    def batches(self, step: int) -> Iterator[SupervisedBatch]:
+        """New rows in every step."""
+        size = self.train.fake.batch_size
+        for each in range(step, self.length.total_steps):
+            yield SupervisedBatch(self.train.take(np.arange(size) + each * size), "", self.length)
+
+    def evaluation(self) -> Iterator[Sequences]:
+        assert self.valid is not None, "there is nothing to evaluate on"
+        return self.valid.batches(self._config.valid_dataset.batch_size, self._config.evaluator.num_examples)
+
+    def epochs(self, step: int, length: DataLength) -> float:
+        return step / length.steps_per_epoch
+
+    def state(self, step: int) -> dict[str, bytes]:
+        """Rows depend on the step only."""
+        return {}
 
     def resume(self, step: int, checkpoint: Path, starts_over: bool) -> None:
         pass

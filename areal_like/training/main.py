@@ -72,7 +72,7 @@ def _supervised(run: Run, me: Identity, world: "World", stop: "StopRequest") -> 
     from areal_like.training.token_export import NO_EXPORT, TokenExport
 
     config = run.config
-    # Nothing else runs yet: use all threads of this process to tokenize.
+    # While a batch is trained on, the next one is tokenized by all threads of this process.
     os.environ |= {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     rows = None if config.train_dataset.fake is not None else SupervisedData(run)
     engine = load_trained_engine(run, config.model, "model", world)

@@ -3,16 +3,18 @@
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+import xxhash
 from torch import Tensor
 
 from areal_like.algorithms.losses import cross_entropy
 from areal_like.algorithms.statistics import exact_sum
 from areal_like.data.packing import balance
-from areal_like.observe.milestones import write_total_steps
+from areal_like.observe.milestones import write_corrected_steps, write_total_steps
+from areal_like.process.errors import FinalFailure
 from areal_like.process.exit_codes import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
 from areal_like.process.interval_timer import IntervalTimer
@@ -21,14 +23,18 @@ from areal_like.process.seeds import derive_seed
 from areal_like.training.checkpoint import CheckpointManager
 from areal_like.training.device_sums import DeviceSums
 from areal_like.training.engine import LossFunction, TrainEngine
-from areal_like.training.fake_data import FakeSupervisedData, FakeTokenDataset
+from areal_like.training.fake_data import FakeSupervisedData
 from areal_like.training.optimizer_step import optimizer_metrics
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.stop import StopRequest
-from areal_like.training.supervised_data import SupervisedData, TokenDataset
+from areal_like.training.supervised_batch import SupervisedBatch
+from areal_like.training.supervised_data import SupervisedData
 from areal_like.training.token_export import NO_EXPORT, NoTokenExport, TokenExport
 from areal_like.training.world import World
+
+EXACT_BITS = 64 - 53
+"""A float has 53 bits of a hash."""
 
 log = logging.getLogger(__name__)
 
@@ -42,46 +48,66 @@ def train(
     stop: StopRequest,
 ) -> int:
     """From the attempt's first step to the end of the run, or until stopped. Returns the exit code."""
-    start, total_steps, engines = run.start_point(), data.total_steps, {"model": learner.engine}
-    learner.engine.set_schedule(total_steps)
-    evaluator = IntervalTimer(run.config.evaluator, data.batch_sampler.steps_per_epoch)
-    checkpoints = CheckpointManager(run, world, data.batch_sampler.steps_per_epoch, {"evaluator": evaluator})
+    start, engines = run.start_point(), {"model": learner.engine}
+    evaluator = IntervalTimer(run.config.evaluator, data.length.steps_per_epoch)
+    checkpoints = CheckpointManager(run, world, data.length.steps_per_epoch, {"evaluator": evaluator})
     progress = TrainingProgress(run, me, world)
     checkpoints.resume(engines, progress)
     if start.checkpoint is not None:
         data.resume(start.step, start.checkpoint, run.skips("dataloader"))
-    if world.is_first:
-        write_total_steps(run.rollouts / LEDGER, total_steps, start.attempt)
-    log.info("training from step %d to %d on %s", start.step, total_steps, data)
+    length, ledger = data.length, run.rollouts / LEDGER
 
-    completed = start.step
+    def set_length() -> None:
+        learner.engine.set_schedule(length.total_steps)
+        checkpoints.set_epoch(length.steps_per_epoch)
+
+    set_length()
+    if world.is_first:
+        write_total_steps(ledger, length.total_steps, start.attempt)
+    log.info("training from step %d to %d on %s", start.step, length.total_steps, data)
+
+    completed, batches = start.step, data.batches(start.step)
     progress.watch.take()
-    while completed < total_steps and not stop.is_requested():
+    while completed < length.total_steps and not stop.is_requested():
         with progress.watch("train"):
-            metrics = learner.step(data.train.take(data.batch_sampler.rows(completed)), completed)
+            batch = next(batches)
+            _check_same_rows(world, batch)
+            if batch.length != length:
+                log.info(
+                    "%d of %d rows are left out: too long or invalid", length.rows - batch.length.rows, length.rows
+                )
+                length = batch.length
+                set_length()
+                if world.is_first:
+                    write_corrected_steps(ledger, length.rows, length.total_steps, start.attempt)
+            metrics = learner.step(batch.sequences, completed)
         completed += 1
-        is_last = completed == total_steps
+        is_last = completed == length.total_steps
         if data.valid is not None and world.first([evaluator.is_due(completed) or is_last])[0]:
             with progress.watch("evaluate"):
-                batch_size, most = run.config.valid_dataset.batch_size, run.config.evaluator.num_examples
-                progress.evaluation(completed, learner.evaluate(data.valid, batch_size, most))
-        progress.step(
-            completed,
-            {
-                **metrics,
-                "train/epoch": data.batch_sampler.batches_drawn(completed) / data.batch_sampler.steps_per_epoch,
-            },
-        )
+                progress.evaluation(completed, learner.evaluate(data.evaluation()))
+        progress.step(completed, {**metrics, "train/epoch": data.epochs(completed, length)})
         if due := checkpoints.due(completed, is_last):
             with progress.watch("checkpoint"):
-                checkpoints.write(completed, due, engines, progress, {data.PART: data.state(completed)})
+                checkpoints.write(completed, due, engines, progress, data.state(completed))
 
-    stopped_early = completed < total_steps
+    stopped_early = completed < length.total_steps
     if stopped_early and (due := checkpoints.due(completed, is_last=True)):
-        checkpoints.write(completed, due, engines, progress, {data.PART: data.state(completed)})
+        checkpoints.write(completed, due, engines, progress, data.state(completed))
     checkpoints.wait()
     progress.close()
     return STOPPED_EARLY if stopped_early else DONE
+
+
+def _check_same_rows(world: World, batch: SupervisedBatch) -> None:
+    """All ranks read the rows by themselves."""
+    digest = float(xxhash.xxh3_64_intdigest(f"{batch.digest} {batch.length}".encode()) >> EXACT_BITS)
+    highest, lowest = world.max([digest, -digest])
+    if highest != -lowest:
+        raise FinalFailure(
+            "train_dataset: the trainer ranks read different rows; all of them must read the same files, and a task "
+            "must return the same rows each time"
+        )
 
 
 class Learner(ABC):
@@ -120,19 +146,17 @@ class Learner(ABC):
             "train/loss_tokens": float(batch.loss_tokens_N.sum()),
         }
 
-    def evaluate(self, held_out: TokenDataset | FakeTokenDataset, batch_size: int, most: int) -> dict[str, float]:
-        """Means over held-out rows, `batch_size` at a time; over the first `most`, unless -1."""
-        rows = np.arange(len(held_out) if most < 0 else min(most, len(held_out)))
+    def evaluate(self, held_out: Iterable[Sequences]) -> dict[str, float]:
+        """Means over all rows of these batches."""
         sums: dict[str, float] = {}
-        num_units = 0
-        for start in range(0, len(rows), batch_size):
-            batch = held_out.take(rows[start : start + batch_size])
-            num_units += self.units(batch)
+        num_units = num_rows = 0
+        for batch in held_out:
+            num_units, num_rows = num_units + self.units(batch), num_rows + len(batch) // self.per_row
             for name, value in self.measure(self.micro_batches(batch)).items():
                 sums[name] = sums.get(name, 0.0) + value
         whole = self._world.sum(list(sums.values()))
         means = {f"eval/{name}": value / max(1, num_units) for name, value in zip(sums, whole, strict=True)}
-        return {**means, "eval/samples": float(len(rows))}
+        return {**means, "eval/samples": float(num_rows)}
 
     def micro_batches(self, batch: Sequences) -> list[MicroBatch]:
         """Micro-batches of this rank's share, with about the same number of tokens as other ranks; the sequences of a

@@ -1,67 +1,48 @@
-"""Data of supervised training: tokenized rows, and which of them are in each batch."""
+"""Data of supervised training: rows become sequences while the step before them is computed."""
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.data.batch_sampler import BatchSampler
+from areal_like.data.checked_rows import CheckedRows
 from areal_like.data.data_record import RECORD
-from areal_like.data.datasets import CheckedRows, load_datasets
-from areal_like.data.row_tokenizer import TokenSequences, sequences_of
+from areal_like.data.datasets import load_datasets
+from areal_like.data.row_order import KeptRows
+from areal_like.data.tokenized_rows import TokenizedRows
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
-from areal_like.process.errors import Failure
+from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.run import Run
-from areal_like.process.seeds import derive_seed
 from areal_like.training.fake_data import FakeTokenDataset, fake_valid
 from areal_like.training.preference_pairs import scoring_sequences
 from areal_like.training.sequences import Sequences
+from areal_like.training.supervised_batch import DataLength, SupervisedBatch
 
-
-class BatchSampler:
-    """Shuffles the rows in every epoch, the same way for the same seed."""
-
-    def __init__(self, num_rows: int, batch_size: int, shuffle: bool, drop_last: bool, seed: int) -> None:
-        self._num_rows, self._batch_size, self._shuffle, self._seed = num_rows, batch_size, shuffle, seed
-        self.steps_per_epoch = num_rows // batch_size if drop_last else -(-num_rows // batch_size)
-        self._offset = 0
-        self._epoch, self._order = -1, np.arange(num_rows)
-
-    def begin(self, step: int, batches: int) -> None:
-        """Sets how many batches count as drawn after `step` completed steps; by default one per step."""
-        self._offset = batches - step
-
-    def batches_drawn(self, step: int) -> int:
-        """After `step` completed steps."""
-        return step + self._offset
-
-    def rows(self, step: int) -> NDArray[np.int64]:
-        """Of the step after `step` completed ones."""
-        epoch, index = divmod(self.batches_drawn(step), self.steps_per_epoch)
-        if self._shuffle and epoch != self._epoch:
-            generator = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "data", epoch)))
-            self._epoch, self._order = epoch, generator.permutation(self._num_rows)
-        return self._order[index * self._batch_size : (index + 1) * self._batch_size]
+T = TypeVar("T")
 
 
 class TokenDataset:
-    """All rows of a dataset as tokens; rows become sequences when a step takes them."""
+    """The rows of a dataset as sequences."""
 
-    def __init__(self, tokens: TokenSequences, is_pairs: bool, pin_memory: bool = True) -> None:
-        self._tokens, self._is_pairs, self._per_row = tokens, is_pairs, 2 if is_pairs else 1
-        self._pin_memory = pin_memory
+    def __init__(self, rows: CheckedRows, is_pairs: bool, pin_memory: bool = True) -> None:
+        self.tokenized, self._is_pairs, self._pin_memory = TokenizedRows(rows), is_pairs, pin_memory
 
     def __len__(self) -> int:
-        return len(self._tokens) // self._per_row
+        return len(self.tokenized.table)
 
     def take(self, rows_R: NDArray[np.int64]) -> Sequences:
-        """Of a pair two sequences, the chosen one first."""
-        tokens = self._tokens.take(sequences_of(rows_R, self._per_row))
+        """Of a pair two sequences, the chosen one first. The rows were inspected."""
+        tokens = self.tokenized.take(rows_R.tolist())
         sequences = (
             scoring_sequences(tokens)
             if self._is_pairs
@@ -69,70 +50,142 @@ class TokenDataset:
         )
         return replace(sequences, pin_memory=self._pin_memory)
 
+    def batches(self, batch_size: int, most: int) -> Iterator[Sequences]:
+        """The first `most` rows, unless -1, in their order."""
+        rows, count = KeptRows(np.arange(len(self)), self.tokenized.table), 0
+        while most < 0 or count < most:
+            start, count = count, count + batch_size if most < 0 else min(most, count + batch_size)
+            while unknown := rows.unknown(count):
+                self.tokenized.inspect(unknown)
+            if not rows.num_kept:
+                raise FinalFailure(self.too_few(1))
+            taken = rows.between(start, count)
+            if not len(taken):
+                return
+            yield self.take(taken)
+
+    def too_few(self, least: int) -> str:
+        """The message where fewer rows are left."""
+        section, table = self.tokenized.rows.section, self.tokenized.table
+        return (
+            f"{section}.max_length: {table.num_too_long} of {len(table)} rows have more tokens, or are invalid; "
+            f"{len(table) - table.num_too_long} are left, and {least} are needed; raise it"
+        )
+
 
 class SupervisedData:
-    """Training and evaluation data of a supervised run. `state` is its part of a checkpoint."""
+    """Training and evaluation data of a supervised run. One thread reads them, ahead of the steps."""
 
-    PART = "data.json"
+    PART, TABLE = "data.json", "rows.safetensors"
+    FORMAT = 2
 
     def __init__(self, run: Run) -> None:
-        config, train_dataset = run.config, run.config.train_dataset
+        self._config = config = run.config
+        train_dataset = config.train_dataset
         folder = model_folder(config.tokenizer_path or config.model.path, run.cwd)
         tokenizer = TextTokenizer(folder, config.chat_template_args)
         places = SearchFolders(run.folder, run.cwd)
-        datasets = load_datasets(config, places, tokenizer, run.directory / RECORD, with_tokens=True)
+        datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
         is_pairs = train_dataset.type == "rw"
         if not is_pairs and tokenizer.eos_id is None and not datasets.train.has_messages:
             raise ConfigError([Problem("tokenizer_path", f"{folder} has no eos_token, so that no answer could end")])
-        self.train = _token_dataset("train_dataset", datasets.train, is_pairs, train_dataset.pin_memory)
+        self._sequences_per_step = train_dataset.batch_size * (2 if is_pairs else 1)
+        self._thread = ThreadPoolExecutor(1, "data")
+        self.train = TokenDataset(datasets.train, is_pairs, train_dataset.pin_memory)
+        self._table = self.train.tokenized.table
         self.valid: TokenDataset | FakeTokenDataset | None = fake_valid(config, tokenizer.size)
         if datasets.valid is not None:
-            pins_valid = config.valid_dataset.pin_memory
-            self.valid = _token_dataset("valid_dataset", datasets.valid, is_pairs, pins_valid)
+            self.valid = TokenDataset(datasets.valid, is_pairs, config.valid_dataset.pin_memory)
         self._digest = datasets.train.digest
         self.batch_sampler = BatchSampler(
-            len(self.train), train_dataset.batch_size, train_dataset.shuffle, train_dataset.drop_last, config.seed
+            self._table, train_dataset.batch_size, train_dataset.shuffle, train_dataset.drop_last, config.seed
         )
-        sequences = train_dataset.batch_size * (2 if is_pairs else 1)
-        limits = [config.total_train_epochs * self.batch_sampler.steps_per_epoch, config.total_train_steps]
-        if config.total_train_n_seqs is not None:
-            limits.append(-(-config.total_train_n_seqs // sequences))
-        self.total_steps = min(limit for limit in limits if limit is not None)
+        self.length = self._length()
 
     def __str__(self) -> str:
-        return f"{len(self.train)} rows"
+        return f"{self.length.rows} rows"
 
-    def state(self, step: int) -> bytes:
-        """After `step` completed steps."""
-        state = {
-            "digest": self._digest,
-            "dealt": self.batch_sampler.batches_drawn(step),
-            "steps_per_epoch": self.batch_sampler.steps_per_epoch,
-        }
-        return json.dumps(state).encode() + b"\n"
+    def evaluation(self) -> Iterator[Sequences]:
+        assert self.valid is not None, "there is nothing to evaluate on"
+        config = self._config
+        return self._ahead(self.valid.batches(config.valid_dataset.batch_size, config.evaluator.num_examples))
+
+    def batches(self, step: int) -> Iterator[SupervisedBatch]:
+        """From the step after `step` completed ones to the last."""
+        return self._ahead(self._batches(step))
+
+    def epochs(self, step: int, length: DataLength) -> float:
+        """Epochs of data that were used after `step` completed steps."""
+        return self.batch_sampler.first_epoch + self.batch_sampler.drawn(step) / length.steps_per_epoch
+
+    def state(self, step: int) -> dict[str, bytes]:
+        """Its files in a checkpoint after `step` completed steps."""
+        return self._thread.submit(self._state, step).result()
 
     def resume(self, step: int, checkpoint: Path, starts_over: bool) -> None:
         """Continues where the checkpoint was; `starts_over` is `recover.skip_dataloader`. If the number of batches per
         epoch has changed, continues with the next epoch."""
+        sampler = self.batch_sampler
         if starts_over:
-            self.batch_sampler.begin(step, 0)
+            sampler.begin(step, 0, 0)
             return
         state: dict[str, Any] = json.loads((checkpoint / "resume" / self.PART).read_bytes())
+        if state.get("format") != self.FORMAT:
+            raise Failure(
+                f"resume: {checkpoint} was written by another version, which described its data in another way; resume "
+                "with that version, or set recover.skip_dataloader=true to start the data over"
+            )
         if state["digest"] != self._digest:
             raise Failure(
                 f"train_dataset: the data differs from that at the checkpoint (its digest was {state['digest']}, now "
                 f"it is {self._digest}); resume with the same data, or set recover.skip_dataloader=true to start over"
             )
-        batches_drawn: int = state["dealt"]
-        if state["steps_per_epoch"] != self.batch_sampler.steps_per_epoch:
-            batches_drawn = -(-batches_drawn // state["steps_per_epoch"]) * self.batch_sampler.steps_per_epoch
-        self.batch_sampler.begin(step, batches_drawn)
+        table = load((checkpoint / "resume" / self.TABLE).read_bytes())
+        self._table.restore([table["states"].tobytes(), table["hashes"].tobytes()])
+        sampler.num_kept = state["num_kept"]
+        self.length = self._length()
+        first_epoch, drawn = state["first_epoch"], state["drawn"]
+        if state["steps_per_epoch"] != sampler.steps_per_epoch:
+            first_epoch, drawn = first_epoch + -(-drawn // state["steps_per_epoch"]), 0
+        sampler.begin(step, first_epoch, drawn)
 
+    def _state(self, step: int) -> dict[str, bytes]:
+        sampler = self.batch_sampler
+        state = {
+            "format": self.FORMAT,
+            "digest": self._digest,
+            "first_epoch": sampler.first_epoch,
+            "drawn": sampler.drawn(step),
+            "steps_per_epoch": sampler.steps_per_epoch,
+            "num_kept": sampler.num_kept,
+        }
+        states, hashes = (np.frombuffer(blob, np.uint8) for blob in self._table.blobs())
+        return {self.PART: json.dumps(state).encode() + b"\n", self.TABLE: save({"states": states, "hashes": hashes})}
 
-def _token_dataset(section: str, rows: CheckedRows, is_pairs: bool, pin_memory: bool) -> TokenDataset:
-    assert rows.tokens is not None, "loaded with_tokens"
-    if is_pairs and not rows.tokens.lengths_N.all():
-        place = rows.place(int(np.flatnonzero(rows.tokens.lengths_N == 0)[0]) // 2)
-        message = f"{place} has a text without tokens, which cannot be scored; remove it"
-        raise ConfigError([Problem(f"{section}.path", message)])
-    return TokenDataset(rows.tokens, is_pairs, pin_memory)
+    def _batches(self, step: int) -> Iterator[SupervisedBatch]:
+        while step < self._length().total_steps:
+            while unknown := self.batch_sampler.unknown(step):
+                self.train.tokenized.inspect(unknown)
+            length = self._length()
+            rows_R = self.batch_sampler.rows(step)
+            digest = self.train.tokenized.digest(rows_R.tolist())
+            yield SupervisedBatch(self.train.take(rows_R), digest, length)
+            step += 1
+
+    def _length(self) -> DataLength:
+        config, sampler = self._config, self.batch_sampler
+        steps = sampler.steps_per_epoch
+        if not steps:
+            raise FinalFailure(self.train.too_few(config.train_dataset.batch_size))
+        limits = [config.total_train_epochs * steps, config.total_train_steps]
+        if config.total_train_n_seqs is not None:
+            limits.append(-(-config.total_train_n_seqs // self._sequences_per_step))
+        rows = len(self._table) if sampler.num_kept is None else sampler.num_kept
+        return DataLength(rows, steps, min(limit for limit in limits if limit is not None))
+
+    def _ahead(self, items: Iterator[T]) -> Iterator[T]:
+        """The thread makes the next item while the caller uses one."""
+        made = self._thread.submit(next, items, None)
+        while (item := made.result()) is not None:
+            made = self._thread.submit(next, items, None)
+            yield item

@@ -1,9 +1,6 @@
 """Rows become tokens and loss masks."""
 
-import numpy as np
-import pytest
-
-from areal_like.data.row_tokenizer import RowTokenizer, TokenSequences, sequences_of
+from areal_like.data.row_tokenizer import RowTokenizer, TokenSequences, joined
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from tests.support.chat_models import AGAIN, ANSWER, BARE, LAST, MARKED, PLAIN, SHORTENS, TALK, USER, chat_tokenizer
@@ -98,19 +95,9 @@ def test_the_length_of_a_row_is_that_of_its_longest_sequence():
     assert RowTokenizer(PLAIN_TEXT, "rl").longest([]).tolist() == []
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 100])
-def test_rows_can_be_tokenized_in_parts(monkeypatch, at_once):
-    rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(5)]
-    expected = RowTokenizer(PLAIN_TEXT, "sft").tokens(rows)
-    monkeypatch.setattr("areal_like.data.row_tokenizer.ROWS_AT_ONCE", at_once)
-    actual = RowTokenizer(PLAIN_TEXT, "sft").tokens(iter(rows))
-    for name in ("token_ids", "counts", "lengths_N"):
-        assert np.array_equal(getattr(actual, name), getattr(expected, name))
-
-
-def test_sequences_are_selected_in_the_given_order():
-    rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in (1, 10, 3)]
-    tokens = RowTokenizer(PLAIN_TEXT, "sft").tokens(rows).take(np.array([2, 0, 2]))
-    assert [whole for whole, _ in shown(PLAIN_TEXT, tokens)] == ["3+3=6<eos>", "1+1=2<eos>", "3+3=6<eos>"]
-    assert len(tokens.take(np.array([], np.int64))) == 0
-    assert sequences_of(np.array([3, 1]), 2).tolist() == [6, 7, 2, 3]
+def test_sequences_can_be_split_by_rows_and_joined_in_another_order():
+    rows = [{"prompt": f"{n}+{n}=", "chosen": str(2 * n), "rejected": "7"} for n in (1, 10, 3)]
+    one, other, last = RowTokenizer(PLAIN_TEXT, "rw").tokens(rows).split(2)
+    texts = [whole for whole, _ in shown(PLAIN_TEXT, joined([last, one]))]
+    assert texts == ["3+3=6<eos>", "3+3=7<eos>", "1+1=2<eos>", "1+1=7<eos>"]
+    assert [whole for whole, _ in shown(PLAIN_TEXT, other)] == ["10+10=20<eos>", "10+10=7<eos>"]

@@ -39,7 +39,7 @@ def read(tmp_path):
     tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
     (tmp_path / "mine.py").write_text(TASK)
 
-    def read(path="", name=None, args=None, valid=None, kind="rl", with_tokens=False, **settings):
+    def read(path="", name=None, args=None, valid=None, kind="rl", **settings):
         def dataset(path):
             return DatasetConfig(**{"path": path, "type": kind, **settings})
 
@@ -49,7 +49,7 @@ def read(tmp_path):
             train_dataset=dataset(path),
             valid_dataset=None if valid is None else dataset(valid),
         )
-        return load_datasets(config, SearchFolders(tmp_path, tmp_path), tokenizer, with_tokens=with_tokens)
+        return load_datasets(config, SearchFolders(tmp_path, tmp_path), tokenizer)
 
     return read
 
@@ -120,20 +120,19 @@ def test_an_empty_file_is_an_error(load_error, tmp_path, most):
 
 def test_row_numbers_count_skipped_rows(read, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n\n{"prompt": "ab"}\n')
-    actual = read("rows.jsonl", max_length=3, with_tokens=True).train
-    assert [actual.place(index).rpartition(":")[2] for index in range(2)] == ["1", "4"]
+    actual = read("rows.jsonl", max_length=3).train
+    assert [actual.place(index).rpartition(":")[2] for index in range(3)] == ["1", "2", "4"]
 
 
-@pytest.mark.parametrize("with_tokens", [True, False])
-def test_rows_that_are_too_long_are_found(read, load_error, tmp_path, with_tokens):
+def test_rows_that_are_too_long_are_found(read, load_error, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "abc"}\n{"prompt": "abcd"}\n{"prompt": "ab"}\n')
-    actual = read("rows.jsonl", max_length=3, with_tokens=with_tokens).train
+    actual = read("rows.jsonl", max_length=3).train
     rows = [(actual.rows[row.row]["prompt"], row.is_too_long) for row in actual.inspect(range(len(actual)))]
-    assert rows == [("abc", False), *[("abcd", True)] * (not with_tokens), ("ab", False)]
+    assert rows == [("abc", False), ("abcd", True), ("ab", False)]
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "ab", "answer": "c"}\n{"prompt": "ab", "answer": "cd"}\n')
-    pairs = read("pairs.jsonl", max_length=4, kind="sft", with_tokens=with_tokens).train
+    pairs = read("pairs.jsonl", max_length=4, kind="sft").train
     found = [row.is_too_long for row in pairs.inspect(range(len(pairs)))]
-    assert found == [False, *[True] * (not with_tokens)], "the token that ends an answer counts"
+    assert found == [False, True], "the token that ends an answer counts"
     assert "has no rows of at most 1 tokens (train_dataset.max_length)" in load_error("rows.jsonl", max_length=1)
 
 

@@ -1,10 +1,10 @@
 """Effects of keys on whole runs: length, order of rows, intervals, folders."""
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from areal_like.config.load import load
@@ -51,7 +51,7 @@ def of_40_rows(folder: Path, kind: str, *overrides: str, valid: str | None = Non
 def in_epochs(folder: Path, kind: str, *overrides: str) -> int:
     """Steps of a run on 40 rows, 8 to a step."""
     if kind in SUPERVISED:
-        return int(SupervisedData(of_40_rows(folder, kind, *overrides)).total_steps)
+        return int(SupervisedData(of_40_rows(folder, kind, *overrides)).length.total_steps)
     message = rollout_settings(messages(kind, "train_dataset.batch_size=8", "gconfig.n_samples=4", *overrides))
     return run_length(message, rows=40).total_steps
 
@@ -81,7 +81,7 @@ def test_total_train_n_seqs_ends_the_run(tmp_path, kind, steps):
 
 def order_of(folder: Path, kind: str, seed: int) -> Any:
     if kind in SUPERVISED:
-        return SupervisedData(of_40_rows(folder, kind, f"seed={seed}")).batch_sampler.rows(0).tolist()
+        return next(SupervisedData(of_40_rows(folder, kind, f"seed={seed}")).batches(0)).sequences.token_ids.tolist()
     one = World(rollout_settings(messages(kind, f"seed={seed}", "rollout.max_head_offpolicyness=1")), rows=4000)
     one.load()
     return [(lease.group.row, lease.group.seed) for lease in one.lease()]
@@ -106,8 +106,9 @@ def test_tokenizer_path_selects_the_tokenizer(tmp_path, kind):
     key = f"tokenizer_path={folder}"
 
     def ids(*overrides: str) -> list[int]:
-        rows = SupervisedData(of_40_rows(tmp_path / "run", kind, "train_dataset.shuffle=false", *overrides)).train
-        return [int(token) for token in rows.take(np.array([12])).token_ids[:8]]
+        data = SupervisedData(of_40_rows(tmp_path / "run", kind, "train_dataset.shuffle=false", *overrides))
+        *_, row = islice(data.train.batches(1, most=13), 13)
+        return [int(token) for token in row.token_ids[:8]]
 
     usual, swapped = ids(), ids(key)
     assert len(usual) == len(swapped) == 8

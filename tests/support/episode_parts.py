@@ -156,7 +156,7 @@ class Rewards:
         """`error` is that of the first `num_failed` answers, None: of all."""
         self.counts, self.error, self.num_failed = RewardCounts(), error, num_failed
 
-    async def try_score(self, row, completions, max_failed):
+    async def try_score(self, row, completions, max_failed, seed):
         num_failed = 0 if self.error is None else len(completions) if self.num_failed is None else self.num_failed
         if num_failed > max_failed:
             raise self.error

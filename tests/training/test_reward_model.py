@@ -13,15 +13,14 @@ from transformers import AutoModelForSequenceClassification
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.train_engine import MicroBatchSpec
-from areal_like.data.row_tokenizer import TokenSequences
+from areal_like.data.row_tokenizer import TokenSequences, joined
 from areal_like.training.engine import TrainEngine
 from areal_like.training.main import load_trained_engine
 from areal_like.training.preference_pairs import chosen_and_rejected, scoring_sequences
 from areal_like.training.reward_model import RewardModelLearner
-from areal_like.training.sequences import Sequences
 from areal_like.training.stop import StopRequest
 from areal_like.training.supervised import train
-from areal_like.training.supervised_data import SupervisedData, TokenDataset
+from areal_like.training.supervised_data import SupervisedData
 from tests.support.chat_models import chat_folder
 from tests.support.training_runs import (
     ME,
@@ -64,7 +63,7 @@ def ranker(folder: Path, **settings: Any) -> TrainEngine:
 
 
 def test_a_text_is_scored_at_its_last_token():
-    actual = scoring_sequences(pairs().take(np.array([2, 1])))
+    actual = scoring_sequences(TokenSequences(np.arange(5, dtype=np.int32), np.zeros(5, np.bool_), np.array([2, 3])))
     assert actual.lengths_N.tolist() == [3, 4] and actual.input_lengths_N.tolist() == [2, 3]
     assert np.flatnonzero(actual.target_mask).tolist() == [2, 6]
 
@@ -82,9 +81,7 @@ def test_the_loss_is_that_of_the_scores_that_transformers_gives(tmp_path):
     with torch.no_grad():
         scores = [model(text[None]).logits[0, 0] for text in texts()]
     margins = torch.stack(scores[::2]) - torch.stack(scores[1::2])
-    metrics = RewardModelLearner(ranker(folder), seed=1).step(
-        TokenDataset(pairs(), is_pairs=True).take(np.arange(4)), 0
-    )
+    metrics = RewardModelLearner(ranker(folder), seed=1).step(scoring_sequences(pairs()), 0)
 
     assert metrics["train/loss"] == pytest.approx(-logsigmoid(margins).mean().item(), rel=1e-5)
     assert metrics["train/margin"] == pytest.approx(margins.mean().item(), rel=1e-4)
@@ -96,7 +93,7 @@ def test_the_loss_is_that_of_the_scores_that_transformers_gives(tmp_path):
 def test_any_split_of_pairs_into_micro_batches_gives_the_same_step(tmp_path, spec):
     folder = ranker_folder(tmp_path)
     whole, cut = ranker(folder), ranker(folder, mb_spec=section(MicroBatchSpec, **spec))
-    batch = TokenDataset(pairs(), is_pairs=True).take(np.arange(4))
+    batch = scoring_sequences(pairs())
     one, other = (RewardModelLearner(engine, seed=1).step(batch, 0) for engine in (whole, cut))
 
     assert len(RewardModelLearner(cut, seed=1).micro_batches(batch)) > 1
@@ -106,12 +103,12 @@ def test_any_split_of_pairs_into_micro_batches_gives_the_same_step(tmp_path, spe
 
 
 def test_an_evaluation_covers_all_pairs_with_any_batch_size(tmp_path):
-    learner, store = RewardModelLearner(ranker(ranker_folder(tmp_path)), seed=1), TokenDataset(pairs(), is_pairs=True)
-    one, other = (learner.evaluate(store, batch_size=size, most=-1) for size in (4, 3))
+    learner, all_pairs = RewardModelLearner(ranker(ranker_folder(tmp_path)), seed=1), pairs().split(2)
+    cuts = [all_pairs], [all_pairs[:3], all_pairs[3:]]
+    one, other = (learner.evaluate(scoring_sequences(joined(part)) for part in cut) for cut in cuts)
 
     assert one == pytest.approx(other, rel=1e-6) and one["eval/samples"] == 4
     assert set(one) == {"eval/loss", "eval/accuracy", "eval/margin", "eval/samples"}
-    assert learner.evaluate(store, batch_size=4, most=2)["eval/samples"] == 2
 
 
 SETTINGS = (
@@ -132,9 +129,8 @@ def test_the_saved_folder_scores_texts_as_training_did(tmp_path):
     assert [line["step"] for line in actual] == [2, 4] and all("eval/accuracy" in line for line in actual)
 
     model: Any = AutoModelForSequenceClassification.from_pretrained(run.checkpoints / "step_000004").eval()
-    held_out = SupervisedData(run).valid
-    assert held_out is not None
-    batch: Sequences = held_out.take(np.arange(20))
+    [batch] = SupervisedData(run).evaluation()
+    assert len(batch) == 2 * 20
     ids = torch.from_numpy(batch.token_ids).long().split(batch.lengths_N.tolist())
     with torch.no_grad():
         scores = torch.stack([model(text[None, :-1]).logits[0, 0] for text in ids])
@@ -169,9 +165,9 @@ def test_an_empty_text_cannot_be_scored(tmp_path):
     folder = chat_folder(tmp_path / "m")
     words = ("train_dataset.path=rows.jsonl", "task.name=null", "train_dataset.batch_size=1", "valid_dataset=null")
     run = make_run(tmp_path / "run", "reward_model", *words, f"model.path={folder}")
-    assert len(SupervisedData(run).train) == 1, "its end is a token"
+    assert len(next(SupervisedData(run).batches(0)).sequences) == 2, "its end is a token"
 
     file = folder / "tokenizer_config.json"
     file.write_text(file.read_text().replace('"eos_token"', '"no_token"'))
-    with pytest.raises(ConfigError, match=r"^train_dataset\.path: .*rows\.jsonl:1 has a text without tokens"):
+    with pytest.raises(ConfigError, match=r"^train_dataset\.path: .*rows\.jsonl:1: a text has no tokens"):
         SupervisedData(run)

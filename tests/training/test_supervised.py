@@ -17,13 +17,12 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.observe.observer import Observer
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run
-from areal_like.training import supervised_data
-from areal_like.training.fake_data import FakeSupervisedData
+from areal_like.training.fake_data import FakeSupervisedData, FakeTokenDataset
 from areal_like.training.main import load_trained_engine
 from areal_like.training.sequences import MicroBatch, Sequences
 from areal_like.training.stop import StopRequest
 from areal_like.training.supervised import SupervisedLearner, train
-from areal_like.training.supervised_data import BatchSampler, SupervisedData
+from areal_like.training.supervised_data import SupervisedData, TokenDataset
 from tests.support.chat_models import chat_folder
 from tests.support.training_runs import ME, make_engine, make_run, metrics_of, model_folder, start_from, world
 
@@ -38,6 +37,10 @@ SETTINGS = (
 def train_in(run: Run, stop: StopRequest | None = None) -> int:
     learner = SupervisedLearner(load_trained_engine(run, run.config.model, "model", world()), run.config.seed)
     return train(run, ME, world(), learner, SupervisedData(run), stop or StopRequest(world()))
+
+
+def first_rows(dataset: TokenDataset | FakeTokenDataset, count: int) -> Sequences:
+    return next(iter(dataset.batches(count, most=count)))
 
 
 class StopAfter(StopRequest):
@@ -100,48 +103,9 @@ def test_a_stop_request_leaves_a_checkpoint_to_resume_from(tmp_path):
     assert (run.checkpoints / "step_000000" / "resume").is_dir()
 
 
-def test_every_epoch_has_every_row_once_in_another_order():
-    batch_sampler = BatchSampler(num_rows=10, batch_size=4, shuffle=True, drop_last=False, seed=3)
-    epochs = [np.concatenate([batch_sampler.rows(3 * epoch + step) for step in range(3)]) for epoch in range(2)]
-
-    assert batch_sampler.steps_per_epoch == 3
-    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
-    assert epochs[0].tolist() != epochs[1].tolist()
-    assert BatchSampler(10, 4, True, False, seed=4).rows(0).tolist() != batch_sampler.rows(0).tolist()
-    assert BatchSampler(10, 4, True, False, seed=3).rows(0).tolist() == batch_sampler.rows(0).tolist()
-
-
-def test_an_order_is_drawn_once_in_an_epoch(monkeypatch):
-    """That of a million rows takes longer than a step."""
-    drawn: list[int] = []
-
-    def seed_of(*names: object) -> int:
-        drawn.append(7)
-        return len(drawn)
-
-    monkeypatch.setattr(supervised_data, "derive_seed", seed_of)
-    batch_sampler = BatchSampler(10, 2, shuffle=True, drop_last=True, seed=1)
-    for step in range(10):
-        batch_sampler.rows(step)
-    assert len(drawn) == 2
-
-
-def test_data_position_and_step_number_may_differ(monkeypatch):
-    batch_sampler, other = (BatchSampler(10, 4, shuffle=True, drop_last=False, seed=3) for _ in range(2))
-    other.begin(step=5, batches=2)
-    assert [other.rows(step).tolist() for step in (5, 6)] == [batch_sampler.rows(step).tolist() for step in (2, 3)]
-    assert (batch_sampler.batches_drawn(5), other.batches_drawn(5)) == (5, 2)
-
-
-def test_drop_last_omits_an_incomplete_last_batch():
-    assert BatchSampler(10, 4, shuffle=False, drop_last=True, seed=1).steps_per_epoch == 2
-    assert BatchSampler(10, 4, shuffle=False, drop_last=True, seed=1).rows(2).tolist() == [0, 1, 2, 3]
-    assert BatchSampler(10, 4, shuffle=False, drop_last=False, seed=1).rows(2).tolist() == [8, 9]
-
-
 def test_the_loss_counts_the_answer_and_its_end(tmp_path):
     run = make_run(tmp_path / "run", "sft", *SETTINGS)
-    sequences = SupervisedData(run).train.take(np.arange(50))
+    sequences = first_rows(SupervisedData(run).train, 50)
 
     assert set(sequences.lengths_N.tolist()) == {10} and set(sequences.loss_tokens_N.tolist()) == {4}
     assert sequences.token_ids[9] == 1 and sequences.loss_mask[:10].tolist() == [0] * 6 + [1] * 4
@@ -155,8 +119,8 @@ def test_loss_on_selects_the_tokens_in_the_loss(tmp_path):
             tmp_path / loss_on, "sft", *SETTINGS, "task.args={digits: 1}", f"train_dataset.loss_on={loss_on}"
         )
         data = SupervisedData(run)
-        assert data.valid is not None
-        counts[loss_on] = [set(store.take(np.arange(9)).loss_tokens_N.tolist()) for store in (data.train, data.valid)]
+        assert isinstance(data.valid, TokenDataset)
+        counts[loss_on] = [set(first_rows(each, 9).loss_tokens_N.tolist()) for each in (data.train, data.valid)]
     assert counts == {"answers": [{3}, {3}], "all": [{6}, {6}]}
 
 
@@ -190,7 +154,7 @@ def test_other_data_than_at_the_checkpoint_is_refused(tmp_path):
     with pytest.raises(Failure, match=r"^train_dataset: the data differs from that .*recover\.skip_dataloader=true"):
         data.resume(3, checkpoint, starts_over=False)
     data.resume(3, checkpoint, starts_over=True)
-    assert data.batch_sampler.batches_drawn(3) == 0
+    assert data.epochs(3, data.length) == 0
 
 
 def test_with_another_batch_size_the_next_epoch_starts(tmp_path):
@@ -199,7 +163,7 @@ def test_with_another_batch_size_the_next_epoch_starts(tmp_path):
     run.config.train_dataset.batch_size = 39
     data = SupervisedData(run)
     data.resume(6, run.checkpoints / "step_000006", starts_over=False)
-    assert (data.batch_sampler.steps_per_epoch, data.batch_sampler.batches_drawn(6)) == (2, 4)
+    assert (data.length.steps_per_epoch, data.epochs(6, data.length)) == (2, 2.0)
 
 
 def test_the_number_of_steps_is_printed_before_the_first(tmp_path):
@@ -224,7 +188,7 @@ def test_the_number_of_steps_is_printed_before_the_first(tmp_path):
 def test_the_first_limit_reached_ends_the_run(tmp_path, override, steps):
     run = make_run(tmp_path / "run", "sft", "total_train_steps=null", "train_dataset.batch_size=16", override)
 
-    assert SupervisedData(run).total_steps == steps
+    assert SupervisedData(run).length.total_steps == steps
 
 
 def test_rows_that_are_too_long_are_left_out_and_nothing_left_is_refused(tmp_path):
@@ -265,24 +229,25 @@ def rows_run(folder: Path, *overrides: str) -> Run:
 @pytest.mark.parametrize("size", [2, 11])
 def test_batch_size_is_the_number_of_rows_per_step(tmp_path, size):
     data = SupervisedData(rows_run(tmp_path, f"train_dataset.batch_size={size}"))
-    assert data.total_steps == ROWS // size
-    assert len(data.train.take(data.batch_sampler.rows(0))) == size
+    assert data.length.total_steps == ROWS // size
+    assert len(next(data.batches(0)).sequences) == size
 
 
 @pytest.mark.shows("train_dataset.shuffle")
 def test_without_shuffle_rows_keep_their_order(tmp_path):
     orders = []
     for value in ("false", "true"):
-        data = SupervisedData(rows_run(tmp_path / value, f"train_dataset.shuffle={value}"))
-        orders.append(data.batch_sampler.rows(0).tolist())
-    assert orders[0] == [0, 1, 2, 3] != orders[1]
+        run = rows_run(tmp_path / value, f"train_dataset.shuffle={value}")
+        orders.append(next(SupervisedData(run).batches(0)).sequences.token_ids.tolist())
+        first = first_rows(SupervisedData(run).train, 4).token_ids.tolist()
+    assert orders[0] == first != orders[1]
 
 
 @pytest.mark.shows("train_dataset.drop_last")
 @pytest.mark.parametrize(("value", "last"), [("true", 4), ("false", 2)])
 def test_without_drop_last_an_epoch_ends_with_a_smaller_batch(tmp_path, value, last):
     data = SupervisedData(rows_run(tmp_path, f"train_dataset.drop_last={value}"))
-    assert len(data.batch_sampler.rows(data.total_steps - 1)) == last
+    assert [len(batch.sequences) for batch in data.batches(0)] == [4] * 5 + [2] * (last == 2)
 
 
 @pytest.mark.shows("valid_dataset.batch_size")
@@ -370,7 +335,7 @@ def test_pin_memory_pins_batches_that_are_copied_to_a_gpu(tmp_path, is_pinned, s
     engine = load_trained_engine(run, run.config.model, "model", world())
     data = FakeSupervisedData(run.config, engine) if fake else SupervisedData(run)
     sets: dict[str, Any] = {"train_dataset": data.train, "valid_dataset": data.valid}
-    chosen, (other,), rows = sets.pop(section), sets.values(), np.arange(2)
-    assert is_pinned(chosen.take(rows), "cuda") == value
-    assert not is_pinned(chosen.take(rows), "cpu")
-    assert is_pinned(other.take(rows), "cuda"), "by default"
+    chosen, (other,) = sets.pop(section), sets.values()
+    assert is_pinned(first_rows(chosen, 2), "cuda") == value
+    assert not is_pinned(first_rows(chosen, 2), "cpu")
+    assert is_pinned(first_rows(other, 2), "cuda"), "by default"

@@ -7,10 +7,7 @@ from areal_like.config.built_in import BUILT_IN, SANDBOXED, TASKS
 from areal_like.config.checks.built_in_code import parameters_of
 from areal_like.config.dotted_path import value_at
 from areal_like.config.problems import Problem
-from areal_like.config.sections.reward import REWARD_MODEL, REWARD_OF_TASK, NamedReward, named_rewards
-
-SCORE = "score"
-"""The name of what evaluations report; no part can have it."""
+from areal_like.config.sections.reward import REWARD_MODEL, REWARD_OF_TASK, SCORE_PART, NamedReward, named_rewards
 
 
 def rewards_in(values: dict[str, Any]) -> list[NamedReward]:
@@ -66,8 +63,8 @@ def _labels(parts: list[NamedReward]) -> Iterator[Problem]:
     first: dict[str, NamedReward] = {}
     for part in parts:
         key = f"{part.section}.label"
-        if part.label == SCORE:
-            yield Problem(key, f"{SCORE!r} is the name of what evaluations report; choose another label")
+        if part.label == SCORE_PART:
+            yield Problem(key, f"{SCORE_PART!r} is the name of what evaluations report; choose another label")
         elif (other := first.setdefault(part.label, part)) is not part:
             yield Problem(
                 key, f"{part.label!r} is the label of {other.section} as well; give one of them another label"

@@ -10,6 +10,11 @@ REWARD_MODEL = "model"
 REWARD_OF_TASK = "task"
 """Name of the task's own reward, for sums."""
 
+SCORE_PART = "score"
+"""The part of a reward that evaluations report; it is not added to the reward."""
+ANSWER_SEED = "answer_seed"
+"""An argument of rewards that draw by chance: a number of the answer, the same whenever the run is repeated."""
+
 SANDBOXES = ("bubblewrap", "rlimits")
 """Kinds of sandbox, the strongest first."""
 

@@ -41,7 +41,7 @@ class RewardSource(Protocol):
     counts: RewardCounts
 
     async def try_score(
-        self, row: dict[str, Any], completions: Sequence[str], max_failed: int
+        self, row: dict[str, Any], completions: Sequence[str], max_failed: int, seed: int
     ) -> list[Reward | None]: ...
 
 
@@ -82,7 +82,7 @@ class Episode:
 
     def __post_init__(self) -> None:
         self._route = LeaseRoute(self.lease["id"], self.lease["server"])
-        self._num_calls = self._num_failed = self._num_conversations = 0
+        self._num_calls = self._num_scorings = self._num_failed = self._num_conversations = 0
 
     @property
     def n_samples(self) -> int:
@@ -212,7 +212,8 @@ class Episode:
         self.trace("requests %d rewards", len(texts))
         start = time.monotonic()
         source = self.tools.benchmark_rewards.get(self.lease["split"], self.tools.rewards)
-        rewards = await source.try_score(row, texts, max_failed)
+        seed, self._num_scorings = derive_seed(self.lease["seed"], "reward", self._num_scorings), self._num_scorings + 1
+        rewards = await source.try_score(row, texts, max_failed, seed)
         self._add_time("reward_s", time.monotonic() - start)
         self.trace("got its rewards")
         return rewards

@@ -6,10 +6,10 @@ from fractions import Fraction
 from typing import Any
 
 from areal_like.config.argument_types import Take
+from areal_like.data.answer_text import HASHES, boxed
 
-BOXES = ("\\boxed", "\\fbox")
 TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
-DECLARED = re.compile(r"(?:####|\b(?:answer|option|choice)\s*(?:is|:|=))\s*:?\s*([^\n]+)", re.IGNORECASE)
+DECLARED = re.compile(rf"(?:{HASHES}|\b(?:answer|option|choice)\s*(?:is|:|=))\s*:?\s*([^\n]+)", re.IGNORECASE)
 REASON = re.compile(r"[,;]?\s+(?:since|because|as|which|where)\b|[,;]\s+so\b|[.;]\s+(?=[A-Z])")
 """Begins what follows a declared result in its line."""
 NUMBER = re.compile(
@@ -62,24 +62,6 @@ def readings(text: str) -> list[str]:
 def tag(text: str) -> str | None:
     found = TAG.findall(text)
     return found[-1].strip() if found else None
-
-
-def boxed(text: str) -> str | None:
-    """The content of the last box. A box that is not closed counts as none."""
-    end = len(text)
-    while True:
-        start, box = max((text.rfind(box, 0, end), box) for box in BOXES)
-        if start < 0:
-            return None
-        rest = text[start + len(box) : end].lstrip()
-        if not rest.startswith("{"):
-            return rest[:1] or None  # \boxed 5
-        depth = 0
-        for place, letter in enumerate(rest):
-            depth += (letter == "{") - (letter == "}")
-            if depth == 0:
-                return rest[1:place].strip()
-        end = start
 
 
 def declared(text: str) -> str | None:

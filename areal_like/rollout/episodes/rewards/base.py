@@ -6,10 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from areal_like.config.sections.reward import ANSWER_SEED, SCORE_PART
 from areal_like.data.user_code import config_error
-
-SCORE_PART = "score"
-"""The reward part that evaluations report; it is not added to the reward."""
 
 MAX_REWARD = 1e15
 """Its square must fit into single precision, for means and deviations."""
@@ -84,7 +82,7 @@ class RewardCall:
             raise config_error(
                 f"{section}.args", f"{name} takes no argument {unknown[0]!r}; besides prompt and answer, {takes}"
             )
-        self.needs = sorted(each.name for each in others if _is_needed(each) and each.name not in args)
+        self.needs = sorted(each.name for each in others if _is_needed(each) and each.name not in {*args, ANSWER_SEED})
         """Values that each row must have."""
 
     @property
@@ -92,11 +90,14 @@ class RewardCall:
         method = getattr(self.function, "__call__", None)  # noqa: B004 - the method itself is needed
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(method)
 
-    def __call__(self, prompt: str, completion: str, row: Mapping[str, Any]) -> Any:
+    def __call__(self, prompt: str, completion: str, row: Mapping[str, Any], seed: int = 0) -> Any:
+        """`seed` is that of the answer."""
         if self._takes_all:
             values = {name: value for name, value in row.items() if name not in self._first_two and name != "prompt"}
         else:
             values = {name: row[name] for name in self._takes if name in row}
+            if ANSWER_SEED in self._takes:
+                values.setdefault(ANSWER_SEED, seed)
         return self.function(prompt, completion, **(values | self.args))
 
 

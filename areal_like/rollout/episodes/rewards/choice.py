@@ -1,12 +1,12 @@
 """The built-in reward `choice`: 1 for the letter of the right choice."""
 
 import re
+from string import ascii_uppercase as LETTERS
 from typing import Any
 
 from areal_like.config.argument_types import Count
 from areal_like.rollout.episodes.rewards.answers import final, last_line
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 ENDS = r"\W*$|\s*[).:]"
 DECLARED_ENDS = rf"{ENDS}|,|\s+[-\u2013\u2014]\s|\s+(?:because|since|as)\b"
 """What follows a letter that is chosen: more, where the answer is declared."""

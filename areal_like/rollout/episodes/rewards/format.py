@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from areal_like.rollout.episodes.rewards.answers import boxed as content_of_box
+from areal_like.data.answer_text import boxed as content_of_box
 
 THINK_THEN_ANSWER = ("think", "answer")
 

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from areal_like.data.user_code import config_error
+from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.limits import NO_LIMITS, RewardLimits
@@ -91,19 +92,23 @@ class RewardPool:
             raise config_error(spec.key, f"{message}; {remedy}")
         self._start(1)
 
-    async def score(self, row: dict[str, Any], completions: Sequence[str]) -> list[Reward]:
-        """One reward for each answer to the row. Raises RewardError if one fails."""
-        return [reward for reward in await self.try_score(row, completions, 0) if reward is not None]
+    async def score(self, row: dict[str, Any], completions: Sequence[str], seed: int | None = None) -> list[Reward]:
+        """One reward for each answer to the row; what is drawn by chance follows from `seed`. Raises RewardError if one
+        fails."""
+        return [reward for reward in await self.try_score(row, completions, 0, seed) if reward is not None]
 
-    async def try_score(self, row: dict[str, Any], completions: Sequence[str], max_failed: int) -> list[Reward | None]:
+    async def try_score(
+        self, row: dict[str, Any], completions: Sequence[str], max_failed: int, seed: int | None = None
+    ) -> list[Reward | None]:
         """The same, but None where it failed. Raises RewardError as soon as more than `max_failed` of them failed."""
         if not self.is_available:
             raise RewardError("there is no reward: reward.name is null, and the task has none")
         loop = asyncio.get_running_loop()
         samples = []
-        for completion in completions:
+        for index, completion in enumerate(completions):
             number = next(self._numbers)
             line = {"id": number, "prompt": row["prompt"], "completion": completion, "row": row}
+            line["seed"] = derive_seed(number if seed is None else seed, "answer", index)
             samples.append(WaitingAnswer(orjson.dumps(line) + b"\n", number, loop.create_future()))
         self._waiting.extend(samples)
         self._flush()

@@ -94,7 +94,7 @@ def _send(wire: socket.socket, message: dict[str, Any]) -> None:
 
 def _answer(call: LoadedReward, sample: dict[str, Any], limits: RewardLimits) -> dict[str, Any]:
     try:
-        returned = call(sample["prompt"], sample["completion"], sample["row"])
+        returned = call(sample["prompt"], sample["completion"], sample["row"], sample["seed"])
         if inspect.isawaitable(returned):
             returned = asyncio.run(_wait_for(returned))
         return _result(sample["id"], returned)
@@ -120,7 +120,9 @@ async def _answer_concurrently(
         deadline = Deadline(timeout_s, lambda waits: send({"id": sample["id"], "waits": waits}))
         try:
             async with deadline:
-                message = _result(sample["id"], await call(sample["prompt"], sample["completion"], sample["row"]))
+                message = _result(
+                    sample["id"], await call(sample["prompt"], sample["completion"], sample["row"], sample["seed"])
+                )
         except BaseException as fault:
             late = deadline.has_expired and isinstance(fault, TimeoutError)
             message = {"id": sample["id"], "late": True} if late else _failed(sample["id"], fault, limits)

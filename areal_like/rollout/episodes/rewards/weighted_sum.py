@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from areal_like.rollout.episodes.rewards.base import SCORE_PART, Reward, RewardCall, parse_reward
+from areal_like.config.sections.reward import SCORE_PART
+from areal_like.rollout.episodes.rewards.base import Reward, RewardCall, parse_reward
 
 
 class Part(NamedTuple):
@@ -26,10 +27,10 @@ class WeightedSum:
         self.needs = sorted({name for part in parts for name in part.call.needs})
         """Values that each row must have."""
 
-    def __call__(self, prompt: str, completion: str, row: Mapping[str, Any]) -> Any:
+    def __call__(self, prompt: str, completion: str, row: Mapping[str, Any], seed: int = 0) -> Any:
         # Those that wait begin last, so that none of them has begun when another one raises.
         order = sorted(range(len(self._parts)), key=lambda index: self._parts[index].call.is_async)
-        returned = {index: self._parts[index].call(prompt, completion, row) for index in order}
+        returned = {index: self._parts[index].call(prompt, completion, row, seed) for index in order}
         values = [returned[index] for index in range(len(order))]
         return self._await(values) if any(map(inspect.isawaitable, values)) else self._add(values)
 

@@ -280,11 +280,12 @@ def test_a_schema_in_a_row_may_be_text_and_fetches_nothing():
         reward_of("json_schema", {}, "3", schema={"$ref": "http://127.0.0.1:1/schema.json"})
 
 
-def test_random_is_independent_of_the_answer():
+def test_random_depends_on_the_seed_of_the_answer_alone():
     call = load_reward(RewardSpec("random", {"probability": 0.25}, None, {}, ".", "."))
-    assert call is not None
-    values = [call("", "the same answer", {}) for _ in range(2000)]
+    assert call is not None and call.needs == []
+    values = [call("", "the same answer", {}, seed) for seed in range(2000)]
     assert set(values) == {0.0, 1.0} and 300 < sum(values) < 700
+    assert [call("", f"answer {seed}", {}, seed) for seed in range(2000)] == values
     assert reward_of("random", {"probability": 0}, "") == 0 and reward_of("random", {"probability": 1}, "") == 1
 
 
