@@ -129,7 +129,9 @@ def test_the_saved_folder_scores_texts_as_training_did(tmp_path):
     assert [line["step"] for line in actual] == [2, 4] and all("eval/accuracy" in line for line in actual)
 
     model: Any = AutoModelForSequenceClassification.from_pretrained(run.checkpoints / "step_000004").eval()
-    [batch] = SupervisedData(run).evaluation()
+    held_out = SupervisedData(run).valid
+    assert held_out is not None
+    [batch] = held_out.batches(20, most=20)
     assert len(batch) == 2 * 20
     ids = torch.from_numpy(batch.token_ids).long().split(batch.lengths_N.tolist())
     with torch.no_grad():

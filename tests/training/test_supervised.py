@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from areal_like.config.problems import ConfigError
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.observe.observer import Observer
-from areal_like.process.errors import Failure
+from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.run import Run
 from areal_like.training.fake_data import FakeSupervisedData, FakeTokenDataset
 from areal_like.training.main import load_trained_engine
@@ -191,11 +191,14 @@ def test_the_first_limit_reached_ends_the_run(tmp_path, override, steps):
     assert SupervisedData(run).length.total_steps == steps
 
 
-def test_rows_that_are_too_long_are_left_out_and_nothing_left_is_refused(tmp_path):
-    run = make_run(tmp_path / "run", "sft", *SETTINGS)
-    run.config.train_dataset.max_length = 9
-    with pytest.raises(ConfigError, match=r"at most 9 tokens \(train_dataset\.max_length\)"):
+def test_nothing_but_rows_that_are_too_long_is_refused(tmp_path):
+    """Of few rows before the start."""
+    run = rows_run(tmp_path / "few", "train_dataset.max_length=3")
+    with pytest.raises(ConfigError, match=r"at most 3 tokens \(train_dataset\.max_length\)"):
         SupervisedData(run)
+    run = make_run(tmp_path / "run", "sft", *SETTINGS, "train_dataset.max_length=9")
+    with pytest.raises(FinalFailure, match=r"^train_dataset\.max_length: 8036 of 8036 rows .* 16 are needed; raise it"):
+        next(SupervisedData(run).batches(0))
 
 
 def test_the_loss_is_the_mean_over_all_tokens_that_count(tmp_path):

@@ -90,6 +90,11 @@ class RewardCall:
         method = getattr(self.function, "__call__", None)  # noqa: B004 - the method itself is needed
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(method)
 
+    async def aclose(self) -> None:
+        """Calls the method `aclose` of the reward, if it has one, when no more answers come."""
+        if (close := getattr(self.function, "aclose", None)) is not None:
+            await close()
+
     def __call__(self, prompt: str, completion: str, row: Mapping[str, Any], seed: int = 0) -> Any:
         """`seed` is that of the answer."""
         if self._takes_all:

@@ -5,9 +5,9 @@ import hashlib
 import json
 import os
 import re
-from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from areal_like.config.argument_types import Count
 from areal_like.process.errors import InfrastructureError
@@ -71,26 +71,30 @@ class JudgeReward:
         self._body = {name: value for name, value in body.items() if value is not None}
         self._rubric, self._lowest, self._highest = rubric, lowest, highest
         self._turn, self._retries = asyncio.Semaphore(concurrency), retries
-        self._record_args = _record_path(cache), max_calls, max_tokens
+        self._record = JudgeRecord(_record_path(cache), max_calls, max_tokens)
         self._session: Any = None
-
-    @cached_property
-    def _record(self) -> JudgeRecord:
-        """Opened on use: a connection must not be copied into another process."""
-        return JudgeRecord(*self._record_args)
+        self._same = WeakValueDictionary[str, asyncio.Semaphore]()
+        """By request: of equal ones at the same time only the first is sent."""
 
     async def __call__(self, prompt: Any, completion: str, answer: Any = None) -> float:
         if answer is None and "{reference}" in self._rubric and self._rubric is not RUBRIC:
             raise ValueError("the rubric has {reference}, and the row has no answer")
         request = {**self._body, "messages": [{"role": "user", "content": self._text(prompt, completion, answer)}]}
         name = hashlib.sha256(f"{self._endpoint} {json.dumps(request, sort_keys=True)}".encode()).hexdigest()
-        if (known := self._record.known(name)) is not None:
-            return known
-        async with turn(self._turn):
-            reply = await self._ask(request)
-        value = self._value(reply)
-        self._record.add(name, value)
+        same = self._same.setdefault(name, asyncio.Semaphore(1))
+        async with turn(same):
+            if (known := await self._record.known(name)) is not None:
+                return known
+            async with turn(self._turn):
+                reply = await self._ask(request)
+            value = self._value(reply)
+            await self._record.add(name, value)
         return value
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        await self._record.close()
 
     def _text(self, prompt: Any, completion: str, answer: Any) -> str:
         values = {
@@ -110,11 +114,11 @@ class JudgeReward:
             self._session = aiohttp.ClientSession(headers=self._headers, trust_env=True)
         delay = FIRST_DELAY_S
         for attempt in range(self._retries + 1):
-            self._record.spend_call()
+            await self._record.spend_call()
             try:
                 async with self._session.post(self._endpoint, json=request) as response:
                     if response.status < 400:
-                        return self._content(await response.json(content_type=None))
+                        return await self._content(await response.json(content_type=None))
                     failure = f"it answered {response.status}: {(await response.text())[:200]}"
                     if response.status < 500 and response.status not in RETRIED:
                         raise RuntimeError(f"the judge at {self._endpoint} refuses such requests: {failure}")
@@ -126,10 +130,10 @@ class JudgeReward:
                 delay *= 2
         raise InfrastructureError(f"the judge at {self._endpoint} failed: {failure}")
 
-    def _content(self, reply: Any) -> str:
+    async def _content(self, reply: Any) -> str:
         try:
             tokens = (reply.get("usage") or {}).get("total_tokens") or 0
-            self._record.add_tokens(int(tokens))
+            await self._record.add_tokens(int(tokens))
             return str(reply["choices"][0]["message"]["content"] or "")
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as fault:
             raise RuntimeError(f"the judge at {self._endpoint} gave no chat completion: {reply!r:.200}") from fault

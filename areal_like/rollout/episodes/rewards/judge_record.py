@@ -1,7 +1,12 @@
 """What a judge has answered, and what its calls have cost: a file that all processes of a run share."""
 
+import asyncio
 import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 WAIT_S = 60.0
 """How long a process waits for another one that writes."""
@@ -12,21 +17,59 @@ INSERT OR IGNORE INTO spent VALUES (0, 0, 0);
 """
 
 
+T = TypeVar("T")
+
+
 class JudgeRecord:
-    """A cache of values by request, and a budget of calls and tokens. A resumed run continues with both."""
+    """A cache of values by request, and a budget of calls and tokens. A resumed run continues with both.
+
+    A thread of its own uses the file: it may wait for other processes."""
 
     def __init__(self, path: Path | None, max_calls: int | None, max_tokens: int | None) -> None:
-        """`path` None: in memory."""
-        self._max_calls, self._max_tokens = max_calls, max_tokens
-        self._file = sqlite3.connect(":memory:" if path is None else path, timeout=WAIT_S, isolation_level=None)
-        self._file.executescript(TABLES)
+        """`path` None: in memory. Opened on use: neither thread nor connection may be copied into another process."""
+        self._path, self._max_calls, self._max_tokens = path, max_calls, max_tokens
 
-    def known(self, request: str) -> float | None:
+    async def known(self, request: str) -> float | None:
+        return await self._in_thread(lambda: self._known(request))
+
+    async def spend_call(self) -> None:
+        """Counts a call. Raises RuntimeError if the budget does not allow it."""
+        await self._in_thread(self._spend_call)
+
+    async def add_tokens(self, tokens: int) -> None:
+        await self._in_thread(lambda: self._change("UPDATE spent SET tokens = tokens + ?", tokens))
+
+    async def add(self, request: str, value: float) -> None:
+        await self._in_thread(lambda: self._change("INSERT OR REPLACE INTO answers VALUES (?, ?)", request, value))
+
+    async def spent(self) -> tuple[int, int]:
+        """Calls and tokens."""
+        return await self._in_thread(self._spent)
+
+    async def close(self) -> None:
+        if "_file" in vars(self):
+            await self._in_thread(self._file.close)
+            self._thread.shutdown()
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "judge-record")
+
+    @cached_property
+    def _file(self) -> sqlite3.Connection:
+        path = ":memory:" if self._path is None else self._path
+        file = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)
+        file.executescript(TABLES)
+        return file
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _known(self, request: str) -> float | None:
         row = self._file.execute("SELECT value FROM answers WHERE request = ?", (request,)).fetchone()
         return None if row is None else float(row[0])
 
-    def spend_call(self) -> None:
-        """Counts a call. Raises RuntimeError if the budget does not allow it."""
+    def _spend_call(self) -> None:
         limits = {"calls": self._max_calls, "tokens": self._max_tokens}
         done = self._file.execute(
             "UPDATE spent SET calls = calls + 1 WHERE calls < coalesce(:calls, calls + 1) "
@@ -34,17 +77,13 @@ class JudgeRecord:
             limits,
         )
         if done.rowcount == 0:
-            calls, tokens = self.spent()
+            calls, tokens = self._spent()
             allowed = ", ".join(f"{limit} {name} (max_{name})" for name, limit in limits.items() if limit is not None)
             raise RuntimeError(f"the judge's budget of {allowed} is spent: {calls} calls, {tokens} tokens")
 
-    def add_tokens(self, tokens: int) -> None:
-        self._file.execute("UPDATE spent SET tokens = tokens + ?", (tokens,))
+    def _change(self, statement: str, *values: str | float) -> None:
+        self._file.execute(statement, values)
 
-    def add(self, request: str, value: float) -> None:
-        self._file.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (request, value))
-
-    def spent(self) -> tuple[int, int]:
-        """Calls and tokens."""
+    def _spent(self) -> tuple[int, int]:
         calls, tokens = self._file.execute("SELECT calls, tokens FROM spent").fetchone()
         return int(calls), int(tokens)

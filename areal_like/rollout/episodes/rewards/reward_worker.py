@@ -133,6 +133,10 @@ async def _answer_concurrently(
         task = asyncio.create_task(answer(orjson.loads(line)))
         running.add(task)
         task.add_done_callback(running.discard)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    await call.aclose()
 
 
 def _result(number: int, returned: Any) -> dict[str, Any]:

@@ -34,6 +34,10 @@ class WeightedSum:
         values = [returned[index] for index in range(len(order))]
         return self._await(values) if any(map(inspect.isawaitable, values)) else self._add(values)
 
+    async def aclose(self) -> None:
+        for part in self._parts:
+            await part.call.aclose()
+
     async def _await(self, values: list[Any]) -> Reward:
         waiting = [index for index, value in enumerate(values) if inspect.isawaitable(value)]
         for index, value in zip(waiting, await asyncio.gather(*(values[index] for index in waiting)), strict=True):

@@ -1,6 +1,7 @@
 """The reward `judge` against a real HTTP server with the routes of an OpenAI-compatible API."""
 
 import asyncio
+import sqlite3
 from contextlib import asynccontextmanager
 
 import pytest
@@ -8,12 +9,18 @@ from aiohttp import web
 
 from areal_like.process.identity import RUN_DIR
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
+from areal_like.rollout.episodes.rewards.base import RewardCall
 from areal_like.rollout.episodes.rewards.judge import JudgeReward
 from areal_like.rollout.episodes.rewards.judge_record import JudgeRecord
+from areal_like.rollout.episodes.rewards.weighted_sum import Part, WeightedSum
 from tests.support.reward_parts import open_pool
 
 ROW = {"prompt": "2+2?", "answer": "4"}
 KEY = "a-key-that-nobody-sees"
+
+
+def plain(prompt, completion):
+    return 0.0
 
 
 class JudgeServer:
@@ -109,7 +116,47 @@ def test_equal_requests_are_answered_once_also_in_a_resumed_run(tmp_path, monkey
                 return first, await values(again, "4"), len(server.requests)
 
     assert asyncio.run(main()) == (([1.0], [1.0]), [1.0], 1)
-    assert JudgeRecord(tmp_path / "judge.sqlite", None, None).spent() == (1, 100)
+    assert asyncio.run(JudgeRecord(tmp_path / "judge.sqlite", None, None).spent()) == (1, 100)
+
+
+def test_equal_answers_that_are_scored_at_the_same_time_are_asked_for_once():
+    async def main():
+        async with open_judge(grade) as (server, pool):
+            return await values(pool, *["4", "5"] * 8), len(server.requests)
+
+    assert asyncio.run(main()) == ([1.0, 0.25] * 8, 2)
+
+
+def test_a_record_that_another_process_has_locked_does_not_block_the_other_answers(tmp_path):
+    async def main():
+        record = JudgeRecord(tmp_path / "kept", None, None)
+        await record.add("one", 0.5)
+        other = sqlite3.connect(tmp_path / "kept", isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        waiting = asyncio.create_task(record.known("one"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        other.execute("COMMIT")
+        other.close()
+        known = await waiting
+        await record.close()
+        return known
+
+    assert asyncio.run(main()) == 0.5
+
+
+def test_a_reward_that_is_used_no_more_closes_its_connections(tmp_path):
+    async def main():
+        async with open_judge(grade, cache=str(tmp_path / "kept")) as (_server, pool):
+            judge = JudgeReward(**pool._spec.args)
+            call = RewardCall(judge, "judge", {})
+            total = WeightedSum([Part("judge", 1.0, call), Part("length", 1.0, RewardCall(plain, "plain", {}))])
+            await total(ROW["prompt"], "4", ROW)
+            await total.aclose()
+            return judge._session.closed
+
+    assert asyncio.run(main())
 
 
 @pytest.mark.parametrize(("budget", "calls"), [({"max_calls": 2}, 2), ({"max_tokens": 250}, 3)])
