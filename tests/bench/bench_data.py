@@ -1,6 +1,7 @@
 """The first step and the memory of each process, with a thousand and with a million rows.
 
-    python tests/bench/bench_data.py [--rows 1000 1000000] [--forms jsonl parquet] [--output build/bench/data.json]
+    python tests/bench/bench_data.py [--rows 1000 1000000] [--forms jsonl parquet] [--experiments grpo sft]
+        [--output build/bench/data.json]
 
 A row has about 300 characters; their length is limited (train_dataset.max_length). Each number of rows is a run by the
 real command, of two steps. It never fails because of a time.
@@ -21,15 +22,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from areal_like.observe.reading import JOINED, read_lines  # noqa: E402
 from tests.bench import ring_times  # noqa: E402
 from tests.bench.watched import watch  # noqa: E402
 
 LIMIT_S, AIM_S, STEPS = 900.0, 3.0, 2
 NOTE_LENGTH, ROWS_AT_ONCE = 250, 50_000
 SETTINGS = (
-    *("rollout.backend=embedded", "cluster.fileroot=runs", "trial_name=bench", "train_dataset.max_length=16"),
-    *("evaluator.freq_steps=null", "valid_dataset=null", f"total_train_steps={STEPS}", "recover.mode=disabled"),
+    *("cluster.fileroot=runs", "trial_name=bench", "train_dataset.max_length=16", "recover.mode=disabled"),
+    *("evaluator.freq_steps=null", "valid_dataset=null", f"total_train_steps={STEPS}"),
 )
+EXPERIMENTS = {"grpo": ("rollout.backend=embedded",), "sft": ("task.name=null",)}
+"""Experiment -> its own settings."""
 
 
 def rows(count: int) -> Iterator[dict[str, str]]:
@@ -53,23 +57,22 @@ def write_rows(file: Path, count: int) -> Path:
     return file
 
 
-def measure(form: str, count: int, folder: Path) -> dict[str, Any]:
+def measure(experiment: str, file: Path, count: int, folder: Path) -> dict[str, Any]:
     folder.mkdir()
-    file = write_rows(folder / f"rows.{form}", count)
-    size = file.stat().st_size
-    words = ["-m", "launcher", "--config", "grpo.yaml", f"train_dataset.path={file}", *SETTINGS]
+    own = EXPERIMENTS[experiment]
+    words = ["-m", "launcher", "--config", f"{experiment}.yaml", f"train_dataset.path={file}", *SETTINGS, *own]
     watched = watch([sys.executable, *words], folder, {**os.environ, "PYTHONPATH": str(ROOT)}, LIMIT_S)
     directories = list(folder.glob("runs/*/bench"))
     if watched.exit_code or not directories:
-        raise SystemExit(f"{count} rows of {form}: exit code {watched.exit_code}\n{watched.output}")
-    times = ring_times.ring(directories[0], watched)
-    file.unlink()
+        raise SystemExit(f"{experiment}, {file.name}, {count} rows: exit code {watched.exit_code}\n{watched.output}")
+    first = next(line["time"] for line in read_lines(directories[0] / JOINED) if "perf/step_s" in line)
     return {
-        "form": form,
+        "experiment": experiment,
+        "form": file.suffix.removeprefix("."),
         "rows": count,
-        "file_mb": size / 1e6,
-        "first_step_s": times["first_step_s"],
-        "start": times["start"],
+        "file_mb": file.stat().st_size / 1e6,
+        "first_step_s": first - watched.began,
+        "start": ring_times.start(directories[0], watched, first),
         "memory_mb": {role: used / 1e6 for role, used in sorted(watched.memory.items())},
     }
 
@@ -78,20 +81,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 1_000_000])
     parser.add_argument("--forms", nargs="+", choices=["jsonl", "parquet"], default=["jsonl", "parquet"])
+    parser.add_argument("--experiments", nargs="+", choices=list(EXPERIMENTS), default=list(EXPERIMENTS))
     parser.add_argument("--output", type=Path, default=ROOT / "build/bench/data.json")
     arguments = parser.parse_args()
     load_before = os.getloadavg()
     measured: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for form in arguments.forms:
-            for count in arguments.rows:
-                row = measure(form, count, Path(folder) / f"{form}-{count}")
-                measured.append(row)
-                memory = ", ".join(f"{role} {used:.0f} MB" for role, used in row["memory_mb"].items())
-                print(f"{count} rows of {form}: first step after {row['first_step_s']:.1f} s; {memory}", flush=True)
-            first, last = measured[-len(arguments.rows)], measured[-1]
-            delay_s = last["first_step_s"] - first["first_step_s"]
-            print(f"{form}: {last['rows']} rows start {delay_s:.1f} s later than {first['rows']} (aim: {AIM_S:g} s)")
+            files = [write_rows(Path(folder) / f"{count}.{form}", count) for count in arguments.rows]
+            for experiment in arguments.experiments:
+                for file, count in zip(files, arguments.rows, strict=True):
+                    row = measure(experiment, file, count, Path(folder) / f"{experiment}-{file.name}")
+                    measured.append(row)
+                    memory = ", ".join(f"{role} {used:.0f} MB" for role, used in row["memory_mb"].items())
+                    what = f"{experiment}, {count} rows of {form}"
+                    print(f"{what}: first step after {row['first_step_s']:.1f} s; {memory}", flush=True)
+                first, last = measured[-len(files)], measured[-1]
+                delay_s = last["first_step_s"] - first["first_step_s"]
+                later = f"{last['rows']} rows start {delay_s:.1f} s later than {first['rows']} (aim: {AIM_S:g} s)"
+                print(f"{experiment}, {form}: {later}")
+            for file in files:
+                file.unlink()
     report = {
         "what": "First step and memory of a run, by number of rows",
         "aim_s": AIM_S,

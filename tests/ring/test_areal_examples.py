@@ -7,6 +7,7 @@ the dataset's name.
 import json
 
 import pytest
+import yaml
 
 from tests.ring.start import run
 from tests.support import areal_examples as examples
@@ -79,5 +80,7 @@ def test_an_example_of_areal_trains(tmp_path, model, name, words, data):
     if trained == "actor":
         rewards = done.metric("reward/mean")
         assert len(rewards) == 2 and all(0 <= each <= 1 for each in rewards)
+        resolved = yaml.safe_load((done.directory / "config.yaml").read_text())
+        assert resolved["reward"]["name"] == ("countdown" if name == "countdown" else "math")
     record = json.loads((done.directory / "data.json").read_text())
     assert record["train_dataset"]["rows"] == examples.NUM_ROWS

@@ -81,6 +81,7 @@ SHAPED: dict[str, tuple[tuple[str, ...], list[float]]] = {
         [1, -1 / 6, 4, 2],
     ),
     "mask_no_eos_with_zero": (("reward_bias=1", "mask_no_eos_with_zero=true"), [2, 0, 5, 3]),
+    "zero_truncated_completions": (("reward_bias=1", "zero_truncated_completions=true"), [2, 1, 5, 3]),
 }
 NORMS: dict[str, tuple[tuple[str, ...], list[float]]] = {
     "mean_level": (("mean_level=group", "std_level=null"), [0.5, -0.5, 1, -1]),

@@ -162,6 +162,7 @@ def test_equal_returns_have_no_explained_variance(tmp_path, folder):
     assert "critic/explained_variance" not in critic.update(with_returns(judged(critic), 0.0), Stopwatch())
 
 
+@pytest.mark.shows("actor.mask_truncated_completions")
 def test_truncated_answers_are_masked_for_the_critic_too(tmp_path, folder):
     run = ppo_run(tmp_path, folder, "actor.mask_truncated_completions=true", "critic.ppo_n_minibatches=1")
     critic, actor = critic_of(run), actor_of(run)
