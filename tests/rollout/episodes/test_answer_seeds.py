@@ -40,8 +40,8 @@ class SeenSeeds:
 def test_each_group_and_each_call_has_a_seed_of_its_own():
     def seeds(lease_seed: int) -> list[int]:
         source = SeenSeeds()
-        parts: Any = (None, None)
-        tools = WorkerTools(*parts, source, False, False, 0.0)
+        nothing: Any = None
+        tools = WorkerTools(nothing, nothing, source, False, False, 0.0)
         episode = Episode(
             tools, {"id": "1", "server": {}, "n": 2, "purpose": "train", "split": "train", "seed": lease_seed}
         )
