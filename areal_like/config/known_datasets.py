@@ -69,6 +69,7 @@ KNOWN_DATASETS: dict[str, dict[str, Any]] = {
         "paths": ["allenai/ai2_arc", "ai2_arc"],
         "fields": {"prompt": "question", "answer": "answerKey"},
         "multiple_choice": "choices.text",
+        "answer_from": "letter",
         "rl": {"prompt_template": f"{{prompt}}\n{{choices}}\n{LETTER}", **CHOICES},
     },
 }

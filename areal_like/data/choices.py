@@ -37,11 +37,12 @@ class Choices(NamedTuple):
     def _any(self, answer: Any) -> int | None:
         if isinstance(answer, int):
             return answer
-        if (index := self._of_text(answer)) is not None:
-            return index
-        if isinstance(answer, str) and answer.strip().isdecimal():
-            return int(answer) - 1
-        return self._of_letter(answer)
+        letter, text = self._of_letter(answer), self._of_text(answer)
+        if letter is None or letter >= len(self.texts):
+            return self._of_number(answer) if text is None else text
+        if text not in (None, letter):
+            raise ValueError(f"'answer' is {answer!r}, a letter and the text of another choice; set answer_from to one")
+        return letter
 
     def _of_index(self, answer: Any) -> int | None:
         return int(answer) if isinstance(answer, int) or str(answer).strip().isdecimal() else None
@@ -50,12 +51,19 @@ class Choices(NamedTuple):
         match = LETTER.fullmatch(answer) if isinstance(answer, str) else None
         return ascii_uppercase.index(match[1].upper()) if match else None
 
+    def _of_number(self, answer: Any) -> int | None:
+        return int(answer) - 1 if isinstance(answer, str) and answer.strip().isdecimal() else None
+
+    def _of_label(self, answer: Any) -> int | None:
+        letter = self._of_letter(answer)
+        return self._of_number(answer) if letter is None else letter
+
     def _of_text(self, answer: Any) -> int | None:
         texts = [text.strip() for text in self.texts]
         return texts.index(str(answer).strip()) if str(answer).strip() in texts else None
 
 
-_INDEX = {"index": Choices._of_index, "letter": Choices._of_letter, "text": Choices._of_text}
+_INDEX = {"index": Choices._of_index, "letter": Choices._of_label, "text": Choices._of_text}
 
 
 def answer_in(text: Any, source: str) -> str:

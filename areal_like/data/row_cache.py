@@ -29,8 +29,9 @@ class RowCache:
         with (self._root / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
-                half = self._root / f".{folder.name}.{os.getpid()}.half"
-                shutil.rmtree(half, ignore_errors=True)
+                for left in self._root.glob(".*.half"):  # of processes that were killed
+                    shutil.rmtree(left)
+                half = self._root / f".{folder.name}.half"
                 half.mkdir()
                 make(half)
                 half.replace(folder)

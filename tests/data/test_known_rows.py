@@ -60,8 +60,8 @@ CASES = {
         r"\boxed{A}",
     ),
     "arc": Case(
-        {"id": "1", "question": "Sky?", "choices": {"text": ["red", "blue"], "label": ["1", "2"]}, "answerKey": "2"},
-        f"Sky?\nA. red\nB. blue{LETTER}",
+        {"id": "1", "question": "Sky?", "choices": {"text": ["2", "5"], "label": ["1", "2"]}, "answerKey": "2"},
+        f"Sky?\nA. 2\nB. 5{LETTER}",
         r"\boxed{B}",
         r"\boxed{A}",
     ),

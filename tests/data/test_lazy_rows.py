@@ -107,6 +107,7 @@ def test_an_interrupted_entry_of_the_cache_is_made_again(tmp_path):
         cache.entry([file], interrupted, least=0)
     entry = cache.entry([file], lambda folder: (folder / "whole").touch(), least=0)
     assert entry is not None and [path.name for path in entry.iterdir()] == ["whole"]
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [entry.name, "lock"]
 
 
 def test_rows_far_apart_are_checked_before_the_start(tmp_path):

@@ -107,6 +107,7 @@ class TestChoices:
             ("index", 2, "C"),
             ("index", "1", "B"),
             ("letter", "a.", "A"),
+            ("letter", "3", "C"),
             ("text", "7", "C"),
         ],
     )
@@ -115,6 +116,15 @@ class TestChoices:
         row = row_of(raw, multiple_choice="options", answer_from=source)
         assert row["answer"] == letter and row["choices"] == list(self.TEXTS)
         assert row["prompt"] == "Capital of Italy?\nA. Oslo\nB. Rome\nC. 7"
+
+    @pytest.mark.parametrize(("source", "letter"), [("letter", "B"), ("text", "A"), (None, None)])
+    def test_a_letter_that_is_the_text_of_another_choice_needs_to_be_named(self, source, letter):
+        raw = {"prompt": "First?", "options": ["B", "C", "D"], "answer": "B"}
+        if letter is not None:
+            assert row_of(raw, multiple_choice="options", answer_from=source)["answer"] == letter
+            return
+        with pytest.raises(ValueError, match="'B', a letter and the text of another choice; set answer_from"):
+            row_of(raw, multiple_choice="options")
 
     def test_choices_may_be_nested_and_stand_in_a_template(self):
         raw = {"prompt": "Which?", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answer": "B"}

@@ -71,9 +71,9 @@ class RowSourceConfig:
 
     answer_from: str | None = key(None, choices=ANSWER_SOURCES)
     """How `answer` is found in its column. `boxed`: in the last `\\boxed{}`. `hashes`: after the last `####`. With
-    `multiple_choice` it is the `index` (from 0), the `letter` or the `text` of the right choice. Null: the whole value;
-    with `multiple_choice` a number is an index, a single letter a letter, and any other text a choice or its number
-    from 1."""
+    `multiple_choice` it is the `index` (from 0), the `letter` (or the number from 1) or the `text` of the right choice.
+    Null: the whole value; with `multiple_choice` a number is an index, a single letter a letter, and any other text a
+    choice or its number from 1."""
 
     max_length: int | None = key(None, ge=1)
     """Rows with more tokens than this are dropped; for `rl` the tokens of the prompt are counted, shortly before the
