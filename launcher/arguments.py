@@ -13,8 +13,8 @@ DOTTED_KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 COMMANDS = {
     "run": "start the experiment (the default)",
     "serve": "start only the experiment's inference servers, for other programs and later runs",
-    "eval": "eval RUN [with=RUN] [step=N]: scores of saved answers, or a paired comparison; with --config: evaluate a "
-    "model without training",
+    "eval": "eval RUN [with=RUN] [step=N]: scores of saved answers, or a paired comparison; eval [MODEL] --config "
+    "FILE: evaluate a model without training; eval resume=RUN: go on with that",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one per line, greedily",
     "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
     "rewards": "rewards RUN --reward NAME, or FILE: what rewards give for saved answers, and how far they agree",
@@ -153,7 +153,8 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
             problems.append(Problem(word, _misplaced(word, command), "command line"))
             is_unknown = command is None
     operand = OPERANDS.get(arguments.command)
-    if arguments.command == EVAL and arguments.config is not None and arguments.operand is None:
+    resumes = any(word.startswith("resume=") for word in arguments.overrides)
+    if arguments.command == EVAL and arguments.operand is None and (arguments.config is not None or resumes):
         return problems
     if operand and arguments.operand is None and arguments.help is None and not arguments.version:
         message = f"needs {operand}: python -m launcher {arguments.command} {operand}"
@@ -224,7 +225,7 @@ def _alone(arguments: Arguments) -> list[Problem]:
         "keys": "nothing",
         "rewards": "a file, --reward and reward.timeout_s=",
     }.get(arguments.command)
-    if arguments.command == EVAL and arguments.operand is not None:
+    if arguments.command == EVAL and arguments.operand is not None and arguments.config is None:
         takes = "a run, with=RUN and step=N, or a configuration"
     if arguments.help is not None or arguments.version:
         return []

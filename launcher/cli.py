@@ -99,11 +99,11 @@ def _dispatch(arguments: Arguments) -> int:
         assert arguments.operand is not None
         return chat(arguments.operand, arguments.overrides)
     if arguments.command == EVAL:
-        from launcher.commands.evaluate import ALONE, show_evaluation
+        from launcher.commands.evaluate import model_evaluation, show_evaluation
 
-        if arguments.operand is not None:
+        if arguments.operand is not None and arguments.config is None:
             return show_evaluation(arguments.operand, arguments.overrides)
-        arguments.overrides = [*arguments.overrides, *ALONE]
+        arguments = model_evaluation(arguments)
     if arguments.command == "rewards":
         from launcher.commands.rewards import rewards
 

@@ -94,7 +94,7 @@ def load_datasets(config: Any, places: SearchFolders, tokenizer: TextTokenizer, 
             entry |= {"source": rows.source, "rows": len(rows), "digest": rows.digest}
             entry["has_messages"] = rows.has_messages
         size = config.train_dataset.batch_size
-        if split == "train" and config.train_dataset.drop_last and len(rows) < size:
+        if split == "train" and config.train_dataset.drop_last and len(rows) < size and config.total_train_steps != 0:
             raise config_error("train_dataset.batch_size", too_few_message(size, rows.source, len(rows)))
     return Datasets(loaded.pop("train"), loaded.pop("valid", None), loaded, sections)
 

@@ -35,8 +35,9 @@ def _ignore(step: int, values: dict[str, Any]) -> None:
 
 class Observer:
     """Follows `metrics/*.jsonl` and appends to `metrics.jsonl`, after lines that exist already. Calls `on_step`,
-    `on_eval`, `on_phase` (milestone before the first step, and its time) and `on_total` (number of steps) in its
-    thread; `warn` gets messages for the user. `clean` removes secrets from errors of rows."""
+    `on_eval`, `on_phase` (milestone before the first step, and its time), `on_total` (number of steps) and
+    `on_progress` (how far an evaluation is) in its thread; `warn` gets messages for the user. `clean` removes secrets
+    from errors of rows."""
 
     def __init__(
         self,
@@ -48,10 +49,11 @@ class Observer:
         on_total: Callable[[int], None] = lambda steps: None,
         poll_s: float = 0.2,
         clean: Callable[[str], str] = str,
+        on_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.run, self.poll_s = run, poll_s
         self._on_step, self._on_eval, self._warn, self._clean = on_step, on_eval, warn, clean
-        self._milestones = Milestones(run.rollouts / LEDGER, on_phase, on_total)
+        self._milestones = Milestones(run.rollouts / LEDGER, on_phase, on_total, on_progress)
         self._path = run.directory / JOINED
         self._evaluations = run.evaluations
         roles = (TRAINER, CONTROLLER) if generates(run.config) else (TRAINER,)

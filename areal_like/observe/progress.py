@@ -28,6 +28,8 @@ from areal_like.observe.view import panel, plain_line
 MIN_LINE_INTERVAL_S = 0.5
 """Minimum time between two plain lines."""
 REDRAW_S = 0.1
+STATUS_S = 10.0
+"""Minimum time between two lines about an evaluation that runs."""
 
 
 class ProgressDisplay:
@@ -70,6 +72,19 @@ class ProgressDisplay:
     def phase(self, what: str, seconds: float) -> None:
         """A milestone before the first step."""
         self.say(f"  {what} {seconds:.1f} s")
+
+    def status(self, text: str) -> None:
+        """How far an evaluation is, of a run without steps: a line that is redrawn on a terminal, elsewhere one now and
+        then."""
+        with self._lock:
+            now = self._clock()
+            if self._live and not self._closed:
+                self._erase()
+                self._write(f"{escape_controls(text)}\n")
+                self._drawn = 1
+            elif now - self._printed_at >= STATUS_S:
+                self._printed_at = now
+                self._print(text)
 
     def step(self, step: int, values: Mapping[str, Any]) -> None:
         """A completed step."""

@@ -4,7 +4,7 @@ A line is one answer, or a row that failed or was rejected. While an evaluation 
 `NAME.partial.jsonl`; the complete file is sorted by row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import orjson
 
 from areal_like.data.row_table import hash_text
 from areal_like.process import atomic_file
+from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.process.run_links import EVALUATIONS
 from areal_like.rollout.answer_dataset import DATASET, write_answers
@@ -22,6 +23,8 @@ from areal_like.rollout.step_metrics import score_of
 
 VALID = "valid"
 """Name of the file of `valid_dataset`."""
+MODEL = "model.json"
+"""The hash of the weights that were evaluated, of a run that only evaluates."""
 
 
 def answers_folder(run: Run) -> Path:
@@ -43,6 +46,10 @@ def read_answers(path: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in lines]
 
 
+def _dumped(lines: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
+
+
 class AnswerFiles:
     """Writes them. Files of an evaluation that runs again are replaced."""
 
@@ -56,11 +63,11 @@ class AnswerFiles:
         partial = self._path(evaluation).with_suffix(".partial.jsonl")
         if self._begun is not evaluation:
             partial.parent.mkdir(parents=True, exist_ok=True)
-            partial.unlink(missing_ok=True)
+            atomic_file.write_atomic(partial, _dumped(evaluation.saved))
             self._begun = evaluation
         with partial.open("ab") as file:
             for group, result in evaluation.answered:
-                file.writelines(orjson.dumps(line) + b"\n" for line in answer_lines(group, result))
+                file.write(_dumped(answer_lines(group, result)))
         evaluation.answered.clear()
 
     def complete(self, evaluation: Evaluation) -> None:
@@ -68,10 +75,32 @@ class AnswerFiles:
         path = self._path(evaluation)
         partial = path.with_suffix(".partial.jsonl")
         lines = sorted(read_answers(partial), key=lambda line: (line["row"], line["sample"]))
-        atomic_file.write_atomic(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+        atomic_file.write_atomic(path, _dumped(lines))
         partial.unlink(missing_ok=True)
         if self._as_dataset:
             write_answers(self.folder / DATASET, path.parent.name, path.stem, lines)
+
+    def saved(self, names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        """The answers that an earlier start of a run without training has saved, by name."""
+        found = {}
+        for name in names:
+            path = answers_path(self.folder, 0, name)
+            partial = path.with_suffix(".partial.jsonl")
+            if lines := read_answers(partial if partial.is_file() else path):
+                found[name] = lines
+        return found
+
+    def check_model(self, digest: str) -> None:
+        """The weights must be those of the answers that are saved; `digest` is over all tensors."""
+        path = self.folder / MODEL
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_file.write_atomic(path, orjson.dumps({"weights": digest}) + b"\n")
+        elif (saved := orjson.loads(path.read_bytes())["weights"]) != digest:
+            raise FinalFailure(
+                f"actor.path: its weights have changed since answers were saved (their hash was {saved} and is now "
+                f"{digest}); start another run (trial_name=)"
+            )
 
     def _path(self, evaluation: Evaluation) -> Path:
         return answers_path(self.folder, evaluation.version, evaluation.evaluated.name)

@@ -48,7 +48,7 @@ class EvaluatedRows:
 
 
 def evaluated_rows(config: GRPOConfig, max_concurrent: int) -> tuple[EvaluatedRows, ...]:
-    """Those with an interval, `valid_dataset` first."""
+    """Those with an interval, `valid_dataset` first; without training steps all."""
     evaluator = config.evaluator
     parts: list[tuple[str, FrequencyConfig, int, int, tuple[EvalSampling, ...]]] = []
     if config.valid_dataset is not None and not config.bench:
@@ -69,7 +69,7 @@ def evaluated_rows(config: GRPOConfig, max_concurrent: int) -> tuple[EvaluatedRo
             sampling_seed=next((level.seed for level in levels[::-1] if level.seed is not None), run_seed),
         )
         for name, clock, num_examples, n_samples, levels in parts
-        if is_on(clock)
+        if is_on(clock) or config.total_train_steps == 0
     )
 
 

@@ -2,9 +2,11 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from areal_like.data.row_table import hash_text
 from areal_like.observe.metrics import ERROR_ROWS
 from areal_like.observe.reading import DUE, EVALUATION
 from areal_like.rollout.conversation_facts import by_conversation
@@ -34,6 +36,8 @@ class Evaluation:
         """Groups that are done, rejected or failed, and are not saved yet."""
         self.servers: set[str] = set()
         """Those for evaluations alone that it uses."""
+        self.saved: list[dict[str, Any]] = []
+        """Lines of rows that an earlier start of the run has answered."""
         self.shown: list[Group] = []
         """Copies of a few groups, of the same rows each time."""
 
@@ -44,6 +48,29 @@ class Evaluation:
     def take(self, count: int) -> list[Group]:
         """At most `count` groups."""
         return [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
+
+    def restore(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Takes over the answers of an earlier start. Rows of which one is missing or an error are asked again. Raises
+        ValueError if a line is of another row than the data have now."""
+        by_row: dict[int, list[dict[str, Any]]] = {}
+        for line in lines:
+            by_row.setdefault(line["row"], []).append(line)
+        groups = {group.row: group for group in self.waiting}
+        for row, answers in by_row.items():
+            saved, group = answers[0]["row_hash"], groups.get(row)
+            if group is None or saved != hash_text(group.row_hash):
+                now = "it is not evaluated" if group is None else f"its hash is {hash_text(group.row_hash)}"
+                raise ValueError(
+                    f"{self.evaluated.key}: the saved answers are of other rows: when row {row} was answered its hash "
+                    f"was {saved}, now {now}; start another run (trial_name=), or restore the data"
+                )
+            if len(answers) == group.n and not any("error" in line for line in answers):
+                self.saved += answers
+                self.open -= 1
+                self.facts += (facts := [_fact_of(line) for line in answers])
+                self.scores[group.number] = [score_of(fact) for fact in facts]
+        kept = {line["row"] for line in self.saved}
+        self.waiting = [group for group in self.waiting if group.row not in kept]
 
     def apply(self, decision: Accept | Drop | Requeue | Fail) -> None:
         group = decision.group
@@ -105,6 +132,17 @@ class Evaluation:
         prefix = self.evaluated.prefix
         return {DUE: self.version, **{f"{prefix}{each.removeprefix(EVALUATION)}": values[each] for each in values}}
 
+    def progress(self) -> dict[str, Any]:
+        """For the ledger."""
+        means = [sum(scores) / len(scores) for scores in self.scores.values()]
+        return {
+            **self.identity,
+            "rows": self.num_rows,
+            "done": self.num_rows - self.open,
+            "failed": len(self.failed),
+            "score": sum(means) / len(means) if means else None,
+        }
+
     @property
     def identity(self) -> dict[str, Any]:
         """For the ledger."""
@@ -132,3 +170,10 @@ class Evaluation:
             f"{self.evaluated.key}: not one of {self.num_rows} rows could be evaluated for version {self.version}; the "
             f"first error was: {self.failed[0].error}"
         )
+
+
+def _fact_of(line: dict[str, Any]) -> dict[str, Any]:
+    """What metrics need of a saved answer."""
+    oldest, newest = line["weights"]
+    facts = {name: line[name] for name in ("reward", "rewards", "finish")}
+    return {**facts, "generated": line["tokens"], "version_min": oldest, "version_max": newest}

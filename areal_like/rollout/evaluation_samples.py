@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from areal_like.config.allocation.models import uses_api
 from areal_like.config.sections.reward import SCORE_PART
 from areal_like.data.sampled_text import SampledText
 from areal_like.observe.tracker_samples import EVAL, Extras, ExtrasWriter, enabled_extras
@@ -24,7 +25,7 @@ class EvaluationSamples:
         self._is_wanted = bool(trackers)
         self._writer = ExtrasWriter(run, me)
         evaluates = run.config.valid_dataset is not None or run.config.evaluator.benchmarks
-        shows_text = bool(evaluates) and any(each.samples for each in trackers)
+        shows_text = bool(evaluates) and any(each.samples for each in trackers) and not uses_api(run.config)
         self._text = SampledText(run.config.tokenizer_path, run.cwd) if shows_text else None
 
     def write(self, evaluation: Evaluation) -> None:

@@ -1,6 +1,6 @@
 """When evaluations are due, and which one runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,8 @@ class Evaluations:
             if len(tables[each.split])
         ]
         self.current: Evaluation | None = None
+        self.saved: dict[str, Sequence[dict[str, Any]]] = {}
+        """Name of a benchmark (empty: `valid_dataset`) -> answers of an earlier start, until its evaluation begins."""
 
     def set_length(self, length: RunLength) -> None:
         """The number of rows that are not too long is known now."""
@@ -152,7 +154,21 @@ class Evaluations:
             return max(0, min(current.evaluated.concurrent - current.num_running, len(current.waiting)))
         if following is None or following.due is None or version < following.due or self.waits_for_rows:
             return 0
+        if following.evaluated.name in self.saved:
+            return 0  # it begins with `begin_saved`
         return min(following.evaluated.concurrent, len(following.rows))
+
+    def begin_saved(self) -> Evaluation | None:
+        """Begins the next evaluation if it has saved answers and its rows are known. Raises ValueError if these are of
+        other rows."""
+        following = self._next
+        if self.current is not None or following is None or not following.is_read:
+            return None
+        if (lines := self.saved.pop(following.evaluated.name, None)) is None:
+            return None
+        self.current = following.begin()
+        self.current.restore(lines)
+        return self.current
 
     def take(self, count: int) -> list[Group]:
         """At most `count` groups of the running evaluation, or of the one that is due, which begins."""

@@ -28,6 +28,11 @@ from areal_like.rollout.step_counts import StepCounts
 from areal_like.rollout.step_metrics import AgentMetrics, batch_metrics, judge_groups
 from areal_like.rollout.sync_order import SyncOrder
 
+EVALUATING = "evaluating"
+"""Event of a run that only evaluates: how far an evaluation is."""
+PROGRESS_S = 2.0
+"""Between two of them."""
+
 
 class RolloutLoop:
     """`rows` are for training, `evaluation_rows` are evaluated, by split; `start_step` steps are already completed."""
@@ -72,6 +77,7 @@ class RolloutLoop:
         self._streaks = Streaks(settings, self.length)
         self._agent_metrics = AgentMetrics(settings.agent_stats)
         self._step_start: tuple[int, int, list[Group]] | None = None
+        self._told_at = now()
 
     # Workers.
 
@@ -140,6 +146,17 @@ class RolloutLoop:
 
     def inspected(self, rows: InspectedRows) -> None:
         self.failure = self.inspection.add(rows, self.counts) or self.failure
+        self._begin_saved()
+
+    def _begin_saved(self) -> None:
+        """Evaluations of which an earlier start has saved answers."""
+        try:
+            while (evaluation := self.evaluations.begin_saved()) is not None:
+                self._told_at = self.now()
+                self.record_event(EVALUATING, **evaluation.progress())
+                self._check_complete(evaluation)
+        except ValueError as other_rows:
+            self.failure = str(other_rows)
 
     def finish(self, worker: str, results: Sequence[Result]) -> None:
         """Takes a worker's results. Those of cancelled leases and of other workers' leases are ignored."""
@@ -191,6 +208,7 @@ class RolloutLoop:
 
     def check_time(self) -> None:
         """Fails the leases that are past their deadline."""
+        self._begin_saved()
         limit_s = self.settings.lease_limit_s
         for lease in self.leases.overdue(self.now()):
             if self.leases.get(lease.id, lease.worker) is not None:
@@ -290,6 +308,12 @@ class RolloutLoop:
         evaluation.apply(decision)
         if isinstance(decision, Fail):
             self.record_event("evaluation_failed", **evaluation.identity, **decision.group.failure)
+        if self.length.total_steps == 0 and (not evaluation.open or self.now() - self._told_at >= PROGRESS_S):
+            self._told_at = self.now()
+            self.record_event(EVALUATING, **evaluation.progress())
+        self._check_complete(evaluation)
+
+    def _check_complete(self, evaluation: Evaluation) -> None:
         if evaluation.open == 0:
             self.evaluations.close()
             oldest, _ = evaluation.versions

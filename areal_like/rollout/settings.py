@@ -6,6 +6,7 @@ from typing import Any
 
 from areal_like.config.allocation.evaluators import num_evaluators
 from areal_like.config.allocation.grammar import parse_server
+from areal_like.config.allocation.models import uses_api
 from areal_like.config.benchmarks import every_reward
 from areal_like.config.experiment import GRPOConfig
 from areal_like.data.votes import VoteRule, vote_rule
@@ -69,7 +70,8 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         max_staleness=0 if synchronous else rollout.max_head_offpolicyness,
         max_concurrent=max_concurrent,
         max_pending=max(rollout.queue_size or PENDING_PER_CONCURRENT * max_concurrent, batch_size),
-        request_retries=rollout.request_retries,
+        # Requests to a service are retried by their client, which waits in between.
+        request_retries=0 if uses_api(config) else rollout.request_retries,
         lease_limit_s=rollout.request_timeout + max(each.timeout_s for _, each in every_reward(config)),
         num_servers=num_servers(config),
         schedule_policy=rollout.schedule_policy,
@@ -114,6 +116,8 @@ def run_length(settings: RolloutSettings, rows: int) -> RunLength:
     batch = settings.batch_size
     if rows < 1:
         raise ValueError("train_dataset: there are no rows to train on; name a dataset or a task that has rows")
+    if settings.max_steps == 0:
+        return RunLength(rows, 1, rows, 0)
     steps = rows // batch if settings.drop_last else math.ceil(rows / batch)
     if steps == 0:
         raise ValueError(

@@ -27,8 +27,9 @@ MIB = 1 << 20
 MAX_CLIENT_BYTES = 64 * MIB
 MAX_CALL_BYTES = 256 * MIB
 """Maximum bytes of a call of the run to a server."""
-DISK, COLLECTIVE, ADAPTER = "disk", "collective", "adapter"
-TRANSPORTS = (DISK, COLLECTIVE, ADAPTER)
+DISK, COLLECTIVE, ADAPTER, LOADED = "disk", "collective", "adapter", "loaded"
+TRANSPORTS = (DISK, COLLECTIVE, ADAPTER, LOADED)
+"""`loaded`: the weights with which the server started, which must be those of the model in `folder`."""
 ANY_WEIGHTS = "any_weights"
 """Field of a call to generate: whether weights that the run has not published are right as well."""
 KEEP, WAIT, ABORT, AUTO = "keep", "wait", "abort", "auto"
@@ -39,7 +40,8 @@ tokens; or `auto`, the best that the engine supports."""
 
 @dataclass(frozen=True)
 class UpdateRequest:
-    """New weights: files in `folder`, or `index` and `rendezvous` if the trainer sends them."""
+    """New weights: files in `folder` (of a model if they are `loaded`), or `index` and `rendezvous` if the trainer
+    sends them."""
 
     version: int
     transport: str

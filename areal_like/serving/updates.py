@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from areal_like.process.errors import DamagedWeights, Failure
 from areal_like.serving.adapters import Adapters
-from areal_like.serving.control_protocol import ADAPTER, KEEP, WAIT, UpdateRequest
+from areal_like.serving.control_protocol import ADAPTER, KEEP, LOADED, WAIT, UpdateRequest
 from areal_like.serving.engines.base import (
     EngineGone,
     InferenceEngine,
@@ -24,6 +24,7 @@ from areal_like.serving.engines.base import (
 )
 from areal_like.serving.expected_tensors import ExpectedTensors
 from areal_like.serving.generation import Generation
+from areal_like.serving.loaded_weights import digest_of, verify_loaded
 from areal_like.serving.pauser import Pauser
 from areal_like.serving.probe_check import ProbeCheck
 from areal_like.serving.request_queue import RequestQueue
@@ -31,7 +32,7 @@ from areal_like.serving.served_weights import ServedWeights
 from areal_like.weights.adapter import read_adapter
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights, GroupBroken, with_layer
-from areal_like.weights.index import Index, read_index
+from areal_like.weights.index import Bucket, Index, read_index
 from areal_like.weights.probe import Probe
 from areal_like.weights.verify import verify_index, verify_publication
 
@@ -83,6 +84,8 @@ class WeightUpdater:
     async def update(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """`is_wanted` is called again before the swap: the attempt that sent the update may be over by then."""
         async with self._lock:
+            if request.transport == LOADED:
+                return await self._serve_loaded(request, is_wanted)
             if request.transport == ADAPTER and not self._engine.picks_adapter:
                 return await self._load_adapter(request, is_wanted)
             self._pauser.resolve_mode(request.mode)
@@ -267,6 +270,26 @@ class WeightUpdater:
         self._unverified = [info.name for info in infos]  # an adapter that is loaded by name is not shown
         swap = SwapResult(0.0, Verification(uncovered=self._unverified), logprobs)
         return self._report(request.version, infos, time.perf_counter() - began, swap)
+
+    async def _serve_loaded(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+        """The weights with which the engine started become a version: nothing is loaded, and all that the engine shows
+        is compared with the files of the model. Other weights stay as they are: they may belong to another run."""
+        assert request.folder is not None, "parse_update requires it"
+        version, began = request.version, time.perf_counter()
+        await self._drop_staged()
+        if self._result.get("version") == version == self._served.reported_version:
+            return self._result  # only the response was lost
+        tensors, check = await verify_loaded(self._engine, request.folder)
+        if not is_wanted():
+            raise ValueError(f"version {version}: the run was started again meanwhile")
+        self._update = WeightUpdate(version, Index(version, "loaded", [Bucket("", 0, "", tensors)], None))
+        self._unverified = check.uncovered
+        await self._engine.name_version(version)
+        self._served.mark_swapped(version)
+        self._served.mark_verified()
+        report = self._report(version, tensors, time.perf_counter() - began, SwapResult(0.0, check, []))
+        self._result = report | {"digest": digest_of(tensors)}
+        return self._result
 
     def _report(self, version: int, infos: Sequence[TensorInfo], load_s: float, swap: SwapResult) -> dict[str, Any]:
         usage = self._engine.usage or Usage(self._generation.counts.tokens, self._queue.busy_s)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import generates, gpus_per_node, trained_models
+from areal_like.config.allocation.models import generates, gpus_per_node, trained_models, uses_api
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem, plural
 from areal_like.config.sections.trackers import TRACKERS
@@ -145,6 +145,8 @@ def unwritable_folders(config: "BaseExperimentConfig", here: HostInfo) -> Iterat
 
 def _models(config: "BaseExperimentConfig") -> list[tuple[str, str]]:
     """Key and path of each model, and of a separate tokenizer."""
+    if uses_api(config):
+        return []
     models = [(f"{name}.path", engine.path) for name, engine in trained_models(config)]
     tokenizer = config.tokenizer_path
     return models if tokenizer in {path for _, path in models} else [*models, ("tokenizer_path", tokenizer)]

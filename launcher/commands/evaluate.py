@@ -1,36 +1,30 @@
-"""`eval RUN [with=RUN] [step=N]`: the scores of an evaluation from its saved answers, or a comparison with another
-run."""
+"""`eval`: the scores of a run from its saved answers, a comparison with another run, or the evaluation of a model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.observe.evaluation_statistics import best_of, bootstrap, compare, pass_sizes
-from areal_like.process.checkpoint_files import folder_name, step_of
+from areal_like.process.checkpoint_files import complete_checkpoints, step_of
 from areal_like.process.exit_codes import DONE
-from areal_like.process.run import open_run
-from areal_like.rollout.answer_files import answers_folder, read_answers
-from launcher.runs.resume import ROOT_OVERRIDES, find_run
+from areal_like.process.run import CONFIG
+from areal_like.process.run_links import CHECKPOINTS
+from launcher.arguments import Arguments
+from launcher.runs.registry import find_runs
+from launcher.runs.resume import DEFAULT_ROOT, ROOT_OVERRIDES, find_run
+from launcher.runs.score_tables import comparison, evaluation_folder, score_table
 
 STEP, WITH = "step=", "with="
-ALONE = ("total_train_steps=0",)
-"""Overrides of `eval --config FILE`: the model is evaluated and not trained."""
-PARTIAL = ".partial"
-
-
-class Answers(NamedTuple):
-    """`scores`: (row, hash of the row) -> scores of its answers; `num_errors` are answers and rows without one."""
-
-    scores: dict[tuple[int, str], list[float]]
-    num_errors: int
+ALONE = "total_train_steps=0"
+"""The model is evaluated and not trained."""
+MODEL_FILE = "config.json"
 
 
 def show_evaluation(name: str, words: Sequence[str]) -> int:
     """Prints a table; returns the exit code."""
     unknown = [word for word in words if not word.startswith((STEP, WITH, *ROOT_OVERRIDES))]
     if unknown:
-        message = "eval RUN takes only with=RUN and step=N"
+        message = "eval RUN takes only with=RUN and step=N; --config FILE evaluates a model"
         raise ConfigError([Problem(word, message, "command line") for word in unknown])
     step = next((word.removeprefix(STEP) for word in words if word.startswith(STEP)), None)
     other = next((word.removeprefix(WITH) for word in words if word.startswith(WITH)), None)
@@ -44,95 +38,30 @@ def show_evaluation(name: str, words: Sequence[str]) -> int:
     return DONE
 
 
-def evaluation_folder(directory: Path, step: str | None) -> Path:
-    """The folder with the answers of one step, by default of the last one."""
-    root = answers_folder(open_run(directory, own_class=False))
-    folders = [each for each in root.glob("step_*") if files_of(each)]
-    steps = sorted(found for each in folders if (found := step_of(each.name)) is not None)
-    if not steps:
-        raise ConfigError([Problem("eval", f"{root} has no answers: no evaluation of this run is complete")])
-    if step is None:
-        return root / folder_name(steps[-1])
-    if not step.isdecimal() or int(step) not in steps:
-        known = ", ".join(map(str, steps))
-        raise ConfigError([Problem(f"{STEP}{step}", f"there is no evaluation of this step; there are: {known}")])
-    return root / folder_name(int(step))
+def model_evaluation(arguments: Arguments) -> Arguments:
+    """The arguments of a run that only evaluates: the model of the configuration, or that which `eval` names, a folder,
+    a name on the Hub or a run, whose newest checkpoint is meant, or that of `step=N`."""
+    overrides = [word for word in arguments.overrides if not word.startswith(STEP)]
+    steps = [word.removeprefix(STEP) for word in arguments.overrides if word.startswith(STEP)]
+    if arguments.operand is not None:
+        overrides.append(f"actor.path='{_model(arguments.operand, steps[-1] if steps else None, overrides)}'")
+    elif steps:
+        raise ConfigError([Problem(f"{STEP}{steps[-1]}", "names the checkpoint of a run: eval RUN --config FILE")])
+    return replace(arguments, overrides=[*overrides, ALONE])
 
 
-def files_of(folder: Path) -> dict[str, Path]:
-    """Name of what was evaluated -> file of its answers."""
-    return {path.stem: path for path in sorted(folder.glob("*.jsonl")) if not path.stem.endswith(PARTIAL)}
-
-
-def answers_of(path: Path) -> Answers:
-    scores: dict[tuple[int, str], list[float]] = {}
-    num_errors = 0
-    for line in read_answers(path):
-        if "score" in line:
-            scores.setdefault((line["row"], line["row_hash"]), []).append(line["score"])
-        else:
-            num_errors += 1
-    return Answers(scores, num_errors)
-
-
-def score_table(folder: Path) -> list[str]:
-    """Errors stand beside the scores: they are no wrong answers."""
-    rows = [("", "rows", "errors", "score", "95% band", "best of its answers")]
-    for name, path in files_of(folder).items():
-        answers = answers_of(path)
-        rows.append((name, str(len(answers.scores)), str(answers.num_errors), *_score_cells(answers)))
-    return [str(folder), "", *_columns(rows)]
-
-
-def _score_cells(answers: Answers) -> tuple[str, str, str]:
-    if not answers.scores:
-        return "none", "", ""
-    means = [mean(scores) for scores in answers.scores.values()]
-    low, high = bootstrap(means)
-    sizes = pass_sizes(max(map(len, answers.scores.values())))
-    best = (f"pass@{k} {mean([best_of(s, k) for s in answers.scores.values() if len(s) >= k]):.3f}" for k in sizes)
-    return f"{mean(means):.3f}", f"[{low:.3f}, {high:.3f}]", ", ".join(best)
-
-
-def comparison(first: Path, second: Path) -> list[str]:
-    """Of what both have evaluated, over the rows that both have answered."""
-    files, others = files_of(first), files_of(second)
-    shared = [name for name in files if name in others]
-    if not shared:
-        message = f"{first} has {', '.join(files)}, and {second} has {', '.join(others)}: nothing in common"
-        raise ConfigError([Problem(WITH.rstrip("="), message)])
-    rows: list[tuple[str, ...]] = [("", "rows", "first", "second", "difference", "95% band", "real from", "verdict")]
-    notes: list[str] = []
-    for name in shared:
-        row, note = _compared(name, answers_of(files[name]), answers_of(others[name]))
-        rows.append(row)
-        notes += note
-    return [f"first   {first}", f"second  {second}", "", *_columns(rows), *notes]
-
-
-def _compared(name: str, first: Answers, second: Answers) -> tuple[tuple[str, ...], list[str]]:
-    rows = sorted(first.scores.keys() & second.scores.keys())
-    alone = len(first.scores.keys() ^ second.scores.keys())
-    notes = [f"{name}: {alone} rows are in one of the two only, or failed there, and are left out"] if alone else []
-    if not rows:
-        return (name, "0", *[""] * 5, "no row in common"), notes
-    found = compare([mean(first.scores[row]) for row in rows], [mean(second.scores[row]) for row in rows])
-    band = f"[{found.low:+.3f}, {found.high:+.3f}]"
-    cells = (
-        f"{found.first:.3f}",
-        f"{found.second:.3f}",
-        f"{found.difference:+.3f}",
-        band,
-        f"{found.smallest_real:.3f}",
-    )
-    return (name, str(found.rows), *cells, found.verdict), notes
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _columns(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+def _model(name: str, step: str | None, overrides: Sequence[str]) -> str:
+    folder = Path(name).expanduser()
+    if (folder / MODEL_FILE).is_file() and step is None:
+        return str(folder.resolve())
+    roots = [word.partition("=")[2] for word in overrides if word.startswith(ROOT_OVERRIDES)]
+    runs = find_runs(name, Path(roots[-1] if roots else DEFAULT_ROOT).expanduser().resolve(), Path.cwd())
+    if len(runs) != 1 and step is None and not (folder / CONFIG).is_file():
+        return name
+    run = find_run(name, [word for word in overrides if word.startswith(ROOT_OVERRIDES)], "eval")
+    complete = {str(step_of(path.name)): path for _, path in complete_checkpoints(run / CHECKPOINTS)}
+    if step is not None and step not in complete:
+        raise ConfigError([Problem(f"{STEP}{step}", f"{run} has no complete checkpoint of this step")])
+    if not complete:
+        raise ConfigError([Problem("eval", f"{run} has no complete checkpoint to evaluate")])
+    return str(complete[step] if step is not None else list(complete.values())[-1])

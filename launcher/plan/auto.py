@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.allocation.models import generates, mode_evaluates, only_evaluates, trained_models
 from areal_like.config.attention import beyond_kernels, choose_attention
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.gradient_reduction import choose_reduction
@@ -50,6 +50,9 @@ def resolve_auto(
         if generates(config):
             resolved += _rollout(config, host)
             resolved += resolved_engine_values(config, allocation, host)
+    if only_evaluates(config) and config.total_train_steps != 0:
+        reason = f"allocation_mode={config.allocation_mode} has no trainer: the model is only evaluated"
+        resolved.append(Resolved("total_train_steps", 0, reason))
     resolved += resolved_reward_model(config, host)
     resolved += bench_values(config)
     return {each.key: each for each in resolved}
@@ -100,6 +103,8 @@ def _put(tree: Any, path: str, value: Any, schema: "Schema") -> None:
 def _backends(config: "BaseExperimentConfig", allocation: Allocation) -> Iterator[Resolved]:
     if config.allocation_mode.strip() in ("", "auto", "heuristic"):
         yield Resolved("allocation_mode", _mode(allocation), "from the backends below")
+    elif allocation.eval_only and not mode_evaluates(config.allocation_mode):
+        yield Resolved("allocation_mode", _mode(allocation), "nothing is trained: total_train_steps=0")
     sections = {"rollout": getattr(config, "rollout", None)} | dict(trained_models(config))
     for name, section in sections.items():
         parallel = getattr(allocation, "actor" if name == "model" else name)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import generates
+from areal_like.config.allocation.models import generates, only_evaluates
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import plural
 from areal_like.observe.throughput import WARM_UP_STEPS
@@ -21,9 +21,22 @@ def plan_batch(
 ) -> BatchPlan:
     """All sizes of a step, as numbers and as text. `data`: the steps of all epochs, where the rows are counted."""
     ranks = allocation.actor.data if allocation and allocation.actor else 1
+    if only_evaluates(config):
+        return _with_words(_rollout_batch(config, ranks, data), evaluation_words(config))
     if generates(config):
         return _rollout_batch(config, ranks, data)
     return _dataset_batch(config, ranks, data)
+
+
+def evaluation_words(config: GRPOConfig) -> list[str]:
+    """What is evaluated."""
+    evaluator = config.evaluator
+    parts = [("valid_dataset", evaluator.num_examples, evaluator.n_samples)] if config.valid_dataset is not None else []
+    parts += [(each.name, each.num_examples, each.n_samples or evaluator.n_samples) for each in evaluator.benchmarks]
+    return [
+        f"{name}: {'all rows' if rows < 0 else 'at most ' + plural(rows, 'row')}, {plural(samples, 'answer')} each"
+        for name, rows, samples in parts
+    ]
 
 
 def staleness_bound(config: GRPOConfig) -> int:

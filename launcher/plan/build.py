@@ -59,12 +59,13 @@ def build_plan(
     directory, directory_problems = plan_run_directory(config, loaded.file, host, replace_existing)
     allocation, allocation_problems = allocate.allocate(config, host.machine, trains=purpose.trains)
     auto = resolve_auto(config, allocation, host, directory)
+    trains = purpose.trains and not allocate.only_evaluates(config)
     fetched = (*resolved_models(loaded, host), *resolved_datasets(loaded, host, directory))
     auto |= {each.key: each for each in fetched}
-    data = data_steps(loaded, host) if purpose.trains else None
+    data = data_steps(loaded, host) if trains else None
     shared = plan_shared_gpu(config, allocation, host)
     micro_batches, compiled, sent = list[Resolved](), list[Resolved](), SentCopy()
-    if purpose.trains:
+    if trains:
         sent = plan_sent_copy(config, allocation, host, shared.server_bytes)
         micro_batches = resolved_micro_batches(loaded, allocation, host, shared.server_bytes, sent.num_bytes)
         compiled = list(compiled_layers(loaded, allocation))

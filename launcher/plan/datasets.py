@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from areal_like.config.allocation.models import only_evaluates
 from areal_like.config.benchmarks import benchmark_task, dataset_of
 from areal_like.config.built_in import TASKS
 from areal_like.config.dotted_path import value_of
@@ -93,7 +94,7 @@ def data_problems(loaded: "Loaded", here: HostInfo, serves: bool) -> list[Proble
             for package in (_packages(local) if local is not None or is_hub_name(path) else ())
             if find_spec(package) is None
         ]
-        if local is not None and counts:
+        if local is not None and counts and not (section == SECTIONS[0] and only_evaluates(loaded.config)):
             problems += row_problems(section, value_of(loaded.config, section), local)
     switch = offline_switch()
     for each in missing_datasets(loaded, host) if switch else ():
@@ -106,7 +107,7 @@ def _of_task(loaded: "Loaded", host: HostInfo) -> list[Problem]:
     """Too few training rows of a task."""
     config = loaded.config
     data, name = config.train_dataset, _task(config)
-    if name is None or data.path not in ("", name) or not _reads_rows(config):
+    if name is None or data.path not in ("", name) or not _reads_rows(config) or only_evaluates(config):
         return []
     return task_row_problems(name, dict(config.task.args), data, (loaded.file.resolve().parent, host.directory))
 

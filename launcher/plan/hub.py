@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.allocation.models import generates, trained_models, uses_api
 from areal_like.config.dotted_path import value_of
 from areal_like.config.engines import engines
 from areal_like.config.experiment import GRPOConfig
@@ -38,6 +38,8 @@ class ModelReference(NamedTuple):
 
 def hub_models(config: "BaseExperimentConfig", host: HostInfo) -> dict[str, list[ModelReference]]:
     """By name: all models on the Hub, without folders and built-in models."""
+    if uses_api(config):
+        return {}
     models = trained_models(config)
     references = [ModelReference(f"{name}.path", engine.path, not engine.init_from_scratch) for name, engine in models]
     if generates(config):

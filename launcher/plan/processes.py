@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.allocation import Allocation
-from areal_like.config.allocation.models import generates, starts_servers
+from areal_like.config.allocation.models import generates, starts_servers, uses_api
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
 from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint, model_folder
@@ -157,7 +157,7 @@ def _servers(context: ProcessContext, starts: list[ServerCommand]) -> Iterator[P
 
 def _attached(context: ProcessContext) -> Iterator[Process]:
     """Servers of ours in front of external ones that already run."""
-    if not generates(context.config) or starts_servers(context.config):
+    if not generates(context.config) or starts_servers(context.config) or uses_api(context.config):
         return
     rollout, placement = context.config.rollout, context.placement.controller
     for index, address in enumerate(rollout.server_addresses):

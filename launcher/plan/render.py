@@ -19,7 +19,7 @@ class _FullPage(PlanPage):
         yield from self._top()
         yield from self.items("cannot start here", [problem.text() for problem in plan.problems], RED)
         yield from self.items("warnings", list(plan.warnings), YELLOW)
-        yield from self.items("a step", list(plan.batch.words))
+        yield from self.items(self.batch_title(), list(plan.batch.words))
         yield from self._auto()
         yield from self._settings()
         yield from self.replaced()

@@ -76,6 +76,9 @@ class PlanPage:
         number = self.plan.servers.get("evaluating", 0) if role == "server" else 0
         return f"{noun}, {number} for evaluations" if number else noun
 
+    def batch_title(self) -> str:
+        return "evaluated" if self.plan.allocation.get("eval_only") else "a step"
+
     def place(self) -> str:
         """On which machines the processes run."""
         here = "on this machine" if self.plan.machine["here"] else "on that machine"

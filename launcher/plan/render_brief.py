@@ -89,7 +89,7 @@ class _BriefPage(PlanPage):
             while len(shown) > 1 and sum(map(len, shown)) >= most:
                 shown.pop()
             shown.append([f"  - and {len(words) - len(shown)} more: {FULL_FLAG}"])
-        yield from self.section("a step", [line for lines in shown for line in lines])
+        yield from self.section(self.batch_title(), [line for lines in shown for line in lines])
 
     def _set(self, max_lines: int) -> Iterator[str]:
         """Keys set by the command line, with the values they replace; keys that follow from the name of a dataset; keys

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from areal_like.config.allocation.models import only_evaluates
 from areal_like.config.problems import Problem
 from areal_like.discovery.owner import this_process
 from areal_like.process.run_links import missing_link_targets
@@ -12,7 +13,7 @@ from launcher.plan.host import HostInfo
 from launcher.plan.plan import RunDirectory
 from launcher.runs.checkpoints import complete_steps, resumable_steps, step_folder
 from launcher.runs.registry import ambiguity_text, find_runs, last_attempt, lock_holder, running_text
-from launcher.runs.resumable import why_not_resumable
+from launcher.runs.resumable import run_config_values, why_not_resumable
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -70,6 +71,8 @@ def _names(folder: Path) -> list[str]:
 
 
 def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tuple[RunDirectory, list[Problem]]:
+    if only_evaluates(config):
+        return _evaluated(path, "trial_name")
     trial, mode = config.trial_name, config.recover.mode
     run = path.relative_to(host.directory) if path.is_relative_to(host.directory) else path
     steps = resumable_steps(path)
@@ -92,6 +95,15 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
     return RunDirectory(str(path), trial, "exists", reason), [Problem("recover.mode", reason)]
 
 
+def _evaluated(path: Path, key: str) -> tuple[RunDirectory, list[Problem]]:
+    """A run that only evaluates goes on where it was; one that has trained is evaluated as another run."""
+    attempt = last_attempt(path) + 1
+    if run_config_values(path).get("total_train_steps") == 0:
+        return RunDirectory(str(path), path.name, "continues", "an evaluation that goes on", None, attempt), []
+    reason = f"{path} is a run that trains; evaluate its newest model as another run: eval {path} --config FILE"
+    return RunDirectory(str(path), path.name, "exists", reason), [Problem(key, reason)]
+
+
 def _resumed(
     config: "BaseExperimentConfig", root: Path, file: Path | None, host: HostInfo
 ) -> tuple[RunDirectory, list[Problem]]:
@@ -105,6 +117,8 @@ def _resumed(
     (path,) = matches
     if (running := _running(path, "resume")) is not None:
         return running
+    if only_evaluates(config):
+        return _evaluated(path, "resume")
     steps, resume_step = resumable_steps(path), config.resume_step
     if not steps:
         reason = f"{path} cannot be resumed: {why_not_resumable(path)}{_from_its_model(config, path)}"

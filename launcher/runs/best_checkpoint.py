@@ -58,6 +58,9 @@ def model_card(run: Run, best: Scored) -> str:
     path = run.directory / COMMAND
     command = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     serve = f"python -m launcher --config {run.experiment}.yaml actor.path={shlex.quote(str(run.checkpoints / BEST))}"
+    if section == "actor":  # in this precision and by this engine its answers are those of the evaluation
+        engine = str(config.rollout.backend).partition(":")[0]
+        serve += f" actor.dtype={config.actor.dtype} rollout.backend={engine}"
     lines = [
         f"# {config.experiment_name}/{config.trial_name}, step {best.step}",
         "",

@@ -9,6 +9,7 @@ from areal_like.process.run_links import missing_link_targets
 from launcher.runs.checkpoints import complete_steps, newest_resumable, step_folder
 
 DISABLED = "disabled"
+EVALUATION_STOPS = "stopping; press Ctrl-C again to end at once"
 
 
 def stop_message(config: Any) -> str:
@@ -19,6 +20,11 @@ def stop_message(config: Any) -> str:
     elif config.recover.mode == DISABLED:
         what = "stopping when the step is done and its model saved; recover.mode=disabled saves nothing to resume from"
     return f"{what}; press Ctrl-C again to end at once"
+
+
+def evaluation_point_text(run: Run) -> str:
+    """How a stopped evaluation goes on."""
+    return f"the answers so far are kept; python -m launcher eval resume={run.directory} goes on with them"
 
 
 def resume_point_text(run: Run) -> str:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.allocation.models import generates
+from areal_like.config.allocation.models import generates, only_evaluates
 from areal_like.config.control_characters import escape_controls
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, plural
@@ -100,6 +100,7 @@ class _Launch:
         self.run_, self.start = locked.run, locked.start
         self.secret, self.hidden = secret, hidden
         self.began = time.time()
+        self.evaluates = only_evaluates(self.run_.config)
         config, batch = self.run_.config, self.plan.batch
         diagnosis = RunDiagnosis(config) if generates(config) else None
         self.progress = ProgressDisplay(
@@ -112,6 +113,7 @@ class _Launch:
             self.say,
             on_phase=self._phase,
             on_total=self._total,
+            on_progress=self.progress.status,
             clean=lambda text: self._clean(scrub(text)),
         )
 
@@ -128,7 +130,7 @@ class _Launch:
             Roster(self.plan.processes, LocalAgent(self.run_, self.secret, config.log.file)),
             self.locked.names,
             wait_limits(self.run_),
-            RestartPolicy(config.recover.mode, config.recover.retries),
+            RestartPolicy("auto" if self.evaluates else config.recover.mode, config.recover.retries),
             self.start,
             self.say,
             Lifecycle(rewind_metrics=self.observer.rewind, on_start=recorder.start, on_poll=self.progress.tick),
@@ -208,7 +210,11 @@ class _Launch:
         name = f"{config.experiment_name}/{config.trial_name}"
         self.say(f"{name} in {self.run_.directory}")
         if start.attempt > 1:
-            for line in continue_lines(start, self.plan.batch.total_steps, self.loaded.config.resume is not None):
+            for line in (
+                []
+                if self.evaluates
+                else continue_lines(start, self.plan.batch.total_steps, self.loaded.config.resume is not None)
+            ):
                 self.say(f"  {line}")
         for message in self.locked.messages:
             self.say(f"  {message}")
@@ -234,8 +240,12 @@ class _Launch:
             text = f"{ending.message}\nthe summary could not be written: {why}"
         if ending.outcome == "refused":
             write_line(ending.message, sys.stderr)
-        else:
-            write_line(text, sys.stderr if ending.code else sys.stdout)
+            return
+        write_line(text, sys.stderr if ending.code else sys.stdout)
+        if self.evaluates and ending.outcome == "done":
+            from launcher.runs.score_tables import evaluation_folder, score_table
+
+            write_line("\n".join(score_table(evaluation_folder(self.run_.directory, None))), sys.stdout)
 
 
 def continue_lines(start: StartPoint, total: int | None, resumes: bool) -> list[str]:

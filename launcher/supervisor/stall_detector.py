@@ -42,12 +42,15 @@ class LogLine(NamedTuple):
 
 
 class StallDetector:
-    """Measures the time since the last step or restart."""
+    """Measures the time since the last step or restart. `noun`: what is counted as a step."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        noun: str = "step",
     ) -> None:
-        self._clock, self._wall_clock = clock, wall_clock
+        self._clock, self._wall_clock, self._noun = clock, wall_clock, noun
         self._limit_s, self._is_first = FIRST_STEP_S, True
         self._since = clock()
         self._reported = False
@@ -90,7 +93,10 @@ class StallDetector:
                 f"the newest log line, {now - line.time:.0f} s ago, by {line.name}: {line.text}" for line in lines[-1:]
             ]
         reasons = reasons or ["the logs give no reason"]
-        return [f"no step for {still_s:.0f} s", *(f"  {text}" for text in [*reasons, *self._busy_line(cpu_seconds)])]
+        return [
+            f"no {self._noun} for {still_s:.0f} s",
+            *(f"  {text}" for text in [*reasons, *self._busy_line(cpu_seconds)]),
+        ]
 
     def _busy_line(self, cpu_seconds: Callable[[], Mapping[str, float]]) -> Iterator[str]:
         assert self._measured is not None

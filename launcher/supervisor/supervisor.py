@@ -9,10 +9,10 @@ from areal_like.discovery import NameMissing, NameStore, parse_entry
 from areal_like.process.checkpoint_files import resume_problem, step_of
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED, STOPPED_EARLY
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
-from areal_like.process.run import Run, StartPoint
+from areal_like.process.run import LEDGER, Run, StartPoint
 from launcher.agent.base import ProcessExit
 from launcher.runs.checkpoints import complete_steps, step_folder
-from launcher.runs.resumable import resume_point_text, stop_message
+from launcher.runs.resumable import EVALUATION_STOPS, evaluation_point_text, resume_point_text, stop_message
 from launcher.supervisor.failure_report import failure_text, headline, not_ready_text
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
@@ -55,13 +55,14 @@ class Supervisor:
         self._first_attempt, self._checkpoint = start.attempt, start.step
         self._say, self._lifecycle = say, lifecycle
         self._vital = roster.names(*lifecycle.vital)
+        self._evaluates = lifecycle.trains and not roster.names(TRAINER)
         self._ended: dict[str, int] = {}
         self._ended_workers: dict[str, tuple[float, ProcessExit]] = {}
         self._stopping: tuple[str, float] | None = None
         self._steps_bytes = self._steps_file_bytes()
         self._has_stepped = False
         self._addresses: Sequence[str] = ()
-        self._stall_detector = StallDetector()
+        self._stall_detector = StallDetector(noun="answer" if self._evaluates else "step")
         self._startup_progress = StartupProgress(f"{limits.setup_s:g} s, {limits.setup_key}")
         self._checked_at = self._reported_at = self._last_end = 0.0
 
@@ -179,7 +180,9 @@ class Supervisor:
         self._lifecycle.rewind_metrics(back.step, last_attempt)
         self._steps_bytes = self._steps_file_bytes()
         what = "starts from the beginning, as there is no checkpoint yet"
-        if back.checkpoint is not None:
+        if self._evaluates:
+            what = "goes on with the answers so far"
+        elif back.checkpoint is not None:
             what = f"resumes from step {step_of(back.checkpoint.name)}"
         self._say(f"{why or headline(exited)}; attempt {self.attempt} {what}")
         for message in back.messages:
@@ -215,7 +218,8 @@ class Supervisor:
         return time.monotonic() - max(self._stopping[1], self._last_end) > EVALUATION_GRACE_S
 
     def _stopped(self, trouble: str = "") -> RunEnding:
-        message = "\n".join(filter(None, [trouble, resume_point_text(self.run)]))
+        point = evaluation_point_text(self.run) if self._evaluates else resume_point_text(self.run)
+        message = "\n".join(filter(None, [trouble, point]))
         if self._stopping is not None and self._stopping[0] == "interrupted":
             return RunEnding("interrupted", INTERRUPTED, message)
         return RunEnding("stopped", STOPPED_EARLY, message)
@@ -237,7 +241,7 @@ class Supervisor:
             return self._stopped()
         controller = self.roster.names(CONTROLLER)
         self.roster.agent.signal(controller or self.roster.names(TRAINER), signal.SIGTERM)
-        self._say(stop_message(self.run.config))
+        self._say(EVALUATION_STOPS if self._evaluates else stop_message(self.run.config))
         return None
 
     def _check_stop_timeout(self) -> RunEnding | None:
@@ -324,6 +328,8 @@ class Supervisor:
                 self._say(line)
 
     def _steps_file_bytes(self) -> int:
-        """Grows with each step."""
+        """Grows with each step; of an evaluation alone with its answers."""
         path = self.run.metrics / f"{Identity(TRAINER, 0).file_name}.jsonl"
+        if self._evaluates:
+            path = self.run.rollouts / LEDGER
         return path.stat().st_size if path.is_file() else 0

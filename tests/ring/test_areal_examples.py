@@ -9,6 +9,7 @@ import json
 import pytest
 import yaml
 
+from areal_like.rollout.answer_files import read_answers
 from tests.ring.start import run
 from tests.support import areal_examples as examples
 from tests.support.commands import AREAL
@@ -84,3 +85,22 @@ def test_an_example_of_areal_trains(tmp_path, model, name, words, data):
         assert resolved["reward"]["name"] == ("countdown" if name == "countdown" else "math")
     record = json.loads((done.directory / "data.json").read_text())
     assert record["train_dataset"]["rows"] == examples.NUM_ROWS
+
+
+@SLOW
+def test_the_evaluation_script_of_areal_takes_the_same_file_and_an_allocation_without_trainer(tmp_path, model):
+    """`gsm8k_eval.py --config gsm8k_grpo.yaml allocation_mode=sglang.d4p1t1+eval`."""
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    for split in ("train", "test"):
+        (rows / f"{split}.jsonl").write_text(examples.lines(examples.gsm8k))
+    small = ("allocation_mode=embedded:d1+eval", "cluster.n_gpus_per_node=auto", "rollout.setup_timeout=600", *ANSWERS)
+    own = (f"actor.path={model}", f"cluster.name_resolve.nfs_record_root={tmp_path}/names")
+    with hub(rows, kind="datasets", name=GSM8K[0]) as server:
+        config, cache = str(AREAL / "grpo.yaml"), str(tmp_path / "hub")
+        more = {"HF_ENDPOINT": server.address, "HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": "0"}
+        done = run(tmp_path, *small, *own, config=config, limit_s=900, **more)
+    assert done.code == 0, done.text
+    answers = read_answers(done.directory / "evaluations/step_000000/valid.jsonl")
+    assert [each["row"] for each in answers] == list(range(examples.NUM_ROWS)) and all("score" in a for a in answers)
+    assert not list((done.directory / "logs").glob("trainer*"))

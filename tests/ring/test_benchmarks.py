@@ -1,5 +1,6 @@
 """Benchmarks beside training: rows, rewards and sampling of their own, and the answers in files."""
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from areal_like.data.tasks.addition import Addition
 from areal_like.observe.evaluation_statistics import best_of
 from areal_like.rollout.answer_files import read_answers
 from tests.ring.start import SHORT, Ended, command, environment, run
+from tests.ring.test_servers_alone import ask, serving
+from tests.support.engine_environments import require_engine
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
@@ -93,6 +96,36 @@ def test_the_best_checkpoint_is_linked_with_a_card_that_says_how_to_serve_it(end
     assert "best: eval/sampled/score" in ended.out
 
 
+def greedy_answers_of_the_card(ended: Ended, root: Path, **more: str) -> None:
+    """Starts the servers by the last line of the card, and compares their answers with those of the evaluation."""
+    best = ended.directory / "checkpoints/best"
+    python, *words = shlex.split((best / "README.md").read_text().splitlines()[-1])
+    assert python == "python"
+    found = [f"{name}={value}" for name, value in more.items()]
+    with serving(root, *words[2:-1], *found, "rollout.setup_timeout=600", config=None) as servers:
+        (address,) = servers.addresses()
+        lines = read_answers(ended.directory / f"evaluations/{best.resolve().name}/valid.jsonl")
+        for line in lines[:8]:
+            body = {"prompt": line["prompt"], "max_tokens": 6, "temperature": 0}
+            status, reply = ask(address, "/v1/completions", body)
+            assert status == 200 and reply["choices"][0]["text"] == line["answer"], (line, reply)
+
+
+def test_the_line_of_the_card_serves_the_answers_of_the_evaluation_that_chose_it(ended: Ended, tmp_path: Path) -> None:
+    greedy_answers_of_the_card(ended, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("vllm")
+def test_the_line_of_the_card_serves_the_same_answers_by_vllm(tmp_path: Path) -> None:
+    python = require_engine("vllm")
+    words = (*SHORT, "rollout=vllm", f"vllm.python={python}", "rollout.setup_timeout=600", "total_train_steps=2")
+    best = ("evaluator.freq_steps=1", "saver.best.metric=eval/score")
+    trained = run(tmp_path / "run", *words, *best, limit_s=900)
+    assert trained.code == 0, trained.text
+    greedy_answers_of_the_card(trained, tmp_path / "serve", **{"vllm.python": str(python)})
+
+
 def test_eval_shows_the_scores_of_a_run_and_compares_two(ended: Ended) -> None:
     root, name = ended.directory.parents[2], str(ended.directory)
     table = run(root, "eval", name, "step=0", config=None)
@@ -113,6 +146,9 @@ def test_a_model_is_evaluated_alone_without_a_step(ended: Ended) -> None:
     model = ended.directory / "checkpoints/step_000002"
     alone = run(root, "eval", "evaluator.num_examples=32", f"actor.path={model}", trial="alone", config="b.yaml")
     assert alone.code == 0 and "done: 0 steps" in alone.out, alone.text
+    assert "trainer" not in " ".join(path.name for path in (alone.directory / "logs").iterdir())
+    (table,) = [line.split() for line in alone.out.splitlines() if line.startswith("sampled ")]
+    assert table[1:3] == ["6", "0"]
     last = ended.directory / "evaluations/step_000002/valid.jsonl"
     trained, evaluated = (
         read_answers(each) for each in (last, alone.directory / "evaluations/step_000000/valid.jsonl")

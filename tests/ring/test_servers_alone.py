@@ -55,12 +55,12 @@ class RunningServers:
 
 
 @contextmanager
-def serving(root: Path, *words: str, **more: str) -> Iterator[RunningServers]:
+def serving(root: Path, *words: str, config: str | None = "grpo.yaml", **more: str) -> Iterator[RunningServers]:
     root.mkdir(parents=True, exist_ok=True)
     output = root / "serve.output"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command("serve", *words), cwd=root, env=environment(root, **more), stdout=file, stderr=file
+            command("serve", *words, config=config), cwd=root, env=environment(root, **more), stdout=file, stderr=file
         )
     try:
         yield RunningServers(root, process, output)

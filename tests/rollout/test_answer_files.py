@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.rollout.answer_files import AnswerFiles, answers_path, read_answers
 from areal_like.rollout.decisions import Accept, Drop, Fail
@@ -62,6 +63,41 @@ def test_an_evaluation_that_runs_again_replaces_its_file(tmp_path: Path) -> None
             one.apply(Accept(groups[1], done("b", [reward])))
             files.complete(one)
     assert [line["score"] for line in lines_of(tmp_path / "evaluations", "valid")] == [1.0, 1.0]
+
+
+def test_answers_of_a_stopped_evaluation_are_kept_and_rows_with_errors_asked_again(tmp_path: Path) -> None:
+    files = AnswerFiles(grpo_run(tmp_path))
+
+    def begun(rows: int = 4) -> Evaluation:
+        groups = [Group(n, 100 - n, 0, 2, 0, row_hash=n, evaluated=evaluated(name="b")) for n in range(rows)]
+        return Evaluation(evaluated(name="b"), 0, groups)
+
+    one = begun()
+    groups = one.take(3)
+    one.apply(Accept(groups[0], done("a", [1.0, 0.5])))
+    one.apply(Fail(groups[1], Result("f", "failed", error="no", error_kind="server")))
+    one.apply(Accept(groups[2], done("c", [0.0, 1.0])))
+    files.add(one)
+    path = answers_path(files.folder, 0, "b").with_suffix(".partial.jsonl")
+    cut = path.read_bytes().rpartition(b'{"row":98,"sample":1')[0]
+    path.write_bytes(cut)  # the last answer was not written when it was killed
+
+    again, resumed = begun(), AnswerFiles(grpo_run(tmp_path))
+    again.restore(resumed.saved(["", "b"])["b"])
+    assert [group.row for group in again.take(9)] == [99, 98, 97]
+    assert (again.num_rows, again.open, again.scores) == (4, 3, {0: [1.0, 0.5]})
+    assert again.metrics(1.0)["eval/b/score"] == 0.75
+    resumed.add(again)
+    assert [(line["row"], line["score"]) for line in read_answers(path)] == [(100, 1.0), (100, 0.5)]
+    with pytest.raises(ValueError, match=r"evaluator.benchmarks \(b\): .* row 100 .* it is not evaluated"):
+        Evaluation(evaluated(name="b"), 0, begun().take(4)[1:]).restore(resumed.saved(["b"])["b"])
+
+
+def test_answers_of_other_weights_are_refused_with_both_hashes(tmp_path: Path) -> None:
+    AnswerFiles(grpo_run(tmp_path)).check_model("aaaa")
+    AnswerFiles(grpo_run(tmp_path)).check_model("aaaa")
+    with pytest.raises(FinalFailure, match=r"actor.path: its weights have changed .* was aaaa and is now bbbb"):
+        AnswerFiles(grpo_run(tmp_path)).check_model("bbbb")
 
 
 @pytest.mark.shows("evaluator.save.disk_path")

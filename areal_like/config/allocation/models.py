@@ -27,9 +27,14 @@ def allocate(
     config: "BaseExperimentConfig", machine: Machine, trains: bool = True
 ) -> tuple[Allocation | None, list[Problem]]:
     """The allocation, or its problems. Servers at `rollout.server_addresses` take no devices; servers without trainer
-    (not `trains`) take all."""
+    (not `trains`) take all, as do those of an evaluation without training."""
     if not trains:
         return _servers_alone(config, machine)
+    if only_evaluates(config):
+        if not starts_servers(config):
+            return Allocation(eval_only=True), []
+        allocation, problems = _servers_alone(config, machine)
+        return (None if allocation is None else replace(allocation, eval_only=True)), problems
     backends = {name: engine.backend for name, engine in trained_models(config)}
     cluster = ClusterSize(config.cluster.n_nodes, config.cluster.n_gpus_per_node, config.cluster.type)
     servers = config.rollout.backend if generates(config) else None
@@ -59,6 +64,24 @@ def generates(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:
     return isinstance(config, GRPOConfig) and config.train_dataset.fake is None
 
 
+def only_evaluates(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:
+    """Whether the model is evaluated and not trained: there are no steps, or `allocation_mode` has no trainer."""
+    return generates(config) and (config.total_train_steps == 0 or mode_evaluates(config.allocation_mode))
+
+
+def uses_api(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:
+    """Whether an OpenAI-compatible service gives the answers: the run has neither servers nor a model."""
+    return only_evaluates(config) and bool(config.rollout.server_addresses) and config.rollout.server_type == "openai"
+
+
+def mode_evaluates(mode: str) -> bool:
+    """Whether it ends with `+eval` or `+cpu`."""
+    try:
+        return parse_mode(mode).client is not None
+    except AllocationSyntaxError:
+        return False
+
+
 def starts_servers(config: "BaseExperimentConfig") -> bool:
     return generates(config) and not config.rollout.server_addresses
 
@@ -79,7 +102,9 @@ def gpus_per_node(config: "BaseExperimentConfig", machine: Machine) -> int:
 
 
 def trained_models(config: "BaseExperimentConfig") -> list[tuple[str, "TrainEngineConfig"]]:
-    """The models that the trainer ranks hold."""
+    """The models that the trainer ranks hold, or whose actor is evaluated; none where a service answers."""
+    if uses_api(config):
+        return []
     if not isinstance(config, GRPOConfig):
         return [("model", config.model)] if hasattr(config, "model") else []
     models: list[tuple[str, TrainEngineConfig]] = [("actor", config.actor)]

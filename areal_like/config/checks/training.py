@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.base import Allocation, ParallelStrategy
 from areal_like.config.allocation.grammar import parse_trainer
-from areal_like.config.allocation.models import generates, starts_servers, trained_models
-from areal_like.config.benchmarks import clock_of, is_on
+from areal_like.config.allocation.models import generates, only_evaluates, starts_servers, trained_models
 from areal_like.config.checks import sampling
 from areal_like.config.engines import gpu_engines
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.fields import NOT_YET
 from areal_like.config.problems import Problem
-from areal_like.config.sections.checkpoints import FrequencyConfig
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -26,16 +24,15 @@ def has_trainer(allocation: Allocation | None) -> bool:
 
 def nothing_to_do(config: "BaseExperimentConfig") -> Iterator[Problem]:
     """Without a step there must be an evaluation of answers."""
-    if config.total_train_steps != 0:
-        return
-    if not isinstance(config, GRPOConfig) or config.train_dataset.fake is not None:
+    if config.total_train_steps == 0 and not generates(config):
         yield Problem("total_train_steps", "is 0, which only evaluates, and no answers are sampled here; train a step")
-        return
-    clocks: list[FrequencyConfig] = [config.evaluator] if config.valid_dataset is not None else []
-    clocks += [clock_of(config.evaluator, each) for each in config.evaluator.benchmarks]
-    if not any(is_on(clock) for clock in clocks):
-        message = "is 0, which only evaluates, and nothing is evaluated; set evaluator.freq_steps=1, and valid_dataset"
-        yield Problem("total_train_steps", f"{message} or evaluator.benchmarks")
+    elif only_evaluates(config) and config.valid_dataset is None and not config.evaluator.benchmarks:
+        key, why = "allocation_mode", "has no trainer"
+        if config.total_train_steps == 0:
+            key, why = "total_train_steps", "is 0"
+        yield Problem(
+            key, f"{why}, which only evaluates, and nothing is evaluated; set valid_dataset or evaluator.benchmarks"
+        )
 
 
 def frozen_models(config: "BaseExperimentConfig") -> Iterator[Problem]:
@@ -75,7 +72,9 @@ def groups_of_one(config: "BaseExperimentConfig", allocation: Allocation | None 
 
 
 def openai_services(config: "BaseExperimentConfig") -> Iterator[Problem]:
-    if isinstance(config, GRPOConfig) and config.rollout.server_addresses and config.rollout.server_type == "openai":
+    if isinstance(config, GRPOConfig) and config.rollout.server_type == "openai" and not only_evaluates(config):
+        if not config.rollout.server_addresses:
+            return
         message = (
             "an openai service cannot load new weights, and would answer with other weights than those in training"
         )

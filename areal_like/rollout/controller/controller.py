@@ -5,14 +5,16 @@ and the last evaluation is done."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from areal_like.config.allocation.models import uses_api
 from areal_like.data.row_table import RowTable
 from areal_like.discovery import NameStore
+from areal_like.models import model_folder
 from areal_like.observe.metrics import STEP_ERROR
 from areal_like.observe.writer import MetricWriter
-from areal_like.process.errors import Failure, HttpError
+from areal_like.process.errors import Failure, FinalFailure, HttpError
 from areal_like.process.frames import unpack
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
@@ -20,7 +22,7 @@ from areal_like.process.run import LEDGER, Run
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.answer_files import AnswerFiles
 from areal_like.rollout.controller.change_signal import ChangeSignal
-from areal_like.rollout.controller.publications import read_publication
+from areal_like.rollout.controller.publications import model_publication, read_publication
 from areal_like.rollout.controller.servers import Servers
 from areal_like.rollout.controller.weight_broadcast import WeightBroadcast
 from areal_like.rollout.evaluation_samples import EvaluationSamples
@@ -51,6 +53,8 @@ class Controller:
     def __init__(self, run: Run, me: Identity, names: NameStore, http: HttpClient) -> None:
         self.run, self.me, self.start = run, me, run.start_point()
         self.settings = rollout_settings(run.config)
+        self.only_evaluates = self.settings.max_steps == 0
+        """There is no trainer, which would publish weights and report its end."""
         num_servers, num_evaluators = self.settings.num_servers, self.settings.num_evaluators
         self.server_pool = ServerPool(
             self.settings.schedule_policy, self.settings.max_concurrent, num_servers if num_evaluators else None
@@ -86,8 +90,13 @@ class Controller:
 
     async def run_until_over(self) -> None:
         """Raises the error that ends the run early."""
-        self._spawn(self.servers.watch())
-        self._spawn(self.broadcast.run())
+        if uses_api(self.run.config):
+            self._use_service(self.run.config.rollout.server_addresses)
+        elif self.only_evaluates:
+            self.servers.publish(model_publication(model_folder(self.run.config.actor.path, self.run.cwd), 0))
+        if not uses_api(self.run.config):
+            self._spawn(self.servers.watch())
+            self._spawn(self.broadcast.run())
         self._spawn(self._check_timers())
         over = asyncio.create_task(self._until_over())
         await asyncio.wait([over, self._fault], return_when=asyncio.FIRST_COMPLETED)
@@ -95,6 +104,13 @@ class Controller:
             over.cancel()
             self._fault.result()
         await over
+
+    def _use_service(self, addresses: Sequence[str]) -> None:
+        """A service at these addresses answers; it has no weights of a run."""
+        for number, address in enumerate(addresses):
+            name = f"service/{number}"
+            self.server_pool.add(name, address.strip().rstrip("/"))
+            self.server_pool.set_version(name, 0)
 
     async def _until_over(self) -> None:
         while not self._is_over():
@@ -166,6 +182,9 @@ class Controller:
             raise HttpError(422, str(problem)) from problem
         loop.stopping = self._stopping
         self.loop, self.digest = loop, digest
+        if self.only_evaluates:
+            loop.evaluations.saved.update(self._answers.saved(each.name for each in self.settings.evaluated))
+            self._start_final_wait()
         log.info("%d rows, %d steps; starts after step %d", train["rows"], loop.length.total_steps, self.start.step)
         self.loop_changed()
 
@@ -232,6 +251,10 @@ class Controller:
         self.server_pool.set_version(name, version)
         self.changed.notify()
 
+    def model_verified(self, digest: str) -> None:
+        """A server was found to have the weights of the model that is evaluated."""
+        self._answers.check_model(digest)
+
     def server_gone(self, name: str) -> None:
         if self.loop is None:
             self.server_pool.remove(name)
@@ -251,7 +274,8 @@ class Controller:
             # Not raised here: the caller is not at fault, and would be reported as the cause.
             self.fail(Failure(f"cluster.fileroot: {self.run.directory}: {fault.strerror or fault}; make room there"))
         if loop.failure:
-            self.fail(Failure(loop.failure))
+            # Rows of an evaluation were retried already; another attempt would end in the same way.
+            self.fail(FinalFailure(loop.failure) if self.only_evaluates else Failure(loop.failure))
         self.servers.hold(loop.evaluations.held_version)
         if loop.order.begin_abort():
             self._spawn(self._abort())

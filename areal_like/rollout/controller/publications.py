@@ -11,6 +11,9 @@ from areal_like.process.errors import HttpError
 from areal_like.weights.index import Index, parse_index, read_index
 from areal_like.weights.probe import Noise, Probe, dump_probe
 
+LOADED = "loaded"
+"""Transport of weights with which the servers start."""
+
 
 @dataclass(frozen=True)
 class Publication:
@@ -45,6 +48,11 @@ class Publication:
             "probe": None if self.probe is None else dump_probe(self.probe._replace(noise=noise)),
             "mode": mode,
         }
+
+
+def model_publication(folder: Path, version: int) -> Publication:
+    """The weights in a model's folder, with which the servers start."""
+    return Publication(version, LOADED, folder, Index(version, LOADED, [], None), None, time.monotonic())
 
 
 def read_publication(body: dict[str, Any]) -> Publication:

@@ -39,6 +39,7 @@ class ServerListener(Protocol):
     def server_added(self, name: str, address: str) -> None: ...
     def server_loaded(self, name: str, version: int) -> None: ...
     def server_gone(self, name: str) -> None: ...
+    def model_verified(self, digest: str) -> None: ...
 
 
 @dataclass(eq=False)
@@ -174,6 +175,8 @@ class Servers:
         report = await self._with_retries(server, publication, command)
         if report is None:
             return
+        if "digest" in report:
+            self._listener.model_verified(report["digest"])
         server.loaded = publication.version
         now = time.monotonic()
         trains = self.trains(server)

@@ -3,10 +3,13 @@
 import asyncio
 import logging
 import math
+import os
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from areal_like.config.allocation.models import uses_api
 from areal_like.config.benchmarks import SPLIT, benchmark_reward, benchmark_task, brings_reward
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.reward import RewardConfig
@@ -22,6 +25,8 @@ from areal_like.process.identity import CONTROLLER, Identity, token
 from areal_like.process.loop_watch import LoopWatch
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
+from areal_like.rollout.episodes.api.chat_client import ChatClient
+from areal_like.rollout.episodes.api.text_codec import TextCodec
 from areal_like.rollout.episodes.blocked_loop import block_report
 from areal_like.rollout.episodes.context_length import context_length
 from areal_like.rollout.episodes.controller_client import ControllerClient
@@ -58,7 +63,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     of_benchmarks = _benchmark_rewards(run)
     try:
         tokenizer = open_tokenizer(config, run.cwd)
-        datasets = load_datasets(config, places, tokenizer, run.directory / RECORD)
+        datasets = load_datasets(data_config(config), places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])
         for split, each in of_benchmarks.items():
@@ -69,9 +74,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
         with open_name_store(run, me) as names:
             async with HttpClient(me, token()) as http:
                 controller = ControllerClient(http, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
-                client = GenerationClient(
-                    http, rollout.request_timeout, rollout.request_retries, controller.another_server
-                )
+                client = _answer_source(config, http, controller)
                 tools = WorkerTools(
                     *(tokenizer, client, rewards),
                     rollout.allow_mismatched_sampling,
@@ -94,6 +97,25 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
         raise
     finally:
         await asyncio.gather(*(each.close() for each in (rewards, *of_benchmarks.values())))
+
+
+def _answer_source(config: Any, http: HttpClient, controller: ControllerClient) -> ChatClient | GenerationClient:
+    rollout = config.rollout
+    if not uses_api(config):
+        return GenerationClient(http, rollout.request_timeout, rollout.request_retries, controller.another_server)
+    at_once = math.ceil(rollout_settings(config).max_concurrent / rollout.num_episode_workers)
+    key = os.environ.get(rollout.api_key_var, "")
+    return ChatClient(config.actor.path, key, at_once, rollout.request_retries, rollout.request_timeout)
+
+
+def data_config(config: Any) -> Any:
+    """A service limits prompts itself, as nobody else knows their tokens."""
+    if not uses_api(config):
+        return config
+    valid = None if config.valid_dataset is None else replace(config.valid_dataset, max_length=None)
+    benchmarks = [replace(each, max_length=None) for each in config.evaluator.benchmarks]
+    evaluator, train = replace(config.evaluator, benchmarks=benchmarks), replace(config.train_dataset, max_length=None)
+    return replace(config, train_dataset=train, valid_dataset=valid, evaluator=evaluator)
 
 
 def max_in_flight(config: Any) -> int:
@@ -133,6 +155,8 @@ def check_reward(config: Any, rewards: RewardPool, workflow: Workflow) -> None:
 
 
 def open_tokenizer(config: Any, cwd: Path) -> TextTokenizer:
+    if uses_api(config):
+        return cast(TextTokenizer, TextCodec())
     path = config.tokenizer_path or config.actor.path
     try:
         return TextTokenizer(model_folder(path, cwd), config.chat_template_args)

@@ -195,6 +195,10 @@ class InferenceEngine(Protocol):
         """Drops the staged weights."""
         return None
 
+    async def name_version(self, version: int) -> None:
+        """The weights with which the engine started are this version, for what it reports of each token."""
+        return None
+
     async def forget(self) -> None:
         """The run went back to a checkpoint: the served weights are no longer its own."""
         return None

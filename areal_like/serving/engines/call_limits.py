@@ -78,6 +78,9 @@ class LimitedEngine(InferenceEngine):
     async def discard(self) -> None:
         await self._within("the removal of staged weights", self.engine.discard())
 
+    async def name_version(self, version: int) -> None:
+        await self._within("the version of its weights", self.engine.name_version(version))
+
     async def forget(self) -> None:
         await self._within("the end of an attempt", self.engine.forget())
 

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from areal_like.config.problems import ConfigError
-from launcher.commands.evaluate import comparison, score_table
+from launcher.arguments import parse_arguments
+from launcher.commands.evaluate import model_evaluation
+from launcher.runs.score_tables import comparison, score_table
 from tests.support.planning import plan_of
+
+ADDRESS = "rollout.server_addresses[0]"
 
 
 def saved(folder: Path, **answers: Sequence[Sequence[float | None]]) -> Path:
@@ -59,6 +63,61 @@ def test_evaluations_without_anything_in_common_are_refused(tmp_path: Path) -> N
 
 def refusals(experiment: str, *overrides: str) -> dict[str, str]:
     return {problem.key: problem.message for problem in plan_of(experiment, *overrides).cannot_start}
+
+
+def test_an_evaluation_has_servers_and_rewards_and_no_trainer() -> None:
+    plan = plan_of("grpo", "total_train_steps=0", "train_dataset.batch_size=100000")
+    assert list(dict.fromkeys(each.role for each in plan.processes)) == [
+        "guardian",
+        "launcher",
+        "server",
+        "rollout",
+        "episodes",
+    ]
+    assert plan.problems == () and plan.memory.trainer == ()
+    assert plan.batch.words == ("valid_dataset: at most 500 rows, 1 answer each",)
+    assert {each.key: each.value for each in plan.auto}["allocation_mode"] == "embedded:d1+eval"
+
+
+@pytest.mark.shows("allocation_mode")
+def test_an_allocation_without_trainer_only_evaluates() -> None:
+    plan = plan_of("grpo", "allocation_mode=embedded:d1+eval", "evaluator.freq_steps=null")
+    assert {each.key: each.value for each in plan.auto}["total_train_steps"] == 0
+    assert plan.problems == () and "trainer" not in {each.role for each in plan.processes}
+    problems = refusals("grpo", "allocation_mode=embedded:d1+eval", "valid_dataset=null")
+    assert "has no trainer" in problems["allocation_mode"]
+
+
+@pytest.mark.shows("rollout.server_type", "rollout.server_addresses")
+def test_a_service_is_evaluated_without_a_server_or_a_model() -> None:
+    service = ("total_train_steps=0", "rollout.server_type=openai", "actor.path=some-model")
+    plan = plan_of("grpo", *service, "rollout.server_addresses=['https://api.example.com/v1']")
+    assert {each.role for each in plan.processes} == {"guardian", "launcher", "rollout", "episodes"}
+    assert plan.cannot_start == () and {each.key for each in plan.needs} <= {"rollout.api_key_var"}
+    address = "rollout.server_addresses=['http://h/v1']"
+    assert "use single_turn" in refusals("grpo", *service, address, "workflow.name=multi_turn")["workflow.name"]
+    for address, reason in (("h:1", "with http or https"), ("https://me:x@h/v1", "contains credentials")):
+        assert reason in refusals("grpo", *service, f"rollout.server_addresses=['{address}']")[ADDRESS]
+
+
+@pytest.mark.parametrize("name", ["run", "folder", "name"])
+def test_the_model_to_evaluate_is_a_run_a_folder_or_a_name(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "runs" / "sums" / "r0001"
+    for step in (1, 2):
+        folder = run / "checkpoints" / f"step_{step:06d}"
+        folder.mkdir(parents=True)
+        for file in (".complete", "config.json"):
+            (folder / file).touch()
+    (run / "config.yaml").touch()
+    newest = run / "checkpoints" / "step_000002"
+    word, path = {"run": (run, newest), "folder": (newest, newest), "name": ("Qwen/Qwen3-0.6B",) * 2}[name]
+    arguments = model_evaluation(parse_arguments(["eval", str(word), "--config", "grpo.yaml", "seed=2"]))
+    assert arguments.overrides == ["seed=2", f"actor.path='{path}'", "total_train_steps=0"]
+    if name == "run":
+        arguments = model_evaluation(parse_arguments(["eval", str(run), "--config", "grpo.yaml", "step=1"]))
+        assert "step_000001" in arguments.overrides[0]
+        with pytest.raises(ConfigError, match="no complete checkpoint of this step"):
+            model_evaluation(parse_arguments(["eval", str(run), "--config", "grpo.yaml", "step=7"]))
 
 
 def test_without_steps_there_must_be_an_evaluation_of_answers() -> None:

@@ -89,6 +89,9 @@ class EmbeddedEngine(InferenceEngine):
     async def discard(self) -> None:
         self._weights.discard()
 
+    async def name_version(self, version: int) -> None:
+        await self.async_engine.call(lambda: self._engine.name_version(version))
+
     async def forget(self) -> None:
         """Stops serving the run's adapter."""
         self._thread.post(self._engine.clear_adapter)

@@ -114,14 +114,16 @@ class VLLMEngine(ExternalEngine):
         """The key-value cache of frozen requests is of the old weights: it is dropped, and vLLM computes it again after
         the pause."""
         await self._workers.commit(update.version)
-        version = {"new_version": str(update.version)}
         _, done = await asyncio.gather(
-            self.calls.post("/update_weight_version", version),
+            self.name_version(update.version),
             self.calls.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true"),
         )
-        self._has_version = True
         if not done["success"]:
             raise EngineGone("vLLM did not drop its cache of the old weights")
+
+    async def name_version(self, version: int) -> None:
+        await self.calls.post("/update_weight_version", {"new_version": str(version)})
+        self._has_version = True
 
     async def discard(self) -> None:
         await self._workers.discard()

@@ -184,6 +184,10 @@ class LLMEngine:
             self._recompute(np.arange(self._batch.count))
         return result
 
+    def name_version(self, version: int) -> None:
+        """The weights that are in use are this version."""
+        self.version = self.base_version = version
+
     def clear_adapter(self) -> None:
         """Stops serving the run's adapter; adapters that were loaded by name stay."""
         self.adapters.current = None

@@ -1,0 +1,155 @@
+"""Requests to an OpenAI-compatible API, one for each answer. What may pass is tried again, with growing delays."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+
+from areal_like.process.errors import FinalFailure
+from areal_like.rollout.episodes.api.text_codec import END, request_of
+from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
+
+RETRIED = (408, 409, 425, 429)
+"""Statuses, besides those of 500 and more, after which the same request may succeed."""
+REFUSED_KEY = (401, 403)
+FIRST_DELAY_S, MAX_DELAY_S = 0.5, 60.0
+MAX_SEED = 1 << 31
+MAX_SHOWN = 200
+"""Characters of an answer that are shown in an error."""
+PARAMETERS = {
+    "top_p": 1.0,
+    "frequency_penalty": 0.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "stop": None,
+}
+"""Parameters that are sent only if they change something: not every service knows all of them."""
+
+log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """An answer that is none. `delay_s`: as the service asks for; None: the same request would be refused again."""
+
+    def __init__(self, reason: str, delay_s: float | None = 0.0) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
+
+
+class ChatClient:
+    """An `AnswerSource`. `key` is sent to the service and never shown. A service that limits the rate makes all
+    requests of this client wait. The server of a lease is the address, which ends with `/v1`."""
+
+    def __init__(self, model: str, key: str, max_concurrent: int, retries: int, timeout_s: float) -> None:
+        self._model, self._key, self._retries, self._timeout_s = model, key, retries, timeout_s
+        self._turns = asyncio.Semaphore(max_concurrent)
+        self._not_before = 0.0
+        self._session: aiohttp.ClientSession | None = None
+
+    async def generate(self, route: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]:
+        body = {"model": self._model, **request_of(group["prompt"]), **parameters(group["sampling"])}
+        seeds = [group["seed"] + sample for sample in range(group["n"])]
+        url = f"{route.server}/chat/completions"
+        asked = [asyncio.create_task(self._answer(url, {**body, "seed": seed % MAX_SEED})) for seed in seeds]
+        try:
+            return await asyncio.gather(*asked)
+        finally:
+            for each in asked:
+                each.cancel()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _answer(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
+        delay_s = FIRST_DELAY_S
+        for tries in range(self._retries + 1):
+            try:
+                async with self._turns:
+                    await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
+                    return _sample(await self._post(url, body))
+            except Refused as refusal:
+                reason = str(refusal)
+                if refusal.delay_s is None:
+                    raise GenerationError(f"the API refuses the request: {reason}") from None
+                if refusal.delay_s:
+                    self._not_before = max(self._not_before, time.monotonic() + min(refusal.delay_s, MAX_DELAY_S))
+            if tries < self._retries:
+                log.warning("the API gave no answer (%s); retrying", reason)
+                # Spread, so that requests which failed together do not come back together.
+                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+                delay_s = min(2 * delay_s, MAX_DELAY_S)
+        raise GenerationError(
+            f"no answer of the API after {self._retries + 1} tries (rollout.request_retries): {reason}"
+        )
+
+    async def _post(self, url: str, body: dict[str, Any]) -> Any:
+        if self._session is None:
+            limit = aiohttp.ClientTimeout(total=self._timeout_s)
+            headers = {"Authorization": f"Bearer {self._key}"}
+            self._session = aiohttp.ClientSession(headers=headers, timeout=limit, trust_env=True)
+        try:
+            async with self._session.post(url, json=body) as response:
+                text = await response.text(errors="replace")
+                if response.status < 300:
+                    return await response.json(content_type=None)
+        except TimeoutError:
+            raise Refused(f"none within {self._timeout_s:g} s (rollout.request_timeout)") from None
+        except aiohttp.ClientError as fault:
+            raise Refused(self._shown(f"{type(fault).__name__}: {fault}")) from None
+        except ValueError:
+            raise Refused(f"it is not JSON: {self._shown(text)}") from None
+        status, reason = response.status, f"status {response.status}: {self._shown(text)}"
+        if status in REFUSED_KEY:
+            raise FinalFailure(f"rollout.api_key_var: the API at {url} refuses the key ({reason})")
+        if status < 500 and status not in RETRIED:
+            raise Refused(reason, None)
+        raise Refused(reason, seconds_of(response.headers.get("Retry-After")))
+
+    def _shown(self, text: str) -> str:
+        """Without the key, which a service may repeat."""
+        shown = text.replace(self._key, "<key>") if self._key else text
+        return " ".join(shown.split())[:MAX_SHOWN]
+
+
+def parameters(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a request, by the names of the API."""
+    sent = {"max_tokens": sampling["max_new_tokens"]}
+    sent["temperature"] = 0.0 if sampling["greedy"] else sampling["temperature"]
+    given = {name: sampling[name] for name, default in PARAMETERS.items() if sampling.get(name, default) != default}
+    return sent | ({name: each for name, each in given.items() if name == "stop"} if sampling["greedy"] else given)
+
+
+def seconds_of(text: str | None) -> float:
+    """The header Retry-After: seconds, or a date."""
+    if text is None:
+        return 0.0
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return 0.0
+
+
+def _sample(reply: Any) -> dict[str, Any]:
+    try:
+        choice = reply["choices"][0]
+        text = choice["message"]["content"]
+        finish = "length" if choice.get("finish_reason") == "length" else "stop"
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise Refused(f"it is no chat completion: {str(reply)[:MAX_SHOWN]}") from None
+    if text is None:
+        text = ""
+    if not isinstance(text, str):
+        raise Refused(f"its content is not a text: {str(text)[:MAX_SHOWN]}")
+    ids = [*map(ord, text), END]
+    return {"token_ids": ids, "logprobs": [0.0] * len(ids), "versions": [0] * len(ids), "finish": finish}
