@@ -20,8 +20,9 @@ from areal_like.rollout.answer_files import read_answers as read_lines
 from areal_like.rollout.episodes.main import open_tokenizer
 from areal_like.rollout.episodes.rewards.bench import SavedAnswer
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
-from launcher.commands.evaluate import STEP, evaluation_folder, files_of
+from launcher.commands.evaluate import STEP
 from launcher.runs.resume import ROOT_OVERRIDES, find_run
+from launcher.runs.score_tables import evaluation_folder, files_of
 
 NEEDED = ("prompt", "completion")
 

@@ -103,7 +103,7 @@ def greedy_answers_of_the_card(ended: Ended, root: Path, **more: str) -> None:
     assert python == "python"
     found = [f"{name}={value}" for name, value in more.items()]
     with serving(root, *words[2:-1], *found, "rollout.setup_timeout=600", config=None) as servers:
-        (address,) = servers.addresses()
+        (address,) = servers.addresses(limit_s=600)
         lines = read_answers(ended.directory / f"evaluations/{best.resolve().name}/valid.jsonl")
         for line in lines[:8]:
             body = {"prompt": line["prompt"], "max_tokens": 6, "temperature": 0}

@@ -31,9 +31,9 @@ class RunningServers:
     def text(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def addresses(self, announcement: int = 1) -> list[str]:
+    def addresses(self, announcement: int = 1, limit_s: float = READY_S) -> list[str]:
         """Once all are ready, for the first time or a later one."""
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + limit_s
         while self.announcements() < announcement:
             assert self.process.poll() is None and time.monotonic() < until, self.text()
             time.sleep(0.1)

@@ -142,7 +142,12 @@ def test_a_slow_answer_counts_as_none_and_requests_at_once_are_limited() -> None
         service.answer = slow
         assert answers(address, [f"{each}+1=" for each in range(9)], max_concurrent=2) == [str(e + 1) for e in range(9)]
         assert service.most_running == 2
-        service.answer = lambda body: (time.sleep(1.0), added(body))[1]
+
+        def late(body: dict[str, Any]) -> Reply:
+            time.sleep(1.0)
+            return added(body)
+
+        service.answer = late
         with pytest.raises(GenerationError, match=r"none within 0.05 s \(rollout.request_timeout\)"):
             answers(address, retries=0, timeout_s=0.05)
 
