@@ -11,6 +11,7 @@ from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.evaluated_rows import EvaluatedRows
 from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.evaluation_progress import EvaluationProgress
 from areal_like.rollout.groups import Group, Lease
 from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.settings import RolloutSettings, RunLength
@@ -86,6 +87,7 @@ class Evaluations:
             if len(tables[each.split])
         ]
         self.current: Evaluation | None = None
+        self.progress = EvaluationProgress(now, settings.max_steps == 0)
         self.saved: dict[str, Sequence[dict[str, Any]]] = {}
         """Name of a benchmark (empty: `valid_dataset`) -> answers of an earlier start, until its evaluation begins."""
 

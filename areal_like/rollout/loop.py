@@ -1,9 +1,8 @@
 """The rollout loop: which groups are generated next, and which a training step gets.
 
 Workers lease groups in the order of `async_order` or `sync_order`; `outcomes` decides which finished groups are
-accepted, dropped or generated again; batch N is formed from the ready groups when it is first requested; an evaluation
-may follow a step. The others only decide: all changes of the state are made here. No input or output: the controller
-calls the methods and collects `events`, `reports`, `scores`, `warnings` and `failure`.
+accepted, dropped or generated again; batch N is formed from the ready groups when it is first requested. The others
+only decide: all changes of the state are made here. The controller collects `events`, `reports`, `scores` and so on.
 """
 
 import time
@@ -27,11 +26,6 @@ from areal_like.rollout.settings import RolloutSettings, run_length
 from areal_like.rollout.step_counts import StepCounts
 from areal_like.rollout.step_metrics import AgentMetrics, batch_metrics, judge_groups
 from areal_like.rollout.sync_order import SyncOrder
-
-EVALUATING = "evaluating"
-"""Event of a run that only evaluates: how far an evaluation is."""
-PROGRESS_S = 2.0
-"""Between two of them."""
 
 
 class RolloutLoop:
@@ -64,8 +58,7 @@ class RolloutLoop:
         if start_step == 0 and settings.evaluates_base_model:
             self.evaluations.request(0)
         self.order: Order = SyncOrder() if settings.synchronous else AsyncOrder()
-        self.stopping = ""
-        self.failure = ""
+        self.stopping = self.failure = ""
         """The reasons why no further batch is formed, and why the run cannot continue."""
         self.events: list[dict[str, Any]] = []
         self.reports: list[tuple[int, dict[str, float], str]] = []
@@ -77,7 +70,6 @@ class RolloutLoop:
         self._streaks = Streaks(settings, self.length)
         self._agent_metrics = AgentMetrics(settings.agent_stats)
         self._step_start: tuple[int, int, list[Group]] | None = None
-        self._told_at = now()
 
     # Workers.
 
@@ -146,17 +138,6 @@ class RolloutLoop:
 
     def inspected(self, rows: InspectedRows) -> None:
         self.failure = self.inspection.add(rows, self.counts) or self.failure
-        self._begin_saved()
-
-    def _begin_saved(self) -> None:
-        """Evaluations of which an earlier start has saved answers."""
-        try:
-            while (evaluation := self.evaluations.begin_saved()) is not None:
-                self._told_at = self.now()
-                self.record_event(EVALUATING, **evaluation.progress())
-                self._check_complete(evaluation)
-        except ValueError as other_rows:
-            self.failure = str(other_rows)
 
     def finish(self, worker: str, results: Sequence[Result]) -> None:
         """Takes a worker's results. Those of cancelled leases and of other workers' leases are ignored."""
@@ -208,7 +189,6 @@ class RolloutLoop:
 
     def check_time(self) -> None:
         """Fails the leases that are past their deadline."""
-        self._begin_saved()
         limit_s = self.settings.lease_limit_s
         for lease in self.leases.overdue(self.now()):
             if self.leases.get(lease.id, lease.worker) is not None:
@@ -290,8 +270,7 @@ class RolloutLoop:
             self._drop(group, "stale")
 
     def _record_requeued(self, groups: Sequence[Group], why: str) -> None:
-        numbers = [group.number for group in groups if group.evaluation is None]
-        if numbers:
+        if numbers := [group.number for group in groups if group.evaluation is None]:
             self.counts.add("requeued", len(numbers))
             self.record_event("requeued", groups=numbers, why=why)
 
@@ -308,16 +287,13 @@ class RolloutLoop:
         evaluation.apply(decision)
         if isinstance(decision, Fail):
             self.record_event("evaluation_failed", **evaluation.identity, **decision.group.failure)
-        if self.length.total_steps == 0 and (not evaluation.open or self.now() - self._told_at >= PROGRESS_S):
-            self._told_at = self.now()
-            self.record_event(EVALUATING, **evaluation.progress())
-        self._check_complete(evaluation)
+        self.answers_added(evaluation)
 
-    def _check_complete(self, evaluation: Evaluation) -> None:
+    def answers_added(self, evaluation: Evaluation) -> None:
+        self.events += self.evaluations.progress.events(evaluation)
         if evaluation.open == 0:
             self.evaluations.close()
-            oldest, _ = evaluation.versions
-            self.scores.append((oldest, evaluation.metrics(self.settings.evaluation_max_failed_share)))
+            self.scores.append((evaluation.versions[0], evaluation.metrics(self.settings.evaluation_max_failed_share)))
             self.evaluated.append(evaluation)
             self.record_event("evaluated", **evaluation.record())
             self.failure = evaluation.failure or self.failure

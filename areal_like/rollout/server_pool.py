@@ -41,6 +41,11 @@ class ServerPool:
     def add(self, name: str, address: str) -> None:
         self.of(name).servers[name] = PooledServer(name, address)
 
+    def use_service(self, address: str) -> None:
+        """A service that answers in place of servers; it has no weights of a run."""
+        self.add("service/0", address.strip().rstrip("/"))
+        self.set_version("service/0", 0)
+
     def remove(self, name: str) -> "ServerPool":
         """Returns the pool that it was in."""
         self.of(name).servers.pop(name, None)

@@ -55,7 +55,7 @@ def _service_problems(addresses: list[str]) -> Iterator[Problem]:
         yield Problem(KEY, "an openai service has one address")
 
 
-def _conversation_problems(workflow: str) -> Iterator[Problem]:
+def _conversation_problems(workflow: str | None) -> Iterator[Problem]:
     """Their turns extend tokens, which a service neither shows nor takes."""
     if workflow in BUILT_IN["workflow"] and workflow != SINGLE_TURN:
         message = f"{workflow} extends the tokens of its turns, which a service does not show; use {SINGLE_TURN}"

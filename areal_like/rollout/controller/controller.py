@@ -5,7 +5,7 @@ and the last evaluation is done."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 from areal_like.config.allocation.models import uses_api
@@ -91,7 +91,7 @@ class Controller:
     async def run_until_over(self) -> None:
         """Raises the error that ends the run early."""
         if uses_api(self.run.config):
-            self._use_service(self.run.config.rollout.server_addresses)
+            self.server_pool.use_service(self.run.config.rollout.server_addresses[0])
         elif self.only_evaluates:
             self.servers.publish(model_publication(model_folder(self.run.config.actor.path, self.run.cwd), 0))
         if not uses_api(self.run.config):
@@ -104,13 +104,6 @@ class Controller:
             over.cancel()
             self._fault.result()
         await over
-
-    def _use_service(self, addresses: Sequence[str]) -> None:
-        """A service at these addresses answers; it has no weights of a run."""
-        for number, address in enumerate(addresses):
-            name = f"service/{number}"
-            self.server_pool.add(name, address.strip().rstrip("/"))
-            self.server_pool.set_version(name, 0)
 
     async def _until_over(self) -> None:
         while not self._is_over():
@@ -133,12 +126,21 @@ class Controller:
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if self.loop is not None:
+                self._begin_saved(self.loop)
                 self.loop.check_time()
                 self.loop_changed()
             if self._final_wait is not None and not self.over:
                 if self.loop is not None and self.loop.evaluations.rows_left != self._rows_left:
                     self._start_final_wait()  # there is progress: the timeout starts again
                 self._final_wait.check()
+
+    def _begin_saved(self, loop: RolloutLoop) -> None:
+        """Evaluations of which an earlier start has saved answers."""
+        try:
+            while (evaluation := loop.evaluations.begin_saved()) is not None:
+                loop.answers_added(evaluation)
+        except ValueError as other_rows:
+            loop.failure = str(other_rows)
 
     # Workers.
 
