@@ -69,6 +69,10 @@ def missing_api_key(config: "BaseExperimentConfig", here: HostInfo) -> list[Prob
     name = config.rollout.api_key_var
     if run_environment(config, here.directory).get(name):
         return []
+    if uses_api(config):
+        reason = f"the service needs an API key in the variable {name}, which is not set"
+        remedy = "export it, name it in a file of launcher.env_file, or name another variable"
+        return [Problem("rollout.api_key_var", f"{reason}; {remedy}")]
     reason = f"the variable {name}, which holds the API key of the servers at {KEY}, is not set"
     remedy = f"export {name}=... (the key that they were started with), or name another variable"
     return [Problem("rollout.api_key_var", f"{reason}; {remedy}")]
