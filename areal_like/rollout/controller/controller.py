@@ -92,9 +92,9 @@ class Controller:
         """Raises the error that ends the run early."""
         if uses_api(self.run.config):
             self.server_pool.use_service(self.run.config.rollout.server_addresses[0])
-        elif self.only_evaluates:
-            self.servers.publish(model_publication(model_folder(self.run.config.actor.path, self.run.cwd), 0))
-        if not uses_api(self.run.config):
+        else:
+            if self.only_evaluates:
+                self.servers.publish(model_publication(model_folder(self.run.config.actor.path, self.run.cwd), 0))
             self._spawn(self.servers.watch())
             self._spawn(self.broadcast.run())
         self._spawn(self._check_timers())
