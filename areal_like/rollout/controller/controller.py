@@ -54,7 +54,6 @@ class Controller:
         self.run, self.me, self.start = run, me, run.start_point()
         self.settings = rollout_settings(run.config)
         self.only_evaluates = self.settings.max_steps == 0
-        """There is no trainer, which would publish weights and report its end."""
         num_servers, num_evaluators = self.settings.num_servers, self.settings.num_evaluators
         self.server_pool = ServerPool(
             self.settings.schedule_policy, self.settings.max_concurrent, num_servers if num_evaluators else None
