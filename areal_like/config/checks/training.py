@@ -86,7 +86,7 @@ def openai_services(config: "BaseExperimentConfig") -> Iterator[Problem]:
 def split_models(config: "BaseExperimentConfig", allocation: Allocation | None = None) -> Iterator[Problem]:
     """Trainers that divide a model. Without an allocation the backend keys are used."""
     seen = set()
-    for name, engine in trained_models(config):
+    for name, engine in trained_models(config) if has_trainer(allocation) else ():
         parallel = getattr(allocation, "actor" if name == "model" else name, None)
         if parallel is None and engine.backend not in ("", "auto"):
             parallel = ParallelStrategy.of(parse_trainer(engine.backend))

@@ -81,7 +81,7 @@ def test_an_evaluation_has_servers_and_rewards_and_no_trainer() -> None:
 
 @pytest.mark.shows("allocation_mode")
 def test_an_allocation_without_trainer_only_evaluates() -> None:
-    plan = plan_of("grpo", "allocation_mode=embedded:d1+eval", "evaluator.freq_steps=null")
+    plan = plan_of("grpo", "allocation_mode=embedded:d1+eval", "evaluator.freq_steps=null", "actor.backend=fsdp")
     assert {each.key: each.value for each in plan.auto}["total_train_steps"] == 0
     assert plan.problems == () and "trainer" not in {each.role for each in plan.processes}
     problems = refusals("grpo", "allocation_mode=embedded:d1+eval", "valid_dataset=null")
