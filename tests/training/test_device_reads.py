@@ -88,6 +88,16 @@ def test_a_step_of_supervised_training_waits_for_the_device_once(folder, learner
     assert waits == {"tolist": 1}
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_mixture_of_experts_waits_in_its_layers_only_where_experts_are_computed_one_by_one(tmp_path, at_once):
+    engine = split_engine(model_folder(tmp_path, "qwen3_moe"), 1, moe_use_grouped_mm=at_once, dtype="bfloat16")
+    waits, sequences = Counter[str](), batch().sequences
+    with counted(waits, engine.module):
+        SupervisedLearner(engine, 1).step(sequences, 0)
+    assert (waits == {"tolist": 1}) == at_once
+    assert at_once or waits["aten.nonzero.default"] >= engine.model.config.num_hidden_layers
+
+
 WAITING: dict[str, Callable[[Tensor], Any]] = {
     "tolist": lambda there: there.tolist(),
     "cpu": lambda there: (2 * there).cpu(),
