@@ -1,5 +1,6 @@
 """`eval`: the scores of a run from its saved answers, a comparison with another run, or the evaluation of a model."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ STEP, WITH = "step=", "with="
 ALONE = "total_train_steps=0"
 """The model is evaluated and not trained."""
 MODEL_FILE = "config.json"
+PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z/][\w./-]*", re.ASCII | re.IGNORECASE)
 
 
 def show_evaluation(name: str, words: Sequence[str]) -> int:
@@ -44,10 +46,19 @@ def model_evaluation(arguments: Arguments) -> Arguments:
     overrides = [word for word in arguments.overrides if not word.startswith(STEP)]
     steps = [word.removeprefix(STEP) for word in arguments.overrides if word.startswith(STEP)]
     if arguments.operand is not None:
-        overrides.append(f"actor.path='{_model(arguments.operand, steps[-1] if steps else None, overrides)}'")
+        overrides.append(f"actor.path={_word(_model(arguments.operand, steps[-1] if steps else None, overrides))}")
     elif steps:
         raise ConfigError([Problem(f"{STEP}{steps[-1]}", "names the checkpoint of a run: eval RUN --config FILE")])
     return replace(arguments, overrides=[*overrides, ALONE])
+
+
+def _word(path: str) -> str:
+    """As the value of an override: quoted where it would not be read as this text."""
+    if PLAIN.fullmatch(path):
+        return path
+    from launcher.sweep.hydra_session import quoted
+
+    return quoted(path)
 
 
 def _model(name: str, step: str | None, overrides: Sequence[str]) -> str:

@@ -67,10 +67,11 @@ def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
 def reward_problems(name: str, args: dict[str, Any], text: str, sandbox: str) -> Iterator[Problem]:
     """Those that need no import of the reward."""
     where = f"--reward {text}"
-    for problem in user_code_problems({"reward": {"name": name, "args": args}}, Path.cwd()):
-        yield Problem(problem.key, problem.message, where)
     if name == REWARD_MODEL:
         yield Problem("reward.name", "a reward model is served by a run; it has no scores without one", where)
+        return
+    for problem in user_code_problems({"reward": {"name": name, "args": args}}, Path.cwd()):
+        yield Problem(problem.key, problem.message.replace(f"+{SECTION}args.", f"--reward {name},"), where)
     module, package = PACKAGES["reward"].get(name, ("", ""))
     if module and find_spec(module) is None:
         needs = f"{name} needs the package {package}, which is not installed"

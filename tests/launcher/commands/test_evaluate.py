@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 from launcher.arguments import parse_arguments
 from launcher.commands.evaluate import model_evaluation
@@ -100,6 +101,15 @@ def test_a_service_is_evaluated_without_a_server_or_a_model() -> None:
         assert reason in refusals("grpo", *service, f"rollout.server_addresses=['{address}']")[ADDRESS]
 
 
+@pytest.mark.parametrize(
+    ("name", "word"), [("org/model", "org/model"), ("it's", r"'it\'s'"), ("null", "'null'"), ("a b", "'a b'")]
+)
+def test_the_name_of_a_model_is_quoted_only_where_it_must_be(name: str, word: str) -> None:
+    overrides = model_evaluation(parse_arguments(["eval", name, "--config", "grpo.yaml"])).overrides
+    assert overrides[0] == f"actor.path={word}"
+    assert load("grpo.yaml", overrides).config.actor.path == name
+
+
 @pytest.mark.parametrize("name", ["run", "folder", "name"])
 def test_the_model_to_evaluate_is_a_run_a_folder_or_a_name(tmp_path: Path, name: str) -> None:
     run = tmp_path / "runs" / "sums" / "r0001"
@@ -112,7 +122,7 @@ def test_the_model_to_evaluate_is_a_run_a_folder_or_a_name(tmp_path: Path, name:
     newest = run / "checkpoints" / "step_000002"
     word, path = {"run": (run, newest), "folder": (newest, newest), "name": ("Qwen/Qwen3-0.6B",) * 2}[name]
     arguments = model_evaluation(parse_arguments(["eval", str(word), "--config", "grpo.yaml", "seed=2"]))
-    assert arguments.overrides == ["seed=2", f"actor.path='{path}'", "total_train_steps=0"]
+    assert arguments.overrides == ["seed=2", f"actor.path={path}", "total_train_steps=0"]
     if name == "run":
         arguments = model_evaluation(parse_arguments(["eval", str(run), "--config", "grpo.yaml", "step=1"]))
         assert "step_000001" in arguments.overrides[0]

@@ -35,9 +35,8 @@ def _load(named: NamedReward, spec: RewardSpec, places: SearchFolders) -> Reward
     key, args_key = f"{section}.name", f"{section}.args"
     if name == REWARD_OF_TASK:
         if (own := _of_task(spec, places)) is None:
-            raise config_error(
-                key, f"is the reward of the task, and {spec.task} has none" if spec.task else "there is no task"
-            )
+            missing = f"{spec.task} has none" if spec.task else "there is no task"
+            raise config_error(key, f"is the reward of the task, and {missing}: name a reward (docs/rewards.md)")
         return RewardCall(own, f"the reward of {spec.task}", args, section)
     reward = load_named("reward", key, name, places)
     if isinstance(reward, type):

@@ -63,7 +63,7 @@ def test_the_reward_of_the_task_may_be_a_part(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (part("task"), "reward.parts.1.name: there is no task"),
+        (part("task"), "reward.parts.1.name: is the reward of the task, and there is no task: name a reward"),
         (part("mine.py:acts", scale=2), "reward.parts.1.args: mine.py:acts takes no argument 'scale'"),
         (part("mine.py:MINE"), "reward.parts.1.name: "),
         (part("mine.py:Judge"), "reward.parts.1.args: mine.py:Judge cannot be created with no arguments"),
