@@ -12,7 +12,7 @@ from areal_like.weights.buckets import DTYPES
 from areal_like.weights.fingerprint import dtype_name, raw_bytes
 
 FILE_ORDER = (
-    *("int64", "float64", "float32", "int32", "bfloat16", "float16", "int16"),
+    *("uint64", "int64", "float64", "float32", "uint32", "int32", "bfloat16", "float16", "uint16", "int16"),
     *("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"),
 )
 """Types in the order of safetensors' own files: wider ones first, so that all are aligned."""

@@ -64,6 +64,7 @@ FACTS = {
     "batch": "sizes of a step",
     "memory": "what the models need",
     "shared": "what the server takes of a GPU that the trainer shares",
+    "sent": "what the trainer's GPU has for the copy that is sent",
     "staging": "what the servers' GPUs have for new weights",
     "data": "steps of all epochs, where the rows are counted",
     "ports": "the ports of the processes",

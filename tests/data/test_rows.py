@@ -46,6 +46,7 @@ def read(tmp_path):
         config = SimpleNamespace(
             task=SimpleNamespace(name=name, args=args or {}),
             evaluator=SimpleNamespace(benchmarks=[]),
+            total_train_steps=None,
             train_dataset=dataset(path),
             valid_dataset=None if valid is None else dataset(valid),
         )

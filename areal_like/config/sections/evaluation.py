@@ -107,7 +107,7 @@ class EvalSaveConfig:
     a subset, each step a split. Needs pyarrow."""
 
     hf: EvalSaveHF | None = optional_section(
-        EvalSaveHF, not_built("an upload of answers", "set as_dataset=true and upload the folder `dataset`")
+        EvalSaveHF, not_built("an upload of answers", "use as_dataset=true and upload the folder `dataset`")
     )
     """Results as a dataset on the Hugging Face Hub; needs the network and a login there. Null: none."""
 

@@ -35,10 +35,9 @@ class FSDPEngineConfig:
 
     reduce_gradients: str = key("auto", choices=("auto", "per_micro_batch", "per_step"))
     """When gradients are summed over ranks. `per_micro_batch`: a rank keeps its shard of the gradients only, in
-    `master_dtype`, or with `dp_replicate` in `grad_reduce_dtype` until the replicas are summed with the last one.
-    `per_step`: it keeps all of them, in `grad_reduce_dtype` (4 bytes per parameter on any number of GPUs), until the
-    last micro-batch, which is less communication. `auto`: per micro-batch where several GPUs share a
-    model, unless its weights are stored in bfloat16."""
+    `master_dtype`, or with `dp_replicate` in `grad_reduce_dtype`. `per_step`: it keeps all of them, in
+    `grad_reduce_dtype`, until the last micro-batch: less communication. `auto`: per micro-batch where several GPUs
+    share a model, unless its weights are stored in bfloat16."""
 
     load_using_meta: bool = key(False)
     """Build the model on the meta device, and load only each rank's shard. Saves host memory with large models."""

@@ -136,7 +136,7 @@ def test_a_slow_answer_counts_as_none_and_requests_at_once_are_limited() -> None
 
         def slow(body: dict[str, Any]) -> Reply:
             with service.changed:
-                service.changed.wait_for(lambda: service.running >= 2, 0.2)
+                service.changed.wait_for(lambda: service.most_running >= 2, 60)
             return added(body)
 
         service.answer = slow

@@ -23,7 +23,9 @@ from tests.support.weights_group import flat, model
 
 pytestmark = pytest.mark.timeout(300)
 WORKERS, LIMIT_S, LONG_S = 3, 2.0, 120.0
-FORK = multiprocessing.get_context("fork")
+CLEAN = multiprocessing.get_context("forkserver")
+"""Its processes do not inherit a process group that another test has opened."""
+CLEAN.set_forkserver_preload([__name__])
 CPU = torch.device("cpu")
 
 
@@ -69,8 +71,8 @@ def running(work: Callable[[Worker], None]) -> Iterator[list[Connection]]:
         port = found.getsockname()[1]
     ours, processes = [], []
     for rank in range(WORKERS):
-        here, there = FORK.Pipe()
-        processes.append(FORK.Process(target=_main, args=(work, rank, port, there), daemon=True))
+        here, there = CLEAN.Pipe()
+        processes.append(CLEAN.Process(target=_main, args=(work, rank, port, there), daemon=True))
         processes[-1].start()
         ours.append(here)
     try:

@@ -78,6 +78,13 @@ async def placed(machine: Machine) -> EngineWorkers:
     return workers
 
 
+async def placed_apart(machine: Machine) -> EngineWorkers:
+    """Each worker on a machine of its own."""
+    for place, extension in zip(await machine.call("areal_place"), machine.extensions, strict=True):
+        extension.areal_place = lambda place=place: place | {"machine": str(place["rank"])}
+    return await placed(machine)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_worker_of_a_machine_hashes_its_part_of_a_version(
     count: int, shared_folder: Path, hashed: Counter[threading.Thread]
@@ -105,10 +112,7 @@ def test_workers_on_two_machines_hash_everything_on_each(
     machine, update = Machine(2), published(shared_folder)
 
     async def updated() -> None:
-        workers = EngineWorkers("vLLM", machine.call)
-        places = [place | {"machine": str(place["rank"])} for place in await machine.call("areal_place")]
-        machine.extensions[0].areal_place, machine.extensions[1].areal_place = (lambda p=p: p for p in places)
-        await workers.read_places()
+        workers = await placed_apart(machine)
         await workers.stage(update)
         await workers.commit(update.version)
 
@@ -123,7 +127,7 @@ def test_a_file_on_disk_that_changes_after_it_was_verified_is_not_read_again(cou
     files = list(update.folder.glob("bucket-*"))
 
     async def updated() -> None:
-        workers = await placed(machine)
+        workers = await placed_apart(machine)
         await workers.stage(update)
         for path in files:
             with path.open("r+b") as file:
