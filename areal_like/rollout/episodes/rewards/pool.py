@@ -230,7 +230,7 @@ class RewardPool:
         self._flush()
 
     def on_end(self, seat: Seat) -> None:
-        """A process ended: by itself, by its keeper, or as it was told to. The cause is its first answer; of an async
+        """A process ended: by itself, by its keeper, or on request. The cause is its first answer; of an async
         reward it is found by sending each one alone."""
         was_ready, samples = seat.pid is not None, list(seat.sent.values())
         self._seats.remove(seat)

@@ -54,7 +54,7 @@ class Seat(asyncio.Protocol):
         self.reserved: list[WaitingAnswer] = []
         """What it is sent as soon as it is ready."""
         self.end_reason: str | None = None
-        """Why it was told to end; empty: it is no longer needed."""
+        """Why it was asked to end; empty: it is no longer needed."""
         self.how: str = "it was closed"
         """Once it has ended."""
         self._owner, self._wire = owner, wire
@@ -122,7 +122,7 @@ class Seat(asyncio.Protocol):
         self._has_ended = True
 
     def give_up(self) -> None:
-        """It was told to end, and did not."""
+        """It was asked to end, and did not."""
         self.how = "it cannot be killed"
         self._end()
 
