@@ -46,6 +46,8 @@ class Controller:
         time.sleep(0.01)
         if path == "/sending":
             return {"over": body["group"] in self.over, "why": ""}
+        if path == "/withdraw":
+            return {}
         self.versions.append(body["version"])
         self.kept = body["kept"]
         if self.ends:
