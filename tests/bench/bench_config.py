@@ -7,7 +7,6 @@ Commands are interleaved, so that other load affects all of them. It never fails
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
@@ -30,6 +29,7 @@ from areal_like.config.loaded import Loaded  # noqa: E402
 from areal_like.config.schema import Schema  # noqa: E402
 from areal_like.config.sources.library import data_folder  # noqa: E402
 from tests.bench import plain_hydra  # noqa: E402
+from tests.bench.report_file import add_output, write_report  # noqa: E402
 
 CONFIG = "grpo.yaml"
 PYTHON, PLAIN, PLAIN_OVERRIDE = "python -c pass", "plain Hydra", "plain Hydra, one override"
@@ -171,18 +171,14 @@ def table(results: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="runs of each command; the median is reported")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "build" / "bench" / "config.json", help="file of the results"
-    )
+    add_output(parser, "config")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error("--repeats: at least 1")
     load_before = os.getloadavg()
     results = report(measure(arguments.repeats), load_before)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"written to {arguments.output}")
+    write_report(results, arguments.output)
 
 
 if __name__ == "__main__":

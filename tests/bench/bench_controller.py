@@ -36,6 +36,7 @@ from areal_like.process.run import Run, open_run  # noqa: E402
 from areal_like.process.wait import NamedWait  # noqa: E402
 from areal_like.rollout.trajectory import Trajectory, pack_group  # noqa: E402
 from areal_like.weights.index import Index, write_index  # noqa: E402
+from tests.bench.report_file import add_output, write_report  # noqa: E402
 
 TOKENS, PROMPT = 256, 64
 ROWS = 10_000
@@ -205,7 +206,7 @@ def main() -> None:
     parser.add_argument("--trajectories", type=int, default=8192)
     parser.add_argument("--in-flight", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--samples", type=int, nargs="+", default=[8, 1], help="samples of a group")
-    parser.add_argument("--output", type=Path, default=ROOT / "build/bench/controller.json")
+    add_output(parser, "controller")
     arguments = parser.parse_args()
     load_before = os.getloadavg()
     rows, growth = [], {}
@@ -233,9 +234,7 @@ def main() -> None:
         "cpus": os.cpu_count(),
         "load_average": {"before": load_before, "after": os.getloadavg()},
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {arguments.output}")
+    write_report(report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from areal_like.observe.reading import JOINED, read_lines  # noqa: E402
 from tests.bench import ring_times  # noqa: E402
+from tests.bench.report_file import add_output, write_report  # noqa: E402
 from tests.bench.watched import watch  # noqa: E402
 
 LIMIT_S, AIM_S, STEPS = 900.0, 3.0, 2
@@ -82,7 +83,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 1_000_000])
     parser.add_argument("--forms", nargs="+", choices=["jsonl", "parquet"], default=["jsonl", "parquet"])
     parser.add_argument("--experiments", nargs="+", choices=list(EXPERIMENTS), default=list(EXPERIMENTS))
-    parser.add_argument("--output", type=Path, default=ROOT / "build/bench/data.json")
+    add_output(parser, "data")
     arguments = parser.parse_args()
     load_before = os.getloadavg()
     measured: list[dict[str, Any]] = []
@@ -110,9 +111,7 @@ def main() -> None:
         "cpus": len(os.sched_getaffinity(0)),
         "load_average": {"before": load_before, "after": os.getloadavg()},
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {arguments.output}")
+    write_report(report, arguments.output)
 
 
 if __name__ == "__main__":

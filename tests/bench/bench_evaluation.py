@@ -8,7 +8,6 @@ generate. It never fails because of a time.
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -21,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from areal_like.observe.reading import DUE, JOINED, Line, is_evaluation, read_lines  # noqa: E402
+from tests.bench.report_file import add_output, write_report  # noqa: E402
 from tests.bench.ring_times import per_step  # noqa: E402
 from tests.bench.watched import watch  # noqa: E402
 
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="of the configuration, such as seed=3")
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=ROOT / "build/bench/evaluation.json")
+    add_output(parser, "evaluation")
     arguments = parser.parse_args()
     words = [f"total_train_steps={arguments.steps}", "train_dataset.batch_size=64", "n_samples=8", *arguments.overrides]
     load_before = os.getloadavg()
@@ -96,9 +96,7 @@ def main() -> None:
         "cpus": len(os.sched_getaffinity(0)),
         "load_average": {"before": load_before, "after": os.getloadavg()},
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {arguments.output}")
+    write_report(report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ fails because of a time.
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import sys
@@ -26,6 +25,7 @@ from areal_like.process.http import run_async  # noqa: E402
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec  # noqa: E402
 from areal_like.rollout.episodes.rewards.limits import RewardLimits  # noqa: E402
 from areal_like.rollout.episodes.rewards.pool import RewardPool  # noqa: E402
+from tests.bench.report_file import add_output, write_report  # noqa: E402
 
 REWARD_S, HANGING, TIMEOUT_S, RETRIES = 0.02, 0.01, 5.0, 3
 LIMITS = RewardLimits(8.0, None, 256, 1.0)
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=ROOT / "build/bench/rewards.json")
+    add_output(parser, "rewards")
     arguments = parser.parse_args()
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory() as folder:
@@ -110,9 +110,7 @@ def main() -> None:
         "cpus": os.cpu_count(),
         "load_average": {"before": load_before, "after": os.getloadavg()},
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {arguments.output}")
+    write_report(report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.bench import ring_times  # noqa: E402
+from tests.bench.report_file import add_output, write_report  # noqa: E402
 from tests.bench.watched import Watched, watch  # noqa: E402
 
 CONFIG = "grpo.yaml"
@@ -175,19 +176,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", help="of the configuration, such as seed=3")
     parser.add_argument("--steps", type=int, help="number of steps; default: that of the configuration")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "build" / "bench" / "ring.json", help="file of the results"
-    )
+    add_output(parser, "ring")
     arguments = parser.parse_args()
     if arguments.steps is not None and arguments.steps < 2:
         parser.error("--steps: at least 2")
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="bench-ring-") as name:
         results = report(measure(arguments.steps, arguments.overrides, Path(name)), load_before)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"written to {arguments.output}")
+    write_report(results, arguments.output)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ transport, compared with a copy of the bytes in memory. It never fails because o
 import argparse
 import asyncio
 import functools
-import json
 import os
 import platform
 import sys
@@ -32,6 +31,7 @@ from areal_like.process.run_memory import SHARED_MEMORY  # noqa: E402
 from areal_like.serving.engines.external.installations import find_installation  # noqa: E402
 from areal_like.weights.flat_buckets import flatten  # noqa: E402
 from tests.bench import serving_models as models  # noqa: E402
+from tests.bench.report_file import add_output, write_report  # noqa: E402
 from tests.support.engine_environments import ENGINES, distribution  # noqa: E402
 from tests.support.engine_transports import send_flat  # noqa: E402
 from tests.support.engines import LiveServer  # noqa: E402
@@ -201,9 +201,7 @@ def main() -> None:
     parser.add_argument("--in-flight", nargs="+", type=int, default=[64, 256], help="concurrent requests")
     parser.add_argument("--repeats", type=int, default=5, help="repetitions; the median is reported")
     parser.add_argument("--megabytes", type=int, default=270, help="size of the weights that are updated")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "build" / "bench" / "serving.json", help="file of the results"
-    )
+    add_output(parser, "serving")
     arguments = parser.parse_args()
     if min(arguments.repeats, arguments.megabytes, *arguments.in_flight) < 1:
         parser.error("--repeats, --megabytes, --in-flight: at least 1")
@@ -225,10 +223,8 @@ def main() -> None:
             results["weights"][engine] = measure_weights(
                 engine, Path(name) / f"{engine}-large", arguments.megabytes, arguments.repeats
             )
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"written to {arguments.output}")
+    write_report(results, arguments.output)
 
 
 if __name__ == "__main__":

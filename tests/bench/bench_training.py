@@ -7,7 +7,6 @@ Ratios are of CPU time, which other load on the machine affects less. It never f
 """
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -23,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.bench import training_logprobs, training_packing, training_trainer  # noqa: E402
+from tests.bench.report_file import add_output, write_report  # noqa: E402
 
 AIMS = {"packed": 2.5, "chunked_time": 1.1, "chunked_memory_gb": 0.5}
 """Minimum speed-up of packed rows; maximum relative time and extra memory of chunks."""
@@ -98,9 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--small", action="store_true", help="tiny sizes: only tests the program")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "build" / "bench" / "training.json", help="file of the results"
-    )
+    add_output(parser, "training")
     arguments = parser.parse_args()
     if arguments.threads < 1:
         parser.error("--threads: at least 1")
@@ -111,10 +109,8 @@ def main() -> None:
     began = time.perf_counter()
     results = measure(arguments.small)
     results = report(results, arguments.threads, time.perf_counter() - began)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"written to {arguments.output}")
+    write_report(results, arguments.output)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ of whole transports, between two processes, are of wall time. It never fails bec
 """
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -29,6 +28,7 @@ from areal_like.process.run_memory import SHARED_MEMORY  # noqa: E402
 from areal_like.weights.disk import load_version, publish_weights, remove_versions  # noqa: E402
 from areal_like.weights.fingerprint import compare, tensor_hash  # noqa: E402
 from tests.bench import weights_transports  # noqa: E402
+from tests.bench.report_file import add_output, write_report  # noqa: E402
 from tests.bench.weights_transports import COPY, make_model  # noqa: E402
 
 KEPT = 3
@@ -116,9 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=270, help="size of the weights")
     parser.add_argument("--repeats", type=int, default=5, help="publications; the median is reported")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "build" / "bench" / "weights.json", help="file of the results"
-    )
+    add_output(parser, "weights")
     arguments = parser.parse_args()
     if arguments.repeats < 1 or arguments.megabytes < 1:
         parser.error("--repeats, --megabytes: at least 1")
@@ -129,10 +127,8 @@ def main() -> None:
         steps = measure(folder, tensors, arguments.repeats)
         transports = weights_transports.measure(folder, arguments.megabytes, arguments.repeats)
         results = report(steps, tensors, folder, transports)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
-    print(f"written to {arguments.output}")
+    write_report(results, arguments.output)
 
 
 if __name__ == "__main__":
