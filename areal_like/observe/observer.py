@@ -18,8 +18,10 @@ from areal_like.observe.joiner import JoinedLine, MetricJoiner, rewind_metrics
 from areal_like.observe.metrics import TEXTS
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.reading import JOINED, LineFollower, dump_lines, read_lines, values_of
+from areal_like.observe.shown_samples import SHOWN, shown_text
 from areal_like.observe.tracker_samples import FOLDER, Extras
 from areal_like.observe.trackers.fan_out import Trackers
+from areal_like.process.atomic_file import complete_lines_end
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run
 
@@ -35,9 +37,9 @@ def _ignore(step: int, values: dict[str, Any]) -> None:
 
 class Observer:
     """Follows `metrics/*.jsonl` and appends to `metrics.jsonl`, after lines that exist already. Calls `on_step`,
-    `on_eval`, `on_phase` (milestone before the first step, and its time), `on_total` (number of steps) and
-    `on_progress` (how far an evaluation is) in its thread; `warn` gets messages for the user. `clean` removes secrets
-    from errors of rows."""
+    `on_eval`, `on_phase` (milestone before the first step, and its time), `on_total` (number of steps), `on_progress`
+    (how far an evaluation is) and `on_sample` (a training sample to be shown) in its thread; `warn` gets messages for
+    the user. `clean` removes secrets from errors of rows."""
 
     def __init__(
         self,
@@ -50,10 +52,12 @@ class Observer:
         poll_s: float = 0.2,
         clean: Callable[[str], str] = str,
         on_progress: Callable[[str], None] = lambda text: None,
+        on_sample: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.run, self.poll_s = run, poll_s
         self._on_step, self._on_eval, self._warn, self._clean = on_step, on_eval, warn, clean
         self._milestones = Milestones(run.rollouts / LEDGER, on_phase, on_total, on_progress)
+        self._shown, self._on_sample = LineFollower(run.rollouts / SHOWN), on_sample
         self._path = run.directory / JOINED
         self._evaluations = run.evaluations
         roles = (TRAINER, CONTROLLER) if generates(run.config) else (TRAINER,)
@@ -123,6 +127,8 @@ class Observer:
                 joined += self._joiner.add(path.stem, line)
         self._pass_on(sorted(joined, key=lambda each: (each.line["step"], each.kind != "step")))
         self._pass_on_extras()
+        for line in self._shown.new_lines():
+            self._on_sample(shown_text(line))
 
     def _look_last(self) -> None:
         self._poll()
@@ -176,3 +182,5 @@ class Observer:
         self._resumed_at = self._joiner.last_step
         for path in (self.run.directory / FOLDER).glob("*.jsonl"):
             self._samples[path] = LineFollower(path, path.stat().st_size)
+        if self._shown.path.is_file():
+            self._shown.offset = complete_lines_end(self._shown.path)

@@ -96,9 +96,13 @@ def agreement_report(rewards: Mapping[str, Scored]) -> Iterator[str]:
         related = correlation([x for _, x, _ in both], [y for _, _, y in both])
         text = "none, as one of them is the same for all" if related is None else f"{related:.3g}"
         yield f"{head}: {same} of {plural(len(both), 'answer')} have equal rewards, correlation {text}"
-        differing = [each for each in both if not math.isclose(each[1], each[2], abs_tol=1e-9)]
-        for answer, x, y in sorted(differing, key=lambda each: -abs(each[1] - each[2]))[:NUM_SHOWN]:
-            yield f"  most different: {x:g} and {y:g}  {answer.text}"
+        differing: dict[tuple[float, float], list[ScoredAnswer]] = {}
+        for answer, x, y in both:
+            if not math.isclose(x, y, abs_tol=1e-9):
+                differing.setdefault((x, y), []).append(answer)
+        for (x, y), found in sorted(differing.items(), key=lambda each: -abs(each[0][0] - each[0][1]))[:NUM_SHOWN]:
+            times = f", {len(found)} times, first" if len(found) > 1 else ""
+            yield f"  different: {x:g} and {y:g}{times}  {found[0].text}"
 
 
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> float | None:

@@ -330,16 +330,16 @@ class RolloutLoop:
         self.drop_stale_groups()
         return batch
 
-    def done(self, step: int) -> None:
-        """All ranks have trained on the batch of this step."""
-        batch = self.batches.done(step)
-        if batch is None:
-            return
+    def done(self, step: int) -> RolloutBatch | None:
+        """All ranks have trained on the batch of this step, which is returned; None if that was known."""
+        if (batch := self.batches.done(step)) is None:
+            return None
         self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
         agents, warnings = self._agent_metrics.of(batch)
         self.warnings += warnings
         self.reports.append(self.counts.report(step + 1, {**batch_metrics(batch, self.settings.vote_rule), **agents}))
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
+        return batch
 
     def step_start(self, step: int) -> tuple[int, list[Group]] | None:
         """Next number and groups to be generated again when a synchronous step started; None if it has not."""

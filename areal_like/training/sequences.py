@@ -94,6 +94,12 @@ class Sequences:
         """The position of each token in its sequence."""
         return np.arange(len(self.token_ids)) - np.repeat(self.starts_N, self.lengths_N)
 
+    def first_split(self) -> tuple[list[int], list[int]]:
+        """The token ids of the first sequence, before its first target token and from there on."""
+        ids, targets = self.token_ids[: self.lengths_N[0]], self.target_mask[: self.lengths_N[0]]
+        start = int(targets.argmax()) if targets.any() else len(ids)
+        return ids[:start].tolist(), ids[start:].tolist()
+
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Values per token, summed over each sequence."""
         return np.array([values[s : s + n].sum() for s, n in self._spans()])

@@ -14,6 +14,7 @@ from areal_like.algorithms.losses import cross_entropy
 from areal_like.algorithms.statistics import exact_sum
 from areal_like.data.packing import balance
 from areal_like.observe.milestones import write_corrected_steps, write_total_steps
+from areal_like.observe.shown_samples import ShownSamples
 from areal_like.process.errors import FinalFailure
 from areal_like.process.exit_codes import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
@@ -62,6 +63,7 @@ def train(
         checkpoints.set_epoch(length.steps_per_epoch)
 
     set_length()
+    shown = ShownSamples(run)
     if world.is_first:
         write_total_steps(ledger, length.total_steps, start.attempt)
     log.info("training from step %d to %d on %s", start.step, length.total_steps, data)
@@ -82,6 +84,8 @@ def train(
                     write_corrected_steps(ledger, length.rows, length.total_steps, start.attempt)
             metrics = learner.step(batch.sequences, completed)
         completed += 1
+        if world.is_first and shown.is_wanted and len(batch.sequences):
+            shown.write(completed, *batch.sequences.first_split())
         is_last = completed == length.total_steps
         if data.valid is not None and world.first([evaluator.is_due(completed) or is_last])[0]:
             with progress.watch("evaluate"):

@@ -52,6 +52,8 @@ def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
     if problems or saved is None:
         raise ConfigError(problems)
     config = replace(saved.reward, **limits)
+    if saved.title:
+        _print(iter([saved.title]))
     scored: dict[str, Sequence[ScoredAnswer]] = {}
     for title, (reward, args) in given.items():
         spec = saved.spec(reward, args, config.sandbox)

@@ -1,9 +1,10 @@
-"""Saved answers with the rows that they answer: those of a file, or of an evaluation of a run."""
+"""Saved answers with the rows that they answer: those of a file, or of an evaluation or the training steps of a run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -20,10 +21,13 @@ from areal_like.rollout.answer_files import read_answers as read_lines
 from areal_like.rollout.episodes.main import open_tokenizer
 from areal_like.rollout.episodes.rewards.bench import SavedAnswer
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
+from areal_like.rollout.groups import TRAIN
+from areal_like.rollout.rollout_files import rollout_files
 from launcher.commands.evaluate import STEP
 from launcher.runs.resume import ROOT_OVERRIDES, find_run
-from launcher.runs.score_tables import evaluation_folder, files_of
+from launcher.runs.score_tables import evaluated_steps, evaluation_folder, files_of
 
+ROLLOUTS, LAST, ALL = "rollouts=", "last", "all"
 NEEDED = ("prompt", "completion")
 
 
@@ -38,6 +42,8 @@ class AnswerSet:
     task: str | None = None
     task_args: dict[str, Any] = field(default_factory=dict)
     own: Sequence[float | None] = ()
+    title: str = ""
+    """Which answers of the run these are."""
 
     @property
     def has_rewards(self) -> bool:
@@ -55,44 +61,99 @@ class AnswerSet:
 
 
 def saved_answers(name: str, words: Sequence[str]) -> AnswerSet:
-    """`name` is a file or a run; `words` are the overrides step=N and cluster.fileroot=, which are for runs."""
+    """`name` is a file or a run; `words` are the overrides step=N, rollouts=N and cluster.fileroot=, which are for
+    runs."""
     file = Path(name).expanduser()
     is_run = not file.is_file() and file.suffix != ".jsonl"
-    known = (STEP, *ROOT_OVERRIDES) if is_run else ()
+    known = (STEP, ROLLOUTS, *ROOT_OVERRIDES) if is_run else ()
     if unknown := [word for word in words if not word.startswith(known)]:
-        takes = "RUN takes only step=N and" if is_run else "FILE takes only"
+        takes = "RUN takes only step=N, rollouts=N and" if is_run else "FILE takes only"
         message = f"rewards {takes} limits of `reward`"
         raise ConfigError([Problem(word, message, "command line") for word in unknown])
     if not is_run:
         limits: Any = RewardConfig  # all keys have a default, which type checkers do not see
         return AnswerSet(list(read_answers(file)), limits())
-    step = next((word.removeprefix(STEP) for word in words if word.startswith(STEP)), None)
-    directory = find_run(name, [word for word in words if not word.startswith(STEP)], "rewards")
-    return _of_run(open_run(directory), evaluation_folder(directory, step))
+    step, rollouts = (_last(words, prefix) for prefix in (STEP, ROLLOUTS))
+    if step is not None and rollouts is not None:
+        raise ConfigError([Problem(f"{STEP}{step}", f"is of an evaluation, and {ROLLOUTS} of training; keep one")])
+    directory = find_run(name, [word for word in words if word.startswith(ROOT_OVERRIDES)], "rewards")
+    run = open_run(directory)
+    if rollouts is None and step is None and not evaluated_steps(directory) and rollout_files(run.rollouts):
+        rollouts = LAST
+    if rollouts is None:
+        folder = evaluation_folder(directory, step)
+        return _of_run(run, _evaluated(folder), f"answers of {folder}")
+    files = _chosen(run, rollouts)
+    title = f"training rollouts of {run.directory}, step {', '.join(map(str, files))}"
+    return _of_run(run, chain.from_iterable(map(_trained, files.values())), title)
 
 
-def _of_run(run: Run, folder: Path) -> AnswerSet:
-    """Each answer of the evaluation with its row, which is read again."""
+def _last(words: Sequence[str], prefix: str) -> str | None:
+    return next((word.removeprefix(prefix) for word in reversed(words) if word.startswith(prefix)), None)
+
+
+def _chosen(run: Run, rollouts: str) -> dict[int, Path]:
+    """The files of the steps that `rollouts=` names."""
+    files = rollout_files(run.rollouts)
+    if not files:
+        message = f"{run.rollouts} has no rollouts; a run with rollout.dump_to_file=true saves them"
+        raise ConfigError([Problem("rollouts", message)])
+    if rollouts == ALL:
+        return files
+    step = str(max(files)) if rollouts == LAST else rollouts
+    if not step.isdecimal() or int(step) not in files:
+        known = f"there are those of {len(files)} steps from {min(files)} to {max(files)}; or write {LAST} or {ALL}"
+        raise ConfigError([Problem(f"{ROLLOUTS}{rollouts}", f"there are no rollouts of this step; {known}")])
+    return {int(step): files[int(step)]}
+
+
+class _SavedLine(NamedTuple):
+    """A saved answer whose row is not read yet. `place`: as it is shown."""
+
+    split: str
+    line: dict[str, Any]
+    place: str
+    file: Path
+
+
+def _evaluated(folder: Path) -> Iterator[_SavedLine]:
+    for name, file in files_of(folder).items():
+        split = VALID if name == VALID else f"{SPLIT}{name}"
+        for number, line in enumerate(read_lines(file), 1):
+            if "answer" in line:  # no row that failed
+                yield _SavedLine(split, line, f"{file.name}:{number}", file)
+
+
+def _trained(file: Path) -> Iterator[_SavedLine]:
+    """The samples of a conversation are one answer, a line each."""
+    answers: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
+    for number, line in enumerate(read_lines(file), 1):
+        _, first = answers.setdefault((line["group"], line["conversation"]), (number, line))
+        if first is not line:
+            first["answer"] += f"\n{line['answer']}"
+    for number, line in answers.values():
+        yield _SavedLine(TRAIN, line, f"{file.name}:{number}", file)
+
+
+def _of_run(run: Run, lines: Iterable[_SavedLine], title: str) -> AnswerSet:
+    """Each answer with its row, which is read again."""
     config = run.config
     datasets = load_datasets(config, SearchFolders(run.folder, run.cwd), open_tokenizer(config, run.cwd))
     answers, own = [], []
-    for name, file in files_of(folder).items():
-        for number, line in enumerate(read_lines(file), 1):
-            if "answer" in line:  # no row that failed
-                place = f"{file}:{number}"
-                answers.append(SavedAnswer(place, _row(datasets, name, line, place), line["answer"]))
-                own.append(line["reward"])
+    for each in lines:
+        answers.append(SavedAnswer(each.place, _row(datasets, each), each.line["answer"]))
+        own.append(each.line["reward"])
     if not answers:
-        raise ConfigError([Problem(str(folder), "has no answers")])
-    return AnswerSet(answers, config.reward, run.folder, task_name(config), dict(config.task.args), own)
+        raise ConfigError([Problem(title, "there are none")])
+    return AnswerSet(answers, config.reward, run.folder, task_name(config), dict(config.task.args), own, title)
 
 
-def _row(datasets: Datasets, name: str, line: dict[str, Any], place: str) -> dict[str, Any]:
-    split = VALID if name == VALID else f"{SPLIT}{name}"
+def _row(datasets: Datasets, saved: _SavedLine) -> dict[str, Any]:
     try:
-        return dict(datasets.of(split).row(line["row"], int(line["row_hash"], 16)))
+        return dict(datasets.of(saved.split).row(saved.line["row"], int(saved.line["row_hash"], 16)))
     except (FinalFailure, ValueError, KeyError, IndexError) as fault:
-        raise ConfigError([Problem(place, f"its row cannot be read again: {fault}")]) from fault
+        place = saved.file.with_name(saved.place)
+        raise ConfigError([Problem(str(place), f"its row cannot be read again: {fault}")]) from fault
 
 
 def read_answers(file: Path) -> Iterator[SavedAnswer]:

@@ -22,9 +22,7 @@ class Answers(NamedTuple):
 
 def evaluation_folder(directory: Path, step: str | None) -> Path:
     """The folder with the answers of one step, by default of the last one."""
-    root = answers_folder(open_run(directory, own_class=False))
-    folders = [each for each in root.glob("step_*") if files_of(each)]
-    steps = sorted(found for each in folders if (found := step_of(each.name)) is not None)
+    root, steps = answers_folder(open_run(directory, own_class=False)), evaluated_steps(directory)
     if not steps:
         raise ConfigError([Problem("eval", f"{root} has no answers: no evaluation of this run is complete")])
     if step is None:
@@ -33,6 +31,12 @@ def evaluation_folder(directory: Path, step: str | None) -> Path:
         known = ", ".join(map(str, steps))
         raise ConfigError([Problem(f"step={step}", f"there is no evaluation of this step; there are: {known}")])
     return root / folder_name(int(step))
+
+
+def evaluated_steps(directory: Path) -> list[int]:
+    """Those with answers of a complete evaluation."""
+    folders = answers_folder(open_run(directory, own_class=False)).glob("step_*")
+    return sorted(step for each in folders if (step := step_of(each.name)) is not None and files_of(each))
 
 
 def files_of(folder: Path) -> dict[str, Path]:

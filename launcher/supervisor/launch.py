@@ -114,6 +114,7 @@ class _Launch:
             on_phase=self._phase,
             on_total=self._total,
             on_progress=self.progress.status,
+            on_sample=self.say,
             clean=lambda text: self._clean(scrub(text)),
         )
 

@@ -76,7 +76,7 @@ class TestNewerKeys:
             ("perf_tracer: {enabled: false, fileroot: /x}", "perf_tracer", "profiler"),
             ("rollout: {fileroot: /x}", "rollout.fileroot", "cluster.fileroot"),
             ("rollout: {tokenizer_path: x}", "rollout.tokenizer_path", "tokenizer_path is for all processes"),
-            ("rollout: {dump_to_file: true}", "rollout.dump_to_file", "leave it out"),
+            ("rollout: {return_routed_experts: true}", "rollout.return_routed_experts", "leave it out"),
             ("rollout: {scheduling_spec: [{gpu: 1}]}", "rollout.scheduling_spec", "leave it out"),
             ("actor: {scheduling_spec: [{gpu: 1}]}", "actor.scheduling_spec", "leave it out"),
             ("ref: {scheduling_strategy: {type: colocation}}", "ref.scheduling_strategy", "leave it out"),

@@ -32,7 +32,6 @@ SETTINGS = [
     "environments.train=[{id: some/env}]",
     "environments.mix.strategy=concatenate",
     "recover.skip_curriculum=true",
-    "log.data=true",
     "log.environment_level=error",
     "curriculum.type=simple",
     "curriculum.seed=5",
@@ -63,7 +62,6 @@ def test_a_key_that_is_not_built_is_refused_with_a_remedy(setting):
     [
         "model.model_impl=custom",
         "evaluator.n_samples=2",
-        "log.data=true",
     ],
 )
 def test_a_key_of_supervised_training_that_is_not_built_is_refused(setting):
@@ -147,7 +145,7 @@ def test_rewards_are_normalized_over_their_group_only_once():
 
 
 def test_all_unbuilt_keys_are_reported_at_once_by_the_start_and_the_trainer():
-    words = ("actor.model_impl=custom", "log.data=true", "curriculum.type=simple")
+    words = ("actor.model_impl=custom", "log.environment_level=error", "curriculum.type=simple")
     messages = loaded("grpo", *words)
     with pytest.raises(ConfigError) as by_trainer:
         refuse_config(messages.config)

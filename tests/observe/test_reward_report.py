@@ -52,7 +52,7 @@ def test_two_rewards_are_compared_where_both_have_a_value():
     rewards = {"a": scored(0, 1, 1, None), "b": scored(0, 1, 0.5, 1), "c": scored(1, 1, 1, 1)}
     lines = list(agreement_report(rewards))
     assert lines[0] == "a and b: 2 of 3 answers have equal rewards, correlation 0.866"
-    assert lines[1] == "  most different: 1 and 0.5  f:3  'answer 3'"
+    assert lines[1] == "  different: 1 and 0.5  f:3  'answer 3'"
     assert "a and c: 2 of 3 answers have equal rewards, correlation none, as one of them is the same for all" in lines
     assert list(agreement_report({"a": scored(None), "b": scored(1)})) == ["a and b: no answer has both rewards"]
     assert list(agreement_report({"a": scored(1)})) == []

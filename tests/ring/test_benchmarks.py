@@ -116,6 +116,7 @@ def test_the_line_of_the_card_serves_the_answers_of_the_evaluation_that_chose_it
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.xdist_group("vllm")
 def test_the_line_of_the_card_serves_the_same_answers_by_vllm(tmp_path: Path) -> None:
     python = require_engine("vllm")

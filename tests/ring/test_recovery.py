@@ -1,5 +1,6 @@
 """Any process may be killed at any time: the run completes all steps and leaves no process."""
 
+import json
 import os
 import random
 import signal
@@ -8,16 +9,18 @@ import time
 import pytest
 
 from areal_like.rollout.audit import audit
+from areal_like.rollout.rollout_files import rollout_files
 from tests.ring.start import SHORT, left_behind, listening_ports, running, shared_memory, wait_until_gone
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
 STEPS = 24
 WORDS = (*SHORT, f"total_train_steps={STEPS}", "evaluator.freq_steps=12")
+SAVED = ("rollout.dump_to_file=true", "log.data=true")
 
 
 def test_a_run_survives_killed_trainer_controller_server_and_worker(tmp_path):
-    with running(tmp_path, *WORDS) as ring:
+    with running(tmp_path, *WORDS, *SAVED) as ring:
         # Each kill but the first waits for a step of the attempt that the one before has started: two in one attempt
         # would cost one attempt together.
         for step, attempt, name in ((2, 1, "server"), (5, 1, "trainer"), (8, 2, "rollout"), (11, 3, "episodes")):
@@ -30,6 +33,12 @@ def test_a_run_survives_killed_trainer_controller_server_and_worker(tmp_path):
     assert lines == list(range(1, STEPS + 1))
     events = ended.ledger()
     assert audit(events, 2) == []
+    trained = {event["step"] + 1: event["groups"] for event in events if event["event"] == "trained"}
+    for step, file in rollout_files(ended.directory / "rollouts").items():
+        groups = [json.loads(line)["group"] for line in file.read_text().splitlines()]
+        assert list(dict.fromkeys(groups)) == trained.pop(step) and len(groups) == 16 * 4
+    assert trained == {}
+    assert all(f"a sample of step {step}, reward " in ended.out for step in (1, STEPS))
     assert wait_until_gone(ended.directory) == {}
 
 

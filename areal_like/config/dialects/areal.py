@@ -74,7 +74,6 @@ NEWER_KEYS: dict[str, str] = {
     "recover.no_load_optim": "leave it out",
     "recover.no_save_optim": "leave it out",
     "rollout.agent": "leave it out",
-    "rollout.dump_to_file": "leave it out",
     "rollout.fileroot": "leave it out; cluster.fileroot is the root of all files",
     "rollout.openai": "leave it out",
     "rollout.return_routed_experts": "leave it out",

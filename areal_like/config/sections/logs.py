@@ -20,8 +20,9 @@ class LogConfig:
     file: bool = key(True)
     """Write each process's log to the folder `logs` of the run directory. False: logs are only shown."""
 
-    data: bool = key(False, rules=(not_built("logging the text of samples", "set it to false"),))
-    """Log the text of some training samples. Anybody who can read the log can read them."""
+    data: bool = key(False)
+    """Show the text of one training sample per step on the terminal and in the log. Anybody who can read the log can
+    read them."""
 
 
 @config

@@ -33,6 +33,13 @@ class InferenceEngineConfig:
     enable_rollout_tracing: bool = key(False)
     """Log each stage of each rollout, to find what hangs. Verbose."""
 
+    dump_to_file: bool = key(False)
+    """Save the answers of each training step: `rollouts/step_000020.jsonl` in the run directory has their texts, token
+    ids and rewards. `python -m launcher rewards RUN` scores them by other rewards."""
+
+    dump_steps: int | None = key(200, ge=1, rules=(no_effect(unless="dump_to_file"),))
+    """Number of steps whose answers are kept, the latest ones. Null: all."""
+
     check_trajectory_format: bool = key(False)
     """Check every field of every trajectory that a workflow returns. For developing a workflow."""
 

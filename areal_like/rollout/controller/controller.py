@@ -28,6 +28,7 @@ from areal_like.rollout.controller.weight_broadcast import WeightBroadcast
 from areal_like.rollout.evaluation_samples import EvaluationSamples
 from areal_like.rollout.ledger import Ledger
 from areal_like.rollout.loop import RolloutLoop
+from areal_like.rollout.rollout_files import RolloutFiles
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import rollout_settings
 from areal_like.rollout.snapshot import restore
@@ -36,8 +37,7 @@ from areal_like.weights.errors import BadWeights
 STATE_FILE = "resume/controller.frame"
 """The controller's part of a checkpoint."""
 PROBE_NOISE, PROBE_TOKENS = "probe_noise", "probe_tokens"
-"""In the header of a checkpoint's part."""
-"""In its header: what `ProbeNoise` has measured."""
+"""In its header: what `ProbeNoise` has measured, and its prompt."""
 JUDGED = "judged"
 """Event of the ledger: what the answers of the first step leave to learn."""
 CHECK_INTERVAL_S = 1.0
@@ -81,6 +81,7 @@ class Controller:
         self._metrics = MetricWriter(run, me)
         self._samples = EvaluationSamples(run, me)
         self._answers = AnswerFiles(run)
+        self.rollouts = RolloutFiles(run, self.start.step, self._spawn)
         noise, self._saved_tokens = self._saved_probe()
         self.servers = Servers(
             *(run.config, num_servers, names, http, self, self._spawn, noise), num_evaluators=num_evaluators
@@ -107,6 +108,7 @@ class Controller:
     async def _until_over(self) -> None:
         while not self._is_over():
             await self.changed.wait()
+        await self.rollouts.written()
         self.broadcast.check_now()
         self.over = True
         self.changed.notify()
@@ -116,9 +118,8 @@ class Controller:
 
     def _is_over(self) -> bool:
         """A run that is stopped generates nothing more, so it does not wait for evaluations."""
-        return self._final_wait is not None and (
-            self.loop is None or self.loop.evaluations.idle or bool(self._stopping)
-        )
+        is_idle = self.loop is None or self.loop.evaluations.idle or bool(self._stopping)
+        return self._final_wait is not None and is_idle
 
     async def _check_timers(self) -> None:
         """Checks deadlines."""
@@ -145,8 +146,7 @@ class Controller:
 
     def hello(self, worker: str, incarnation: int, datasets: dict[str, Any]) -> None:
         """A new incarnation of a worker has lost its leases. All workers must have the same data."""
-        valid = datasets.get("valid")
-        benchmarks = datasets.get("benchmarks", {})
+        valid, benchmarks = datasets.get("valid"), datasets.get("benchmarks", {})
         digest = "/".join(part["digest"] for part in (datasets["train"], valid) if part is not None)
         evaluated = {split: part["digest"] for split, part in benchmarks.items()}
         if self.loop is None:

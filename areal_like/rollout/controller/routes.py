@@ -159,12 +159,14 @@ class Routes:
 
     async def done(self, request: web.Request) -> web.Response:
         body = await read_json(request)
-        self._loop.done(body_int(body, "step"))
+        if (batch := self._loop.done(body_int(body, "step"))) is not None:
+            self._controller.rollouts.add(batch)
         self._controller.loop_changed()
         return json_response({"ok": True})
 
     async def state(self, request: web.Request) -> web.Response:
         body = await read_json(request)
+        await self._controller.rollouts.written()
         header, blobs = snapshot(self._loop, body_int(body, "step"), self._controller.digest)
         header[PROBE_NOISE] = self._controller.servers.probe_noise.state()
         header[PROBE_TOKENS] = self._controller.probe_tokens

@@ -107,6 +107,35 @@ def test_answers_of_a_run_are_joined_with_their_rows_and_compared_with_its_rewar
     assert "task and that of the run: 0 of 1 answer" in done.out
 
 
+@pytest.mark.parametrize(("words", "count"), [((), 3), (("rollouts=4",), 2), (("rollouts=all",), 5)])
+def test_rollouts_of_training_are_scored_too(run: Run, evaluated: Path, words: tuple[str, ...], count: int):
+    """Without an evaluation those of the last step; the samples of a conversation are one answer."""
+    directory = evaluated.parents[2]
+    config = load("grpo.yaml").config
+    rows = load_datasets(config, SearchFolders(Path(), Path()), open_tokenizer(config, Path())).train
+    evaluated.unlink()
+    for step, answers in ((4, [(0, "4"), (1, "no")]), (7, [(0, "a"), (0, "b"), (1, "c"), (2, "d")])):
+        lines = [
+            {"group": 5, "conversation": number, "row": 9, "row_hash": hash_text(row_hash(rows.rows[9])), "reward": 1.0}
+            | {"answer": answer}
+            for number, answer in answers
+        ]
+        file = directory / "rollouts" / f"step_{step:06d}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("mine.py").write_text("def lines(prompt, completion):\n    return 1 + completion.count(chr(10))\n")
+    done = run("rewards", "sums/t", "--reward", "mine.py:lines", "cluster.fileroot=runs", *words)
+    assert f"lines: {count} answers to 1 prompt" in done.out, done.err
+    assert ("step_000007.jsonl:1  'a b'" in done.out) is (words != ("rollouts=4",))
+    assert f"training rollouts of {directory.resolve()}, step {'4' if words else '7'}" in done.out
+
+
+def test_rollouts_that_are_not_there_are_refused(run: Run, evaluated: Path):
+    words = ("rewards", "sums/t", "--reward", "exact", "cluster.fileroot=runs")
+    assert "rollouts: " in (none := run.refusal(*words, "rollouts=3")) and "rollout.dump_to_file=true" in none
+    assert "keep one" in run.refusal(*words, "rollouts=3", "step=2")
+
+
 def test_answers_to_rows_that_have_changed_are_refused(run: Run, evaluated: Path):
     evaluated.write_text(evaluated.read_text().replace('"row": 3', '"row": 6'))
     refused = run.refusal("rewards", "sums/t", "--reward", "exact", "cluster.fileroot=runs")
