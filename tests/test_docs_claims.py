@@ -1,13 +1,16 @@
 """A start refuses, accepts or reports the keys that the pages say it refuses, accepts or reports."""
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from areal_like.config.built_in import BUILT_IN
 from areal_like.config.describe.help import meaning
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.load import load
@@ -335,3 +338,15 @@ def test_every_sentence_about_a_refused_key_is_checked(page: str) -> None:
         in_table = page == "differences.md" and sentence.startswith("| `")
         if claims and keys and not in_table:
             assert any(quote in sentence for quote in checked), f"no claim of this test: {sentence}"
+
+
+def test_the_page_on_rewards_has_a_row_for_each_built_in_reward_and_no_other():
+    table = PAGES["rewards.md"].read_text().partition("| reward | right is | arguments |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ?([^|]*?) ?\|$", table, flags=re.M))
+    assert sorted(rows) == sorted(BUILT_IN["reward"])
+    for name, arguments in rows.items():
+        module, _, thing = BUILT_IN["reward"][name].partition(":")
+        parameters = inspect.signature(getattr(import_module(module), thing)).parameters
+        named = re.findall(r"`(\w+)=[^`]*`|`(\w+)`", arguments)
+        assert {one for one, _ in named} <= set(parameters), name
+        assert {other for _, other in named} <= {*parameters, "true", "words"}, name

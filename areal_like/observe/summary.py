@@ -18,6 +18,8 @@ from typing import Any
 
 import orjson
 
+from areal_like.config.allocation.models import only_evaluates
+from areal_like.config.problems import plural
 from areal_like.observe.charts import Series, svg_chart, terminal_chart
 from areal_like.observe.evaluations import (
     benchmark_lines,
@@ -211,9 +213,10 @@ def _lines(
     """`last`: the last evaluation."""
     steps, attempts = summary["steps"], summary["attempts"]
     again = f", {attempts} attempts" if attempts > 1 else ""
+    what = "evaluation" if only_evaluates(run.config) else plural(steps, "step")
     lines = [
         "",
-        f"{summary['outcome']}: {steps} step{'s' * (steps != 1)} in {format_duration(summary['seconds'])}{again}",
+        f"{summary['outcome']}: {what} in {format_duration(summary['seconds'])}{again}",
     ]
     if summary["error"]:
         lines.append(summary["error"])

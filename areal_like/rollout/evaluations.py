@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from areal_like.data.row_order import KeptRows
 from areal_like.data.row_table import RowTable
@@ -17,6 +18,17 @@ from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.settings import RolloutSettings, RunLength
 
 
+def evaluation_order(seed: int, name: str, num_rows: int) -> NDArray[np.int64]:
+    """The same rows each time, in random order, so that any first part is a fair sample."""
+    generator = np.random.Generator(np.random.PCG64(derive_seed(seed, *_stream(name))))
+    return generator.permutation(num_rows)
+
+
+def _stream(name: str) -> tuple[str, ...]:
+    """Of the random numbers of `valid_dataset` or a benchmark."""
+    return ("evaluation", name) if name else ("evaluation",)
+
+
 class EvaluationPlan:
     """The chosen rows of a dataset, and when they are evaluated. `due`: the version to be evaluated next."""
 
@@ -26,16 +38,9 @@ class EvaluationPlan:
         self.evaluated, self._table = evaluated, table
         limit = evaluated.num_examples
         self._num_rows = len(table) if limit < 0 else min(limit, len(table))
-        # The same rows each time, in random order, so that any first part is a fair sample.
-        generator = np.random.Generator(np.random.PCG64(derive_seed(seed, *self._stream)))
-        self._rows = KeptRows(generator.permutation(len(table)), table)
+        self._rows = KeptRows(evaluation_order(seed, evaluated.name, len(table)), table)
         self.timer = IntervalTimer(evaluated.clock, length.steps_per_epoch, now)
         self.due: int | None = None
-
-    @property
-    def _stream(self) -> tuple[str, ...]:
-        """Of its random numbers."""
-        return ("evaluation", self.evaluated.name) if self.evaluated.name else ("evaluation",)
 
     def unknown(self) -> list[int]:
         """All rows of an evaluation are inspected before it begins."""
@@ -59,7 +64,7 @@ class EvaluationPlan:
                 number=number,
                 row=row,
                 row_hash=self._table.hash_of(row),
-                seed=derive_seed(evaluated.sampling_seed, *self._stream, row),
+                seed=derive_seed(evaluated.sampling_seed, *_stream(self.evaluated.name), row),
                 n=evaluated.n_samples,
                 evaluation=version,
                 evaluated=evaluated,

@@ -47,6 +47,8 @@ def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[P
         place = files[0]
     is_whole = len(paths_of(data.path)) == 1
     most = data.batch_size if section == TRAIN_SECTION and data.drop_last and is_whole else 1
+    if problem := _first_row_problem(section, data, place.resolve()):
+        yield problem
     count = _count(place.resolve(), most)
     if count == 0:
         yield Problem(f"{section}.path", empty_message(str(place.resolve())))
@@ -92,6 +94,24 @@ def files_of(data: "DatasetConfig", place: Path, split: str) -> Sequence[Path]:
 
 def _lines(file: Path) -> Iterator[bytes]:
     return filter(None, map(bytes.strip, file.read_bytes().split(b"\n")))
+
+
+def _first_row_problem(section: str, data: "DatasetConfig", file: Path) -> Problem | None:
+    """Of JSON lines: columns that are not those of the other rows either. The run checks all."""
+    if file.suffix != JSON_LINES:
+        return None
+    from areal_like.data.row_format import RowFormat
+
+    with file.open("rb") as opened:
+        number, line = next(((n, line) for n, line in enumerate(opened, 1) if line.strip()), (0, b""))
+    if not line or len(line) > LARGEST_LIST_BYTES:
+        return None
+    try:
+        RowFormat(data, section)(json.loads(line))
+    except (ValueError, TypeError) as fault:
+        what = f"is not a line of JSON: {fault}" if isinstance(fault, json.JSONDecodeError) else str(fault)
+        return Problem(f"{section}.path", f"{file}:{number}: {what}")
+    return None
 
 
 def _count(file: Path, most: int) -> int | None:

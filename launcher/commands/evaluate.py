@@ -13,7 +13,7 @@ from areal_like.process.run_links import CHECKPOINTS
 from launcher.arguments import Arguments
 from launcher.runs.registry import find_runs
 from launcher.runs.resume import DEFAULT_ROOT, ROOT_OVERRIDES, find_run
-from launcher.runs.score_tables import comparison, evaluation_folder, score_table
+from launcher.runs.score_tables import comparison, evaluated_names, evaluation_folder, score_table
 
 STEP, WITH = "step=", "with="
 ALONE = "total_train_steps=0"
@@ -31,12 +31,13 @@ def show_evaluation(name: str, words: Sequence[str]) -> int:
     step = next((word.removeprefix(STEP) for word in words if word.startswith(STEP)), None)
     other = next((word.removeprefix(WITH) for word in words if word.startswith(WITH)), None)
     roots = [word for word in words if word.startswith(ROOT_OVERRIDES)]
-    first = evaluation_folder(find_run(name, roots, "eval"), step)
+    directory = find_run(name, roots, "eval")
+    first, names = evaluation_folder(directory, step), evaluated_names(directory)
     if other is None:
-        print("\n".join(score_table(first)))
+        print("\n".join(score_table(first, names)))
         return DONE
     second = evaluation_folder(find_run(other, roots, "eval"), step)
-    print("\n".join(comparison(first, second)))
+    print("\n".join(comparison(first, second, names)))
     return DONE
 
 

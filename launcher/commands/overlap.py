@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_like.config.benchmarks import SPLIT
 from areal_like.config.control_characters import escape_controls
+from areal_like.config.experiment import GRPOConfig
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.data.datasets import FoundRows, find_rows
@@ -15,6 +16,8 @@ from areal_like.data.row_format import RowFormat
 from areal_like.data.row_overlap import LEAST_SHARE, HeldOutRows, Overlap, count, prompt_text, read_training_rows
 from areal_like.data.user_code import SearchFolders
 from areal_like.process.exit_codes import DONE
+from areal_like.rollout.answer_files import VALID
+from areal_like.rollout.evaluations import evaluation_order
 from launcher.terminal import write_line
 
 NGRAM = 8
@@ -34,11 +37,15 @@ def show_overlap(loaded: Loaded, ngram: str | None) -> int:
     if not others:
         raise ConfigError([Problem("valid_dataset", "is null, and there are no benchmarks; set one of them")])
     skipped = {each.section: 0 for each in found}
-    held_out = [HeldOutRows(_texts(each, skipped), size) for each in others]
-    _read(_texts(train, skipped), held_out, len(train.raw.rows))
+    numbers = [_evaluated(config, each) for each in others]
+    held_out = [HeldOutRows(_texts(*each, skipped), size) for each in zip(others, numbers, strict=True)]
+    _read(_texts(train, range(len(train.raw.rows)), skipped), held_out, len(train.raw.rows))
     print(f"{len(train.raw.rows)} training rows: {train.raw.source}\n")
     table: list[tuple[str, ...]] = [("", "rows", "exact", "normalized", f"{size}-grams")]
-    overlaps = [list(each.overlaps()) for each in held_out]
+    overlaps = [
+        [row._replace(row=chosen[row.row]) for row in each.overlaps()]
+        for each, chosen in zip(held_out, numbers, strict=True)
+    ]
     for other, rows, known in zip(others, overlaps, held_out, strict=True):
         table.append((name_of(other), str(known.num_rows), *(_cell(n, known.num_rows) for n in count(rows).values())))
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
@@ -63,10 +70,21 @@ def _size(ngram: str) -> int:
     return int(ngram)
 
 
-def _texts(found: FoundRows, skipped: dict[str, int]) -> Iterator[str]:
+def _evaluated(config: Any, found: FoundRows) -> list[int]:
+    """The rows that an evaluation takes, in order. Those that are too long, in whose place it takes others, count."""
+    num_rows = len(found.raw.rows)
+    if not isinstance(config, GRPOConfig):
+        return list(range(num_rows))
+    name = "" if found.split == VALID else name_of(found)
+    own = next((each.num_examples for each in config.evaluator.benchmarks if each.name == name), None)
+    limit = config.evaluator.num_examples if own is None else own
+    return sorted(evaluation_order(config.seed, name, num_rows)[: None if limit < 0 else limit].tolist())
+
+
+def _texts(found: FoundRows, numbers: Sequence[int], skipped: dict[str, int]) -> Iterator[str]:
     """A row that is invalid, which a run would not use either, is empty."""
     row_format = RowFormat(found.dataset, found.section)
-    for number in range(len(found.raw.rows)):
+    for number in numbers:
         try:
             text = prompt_text(row_format(found.raw.rows[number]))
         except (ValueError, TypeError):

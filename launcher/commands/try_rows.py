@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def try_answers(loaded: Loaded, file: Path) -> int:
         raise ConfigError(problems)
     fetch_from_hub(loaded)
 
-    async def opened(tokenizer: TextTokenizer, rows: CheckedRows) -> tuple[AnswerSource, Sequence[int]]:
+    async def opened(tokenizer: TextTokenizer, rows: CheckedRows) -> tuple[AnswerSource, Mapping[int, int | None]]:
         source = FileAnswers(file, tokenizer, rows)
         return source, source.rows
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from areal_like.config.allocation.models import only_evaluates
 from areal_like.config.benchmarks import benchmark_task, dataset_of
 from areal_like.config.built_in import TASKS
-from areal_like.config.dotted_path import value_of
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
 from areal_like.config.sections.data import paths_of, revisions_of
@@ -84,7 +83,7 @@ def data_problems(loaded: "Loaded", here: HostInfo, serves: bool) -> list[Proble
     only servers run."""
     host, counts = here, not serves
     problems = []
-    for section, path in _paths(loaded):
+    for section, data, path in _paths(loaded):
         local = _found(path, loaded, host)
         if local is None and not is_hub_name(path):
             searched = ", ".join(dict.fromkeys(str(place) for place in _candidates(path, loaded, host)))
@@ -95,7 +94,7 @@ def data_problems(loaded: "Loaded", here: HostInfo, serves: bool) -> list[Proble
             if find_spec(package) is None
         ]
         if local is not None and counts and not (section == SECTIONS[0] and only_evaluates(loaded.config)):
-            problems += row_problems(section, value_of(loaded.config, section), local)
+            problems += row_problems(section, data, local)
     switch = offline_switch()
     for each in missing_datasets(loaded, host) if switch else ():
         why = f"{switch} is set, which forbids downloads"
@@ -148,9 +147,9 @@ def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:
             yield f"{BENCHMARKS}.{index}", dataset_of(benchmark)
 
 
-def _paths(loaded: "Loaded") -> Iterator[tuple[str, str]]:
+def _paths(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig", str]]:
     """Each path, with its section."""
-    return ((section, path) for section, data in _named(loaded) for path in paths_of(data.path))
+    return ((section, data, path) for section, data in _named(loaded) for path in paths_of(data.path))
 
 
 def _is_of_hub(path: str, loaded: "Loaded", host: HostInfo) -> bool:

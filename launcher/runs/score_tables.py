@@ -8,7 +8,7 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.observe.evaluation_statistics import best_of, bootstrap, compare, pass_sizes
 from areal_like.process.checkpoint_files import folder_name, step_of
 from areal_like.process.run import open_run
-from areal_like.rollout.answer_files import answers_folder, read_answers
+from areal_like.rollout.answer_files import VALID, answers_folder, read_answers
 
 PARTIAL = ".partial"
 
@@ -39,9 +39,16 @@ def evaluated_steps(directory: Path) -> list[int]:
     return sorted(step for each in folders if (step := step_of(each.name)) is not None and files_of(each))
 
 
-def files_of(folder: Path) -> dict[str, Path]:
-    """Name of what was evaluated -> file of its answers."""
-    return {path.stem: path for path in sorted(folder.glob("*.jsonl")) if not path.stem.endswith(PARTIAL)}
+def evaluated_names(directory: Path) -> list[str]:
+    """Of the files of a run, in the order of its configuration."""
+    config = open_run(directory, own_class=False).config
+    return [VALID, *(each.name for each in config.evaluator.benchmarks)]
+
+
+def files_of(folder: Path, names: Sequence[str] = ()) -> dict[str, Path]:
+    """Name of what was evaluated -> file of its answers, those of `names` first."""
+    found = {path.stem: path for path in sorted(folder.glob("*.jsonl")) if not path.stem.endswith(PARTIAL)}
+    return {name: found[name] for name in (*names, *found) if name in found}
 
 
 def answers_of(path: Path) -> Answers:
@@ -55,10 +62,10 @@ def answers_of(path: Path) -> Answers:
     return Answers(scores, num_errors)
 
 
-def score_table(folder: Path) -> list[str]:
-    """Errors stand beside the scores: they are no wrong answers."""
+def score_table(folder: Path, names: Sequence[str] = ()) -> list[str]:
+    """In the order of `names`. Errors stand beside the scores: they are no wrong answers."""
     rows = [("", "rows", "errors", "score", "95% band", "best of its answers")]
-    for name, path in files_of(folder).items():
+    for name, path in files_of(folder, names).items():
         answers = answers_of(path)
         rows.append((name, str(len(answers.scores)), str(answers.num_errors), *_score_cells(answers)))
     return [str(folder), "", *_columns(rows)]
@@ -74,9 +81,9 @@ def _score_cells(answers: Answers) -> tuple[str, str, str]:
     return f"{mean(means):.3f}", f"[{low:.3f}, {high:.3f}]", ", ".join(best)
 
 
-def comparison(first: Path, second: Path) -> list[str]:
-    """Of what both have evaluated, over the rows that both have answered."""
-    files, others = files_of(first), files_of(second)
+def comparison(first: Path, second: Path, names: Sequence[str] = ()) -> list[str]:
+    """Of what both have evaluated, in the order of `names`, over the rows that both have answered."""
+    files, others = files_of(first, names), files_of(second)
     shared = [name for name in files if name in others]
     if not shared:
         message = f"{first} has {', '.join(files)}, and {second} has {', '.join(others)}: nothing in common"

@@ -244,9 +244,10 @@ class _Launch:
             return
         write_line(text, sys.stderr if ending.code else sys.stdout)
         if self.evaluates and ending.outcome == "done":
-            from launcher.runs.score_tables import evaluation_folder, score_table
+            from launcher.runs.score_tables import evaluated_names, evaluation_folder, score_table
 
-            write_line("\n".join(score_table(evaluation_folder(self.run_.directory, None))), sys.stdout)
+            folder, names = evaluation_folder(self.run_.directory, None), evaluated_names(self.run_.directory)
+            write_line("\n".join(score_table(folder, names)), sys.stdout)
 
 
 def continue_lines(start: StartPoint, total: int | None, resumes: bool) -> list[str]:

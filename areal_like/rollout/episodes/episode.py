@@ -4,7 +4,9 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, Protocol
 
@@ -28,6 +30,9 @@ SAMPLING = (
     *("top_p", "top_k", "min_p", "frequency_penalty", "repetition_penalty"),
 )
 """Sampling parameters that a workflow may set for one call, besides `n`."""
+
+current_sample: ContextVar[int | None] = ContextVar("current_sample", default=None)
+"""The sample of `each_sample` that this task plays."""
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +87,9 @@ class Episode:
 
     def __post_init__(self) -> None:
         self._route = LeaseRoute(self.lease["id"], self.lease["server"])
-        self._num_calls = self._num_scorings = self._num_failed = self._num_conversations = 0
+        self._num_calls = self._num_failed = self._num_conversations = 0
+        self._num_scorings: Counter[int | None] = Counter()
+        """By sample."""
 
     @property
     def n_samples(self) -> int:
@@ -136,13 +143,14 @@ class Episode:
         """`await play(episode, *args)` for each sample of the group, all at the same time: together what they return.
         None leaves a sample out."""
 
-        async def one() -> list[Trajectory] | SystemExit | None:
+        async def one(number: int) -> list[Trajectory] | SystemExit | None:
+            current_sample.set(number)
             try:
                 return await play(self, *args, **more)
             except SystemExit as fault:  # in a task of its own it would end the worker
                 return fault
 
-        tasks = [asyncio.create_task(one()) for _ in range(self.n_samples)]
+        tasks = [asyncio.create_task(one(number)) for number in range(self.n_samples)]
         try:
             results = await asyncio.gather(*tasks)
         finally:
@@ -212,11 +220,18 @@ class Episode:
         self.trace("requests %d rewards", len(texts))
         start = time.monotonic()
         source = self.tools.benchmark_rewards.get(self.lease["split"], self.tools.rewards)
-        seed, self._num_scorings = derive_seed(self.lease["seed"], "reward", self._num_scorings), self._num_scorings + 1
-        rewards = await source.try_score(row, texts, max_failed, seed)
+        rewards = await source.try_score(row, texts, max_failed, self._reward_seed())
         self._add_time("reward_s", time.monotonic() - start)
         self.trace("got its rewards")
         return rewards
+
+    def _reward_seed(self) -> int:
+        """Of what a reward draws by chance. Samples that are played at the same time have their own, whoever scores
+        first."""
+        sample = current_sample.get()
+        number, self._num_scorings[sample] = self._num_scorings[sample], self._num_scorings[sample] + 1
+        place = () if sample is None else ("sample", sample)
+        return derive_seed(self.lease["seed"], "reward", *place, number)
 
     def trajectory(
         self, prompt_ids: Sequence[int], sample: Sample, reward: Reward | float | None, **metrics: float

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.process.seeds import derive_seed
-from areal_like.rollout.episodes.episode import AnswerSource, WorkerTools
-from areal_like.rollout.episodes.generation_client import LeaseRoute
+from areal_like.rollout.episodes.episode import AnswerSource, WorkerTools, current_sample
+from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
 from areal_like.rollout.episodes.main import check_reward, conversation_rules, open_tokenizer
 from areal_like.rollout.episodes.rewards import reward_spec
 from areal_like.rollout.episodes.rewards.limits import reward_limits
@@ -29,8 +30,8 @@ from areal_like.rollout.trajectory import Trajectory, unpack_group
 
 NUM_ROWS = 8
 
-SourceOpener = Callable[[TextTokenizer, CheckedRows], Awaitable[tuple[AnswerSource, Sequence[int]]]]
-"""Returns what answers, and the rows to try."""
+SourceOpener = Callable[[TextTokenizer, CheckedRows], Awaitable[tuple[AnswerSource, Mapping[int, int | None]]]]
+"""Returns what answers, and the rows to try with their number of answers; None: `gconfig.n_samples`."""
 
 
 class TriedGroup(NamedTuple):
@@ -55,15 +56,15 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
         await rewards.ready(datasets.train.rows[0])
         check_reward(config, rewards, workflow)
-        source, numbers = await opened(tokenizer, datasets.train)
+        source, counts = await opened(tokenizer, datasets.train)
         # Answers whose reward fails are shown, however many they are.
         mismatched = config.rollout.allow_mismatched_sampling
         rules = conversation_rules(config, places.cwd)
         tools = WorkerTools(tokenizer, source, rewards, mismatched, False, 1.0, conversation_rules=rules)
         runner = EpisodeRunner(tools, datasets, workflow, config.rollout.check_trajectory_format)
-        rows = datasets.train.inspect(numbers)
+        rows = datasets.train.inspect(list(counts))
         results = [
-            asyncio.create_task(runner.run(_lease(config, group, row.row, hash_text(row.hash))))
+            asyncio.create_task(runner.run(_lease(config, group, row.row, hash_text(row.hash), counts[row.row])))
             for group, row in enumerate(rows)
         ]
         try:
@@ -77,7 +78,7 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
         await rewards.close()
 
 
-def _lease(config: Any, group: int, row: int, row_hash: str) -> dict[str, Any]:
+def _lease(config: Any, group: int, row: int, row_hash: str, num_answers: int | None) -> dict[str, Any]:
     return {
         "id": str(row),
         "group": group,
@@ -86,7 +87,7 @@ def _lease(config: Any, group: int, row: int, row_hash: str) -> dict[str, Any]:
         "row": row,
         "row_hash": row_hash,
         "server": "",
-        "n": config.gconfig.n_samples,
+        "n": num_answers or config.gconfig.n_samples,
         "seed": derive_seed(config.seed, "try", row),
         "sampling": sampling_params(config.gconfig),
     }
@@ -100,20 +101,22 @@ def _tried(place: str, tokenizer: TextTokenizer, result: EpisodeResult) -> Tried
     return TriedGroup(place, tokenizer, facts, trajectories, error)
 
 
-def spread_rows(rows: CheckedRows) -> list[int]:
+def spread_rows(rows: CheckedRows) -> dict[int, None]:
     """Evenly over the dataset, without those that are too long."""
     numbers = np.unique(np.linspace(0, len(rows) - 1, 4 * NUM_ROWS).astype(np.int64)).tolist()
     short = [row.row for row in rows.inspect(numbers) if not row.is_too_long]
     chosen = np.unique(np.linspace(0, len(short) - 1, min(NUM_ROWS, len(short))).astype(np.int64))
-    return [short[index] for index in chosen.tolist()]
+    return dict.fromkeys(short[index] for index in chosen.tolist())
 
 
 class FileAnswers:
-    """Answers from JSON lines with `completion` and `prompt`, the text of the row's prompt, or `row`, its number."""
+    """Answers from JSON lines with `completion` and `prompt`, the text of the row's prompt, or `row`, its number. In a
+    workflow of several turns a completion is the list of a conversation's answers."""
 
     def __init__(self, file: Path, tokenizer: TextTokenizer, rows: CheckedRows) -> None:
         self._tokenizer = tokenizer
-        self._by_row: dict[str, list[str]] = {}
+        self._by_row: dict[str, list[list[str]]] = {}
+        self._turns: Counter[tuple[str, int]] = Counter()
         by_prompt: dict[str, int] = {}
         lines = _read(file)
         wanted = {_text(line["prompt"]) for _, line in lines if "row" not in line}
@@ -128,15 +131,27 @@ class FileAnswers:
             if type(row) is not int or not 0 <= row < len(rows):
                 reason = f"no row of {rows.source} has this prompt" if row is None else f"there is no row {row!r}"
                 raise ConfigError([Problem(place, f"{reason}; `prompt` is that of a row, or `row` its number")])
-            self._by_row.setdefault(str(row), []).append(line["completion"])
+            completion = line["completion"]
+            self._by_row.setdefault(str(row), []).append([completion] if isinstance(completion, str) else completion)
 
     @property
-    def rows(self) -> list[int]:
-        return [int(row) for row in self._by_row][:NUM_ROWS]
+    def rows(self) -> dict[int, int]:
+        """With their number of answers."""
+        return {int(row): len(self._by_row[row]) for row in list(self._by_row)[:NUM_ROWS]}
 
     async def generate(self, route: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]:
-        limit = group["sampling"]["max_new_tokens"]
-        return [self._sample(text, limit) for text in self._by_row[route.lease]]
+        limit, conversations = group["sampling"]["max_new_tokens"], self._by_row[route.lease]
+        if (number := current_sample.get()) is None:
+            if any(len(each) > 1 for each in conversations):
+                message = "`completion` is a list of several turns, and the workflow asks for one answer"
+                raise GenerationError(f"row {route.lease}: {message}")
+            return [self._sample(texts[0], limit) for texts in conversations]
+        turn = self._turns[route.lease, number]
+        self._turns[route.lease, number] += 1
+        if turn >= len(conversations[number]):
+            message = f"the workflow asks for answer {turn + 1} of conversation {number + 1}, and the file has {turn}"
+            raise GenerationError(f"row {route.lease}: {message}; `completion` is the list of its answers")
+        return [self._sample(conversations[number][turn], limit)]
 
     def _sample(self, text: str, limit: int) -> dict[str, Any]:
         end = self._tokenizer.eos_id
@@ -161,14 +176,20 @@ def _read(file: Path) -> list[tuple[str, dict[str, Any]]]:
             raise ConfigError([Problem(place, f"is not a line of JSON: {fault}")]) from fault
         if (
             not isinstance(line, dict)
-            or not isinstance(line.get("completion"), str)
+            or not _is_completion(line.get("completion"))
             or not {"row", "prompt"} & set(line)
         ):
-            raise ConfigError([Problem(place, "is an answer without a text `completion`, and `prompt` or `row`")])
+            message = "is an answer without a text `completion`, or a list of texts, and `prompt` or `row`"
+            raise ConfigError([Problem(place, message)])
         lines.append((place, line))
     if not lines:
         raise ConfigError([Problem("--answers", f"{file} has no answers")])
     return lines
+
+
+def _is_completion(value: Any) -> bool:
+    texts = value if isinstance(value, list) else [value]
+    return bool(texts) and all(isinstance(text, str) for text in texts)
 
 
 def _text(prompt: Any) -> str:

@@ -4,7 +4,7 @@ writes what `try` prints."""
 import asyncio
 import itertools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from areal_like.data.checked_rows import CheckedRows
@@ -36,7 +36,7 @@ async def _main(run: Run, me: Identity) -> None:
             waits = rollout.request_timeout, rollout.request_retries
             client = GenerationClient(http, *waits, _no_other_server, any_weights=True)
 
-            async def opened(_: TextTokenizer, rows: CheckedRows) -> tuple[AnswerSource, Sequence[int]]:
+            async def opened(_: TextTokenizer, rows: CheckedRows) -> tuple[AnswerSource, Mapping[int, int | None]]:
                 return ServedAnswers(client, await asyncio.to_thread(_addresses, config, names)), spread_rows(rows)
 
             groups = try_rows(config, SearchFolders(run.folder, run.cwd), opened)

@@ -66,7 +66,9 @@ def _answer(number: int, answer: Trajectory, tokenizer: TextTokenizer) -> Iterat
 
 
 def _text(tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
-    return repr(tokenizer.decode(ids, skip_special=False))
+    """Several lines stand below each other, each behind a bar."""
+    text = tokenizer.decode(ids, skip_special=False)
+    return "".join(f"\n    | {line}" for line in text.split("\n")) if "\n" in text else repr(text)
 
 
 def _ids(ids: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.config.load import load
+from areal_like.rollout.evaluations import evaluation_order
 from launcher.plan.build import build_plan
 from tests.support.commands import Run, command_runner
 from tests.support.planning import machine_with
@@ -58,6 +59,20 @@ def test_overlaps_are_counted_by_kind_and_shown(run: Run) -> None:
     assert done.out.endswith("train_dataset: 1 invalid rows were left out\n")
     longer = run("overlap", "--config", "x.yaml", "--ngram", "16")
     assert "16-grams" in longer.out and "shares" not in longer.out
+
+
+def test_only_rows_that_are_evaluated_count(run: Run) -> None:
+    """Those that the evaluation takes, by their own numbers."""
+    write("train.jsonl", *(f"question {number}" for number in range(9)))
+    write("data/test.jsonl", *(f"question {number}" for number in range(9)))
+    write("words.jsonl", "question 3", "other", name="question")
+    Path("x.yaml").write_text(FILE)
+    config = load("x.yaml").config
+    first = evaluation_order(config.seed, "", 9)[0]
+    done = run("overlap", "--config", "x.yaml", "evaluator.num_examples=1", "evaluator.benchmarks.1.num_examples=-1")
+    table = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line[:3] in ("val", "sum", "wor")}
+    assert table["valid_dataset"][:2] == ["1", "1"] and table["words"][:2] == ["2", "1"], done.out
+    assert f"test.jsonl:{first + 1} is " in done.out and f"train.jsonl:{first + 1}\n" in done.out
 
 
 def test_a_configuration_without_held_out_rows_and_a_wrong_size_are_refused(run: Run) -> None:

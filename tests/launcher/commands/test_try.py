@@ -2,10 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from areal_like.rollout.episodes.trial import TriedGroup
+from areal_like.rollout.episodes.trial_report import group_report
+from areal_like.rollout.trajectory import Trajectory
 from tests.support.commands import Run, command_runner
 
 PROMPT = "00+04="
@@ -59,11 +63,33 @@ def test_a_reward_that_fails_is_shown_with_its_row(run: Run):
     assert "reward: a reward that does not fail (1 of 1)" in done.out
 
 
+def test_turns_of_a_conversation_come_from_a_list(run: Run):
+    right, wrong = {"row": 3, "completion": ["046", "004"]}, {"row": 3, "completion": ["046", "999", "040"]}
+    several = ("workflow.name=multi_turn", "+workflow.args.feedback='{prompt}'", "+workflow.args.max_turns=3")
+    words = ("try", "--config", "grpo.yaml", *several, "gconfig.max_tokens=200")
+    done = run(*words, "--answers", write(right, wrong))
+    assert done.code == 0, done.err
+    assert f"ends by stop: '046<eos>{PROMPT}004<eos>'" in done.out and "answer 1: reward 0.9 (" in done.out
+    assert "trained on, 8 tokens: '046<eos>004<eos>'" in done.out
+    assert "answer 2: " in done.out and "999<eos>" in done.out
+    short = run(*words, "--answers", write({"row": 3, "completion": ["046", "999"]}))
+    assert "row 3: the workflow asks for answer 3 of conversation 1, and the file has 2" in short.out
+    one = run("try", "--config", "grpo.yaml", "--answers", write(right))
+    assert "is a list of several turns, and the workflow asks for one answer" in one.out + one.err
+
+
+def test_a_text_of_several_lines_stands_as_it_is():
+    tokenizer: Any = SimpleNamespace(decode=lambda ids, skip_special: "\n".join(map(str, ids)))
+    answer = Trajectory([7, 8, 9], [0, 0, 1], [0.0] * 3, [-1, -1, 0], 1.0)  # type: ignore[arg-type]
+    lines = list(group_report(TriedGroup("row 1", tokenizer, [], [answer])))
+    assert lines[1] == "  prompt, 2 tokens: \n    | 7\n    | 8" and lines[3].endswith("ends by stop: '9'")
+
+
 @pytest.mark.parametrize(
     ("words", "answers", "problem"),
     [
         ((), [], "--answers: answers.jsonl has no answers"),
-        ((), [{"row": 3}], "answers.jsonl:1: is an answer without a text `completion`"),
+        ((), [{"row": 3}], "answers.jsonl:1: is an answer without a text `completion`, or a list of texts"),
         ((), [{"row": -1, "completion": "1"}], "answers.jsonl:1: there is no row -1"),
         ((), [{"prompt": "5", "completion": "1"}], "answers.jsonl:1: no row of the train split of task addition"),
         (("--multirun",), [], "try [command line]: tries the rows of one configuration; remove --multirun"),

@@ -55,7 +55,7 @@ def against(loaded, host):
         ("rows.parquet", "rows.parquet"),
         ("data/gsm8k", "data/gsm8k/train.parquet"),
         ("data/gsm8k", "data/gsm8k/data/train-0.parquet"),
-        ("./data/gsm8k/", "data/gsm8k/train.jsonl"),
+        ("./data/sums/", "data/sums/train.jsonl"),
         ("saved", "saved/state.json"),
         ("rows", "rows/train.json"),
     ],
@@ -186,6 +186,23 @@ def test_too_few_rows_are_reported_before_the_start(host, file, content, key, wo
     assert need.key == key and words.format(place=place) in need.message
     enough = ("train_dataset.batch_size=21", "train_dataset.drop_last=false")
     assert (against(experiment(host, "rows", *enough), host) == []) is (key != KEY)
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "problem"),
+    [
+        ('{"question": "1+1="}', (), "rows.jsonl:2: 'prompt' is missing; it has question (map field names with "),
+        ('{"question": "1+1=", "answer": "2"}', ("+train_dataset.fields.prompt=question",), None),
+        ('{"question": "1+1=", "answer": "2"}', ("+train_dataset.fields.prompt=text",), "rows.jsonl:2: 'text' "),
+        ('{"prompt": 5}', (), "rows.jsonl:2: 'prompt' is 5, neither a text nor a list of messages"),
+        ("[1, 2", (), "rows.jsonl:2: is not a line of JSON: "),
+    ],
+)
+def test_the_columns_of_the_first_row_are_checked_before_the_start(host, row, words, problem):
+    (host.directory / "rows.jsonl").write_text(f"\n{row}\n")
+    found = against(experiment(host, "rows.jsonl", "train_dataset.batch_size=1", *words), host)
+    assert [each for each in found if problem is None or problem not in each] == []
+    assert len(found) == (problem is not None)
 
 
 @pytest.mark.parametrize(("task", "words"), [("addition", ()), ("counting", ("+task.args.num_rows=100",))])

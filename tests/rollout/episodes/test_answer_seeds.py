@@ -1,6 +1,7 @@
 """What a reward draws by chance follows from the run's seed and the answer, so that a resumed run draws the same."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
@@ -55,3 +56,35 @@ def test_each_group_and_each_call_has_a_seed_of_its_own():
 
     assert seeds(3) == seeds(3)
     assert len({*seeds(3), *seeds(4)}) == 4
+
+
+def test_samples_that_are_played_at_the_same_time_draw_the_same_in_any_order():
+    """A function of the seed, the row and the sample: not of which of them scores first."""
+
+    def seeds(order: list[int]) -> dict[int, list[int]]:
+        nothing: Any = None
+        sources: dict[int, SeenSeeds] = {number: SeenSeeds() for number in order}
+        episode = Episode(
+            WorkerTools(nothing, nothing, nothing, False, False, 0.0),
+            {"id": "1", "server": {}, "n": 3, "purpose": "train", "split": "train", "seed": 5},
+        )
+        turns = {number: asyncio.Event() for number in order}
+
+        async def play(episode: Episode, numbers: Iterator[int]) -> None:
+            number = next(numbers)
+            await turns[number].wait()
+            for _ in range(2):
+                object.__setattr__(episode.tools, "rewards", sources[number])
+                await episode.score(ROW, ["1"])
+            turns[order[(order.index(number) + 1) % 3]].set()
+
+        async def main() -> None:
+            turns[order[0]].set()
+            await episode.each_sample(play, iter(range(3)))
+
+        asyncio.run(main())
+        return {number: source.seeds for number, source in sources.items()}
+
+    first = seeds([0, 1, 2])
+    assert first == seeds([2, 0, 1])
+    assert len({seed for each in first.values() for seed in each}) == 6
