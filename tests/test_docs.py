@@ -428,6 +428,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setattr("launcher.plan.host.detect_machine", lambda: LAPTOP)
+    monkeypatch.setattr("launcher.plan.host.has_bfloat16", lambda: True)
     monkeypatch.setattr(engines, "_registered", dict(engines._registered))
     session = Session(folder)
     monkeypatch.setattr(guardian, "run_guarded", lambda run, memory: run())

@@ -55,8 +55,8 @@ def precision_warnings(
     on_gpu = bool(host.gpus) or (allocation is not None and allocation.num_gpus > 0)
     if config.cluster.type == "local" and not on_gpu:
         for name, engine in trained_models(config):
-            if engine.dtype != "float32":
-                slow = f"{engine.dtype} is slow on a CPU; {name}.dtype=float32 is faster and more exact"
+            if engine.dtype != "float32" and not (engine.dtype == "bfloat16" and host.has_bfloat16):
+                slow = f"{engine.dtype} is slow on this CPU; {name}.dtype=float32 is faster and more exact"
                 yield Problem(f"{name}.dtype", slow)
 
 

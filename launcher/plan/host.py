@@ -1,6 +1,7 @@
 """The machine of a plan: GPUs, cores, memory, installed packages, the Hugging Face cache."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,6 +42,8 @@ class HostInfo(NamedTuple):
     """Returns why a kind of sandbox does not work; empty where it does."""
     configs: Mapping[str, Path] = {}
     """Model path -> its config.json, as given by --model-config."""
+    has_bfloat16: bool = False
+    """Whether the processor multiplies matrices in bfloat16."""
     variables: frozenset[str] = frozenset()
     """Names of the environment variables that the processes of a run inherit."""
 
@@ -62,6 +65,7 @@ def local_host(known: Machine | None = None) -> HostInfo:
         hub=hub_cache(),
         packages=frozenset(filter(is_installed, (*ATTENTION, *tracker_packages(), ETCD, *built_in_packages()))),
         missing=missing_packages(),
+        has_bfloat16=has_bfloat16(),
         variables=frozenset(os.environ),
     )
 
@@ -80,3 +84,11 @@ def memory_bytes(root: Path = Path("/")) -> int | None:
     limit = root / "sys/fs/cgroup/memory.max"
     text = limit.read_text().strip() if limit.is_file() else "max"
     return min(machine, int(text)) if text.isdigit() else machine
+
+
+def has_bfloat16(root: Path = Path("/")) -> bool:
+    """By the flags of the processor: instructions of x86 (`avx512_bf16`, `amx_bf16`) or Arm (`bf16`)."""
+    facts = root / "proc/cpuinfo"
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
+    flags = next((line for line in lines if re.match(r"(flags|Features)\s*:", line)), "")
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags.split())

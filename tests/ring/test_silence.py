@@ -13,9 +13,9 @@ from tests.support.commands import REPOSITORY
 pytestmark = [pytest.mark.slow]
 
 STEPS = 15
-LARGE = {"smollm2_sft.yaml": 2}
+LARGE = {"smollm2_sft.yaml": 2, "smollm2_grpo.yaml": 2}
 """Steps of those that take seconds each."""
-DOWNLOADED = {"smollm2_sft.yaml": "builtin:smollm2-135m"}
+DOWNLOADED = dict.fromkeys(LARGE, "builtin:smollm2-135m")
 """Experiments with a model that no test downloads."""
 README = (REPOSITORY / "README.md").read_text()
 PARAGRAPH = README[README.index("**Change something.**") : README.index("**Stop and resume.**")]

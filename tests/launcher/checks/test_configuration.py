@@ -161,6 +161,12 @@ def test_notable_settings_are_warnings(overrides, key):
     assert not warned(plan_of("grpo"), key)
 
 
+def test_bfloat16_is_a_warning_on_a_processor_without_instructions_for_it():
+    able = machine_with()._replace(has_bfloat16=True)
+    assert not warned(plan_of("grpo", "actor.dtype=bfloat16", host=able), "actor.dtype")
+    assert warned(plan_of("grpo", "actor.dtype=float16", host=able), "actor.dtype")
+
+
 @pytest.mark.parametrize(("engine", "key"), [("vllm", "gpu_memory_utilization"), ("sglang", "mem_fraction_static")])
 def test_a_written_share_of_the_trainers_gpu_is_a_warning(engine, key):
     words = (*BIG_MODEL, f"rollout.backend={engine}:d1")

@@ -14,6 +14,22 @@ def test_a_container_may_have_less_memory_than_its_machine(tmp_path, text, expec
     assert host.memory_bytes(tmp_path) == (expected or host.memory_bytes(tmp_path / "nothing"))
 
 
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16\nbugs\t\t: bf16\n", True),
+        ("flags\t\t: fpu avx512f\nbugs\t\t: avx512_bf16\n", False),
+        ("Features\t: fp asimd bf16\n", True),
+        (None, False),
+    ],
+)
+def test_a_processor_names_its_instructions_for_bfloat16(tmp_path, facts, expected):
+    if facts is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/cpuinfo").write_text(facts)
+    assert host.has_bfloat16(tmp_path) is expected
+
+
 def test_a_given_machine_is_used_unchanged(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
     result = host.local_host(Machine(2, 3, "made up"))
