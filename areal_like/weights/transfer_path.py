@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 COLLECTIVE_MODES = ("collective", "xccl", "nccl")
 """Values of `actor.weight_update_mode` with which weights are sent."""
+FILE_MODES = ("disk", "filesystem")
+"""Those with which they are files."""
 GLOO, NCCL, IPC = "gloo", "nccl", "ipc"
 MIG = "MIG-"
 """Begins the id of a part of a GPU."""

@@ -82,6 +82,8 @@ class EngineSpec:
     """What a server takes of a GPU, where it depends on more: then the two numbers above are not read."""
     receives_on_gpu: bool = False
     """Whether its workers keep sent weights on their GPU until they are applied, if `STAGED_BYTES` has room."""
+    divides_files: bool = False
+    """Whether its workers read a share each of weight files that are not in shared memory, and pass it on."""
     memory_hints: tuple[MemoryHint, ...] = ()
     cannot_keep: str = ""
     """Why requests cannot stay in the engine during an update; empty if they can."""

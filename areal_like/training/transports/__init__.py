@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.process.run import Run
 from areal_like.training.transports.base import Transport
-from areal_like.weights.transfer_path import COLLECTIVE_MODES
+from areal_like.weights.transfer_path import COLLECTIVE_MODES, FILE_MODES
 
 if TYPE_CHECKING:
     from areal_like.training.controller_client import TrainerControllerClient
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def open_transport(run: Run, engine: "TrainEngine", controller: "TrainerControllerClient") -> Transport:
     mode = run.config.actor.weight_update_mode
-    if mode in ("disk", "filesystem"):
+    if mode in FILE_MODES:
         from areal_like.training.transports.disk import DiskTransport
 
         return DiskTransport(run, engine)

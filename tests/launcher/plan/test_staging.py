@@ -4,7 +4,7 @@ import pytest
 
 from areal_like.process.identity import GPU_SHARE, STAGED_BYTES
 from areal_like.serving.engines.engine_site import CONTEXT_BYTES, SPARE_BYTES
-from areal_like.weights.buckets import MAX_SENT_BYTES
+from areal_like.weights.buckets import MAX_BUCKET_BYTES, MAX_SENT_BYTES
 from areal_like.weights.transfer_path import SHARED_BUFFER_BYTES, SHARED_BUFFERS
 from launcher.plan.host import Gpu
 from launcher.plan.rank_memory import usable_bytes
@@ -53,6 +53,36 @@ def test_the_gpus_of_one_server_have_a_share_each_and_collect_a_layer():
     assert staged(one) == weights + SPARE_BYTES
     assert embedding > MAX_SENT_BYTES, "a larger tensor has a bucket of its own"
     assert staged(two) == weights // 2 + 2 * embedding + SPARE_BYTES, "a share may be larger by a tensor"
+
+
+def two_gpus_per_server(*words, gpu_gib=80):
+    sizes = "rollout.backend=vllm:d1t2", "allocation_mode=vllm:d1t2+fsdp:d2"
+    host = machine(gpu_gib, 4)
+    return plan_of("grpo", *QWEN, "rollout=vllm", "actor.weight_update_mode=disk", *sizes, *words, host=host)
+
+
+def test_files_take_a_bucket_of_the_gpus_of_one_server():
+    """Its workers read a share each and pass it on, if the files are not in shared memory."""
+    key, usable = "vllm.gpu_memory_utilization", 80 * GIB - CONTEXT_BYTES
+    plan = two_gpus_per_server()
+    bucket = max(MAX_BUCKET_BYTES, 2 * EMBEDDING)
+    lowered = (0.9 - autos(plan)[key].value) * usable
+    assert bucket + SPARE_BYTES <= lowered < bucket + SPARE_BYTES + usable / 1000
+    assert autos(plan)[key].reason.startswith("0.9 less 553 MiB, which new weights take while they are applied")
+    assert any(
+        "while they are applied, where their files are not in shared memory" in line for line in plan.memory.words
+    )
+    assert not staged(plan) and not told(plan), "none stay there"
+    assert autos(two_gpus_per_server("vllm.worker_extension_cls=mine.Extension"))[key].value == 0.9
+    float32 = two_gpus_per_server("actor.dtype=float32")
+    assert (0.9 - autos(float32)[key].value) * usable >= 4 * EMBEDDING + SPARE_BYTES
+
+
+@pytest.mark.parametrize("size", ["vllm.gpu_memory_utilization=0.999", "vllm.kv_cache_memory_bytes=82000000000"])
+def test_a_size_that_leaves_files_no_room_is_named(size):
+    (warning,) = told(two_gpus_per_server(size))
+    assert warning.startswith(size.partition("=")[0] + ": leaves ")
+    assert "a server may then end for lack of memory; lower it, or set it to auto" in warning
 
 
 @pytest.mark.parametrize("engine", ENGINES)

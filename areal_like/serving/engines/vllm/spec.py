@@ -38,6 +38,7 @@ SPEC = EngineSpec(
     flag_parser=FLAG_PARSER,
     autos=AUTOS.resolve,
     receives_on_gpu=True,
+    divides_files=True,
     memory_hints=MEMORY_HINTS,
     shared_gpu=shared_gpu_values,
     working_bytes=2048 * MIB,

@@ -3,6 +3,8 @@ are applied: two workers in threads, with stand-ins for NCCL and for the store o
 
 import asyncio
 import json
+import threading
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,7 +24,7 @@ from areal_like.serving.engines.sglang.plugin.calls import staged_group
 from areal_like.serving.engines.vllm.plugin import packed_layers, worker
 from areal_like.serving.engines.vllm.plugin.worker import WorkerExtension
 from areal_like.weights import bucket_files
-from areal_like.weights.buckets import file_header, file_order
+from areal_like.weights.buckets import TensorInfo, file_header, file_order
 from areal_like.weights.disk import publish_weights
 from areal_like.weights.errors import BadWeights
 from areal_like.weights.group_server import KeyValueStore
@@ -189,6 +191,28 @@ def test_of_files_outside_of_shared_memory_each_worker_reads_a_share(
         for each in in_both(lambda rank, version=version: extensions.loaded(rank, version)):  # type: ignore[misc]
             assert each.keys() == model().keys()
             assert all(torch.equal(each[name], tensor) for name, tensor in model(version).items())
+
+
+def test_a_worker_holds_one_bucket_at_a_time(
+    extensions: TwoExtensions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = in_files(tmp_path, 1)
+    bucket_of = {info.name: bucket.file for bucket in update.index.buckets for info in bucket.tensors}
+    assert len(update.index.buckets) > 2
+    held: list[set[str]] = []
+    made: dict[int, list[tuple[str, weakref.ref[Tensor]]]] = defaultdict(list)
+    plain = exchange._content
+
+    def content(info: TensorInfo, *args: Any) -> Tensor:
+        tensor, mine = plain(info, *args), made[threading.get_ident()]
+        mine.append((bucket_of[info.name], weakref.ref(tensor)))
+        held.append({bucket for bucket, each in mine if each() is not None})
+        return tensor
+
+    monkeypatch.setattr(exchange, "_content", content)
+    asyncio.run(extensions.calls.stage(update, 60.0))
+    in_both(lambda rank: extensions.loaded(rank, 1))
+    assert len(held) == 2 * len(bucket_of) and all(len(buckets) == 1 for buckets in held)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -8,7 +8,7 @@ torch's watchdog ends them. They meet in the key-value store of the engine.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -74,15 +74,22 @@ class ShareExchange:
         shares = hash_shares(index.tensors, self._group.rendezvous.world)
         owners = {name: rank for rank, share in enumerate(shares) for name in share}
         for bucket in index.buckets:
-            contents = [(info, _content(info, kept, self._device)) for info in bucket.tensors]
-            with _closed_on_fault(self._fail):
-                self._group.pass_on(
-                    (content, owners[info.name], f"{info.name} of worker {owners[info.name]}")
-                    for info, content in contents
-                    if len(content)
-                )
-            for info, content in contents:
-                yield info.name, as_tensor(info, content)
+            yield from self._passed_on(bucket.tensors, owners, kept)
+
+    def _passed_on(
+        self, infos: Sequence[TensorInfo], owners: Mapping[str, int], kept: Mapping[str, Tensor]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Those of one bucket, which holds their memory no longer than it iterates."""
+        assert self._group is not None, "they meet first"
+        contents = [(info, _content(info, kept, self._device)) for info in infos]
+        with _closed_on_fault(self._fail):
+            self._group.pass_on(
+                (content, owners[info.name], f"{info.name} of worker {owners[info.name]}")
+                for info, content in contents
+                if len(content)
+            )
+        for info, content in contents:
+            yield info.name, as_tensor(info, content)
 
     def leave(self, fault: BaseException | None = None) -> None:
         group, self._group = self._group, None
