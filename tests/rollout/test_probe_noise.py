@@ -10,7 +10,6 @@ import pytest
 from areal_like.process.errors import Failure
 from areal_like.process.frames import pack
 from areal_like.rollout.controller.probe_noise import ProbeNoise
-from areal_like.weights.errors import BadWeights
 from areal_like.weights.probe import Probe
 from tests.rollout.test_controller_updates import scenario, served
 from tests.support.controller_world import PROBE, World, make_run, world_of
@@ -38,20 +37,20 @@ def test_later_weights_may_differ_by_four_times_the_noise(tmp_path: Path, caplog
             apart(world, gap)
             await world.publish(version)
             await served(world, version)
-        assert world.servers[0].noise == [None, pytest.approx([0.04, 0.04, 2])]
+        assert world.servers[0].noise == [None, pytest.approx([0.04, 0.04])]
         assert world.controller.servers.times.take()["offpolicy/probe_difference"] == pytest.approx(0.15)
         apart(world, 0.17)
         await world.publish(2)
         message = await ended(world)
         assert "server/0 cannot serve weights v2: trainer and server compute different models" in message
-        assert "with the run's first weights they differed by 0.04 on average, in a token by 0.15 at most" in message
+        assert "with the run's first weights they differed by 0.04 on average (0.04 at one of ten tokens)" in message
 
     with caplog.at_level(logging.INFO):
         scenario(tmp_path, test)
     (line,) = [record.message for record in caplog.records if record.message.startswith("probe: ")]
     assert "with weights v0 server/0 differs from the trainer by 0.04 nats on average over 2 tokens" in line
     assert (
-        "(vllm 0.32 in bfloat16 x 1, trainer in bfloat16, tokens bc80fbd1); later weights may differ by 0.16 and 2.6"
+        "(vllm 0.32 in bfloat16 x 1, trainer in bfloat16, tokens bc80fbd1); later weights may differ by 0.16 and 0.16"
         in line
     )
 
@@ -67,7 +66,7 @@ def test_a_replaced_server_is_measured_by_the_noise_of_the_first(tmp_path: Path)
         await world.publish(1)
         await world.add_server(0, incarnation=2)
         apart(world, 0.06)
-        assert "allows a difference of 0.64 (0.04 on average" in await ended(world)
+        assert "allows a difference of 0.04 on average" in await ended(world)
 
     scenario(tmp_path, test)
 
@@ -84,7 +83,7 @@ def test_a_late_server_may_differ_by_as_much_as_the_others(tmp_path: Path) -> No
         late = await world.add_server(0, incarnation=2)
         apart(world, 0.3)
         await served(world, 1)
-        assert late.noise == [pytest.approx([0.1, 0.1, 2])]
+        assert late.noise == [pytest.approx([0.1, 0.1])]
 
     scenario(tmp_path, test)
 
@@ -148,16 +147,11 @@ def test_a_run_that_continues_keeps_the_tokens_of_its_probe(tmp_path: Path) -> N
     asyncio.run(second())
 
 
-def test_the_largest_difference_is_that_of_all_right_answers(tmp_path: Path) -> None:
-    """The mean remains that of the first weights. Two servers with the same weights differ in the same tokens."""
+def test_the_noise_is_that_of_the_first_weights_alone() -> None:
     noise, tokens = ProbeNoise("bfloat16", {}), list(range(65))
     for version, gaps in enumerate(([0.1] * 64, [0.1] * 63 + [0.3], [0.05] * 64)):
-        for server in ("server/0", "server/1"):
-            report = {"version": version, "probe_logprobs": [-1.0 + gap for gap in gaps]}
-            kind, _ = noise.check(server, Probe(tokens, [-1.0] * 64), report)
-    assert noise.of(kind) == pytest.approx((0.3, 0.1, 192))
-    with pytest.raises(BadWeights):
-        noise.check("server/0", Probe(tokens, [-1.0] * 64), {**report, "version": 3, "probe_logprobs": [-3.0] * 64})
-    assert noise.of(kind) == pytest.approx((0.3, 0.1, 192))
+        report = {"version": version, "probe_logprobs": [-1.0 + gap for gap in gaps]}
+        kind, _ = noise.check("server/0", Probe(tokens, [-1.0] * 64), report)
+    assert noise.of(kind) == pytest.approx((0.1, 0.1))
     assert ProbeNoise("bfloat16", noise.state()).of(kind) == noise.of(kind)
-    assert ProbeNoise("bfloat16", {kind: [0.3, 0.1]}).of(kind) == pytest.approx((0.3, 0.1, 0)), "of an older checkpoint"
+    assert ProbeNoise("bfloat16", {kind: [0.3, 0.1, 192]}).of(kind) is None, "of an earlier release"

@@ -8,9 +8,9 @@ from areal_like.serving.engines.base import EngineInfo
 from areal_like.serving.probe_check import ProbeCheck
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.probe import Noise, Probe
+from areal_like.weights.probe import Difference, Probe
 
-NOISE = Noise(0.4, 0.02)
+NOISE = Difference(0.02, 0.1)
 OLD = [-1.0, -2.0, -3.0, -4.0]
 
 

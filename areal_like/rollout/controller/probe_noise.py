@@ -1,29 +1,28 @@
 """How much right servers differ from the trainer in the probe: measured for each kind of server."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import xxhash
 
-from areal_like.weights.probe import Difference, Noise, Probe, check_probe, coarsest, tolerance
+from areal_like.weights.probe import Difference, Probe, check_probe, coarsest, tolerance
 
 log = logging.getLogger(__name__)
 
 
 class ProbeNoise:
     """The first weights that a server of a kind loads are those of the run's start: both sides have read the same
-    checkpoint. Checkpoints keep what was measured, so that later weights are never the measure of the mean; right ones
-    add to the number of tokens whose largest difference is known. `dtype`: the precision of servers that report
-    none."""
+    checkpoint. Checkpoints keep what was measured, so that later weights are never the measure. `dtype`: the precision
+    of servers that report none."""
 
-    def __init__(self, dtype: str, saved: Mapping[str, Sequence[Any]]) -> None:
+    def __init__(self, dtype: str, saved: Mapping[str, Any]) -> None:
         self._dtype = dtype
-        self._by_kind = {kind: Noise(*noise) for kind, noise in saved.items()}
-        self._version: dict[str, int] = {}
+        # Lists, of earlier releases, had the largest difference: the noise is measured again.
+        self._by_kind = {kind: Difference(**noise) for kind, noise in saved.items() if isinstance(noise, Mapping)}
 
-    def of(self, kind: str) -> Noise | None:
+    def of(self, kind: str) -> Difference | None:
         return self._by_kind.get(kind)
 
     def kind_of(self, probe: Probe, health: Mapping[str, Any]) -> str:
@@ -39,23 +38,19 @@ class ProbeNoise:
         kind = _kind(probe, report, dtype)
         noise = self._by_kind.get(kind)
         found = check_probe(probe._replace(noise=noise), report["probe_logprobs"], dtype)
-        # Servers of a kind differ from the trainer in the same tokens.
-        is_new = self._version.get(kind) != report["version"]
-        self._version[kind] = report["version"]
-        num_tokens = len(probe.logprobs) * is_new
-        self._by_kind[kind] = measured = (noise or Noise(0.0, found.mean)).widened(found, num_tokens)
         if noise is None:
-            limit = tolerance(coarsest(dtype, probe.dtype), measured)
+            self._by_kind[kind] = found
+            limit = tolerance(coarsest(dtype, probe.dtype), found)
             log.info(
-                "probe: with weights v%d %s differs from the trainer by %.2g nats on average over %d tokens, at most "
-                "by %.2g (%s); later weights may differ by %.2g and %.2g",
-                *(report["version"], server, found.mean, len(probe.logprobs), found.worst, kind),
-                *(limit.mean, limit.worst),
+                "probe: with weights v%d %s differs from the trainer by %.2g nats on average over %d tokens, by %.2g "
+                "at one of ten (%s); later weights may differ by %.2g and %.2g",
+                *(report["version"], server, found.mean, len(probe.logprobs), found.p90, kind),
+                *(limit.mean, limit.p90),
             )
         return kind, found
 
-    def state(self) -> dict[str, list[float]]:
-        return {kind: [*noise] for kind, noise in self._by_kind.items()}
+    def state(self) -> dict[str, dict[str, float]]:
+        return {kind: noise._asdict() for kind, noise in self._by_kind.items()}
 
 
 def _kind(probe: Probe, report: Mapping[str, Any], dtype: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from areal_like.process.errors import HttpError
 from areal_like.weights.index import Index, parse_index, read_index
-from areal_like.weights.probe import Noise, Probe, dump_probe
+from areal_like.weights.probe import Difference, Probe, dump_probe
 
 LOADED = "loaded"
 """Transport of weights with which the servers start."""
@@ -39,7 +39,7 @@ class Publication:
         """Whether its files are still there."""
         return self.folder is None or self.folder.is_dir()
 
-    def body(self, mode: str, noise: Noise | None = None) -> dict[str, Any]:
+    def body(self, mode: str, noise: Difference | None = None) -> dict[str, Any]:
         """The body of an update request. `noise`: how much right servers differ from the probe."""
         return {
             "version": self.version,

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -73,7 +73,7 @@ class Servers:
         http: HttpClient,
         listener: ServerListener,
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
-        probe_noise: Mapping[str, Sequence[float]],
+        probe_noise: Mapping[str, Any],
         num_evaluators: int = 0,
     ) -> None:
         """`num_servers` are for training, the next `num_evaluators` for evaluations alone. `probe_noise`: what was
