@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from areal_like.config.sections.engines.all_sections import SHIPPED
+from areal_like.config.sections.engines.keys import SHIPPED
 
 pytestmark = pytest.mark.xdist_group("sources")
 

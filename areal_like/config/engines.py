@@ -1,7 +1,7 @@
 """The inference engines by name, as the configuration knows them: those that come with the package, and a user's."""
 
-from areal_like.config.sections.engines.all_sections import SHIPPED
 from areal_like.config.sections.engines.base import EngineKeys
+from areal_like.config.sections.engines.keys import SHIPPED
 
 _registered = {keys.name: keys for keys in SHIPPED}
 

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from areal_like.config.sections.engines.base import EngineKeys
-from areal_like.config.sections.engines.embedded import KEYS
+from areal_like.config.sections.engines.keys import EMBEDDED as KEYS
 from areal_like.process.http import HttpClient, serve
 from areal_like.process.identity import CallGuard, Identity
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine

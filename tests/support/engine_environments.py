@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.config.sections.engines.all_sections import SHIPPED
+from areal_like.config.sections.engines.keys import SHIPPED
 from areal_like.serving.engines.external.installations import EngineDistribution, find_installation
 from areal_like.serving.engines.registry import engine_spec
 

@@ -1,7 +1,7 @@
 """Section `rollout`: servers, concurrency, staleness, timeouts."""
 
 from areal_like.config.fields import Auto, config, key, must_follow, no_effect
-from areal_like.config.sections.engines.all_sections import SHIPPED
+from areal_like.config.sections.engines.keys import SHIPPED
 
 ENGINES = tuple(keys.name for keys in SHIPPED)
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from areal_like.config.engines import engine_keys, register_keys
-from areal_like.config.sections.engines.all_sections import SHIPPED
+from areal_like.config.sections.engines.keys import SHIPPED
 from areal_like.process.run import Run
 from areal_like.serving.engines.spec import EngineSpec
 

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from areal_like.config.sections.engines.all_sections import SHIPPED
+from areal_like.config.sections.engines.keys import SHIPPED
 
 _SHARED = {
     "max_steps": "total_train_steps",

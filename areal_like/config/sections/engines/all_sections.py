@@ -1,13 +1,9 @@
-"""The engines that come with the package: what their keys mean, and their sections in an experiment. The first needs no
-installation."""
+"""The sections of the engines in an experiment."""
 
 from areal_like.config.fields import config, section
-from areal_like.config.sections.engines import embedded, sglang, vllm
 from areal_like.config.sections.engines.embedded import EmbeddedConfig
 from areal_like.config.sections.engines.sglang import SGLangConfig
 from areal_like.config.sections.engines.vllm import vLLMConfig
-
-SHIPPED = (embedded.KEYS, sglang.KEYS, vllm.KEYS)
 
 
 @config

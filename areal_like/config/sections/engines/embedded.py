@@ -1,21 +1,6 @@
 """Section `embedded`: the inference engine of this framework."""
 
 from areal_like.config.fields import Auto, config, key
-from areal_like.config.sections.engines.base import EngineKeys
-
-KEYS = EngineKeys(
-    name="embedded",
-    title="embedded",
-    model_key="embedded.model_path",
-    length_key="embedded.context_length",
-    dtype_key="embedded.dtype",
-    memory_key="embedded.kv_cache_tokens",
-    cache_tokens_key="embedded.kv_cache_tokens",
-    requests_key="embedded.max_running_requests",
-    device_key="embedded.device",
-    threads_key="embedded.threads",
-    dims="d",
-)
 
 
 @config

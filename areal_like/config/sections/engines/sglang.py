@@ -3,26 +3,6 @@
 from typing import Any
 
 from areal_like.config.fields import Auto, config, key, refused
-from areal_like.config.sections.engines.base import EngineKeys
-
-KEYS = EngineKeys(
-    name="sglang",
-    title="SGLang",
-    model_key="sglang.model_path",
-    length_key="sglang.context_length",
-    dtype_key="sglang.dtype",
-    memory_key="sglang.mem_fraction_static",
-    cache_tokens_key="sglang.max_total_tokens",
-    requests_key="sglang.max_running_requests",
-    kv_dtype_key="sglang.kv_cache_dtype",
-    images_key="sglang.enable_multimodal",
-    gpu_rank=1,
-    segments=(r"sglang_(loads|host_pool)_[^\s/]+", r"sgl_shm_[^\s/]+", r"multi_tokenizer_args_\d+"),
-    synonyms={
-        "sglang.gpu_memory_utilization": "sglang.mem_fraction_static",
-        "sglang.max_model_len": "sglang.context_length",
-    },
-)
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 

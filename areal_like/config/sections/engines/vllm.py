@@ -3,44 +3,7 @@
 from typing import Any
 
 from areal_like.config.fields import Auto, config, key
-from areal_like.config.sections.engines.base import EngineKeys
 from areal_like.config.sections.engines.sglang import DTYPES
-
-KEYS = EngineKeys(
-    name="vllm",
-    title="vLLM",
-    model_key="vllm.model",
-    length_key="vllm.max_model_len",
-    dtype_key="vllm.dtype",
-    memory_key="vllm.gpu_memory_utilization",
-    cache_bytes_key="vllm.kv_cache_memory_bytes",
-    requests_key="vllm.max_num_seqs",
-    extension_key="vllm.worker_extension_cls",
-    gpu_rank=0,
-    segments=(r"vllm_(offload|ec)_[^\s/]+",),
-    newer={
-        "vllm.no_enable_chunked_prefill": "set vllm.enable_chunked_prefill instead",
-        "vllm.no_enable_prefix_caching": "set vllm.enable_prefix_caching instead",
-    },
-    prime_rl={
-        "gpu_memory_utilization": "vllm.gpu_memory_utilization",
-        "seed": "vllm.seed",
-        "model.name": "vllm.model",
-        "model.dtype": "vllm.dtype",
-        "model.max_model_len": "vllm.max_model_len",
-        "model.enforce_eager": "vllm.enforce_eager",
-        "model.trust_remote_code": "vllm.trust_remote_code",
-        "model.enable_auto_tool_choice": "vllm.enable_auto_tool_choice",
-        "model.tool_call_parser": "vllm.tool_call_parser",
-    },
-    synonyms={
-        "gpu_memory_utilization": "vllm.gpu_memory_utilization",
-        "vllm.max_tokens": "gconfig.max_new_tokens",
-        "vllm.mem_fraction_static": "vllm.gpu_memory_utilization",
-        "vllm_gpu_memory_utilization": "vllm.gpu_memory_utilization",
-        "vllm_tensor_parallel_size": "rollout.backend",
-    },
-)
 
 
 @config

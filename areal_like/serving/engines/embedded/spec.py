@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from areal_like.config.allocation.models import starts_servers
 from areal_like.config.checks.registry import Check
 from areal_like.config.problems import Problem, Stage
-from areal_like.config.sections.engines.embedded import KEYS
+from areal_like.config.sections.engines.keys import EMBEDDED as KEYS
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
 from areal_like.serving.engines.embedded.auto_values import auto_values, count_bytes, shared_gpu_values

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.sections.engines.sglang import KEYS
+from areal_like.config.sections.engines.keys import SGLANG as KEYS
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.engines.base import (
     EngineInfo,

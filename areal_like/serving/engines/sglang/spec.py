@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.number_text import MIB
-from areal_like.config.sections.engines.sglang import KEYS
+from areal_like.config.sections.engines.keys import SGLANG as KEYS
 from areal_like.serving.engines.sglang.auto_values import AUTOS, shared_gpu_values
 from areal_like.serving.engines.sglang.command import FLAG_PARSER, sglang_command
 from areal_like.serving.engines.sglang.distribution import DISTRIBUTION

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.config.sections.engines.sglang import KEYS
+from areal_like.config.sections.engines.keys import SGLANG as KEYS
 from areal_like.serving.engines.base import NotStaged, Verification, WeightUpdate
 from areal_like.serving.engines.external.engine_workers import EngineWorkers
 from areal_like.serving.engines.external.external_engine import IncompatibleEngine

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.sections.engines.vllm import KEYS
+from areal_like.config.sections.engines.keys import VLLM as KEYS
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.serving.control_protocol import KEEP
 from areal_like.serving.engines.base import (

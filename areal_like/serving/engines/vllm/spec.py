@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from areal_like.config.number_text import MIB
-from areal_like.config.sections.engines.vllm import KEYS
+from areal_like.config.sections.engines.keys import VLLM as KEYS
 from areal_like.serving.engines.spec import EngineSpec, HttpProbe
 from areal_like.serving.engines.vllm.auto_values import AUTOS, shared_gpu_values
 from areal_like.serving.engines.vllm.command import FLAG_PARSER, vllm_command

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.sections.engines.embedded import KEYS
+from areal_like.config.sections.engines.keys import EMBEDDED as KEYS
 from tests.support.embedded_servers import Client, over_http
 from tests.support.tiny_models import VOCAB, write_tiny_model
 

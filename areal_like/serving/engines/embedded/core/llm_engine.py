@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from areal_like.config.sections.engines.base import EngineKeys
-from areal_like.config.sections.engines.embedded import KEYS
+from areal_like.config.sections.engines.keys import EMBEDDED as KEYS
 from areal_like.serving.engines.embedded.core.counts import EngineCounts
 from areal_like.serving.engines.embedded.core.decode_graphs import Capture
 from areal_like.serving.engines.embedded.core.kv_cache import BLOCK_SIZE, round_up_to_block

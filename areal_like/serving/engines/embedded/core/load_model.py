@@ -8,7 +8,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from areal_like.config.sections.engines.base import EngineKeys
-from areal_like.config.sections.engines.embedded import KEYS, EmbeddedConfig
+from areal_like.config.sections.engines.embedded import EmbeddedConfig
+from areal_like.config.sections.engines.keys import EMBEDDED as KEYS
 from areal_like.serving.engines.embedded.core.decode_graphs import CudaCapture
 from areal_like.serving.engines.embedded.core.kv_cache import BLOCK_SIZE
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
