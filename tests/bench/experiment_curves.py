@@ -19,7 +19,7 @@ from docs.make.results_page import EXPERIMENTS  # noqa: E402
 from tests.bench import learning_curves  # noqa: E402
 from tests.bench.learning_curves import Case  # noqa: E402
 
-TITLES = {"gsm_symbolic": "Word problems", "math_format": "Results in boxes"}
+TITLES = {"code": "Programs", "gsm_symbolic": "Word problems", "math_format": "Results in boxes"}
 CASES = {name: Case(title, (f"{name}.yaml",)) for name, title in TITLES.items()}
 
 

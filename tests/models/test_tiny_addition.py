@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
-from tests.support.greedy import greedy_accuracy
+from tests.support.answer_knowledge import greedy_accuracy
 
 FOLDER = model_folder("builtin:tiny-addition")
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from areal_like.config.load import load
 from areal_like.data.tasks.countdown import Countdown
 from areal_like.models import model_folder
-from tests.support.greedy import greedy_accuracy
+from tests.support.answer_knowledge import greedy_accuracy
 
 FOLDER, OTHER = model_folder("builtin:tiny-countdown"), model_folder("builtin:tiny-addition")
 

@@ -17,8 +17,8 @@ from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
 from areal_like.models.widen_heads import widen
 from tests.ring.start import run
+from tests.support.answer_knowledge import greedy_accuracy
 from tests.support.commands import REPOSITORY
-from tests.support.greedy import greedy_accuracy
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ring-1")]
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from areal_like.data.tasks.addition import Addition
 from areal_like.models import model_folder
 from tests.ring.start import Ended, left_behind, run, running, warnings_in
-from tests.support.greedy import greedy_accuracy
+from tests.support.answer_knowledge import greedy_accuracy
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 

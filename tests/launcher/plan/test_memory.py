@@ -182,7 +182,8 @@ def test_a_built_in_model_has_the_size_of_its_files():
 def test_an_unknown_built_in_model_is_reported_as_missing():
     plan = plan_of("grpo", "actor.path=builtin:tiny")
     (need,) = [need for need in plan.needs if need.key == "actor.path"]
-    known = "builtin:smollm2-135m, builtin:tiny-addition, builtin:tiny-countdown, builtin:tiny-problems"
+    known = "builtin:smollm2-135m, builtin:tiny-addition, builtin:tiny-countdown, builtin:tiny-problems, "
+    known += "builtin:tiny-programs"
     assert need.message == f"builtin:tiny is not a built-in model; known are {known}"
 
 

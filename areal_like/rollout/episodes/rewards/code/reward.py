@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,15 @@ from areal_like.rollout.episodes.rewards.code.row_tests import RowTests, parse_t
 
 OUTPUT_KB, MAX_OUTPUT_KB = 2048, 65536
 """Of one test with input and output, and of all."""
+MAX_KNOWN = 1024
+"""Programs of which the results are kept: more than those of the groups that one process scores at a time."""
 
 
 class CodeReward:
     """Runs the last fenced block of Python of an answer against the row's `tests`: its program, by what it prints, or
     its functions, by their results. `partial`: the share of the tests that it passes, instead of all or nothing.
-    `timeout_s` is for all tests of an answer; what takes longer fails."""
+    `timeout_s` is for all tests of an answer; what takes longer fails. Many answers of a group are equal: a program runs
+    once for the same tests, and again only if it took too long."""
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class CodeReward:
         max_tests: Count | None = None,
     ) -> None:
         self._partial, self._timeout_s, self._max_tests = partial, timeout_s, max_tests
+        self._known: dict[tuple[str, str], float] = {}
         self._sandbox = Sandbox(SandboxLimits(wall_s=timeout_s, cpu_s=timeout_s, memory_gb=memory_gb))
         if reason := sandbox_problem(self._sandbox.kind):
             raise SandboxError(reason)
@@ -46,9 +51,21 @@ class CodeReward:
         code = last_python_block(completion)
         if code is None:
             return 0.0
+        known, began = self._known.get((code, repr(parsed))), time.monotonic()
+        if known is not None:
+            return known
         passed = self._print_cases(code, parsed) if parsed.cases else self._function_tests(code, parsed)
         share = sum(passed) / max(len(passed), 1)
-        return share if self._partial else float(share == 1.0)
+        value = share if self._partial else float(share == 1.0)
+        if time.monotonic() < began + self._timeout_s:
+            self._keep((code, repr(parsed)), value)
+        return value
+
+    def _keep(self, program: tuple[str, str], value: float) -> None:
+        """In place of the oldest."""
+        if len(self._known) == MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[program] = value
 
     def _print_cases(self, code: str, tests: RowTests) -> list[bool]:
         """Where all must pass, the first one runs alone: most wrong programs fail it."""
