@@ -1,13 +1,24 @@
-"""The experiments with tiny models learn: their kept curves, and (slow) one seed by the real command."""
+"""The experiments with tiny models learn: their kept curves, and (slow) one seed by the real command. Their starts are
+made by the recorded commands."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from areal_like.config.load import load
+from areal_like.data.tasks import TEST, make_task
+from areal_like.data.user_code import SearchFolders
+from areal_like.models import model_folder
 from docs.make.results_page import EXPERIMENTS, charts, read_results
 from tests.bench import experiment_curves as curves
 from tests.bench.experiment_curves import CASES
 from tests.bench.learning_curves import rises
+from tests.ring.start import run
+from tests.support.answer_knowledge import answer_chance
+
+STARTS = {"tiny-problems": "gsm_symbolic.yaml", "tiny-programs": "code.yaml"}
+"""Built-in model -> an experiment that starts from it."""
 
 
 def test_the_kept_curves_are_of_every_such_experiment_and_rise_with_every_seed() -> None:
@@ -28,3 +39,16 @@ def test_each_has_a_chart_with_a_line_for_each_seed() -> None:
 def test_every_experiment_learns(name: str, tmp_path: Path) -> None:
     actual = curves.run(name, 1, tmp_path)["curve"]
     assert rises(actual), actual
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", STARTS)
+def test_the_recorded_command_makes_a_start_that_knows_as_much(model: str, tmp_path: Path) -> None:
+    shipped, experiment = model_folder(f"builtin:{model}"), load(STARTS[model])
+    _, _, _, _, config, *words = json.loads((shipped / "origin.json").read_text())["command"].split()
+    made = run(tmp_path, *words, config=config, limit_s=1800)
+    assert made.code == 0, made.text
+    places = SearchFolders(tmp_path, tmp_path)
+    rows = make_task(experiment.get("task.name"), experiment.get("task.args"), places).rows(TEST)[:300]
+    chance, chance_of_shipped = (answer_chance(folder, rows) for folder in (made.model(), shipped))
+    assert 0.01 < chance_of_shipped / 2 < chance < 2 * chance_of_shipped
