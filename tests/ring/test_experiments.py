@@ -16,6 +16,7 @@ from tests.bench.experiment_curves import CASES
 from tests.bench.learning_curves import rises
 from tests.ring.start import run
 from tests.support.answer_knowledge import answer_chance
+from tests.support.sandboxes import require_sandbox
 
 STARTS = {"tiny-problems": "gsm_symbolic.yaml", "tiny-programs": "code.yaml"}
 """Built-in model -> an experiment that starts from it."""
@@ -37,6 +38,8 @@ def test_each_has_a_chart_with_a_line_for_each_seed() -> None:
 @pytest.mark.xdist_group("ring-1")
 @pytest.mark.parametrize("name", CASES)
 def test_every_experiment_learns(name: str, tmp_path: Path) -> None:
+    if name == "code":
+        require_sandbox("bubblewrap")
     actual = curves.run(name, 1, tmp_path)["curve"]
     assert rises(actual), actual
 

@@ -25,8 +25,8 @@ MAX_KNOWN = 1024
 class CodeReward:
     """Runs the last fenced block of Python of an answer against the row's `tests`: its program, by what it prints, or
     its functions, by their results. `partial`: the share of the tests that it passes, instead of all or nothing.
-    `timeout_s` is for all tests of an answer; what takes longer fails. Many answers of a group are equal: a program runs
-    once for the same tests, and again only if it took too long."""
+    `timeout_s` is for all tests of an answer; what takes longer fails. Many answers of a group are equal: a program
+    runs once for the same tests, and again only if it took too long."""
 
     def __init__(
         self,
