@@ -71,6 +71,7 @@ PROSE = (
         "algorithms",
         "configuration",
         "data",
+        "environments",
         "evaluation",
         "experiments",
         "gpu",

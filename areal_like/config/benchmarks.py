@@ -4,6 +4,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from areal_like.config.built_in import TASKS
+from areal_like.config.environments import LIST as ENVIRONMENTS
+from areal_like.config.environments import NamedTask, has_own_reward, own_reward, task_by_id
 from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.data import DatasetConfig, RowSourceConfig
 from areal_like.config.sections.evaluation import BenchmarkConfig
@@ -25,10 +27,13 @@ def is_on(clock: FrequencyConfig) -> bool:
     return any(getattr(clock, name) for name in INTERVALS)
 
 
-def benchmark_task(benchmark: BenchmarkConfig) -> str | None:
+def benchmark_task(benchmark: BenchmarkConfig) -> NamedTask | None:
     """Its task; a built-in one may also be named as the path."""
-    path = benchmark.path
-    return path if isinstance(path, str) and path in TASKS else benchmark.task.name
+    path, task = benchmark.path, benchmark.task
+    if benchmark.id is not None:
+        return task_by_id(benchmark.id, benchmark.args)
+    name = path if isinstance(path, str) and path in TASKS else task.name
+    return None if name is None else NamedTask(name, dict(task.args))
 
 
 def dataset_of(benchmark: BenchmarkConfig) -> DatasetConfig:
@@ -50,16 +55,13 @@ def brings_reward(benchmark: BenchmarkConfig) -> bool:
 
 
 def every_reward(config: Any) -> list[tuple[str, RewardConfig]]:
-    """That of the experiment, then those that benchmarks bring, each with what its keys begin with: empty, or
-    `evaluator.benchmarks.0.`"""
+    """That of the experiment, then those that environments and benchmarks bring, each with what its keys begin with:
+    empty, `environments.train.0.` or `evaluator.benchmarks.0.`"""
     found: list[tuple[str, RewardConfig]] = [("", config.reward)]
+    for index, environment in enumerate(config.environments.train):
+        if has_own_reward(environment):
+            found.append((f"{ENVIRONMENTS}.{index}.", own_reward(config.reward, environment.reward)))
     for index, each in enumerate(config.evaluator.benchmarks):
         if brings_reward(each):
-            found.append((f"evaluator.benchmarks.{index}.", benchmark_reward(config.reward, each)))
+            found.append((f"evaluator.benchmarks.{index}.", own_reward(config.reward, each.reward)))
     return found
-
-
-def benchmark_reward(reward: RewardConfig, benchmark: BenchmarkConfig) -> RewardConfig:
-    """Its own, with the limits of the experiment's where it sets none."""
-    own = vars(benchmark.reward)
-    return replace(reward, **{name: value for name, value in own.items() if value is not None or name == "name"})

@@ -6,9 +6,10 @@ from areal_like.config.fields import config, key, no_effect, not_built, optional
 from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.checkpoints import RecoverConfig, SaverConfig
 from areal_like.config.sections.cluster import ClusterSpecConfig, LauncherConfig, SchedulerConfig
+from areal_like.config.sections.curriculum import CurriculumConfig
 from areal_like.config.sections.data import ANSWER_SOURCES, ONLY_SUPERVISED, DatasetConfig, TaskConfig, WorkflowConfig
 from areal_like.config.sections.engines.all_sections import EngineSections, PolicyEngineSections
-from areal_like.config.sections.environments import CurriculumConfig, EnvironmentsConfig
+from areal_like.config.sections.environments import EnvironmentsConfig
 from areal_like.config.sections.evaluation import EvaluatorConfig
 from areal_like.config.sections.generation import GenerationHyperparameters
 from areal_like.config.sections.logs import LogConfig, ProfilerConfig

@@ -26,7 +26,7 @@ from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem, Stage, fold_consequences, plural
 from areal_like.config.resolve import resolve_and_check
 from areal_like.config.schema import Schema, accepts_map
-from areal_like.config.sources.known_layer import known_layer, with_known_benchmarks
+from areal_like.config.sources.known_layer import known_layer, with_known_items
 from areal_like.config.sources.layers import Layer, LayerKind, Provenance
 from areal_like.config.sources.leaves import LayerReader, Leaf
 from areal_like.config.sources.library import Library, find_config
@@ -256,7 +256,7 @@ class Composition:
             defaults = self.schema.defaults(self._opened([*layers, *overrides.values]))
             trees[SCHEMA] = self.schema.maps(defaults)
             composed, refused = composition.compose(trees, overrides.values)
-            self.problems += with_known_benchmarks(self.schema, composed)
+            self.problems += with_known_items(self.schema, composed)
         except HydraCompositionError as error:
             self.problems.append(Problem(self.file.shown, f"cannot be composed: {error}"))
             raise ConfigError(fold_consequences(self.problems)) from None

@@ -71,6 +71,12 @@ class CheckedRows:
     """Tokens of a row."""
     is_measured: bool
     """Whether a row that cannot be tokenized is invalid."""
+    name: str = ""
+    """That of their environment."""
+
+    def environment(self, number: int) -> str:
+        """The environment of a row; empty where there are none."""
+        return self.name
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -22,6 +22,7 @@ GROUPS = MappingProxyType(
         "critic": "The value model, if there is one; one value per step.",
         "rollout": "The step's batch, and groups that were left out.",
         "reward": "Rewards of the step's samples, as the reward functions returned them, before normalization.",
+        "env": "Groups of the step's batch by environment (`environments.train`): `env/NAME/reward`.",
         "offpolicy": "Difference between the sampling policy and the trained one, before the step's first update.",
         "perf": "Time, throughput and memory of a step.",
         "eval": "Evaluations. Their step is the number of completed steps of the weights that answered. The metrics of "
@@ -127,6 +128,12 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "reward/answers_without_vote": Metric(
             "Samples that do not count in the baseline of their group: masked out of the loss, or without a reward"
         ),
+        "env/*/groups": Metric("Groups of this environment in the step's batch"),
+        "env/*/reward": Metric("Their mean reward; a conversation counts once"),
+        "env/*/score": Metric("Their mean score: the reward part `score`, or the reward if there is none"),
+        "env/*/all_right": Metric("Of these groups, those whose answers all have a score of at least 1"),
+        "env/*/all_wrong": Metric("Of these groups, those whose answers all have a score of at most 0"),
+        "env/*/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
         "offpolicy/logprob_diff_mean": Metric(
             "Absolute difference between the sampler's and the trainer's log-probability of a token, mean", "nats"
         ),
@@ -183,6 +190,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         ),
         "eval/score": Metric("Mean score over the held-out rows; without a score the mean reward"),
         "eval/reward": Metric("Mean reward over the held-out rows"),
+        "eval/env/*": Metric("The score over the held-out rows of one environment"),
         "eval/part/*": Metric("Mean of one named part of the reward over the held-out rows"),
         "eval/loss": Metric("Loss on the held-out rows of supervised training"),
         "eval/accuracy": Metric("Share of the held-out pairs whose better answer gets the higher score", "share"),

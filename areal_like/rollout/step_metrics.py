@@ -35,7 +35,31 @@ def batch_metrics(batch: RolloutBatch, rule: VoteRule) -> dict[str, float]:
         "reward/answers_without_vote": sum(not votes(fact, rule) for fact in facts),
         **_parts("reward/part/", facts),
         **_conversations("rollout/", facts),
+        **environment_metrics(batch.groups),
     }
+
+
+def environment_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Of each environment; nothing where there are none."""
+    by_name: dict[str, list[list[dict[str, Any]]]] = {}
+    for group in groups:
+        facts = by_conversation(group.facts)
+        if name := facts[0].get("env", ""):
+            by_name.setdefault(name, []).append(facts)
+    metrics: dict[str, float] = {}
+    for name, groups_of_facts in by_name.items():
+        scored = [with_reward(facts) for facts in groups_of_facts]
+        answers = [fact for facts in scored for fact in facts]
+        prefix = f"env/{name}"
+        metrics |= {
+            f"{prefix}/groups": len(groups_of_facts),
+            f"{prefix}/reward": _mean(fact["reward"] for fact in answers),
+            f"{prefix}/score": _mean(map(score_of, answers)),
+            f"{prefix}/all_right": sum(min(map(score_of, facts)) >= 1 for facts in scored),
+            f"{prefix}/all_wrong": sum(max(map(score_of, facts)) <= 0 for facts in scored),
+            f"{prefix}/answer_tokens_mean": _mean(fact["generated"] for facts in groups_of_facts for fact in facts),
+        }
+    return metrics
 
 
 def judge_groups(groups: Sequence[Group], rule: VoteRule, replaced: int) -> dict[str, Any]:
@@ -91,7 +115,16 @@ def evaluation_metrics(facts: Facts) -> dict[str, float]:
         "eval/truncated_share": _mean(fact["finish"] == "length" for fact in facts),
         **_parts("eval/part/", facts),
         **_conversations("eval/", facts),
+        **_environment_scores(scored),
     }
+
+
+def _environment_scores(scored: Facts) -> dict[str, float]:
+    by_name: dict[str, list[float]] = {}
+    for fact in scored:
+        if name := fact.get("env", ""):
+            by_name.setdefault(name, []).append(score_of(fact))
+    return {f"eval/env/{name}": _mean(scores) for name, scores in by_name.items()}
 
 
 def with_reward(facts: Facts) -> list[dict[str, Any]]:
@@ -123,7 +156,9 @@ def _with_band(name: str, value: float, values_R: Sequence[float]) -> dict[str, 
 
 def is_score(name: str) -> bool:
     """Whether a metric of an evaluation is made of rewards."""
-    return name == "eval/reward" or name.startswith(("eval/score", "eval/part/", "eval/avg@", "eval/pass@"))
+    return name == "eval/reward" or name.startswith(
+        ("eval/score", "eval/part/", "eval/env/", "eval/avg@", "eval/pass@")
+    )
 
 
 def _parts(prefix: str, facts: Facts) -> dict[str, float]:

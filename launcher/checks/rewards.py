@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from areal_like.config.benchmarks import every_reward
+from areal_like.config.benchmarks import benchmark_task, every_reward
 from areal_like.config.built_in import PACKAGES
+from areal_like.config.environments import LIST, NamedTask, environment_task
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
@@ -16,18 +17,27 @@ from launcher.runs.env_file import run_environment
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-JUDGE = "judge"
+JUDGE, BENCHMARKS = "judge", "evaluator.benchmarks"
 
 
 def missing_packages(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
     used = [("reward", f"{reward.section}.name", reward.name) for reward in _rewards(config)]
     task = getattr(config, "task", None)
     used += [("task", "task.name", task.name)] if task is not None and task.name is not None else []
+    used += [("task", key, each.name) for key, each in _own_tasks(config)]
     for kind, key, name in used:
         module, package = PACKAGES[kind].get(name, ("", ""))
         if module and module not in here.packages:
             needs = f"{name} needs the package {package}, which is not installed"
             yield Problem(key, f"{needs}; {pip_command(package)} installs it")
+
+
+def _own_tasks(config: "BaseExperimentConfig") -> Iterator[tuple[str, NamedTask]]:
+    """Those of environments and benchmarks, with their keys."""
+    trained = config.environments.train if isinstance(config, GRPOConfig) else []
+    found = [(f"{LIST}.{index}.id", environment_task(each)) for index, each in enumerate(trained)]
+    found += [(f"{BENCHMARKS}.{index}", benchmark_task(each)) for index, each in enumerate(config.evaluator.benchmarks)]
+    return ((key, task) for key, task in found if task is not None)
 
 
 def missing_judge_keys(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:

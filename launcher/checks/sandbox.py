@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.benchmarks import every_reward
 from areal_like.config.checks.sandboxed_code import runs_programs
+from areal_like.config.dotted_path import value_of
+from areal_like.config.environments import LIST, environment_task
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
 from areal_like.config.sections.reward import REWARD_OF_TASK, RewardConfig, configured_rewards
@@ -33,6 +35,10 @@ def _rewards(config: GRPOConfig, place: str, own: RewardConfig) -> Iterator[tupl
     is_of_task = not rewards or REWARD_OF_TASK in {each.name for each in rewards}
     if config.task.name is not None and not place and is_of_task:
         yield "task.name", config.task.name
+    if place.startswith(LIST) and is_of_task:
+        environment = value_of(config, place.removesuffix("."))
+        if (task := environment_task(environment)) is not None:
+            yield "id", task.name
     for reward in rewards:
         yield f"{reward.section}.name", reward.name
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ from areal_like.config.control_characters import escape_controls
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.config.sections.data import DatasetConfig
+from areal_like.data.checked_rows import ConvertedRows
+from areal_like.data.dataset_source import joined
 from areal_like.data.datasets import FoundRows, find_rows
 from areal_like.data.row_format import RowFormat
 from areal_like.data.row_overlap import LEAST_SHARE, HeldOutRows, Overlap, count, prompt_text, read_training_rows
@@ -32,7 +35,7 @@ def show_overlap(loaded: Loaded, ngram: str | None) -> int:
     config, size = loaded.config, NGRAM if ngram is None else _size(ngram)
     if config.train_dataset.fake is not None:
         raise ConfigError([Problem("train_dataset.fake", "makes random tokens, which are in no other rows")])
-    found = list(find_rows(config, SearchFolders(loaded.file.parent, Path.cwd())))
+    found = together(find_rows(config, SearchFolders(loaded.file.parent, Path.cwd())))
     train, *others = found
     if not others:
         raise ConfigError([Problem("valid_dataset", "is null, and there are no benchmarks; set one of them")])
@@ -58,6 +61,24 @@ def show_overlap(loaded: Loaded, ngram: str | None) -> int:
         if number:
             print(f"{section}: {number} invalid rows were left out")
     return DONE
+
+
+def together(found: Iterable[FoundRows]) -> list[FoundRows]:
+    """The rows of environments as one dataset of each split."""
+    splits: dict[str, list[FoundRows]] = {}
+    for each in found:
+        splits.setdefault(each.split, []).append(each)
+    return [_joined(parts) for parts in splits.values()]
+
+
+def _joined(parts: Sequence[FoundRows]) -> FoundRows:
+    if len(parts) == 1:
+        return parts[0]
+    rows = [
+        part.raw._replace(rows=ConvertedRows(part.raw.rows, RowFormat(part.dataset, part.section))) for part in parts
+    ]
+    split = parts[0].split
+    return FoundRows(split, f"{split}_dataset", DatasetConfig(), joined(rows))
 
 
 def name_of(found: FoundRows) -> str:

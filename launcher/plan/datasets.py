@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from areal_like.config.allocation.models import only_evaluates
 from areal_like.config.benchmarks import benchmark_task, dataset_of
 from areal_like.config.built_in import TASKS
+from areal_like.config.environments import LIST, environment_task, rows_of
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
 from areal_like.config.sections.data import paths_of, revisions_of
@@ -135,13 +136,17 @@ def shared_row_warnings(loaded: "Loaded", here: HostInfo, serves: bool) -> Itera
 
 
 def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:
-    """Datasets that are read from their path: not fake data, tasks or environments."""
+    """Datasets that are read from their path: not fake data or tasks."""
     config = loaded.config
+    trained = getattr(config, "environments", None)
     task = _task(config)
     for section in SECTIONS if _reads_rows(config) else ():
         data = getattr(config, section)
         if data is not None and data.fake is None and data.path != task and paths_of(data.path):
             yield section, data
+    for index, environment in enumerate(trained.train if trained is not None and _reads_rows(config) else ()):
+        if environment_task(environment) is None:
+            yield f"{LIST}.{index}", rows_of(environment, config.train_dataset)
     for index, benchmark in enumerate(config.evaluator.benchmarks if _reads_rows(config) else ()):
         if benchmark_task(benchmark) is None:
             yield f"{BENCHMARKS}.{index}", dataset_of(benchmark)
@@ -157,9 +162,8 @@ def _is_of_hub(path: str, loaded: "Loaded", host: HostInfo) -> bool:
 
 
 def _reads_rows(config: Any) -> bool:
-    """Whether the run reads rows: not with fake data or an environment."""
-    environments = getattr(config, "environments", None)
-    return config.train_dataset.fake is None and not (environments is not None and environments.train)
+    """Not with fake data."""
+    return config.train_dataset.fake is None
 
 
 def _task(config: Any) -> str | None:

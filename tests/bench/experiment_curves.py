@@ -19,7 +19,12 @@ from docs.make.results_page import EXPERIMENTS  # noqa: E402
 from tests.bench import learning_curves  # noqa: E402
 from tests.bench.learning_curves import Case  # noqa: E402
 
-TITLES = {"code": "Programs", "gsm_symbolic": "Word problems", "math_format": "Results in boxes"}
+TITLES = {
+    "code": "Programs",
+    "gsm_symbolic": "Word problems",
+    "math_format": "Results in boxes",
+    "multi_env": "Two environments",
+}
 CASES = {name: Case(title, (f"{name}.yaml",)) for name, title in TITLES.items()}
 
 

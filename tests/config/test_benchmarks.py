@@ -52,7 +52,7 @@ INVALID: list[tuple[str, str, str]] = [
     ("{path: addition}", ".0.name", "required"),
     ("{name: part, path: addition}", ".0.name", "other than `part`"),
     ("{name: a/b, path: addition}", ".0.name", "a name of at most 64"),
-    ("{name: a}", ".0.path", "is empty; set a dataset here, or a task in task.name"),
+    ("{name: a}", ".0.path", "is empty; set a dataset here, or a task in id or task.name"),
     ("{name: a, path: addition, task: {name: counting}}", ".0.task.name", "keep one"),
     ("{name: a, path: addition, gconfig: {temperature: 0.0001}}", ".0.gconfig.temperature", "0 (greedy), or at least"),
     ("{name: a, task: {name: cuonting}}", ".0.task.name", "did you mean counting?"),

@@ -163,7 +163,7 @@ RIGHT: dict[str, Any] = {
     "critic.optimizer": "${actor.optimizer}",
     "critic.eps_clip": "${actor.eps_clip}",
     "defaults": ["_self_"],
-    "environments.train": [{"id": "a", "args": {"b": 1}}],
+    "environments.train": [{"id": "addition", "args": {"digits": 1}}],
     "gconfig.stop": None,
     "gconfig.stop_token_ids": [1, 2],
     "gconfig.top_p": 1,
@@ -222,7 +222,7 @@ WRONG: dict[str, Any] = {
     "actor.optimizer.lrr": 1e-4,
     "critic.reward_norm": {"eps": 1e-5},
     "environments.mix.probs": [1],
-    "evaluator.environments": [{"id": "a", "nmae": "b"}],
+    "evaluator.benchmarks": [{"name": "a", "path": "addition", "nmae": "b"}],
     "rollout.max_head_offpolicynes": 1,
     "nothing_like_it": 1,
     "valid_dataset.fake.seqlen": 4,
@@ -236,7 +236,7 @@ OUT_OF_RANGE: dict[str, Any] = {
     "actor.optimizer.beta1": 1.0,
     "rollout.port": 65536,
     "trial_name": "a/b",
-    "environments.train": [{"args": {}}],
+    "evaluator.benchmarks": [{"path": "a"}],
 }
 """Errors that both detect: ranges, patterns, required keys of list items."""
 

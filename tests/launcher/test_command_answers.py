@@ -288,8 +288,8 @@ def test_a_section_set_to_null_names_the_value_it_replaced(run: Run) -> None:
 
 
 def test_help_shows_the_items_of_a_list_and_the_options_of_a_group(run: Run) -> None:
-    assert "environments.train[].id = (required)" in run.answer("--help=environments.train")
-    assert run.answer("--help=environments.train.id").startswith("environments.train[].id = (required)")
+    assert "evaluator.benchmarks[].name = (required)" in run.answer("--help=evaluator.benchmarks")
+    assert run.answer("--help=environments.train.id").startswith("environments.train[].id = null")
     assert "algorithm=dapo  " in run.answer("--help=algorithm")
     both = run.answer("--help=rollout")
     assert both.startswith("rollout  (InferenceEngineConfig")

@@ -10,7 +10,7 @@ from typing import Any
 from areal_like.config.checks.built_in_code import loss_parameters
 from areal_like.config.engines import engines
 from areal_like.config.problems import Problem
-from areal_like.config.sections.data import paths_of
+from areal_like.config.sections.data import ROW_LISTS, paths_of
 from areal_like.config.sections.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_TEMPERATURE
 from areal_like.config.suggest import nearest
 
@@ -146,18 +146,6 @@ def curriculum(get: ValueGetter) -> Iterator[Problem]:
         )
 
 
-def environments(get: ValueGetter) -> Iterator[Problem]:
-    trained, shares = get("environments.train") or [], get("environments.mix.probabilities")
-    if shares is not None and len(shares) != len(trained):
-        yield Problem(
-            "environments.mix.probabilities",
-            f"has {len(shares)} entries for {len(trained)} environments; give one for each",
-            also=("environments.train",),
-        )
-    if shares is not None and (sum(shares) <= 0 or min(shares, default=0) < 0):
-        yield Problem("environments.mix.probabilities", "must each be at least 0, with a sum above 0")
-
-
 def fields(get: ValueGetter) -> Iterator[Problem]:
     """Each column is reported once: `valid_dataset` follows `train_dataset`."""
     reported: set[str] = set()
@@ -176,8 +164,8 @@ def fields(get: ValueGetter) -> Iterator[Problem]:
 
 def revisions(get: ValueGetter) -> Iterator[Problem]:
     """A list has one for each path."""
-    benchmarks = (f"evaluator.benchmarks.{index}" for index in range(len(get("evaluator.benchmarks") or ())))
-    for section in ("train_dataset", "valid_dataset", *benchmarks):
+    items = [f"{place}.{index}" for place in ROW_LISTS for index in range(len(get(place) or ()))]
+    for section in ("train_dataset", "valid_dataset", *items):
         path, listed = get(f"{section}.path"), get(f"{section}.revision")
         if isinstance(listed, list) and len(listed) != (num_paths := len(paths_of(path or ""))):
             message = f"has {len(listed)} revisions, and {section}.path has {num_paths}; give one for each path"

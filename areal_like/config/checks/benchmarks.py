@@ -1,12 +1,12 @@
 """Checks of `evaluator.benchmarks`: names, where rows come from, sampling, tasks and rewards."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_server
 from areal_like.config.checks.agreement import short_temperature
+from areal_like.config.checks.environments import below, task_problems
 from areal_like.config.checks.rewards import reward_problems, rewards_in
 from areal_like.config.checks.user_code import named_problems, user_code_problems
 from areal_like.config.dotted_path import value_at
@@ -24,10 +24,14 @@ def benchmarks(get: Callable[[str], Any]) -> Iterator[Problem]:
         if name in names:
             yield Problem(f"{place}.name", f"{name!r} is the name of {names[name]} as well; give each its own")
         names.setdefault(name, place)
-        if not benchmark["path"] and task is None:
-            yield Problem(f"{place}.path", "is empty; set a dataset here, or a task in task.name")
-        if benchmark["path"] and task is not None:
-            yield Problem(f"{place}.task.name", f"is {task}, but rows come from path={benchmark['path']}; keep one")
+        sources = {"path": benchmark["path"] or None, "id": benchmark["id"], "task.name": task}
+        first, *others = [key for key, value in sources.items() if value is not None] or [""]
+        if not first:
+            yield Problem(f"{place}.path", "is empty; set a dataset here, or a task in id or task.name")
+        for key in others:
+            yield Problem(f"{place}.{key}", f"is {sources[key]}, but rows come from {first}={sources[first]}; keep one")
+        if benchmark["args"] and benchmark["id"] is None:
+            yield Problem(f"{place}.args", "are those of the task that id names; those of task.name are in task.args")
         if problem := short_temperature(f"{place}.gconfig", benchmark["gconfig"]["temperature"]):
             yield problem
 
@@ -47,9 +51,9 @@ def benchmark_code(values: dict[str, Any], folder: Path) -> Iterator[Problem]:
         own = {"reward": {**benchmark["reward"], "timeout_s": limit_s}}
         needs_reward = not rewards_in(own) and not rewards_in(values)
         found = [*named_problems("task", benchmark["task"], folder, needs_reward)]
-        found += [*reward_problems({**own, "task": benchmark["task"]}), *user_code_problems(own, folder)]
+        found += task_problems(benchmark["id"], benchmark["args"], folder, needs_reward)
+        task = {"name": benchmark["id"]} if benchmark["task"]["name"] is None else benchmark["task"]
+        found += [*reward_problems({**own, "task": task}), *user_code_problems(own, folder)]
         if any(reward.name == REWARD_MODEL for reward in rewards_in(own)):
             found.append(Problem("reward.name", "a run serves the reward model of its own reward; set it there"))
-        for problem in found:
-            keys = [f"{LIST}.{index}.{key}" for key in (problem.key, *problem.also)]
-            yield replace(problem, key=keys[0], also=tuple(keys[1:]))
+        yield from below(f"{LIST}.{index}", found)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.machine import Machine
 from areal_like.config.allocation.models import allocate
-from areal_like.config.checks import agreement, key_rules, row_prompts, training
+from areal_like.config.checks import agreement, environments, key_rules, row_prompts, training
 from areal_like.config.checks.benchmarks import benchmark_code, benchmarks, evaluation_servers
 from areal_like.config.checks.no_effect import no_effect_problems
 from areal_like.config.checks.registry import Check, run_checks
@@ -31,7 +31,7 @@ VALUE_CHECKS = (
     Check("bounds of ratios", Stage.INVALID, agreement.clipping),
     Check("penalty of overlong answers", Stage.INVALID, agreement.overlong),
     Check("borders of the curriculum", Stage.INVALID, agreement.curriculum),
-    Check("mix of environments", Stage.INVALID, agreement.environments),
+    Check("environments", Stage.INVALID, environments.environments),
     Check("columns of rows", Stage.INVALID, agreement.fields),
     Check("revisions of datasets", Stage.INVALID, agreement.revisions),
     Check("templates of prompts", Stage.INVALID, row_prompts.prompt_templates),
@@ -48,6 +48,7 @@ VALUE_CHECKS = (
     Check("benchmarks", Stage.INVALID, benchmarks),
     Check("servers for evaluations", Stage.INVALID, evaluation_servers),
     Check("tasks and rewards of benchmarks by name", Stage.INVALID, benchmark_code),
+    Check("tasks, rewards and workflows of environments by name", Stage.INVALID, environments.environment_code),
 )
 """Run where a configuration is loaded; they read the resolved values."""
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from areal_like.config.problems import Problem
 from areal_like.config.prompt_template import parse_template
+from areal_like.config.sections.data import ROW_LISTS
 
 OF_CHOICES = ("index", "letter", "text")
-SECTIONS, BENCHMARKS = ("train_dataset", "valid_dataset"), "evaluator.benchmarks"
+SECTIONS = ("train_dataset", "valid_dataset")
 
 
 def prompt_templates(get: Callable[[str], Any]) -> Iterator[Problem]:
@@ -33,8 +34,8 @@ def answer_sources(get: Callable[[str], Any]) -> Iterator[Problem]:
 def _own_values(get: Callable[[str], Any], name: str) -> Iterator[tuple[str, Any]]:
     """The values of a key of all datasets, each once: that of `valid_dataset` follows that of `train_dataset`."""
     found: dict[Any, str] = {}
-    benchmarks = (f"{BENCHMARKS}.{index}" for index in range(len(get(BENCHMARKS) or ())))
-    for section in (*SECTIONS, *benchmarks):
+    items = [f"{place}.{index}" for place in ROW_LISTS for index in range(len(get(place) or ()))]
+    for section in (*SECTIONS, *items):
         if (value := get(f"{section}.{name}")) is not None:
             found.setdefault(value, f"{section}.{name}")
     yield from ((path, value) for value, path in found.items())

@@ -5,6 +5,8 @@ from typing import Any
 from areal_like.config.fields import config, key, no_effect, optional_section, refused
 
 ANSWER_SOURCES = ("boxed", "hashes", "index", "letter", "text")
+ROW_LISTS = ("evaluator.benchmarks", "environments.train")
+"""Lists whose items have the keys of a RowSourceConfig."""
 ONLY_SUPERVISED = no_effect("only supervised training on given answers uses it", kinds=("grpo", "reward_model"))
 
 
@@ -145,8 +147,8 @@ class TaskConfig:
 
 
 @config
-class WorkflowConfig:
-    """How one row becomes a trajectory."""
+class WorkflowSourceConfig:
+    """Which workflow makes a trajectory of a row."""
 
     name: str | None = key(None)
     """A built-in workflow ({workflows}), or your own as `package.module:thing` or `file.py:thing`. Null: `single_turn`,
@@ -154,6 +156,11 @@ class WorkflowConfig:
 
     args: dict[str, Any] = key({})
     """Arguments of the workflow, checked against its signature. Add one with `+workflow.args.name=`."""
+
+
+@config
+class WorkflowConfig(WorkflowSourceConfig):
+    """How one row becomes a trajectory."""
 
     block_timeout_s: float | None = key(60.0, gt=0)
     """A workflow that does not let the event loop of its worker run for so many seconds, as it computes or waits

@@ -1,36 +1,60 @@
-"""Sections `environments` and `curriculum`: environments to train on, and which prompts are drawn."""
+"""Section `environments`: what a run trains on, and how the rows of several environments are mixed."""
 
 from typing import Any
 
-from areal_like.config.fields import config, key, not_built, section
+from areal_like.config.fields import config, key, section
+from areal_like.config.sections.data import RowSourceConfig, WorkflowSourceConfig
+from areal_like.config.sections.generation import MAX_TOKENS
+from areal_like.config.sections.reward import OwnRewardConfig
+
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+NAME_HINT = "a name of at most 64 letters, digits, `_`, `.` and `-`"
 
 
 @config
-class EnvironmentConfig:
-    """One environment."""
+class EnvironmentConfig(RowSourceConfig):
+    """Rows to train on, with their own reward, workflow and length of answers."""
 
-    id: str = key(required=True)
-    """Name of an installed environment: `name` or `owner/name`."""
+    id: str | None = key(None)
+    """A task: a built-in one ({tasks}), `reasoning_gym:NAME` for a puzzle of reasoning-gym, or your own as
+    `package.module:thing` or `file.py:thing`. Null: the rows of `path`."""
 
     args: dict[str, Any] = key({})
-    """Arguments of the environment's loader."""
+    """Arguments of the task, checked against its signature."""
 
-    name: str | None = key(None)
-    """Name in metrics and logs. Null: its id. Two with the same id need names."""
+    name: str | None = key(None, pattern=NAME_PATTERN, pattern_hint=NAME_HINT)
+    """Name in metrics and trajectories. Null: made from `id` or `path`, such as `chain_sum` for
+    `reasoning_gym:chain_sum`. Two with the same one need names."""
+
+    ratio: float | None = key(None, gt=0)
+    """Relative frequency of its rows, as `environments.mix.probabilities` of all environments; those without one have
+    1. Null for all: in rotation."""
+
+    reward: OwnRewardConfig = section(OwnRewardConfig)
+    """How its answers are scored. Without a name: the reward of its task, else that of the experiment."""
+
+    workflow: WorkflowSourceConfig = section(WorkflowSourceConfig)
+    """How its rows become trajectories. Without a name: `workflow` of the experiment."""
+
+    max_new_tokens: int | None = key(None, ge=1, le=MAX_TOKENS)
+    """Maximum number of tokens of an answer, at most `gconfig.max_new_tokens`. Null: that key."""
 
 
 @config
 class EnvironmentMixConfig:
-    """How the rows of several environments are mixed."""
+    """How the rows of several environments are mixed into the training rows. `train_dataset.shuffle` shuffles the mixed
+    rows; with false they are used in the order of the mix."""
 
     strategy: str = key("interleave", choices=("interleave", "concatenate"))
-    """Alternate between the environments, or use them one after the other."""
+    """Alternate between the environments (`interleave`), or join their rows one after the other (`concatenate`)."""
 
     probabilities: list[float] | None = key(None, ge=0)
-    """Relative frequency of each environment; the numbers need not add up to 1. Null: in rotation."""
+    """When interleaving: relative frequency of each environment, in their order; the numbers need not add up to 1. The
+    environment of each row is drawn. Null: the `ratio` of each, and in rotation where there is none."""
 
     stopping_strategy: str = key("all_exhausted", choices=("first_exhausted", "all_exhausted"))
-    """When interleaving: stop at the end of the shortest, or repeat short ones until every row was used."""
+    """When interleaving: end when the first environment has no further row (`first_exhausted`), or begin short ones
+    again until every row of each was used (`all_exhausted`)."""
 
     seed: int | None = key(None)
     """Seed of the draws. Null: derived from the experiment's `seed`."""
@@ -40,60 +64,9 @@ class EnvironmentMixConfig:
 class EnvironmentsConfig:
     """Environments to train on. By default none: rows come from `task` or `train_dataset`."""
 
-    train: list[EnvironmentConfig] = key(
-        [],
-        rules=(not_built("training on environments", "use a task (task.name) or train_dataset.path"),),
-    )
-    """The environments, as a list of `id`, `args` and `name`."""
+    train: list[EnvironmentConfig] = key([])
+    """The environments, a list with `id` or `path` in each: `[{id: addition}, {id: "reasoning_gym:chain_sum"}]`. On the
+    command line `environments.train.0.ratio=2` changes the first."""
 
-    mix: EnvironmentMixConfig = section(EnvironmentMixConfig, not_built("training on environments", "leave it out"))
+    mix: EnvironmentMixConfig = section(EnvironmentMixConfig)
     """How several environments are mixed."""
-
-
-@config
-class CurriculumConfig:
-    """Which prompts are drawn next and which finished groups are trained on, by the mean raw reward of a group."""
-
-    type: str = key("none", choices=("none", "simple", "difficulty_pool", "online_difficulty"))
-    """`none` uses the data in order, `simple` draws at random, `difficulty_pool` draws easy, normal and hard prompts in
-    fixed fractions, `online_difficulty` trains only on groups neither too easy nor too hard."""
-
-    from_scratch: bool = key(True)
-    """Start without results. False reads earlier results from the columns `metadata` and `rollouts` of the data, which
-    must exist."""
-
-    seed: int | None = key("${seed}")
-    """Seed of the draws. Follows the experiment's `seed`."""
-
-    easy_border: float = key(0.8, ge=0, le=1)
-    """`difficulty_pool`: a prompt whose mean reward is above this becomes easy."""
-
-    hard_border: float = key(0.2, ge=0, le=1)
-    """`difficulty_pool`: a prompt whose mean reward is below this becomes hard."""
-
-    easy_fraction: float = key(0.1, ge=0, le=1)
-    """`difficulty_pool`: fraction of a batch drawn from easy prompts; normal ones fill the rest."""
-
-    hard_fraction: float = key(0.1, ge=0, le=1)
-    """`difficulty_pool`: fraction of a batch drawn from hard prompts; normal ones fill the rest."""
-
-    min_reward: float | None = key(0.01, ge=0, le=1)
-    """`online_difficulty`: groups with a lower mean reward are not trained on. Null: no lower limit."""
-
-    max_reward: float | None = key(0.99, ge=0, le=1)
-    """`online_difficulty`: groups with a higher mean reward are not trained on. Null: no upper limit."""
-
-    easy_threshold: float | None = key(None)
-    """Prompts with at least this mean reward are set aside as easy and no longer drawn. Null: none."""
-
-    hard_threshold: float | None = key(None)
-    """Prompts with at most this mean reward are set aside as hard and no longer drawn. Null: none."""
-
-    easy_return_fraction: float = key(0.0, ge=0, le=1)
-    """Fraction of the easy prompts set aside that is drawn again after a checkpoint is loaded."""
-
-    hard_return_fraction: float = key(0.0, ge=0, le=1)
-    """Fraction of the hard prompts set aside that is drawn again after a checkpoint is loaded."""
-
-    online_difficulty_filtering: bool = key(False)
-    """Do not train on groups whose mean reward is exactly 0 or 1: with a group baseline they give no gradient."""

@@ -1,26 +1,16 @@
 """Section `evaluator`: when and on which rows the model is evaluated; benchmarks."""
 
+from typing import Any
+
 from areal_like.config.fields import config, key, no_effect, not_built, optional_section, refused, section
 from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.data import RowSourceConfig, TaskConfig
-from areal_like.config.sections.environments import EnvironmentConfig
 from areal_like.config.sections.generation import MAX_SAMPLES, MAX_SAMPLING_VALUE, MAX_TOKENS, MIN_REPETITION_PENALTY
-from areal_like.config.sections.reward import SANDBOXES, RewardSourceConfig
+from areal_like.config.sections.reward import OwnRewardConfig
 
 SUPERVISED = ("sft", "reward_model")
-NAME_PATTERN = r"(?!(part|valid)$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
-NAME_HINT = "a name of at most 64 letters, digits, `_`, `.` and `-`, other than `part` and `valid`"
-
-
-@config
-class EvalEnvironmentConfig(EnvironmentConfig):
-    """One environment to evaluate on."""
-
-    num_examples: int | None = key(None, ge=-1)
-    """Number of examples of this environment; -1 is all. Null: the number set for all environments."""
-
-    n_samples: int | None = key(None, ge=1)
-    """Answers per example in this environment. Null: the number set for all environments."""
+NAME_PATTERN = r"(?!(part|valid|env)$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+NAME_HINT = "a name of at most 64 letters, digits, `_`, `.` and `-`, other than `part`, `valid` and `env`"
 
 
 @config
@@ -113,30 +103,22 @@ class EvalSaveConfig:
 
 
 @config
-class BenchmarkRewardConfig(RewardSourceConfig):
-    """How the answers of a benchmark are scored."""
-
-    timeout_s: float | None = key(None, gt=0)
-    """Timeout of one reward, in seconds. Null: `reward.timeout_s`."""
-
-    sandbox: str | None = key(None, choices=SANDBOXES)
-    """Where programs that a model wrote run. Null: `reward.sandbox`."""
-
-    processes: int | None = key(None, ge=1, le=256)
-    """Number of processes in which each episodes worker computes these rewards. Null: `reward.processes`."""
-
-
-@config
 class BenchmarkConfig(RowSourceConfig):
     """Rows to evaluate on, with their own reward, sampling and interval."""
 
     name: str = key(required=True, pattern=NAME_PATTERN, pattern_hint=NAME_HINT)
     """Name in metrics, `eval/NAME/score`, and of the file with the answers."""
 
-    task: TaskConfig = section(TaskConfig)
-    """The task whose rows are used; not with `path`."""
+    id: str | None = key(None)
+    """A task as in `environments.train[].id`, such as `reasoning_gym:chain_sum`; its held-out rows are used."""
 
-    reward: BenchmarkRewardConfig = section(BenchmarkRewardConfig)
+    args: dict[str, Any] = key({})
+    """Arguments of the task that `id` names."""
+
+    task: TaskConfig = section(TaskConfig)
+    """The task whose rows are used; not with `path` or `id`."""
+
+    reward: OwnRewardConfig = section(OwnRewardConfig)
     """How answers are scored. Without a name: the reward of the benchmark's own task, else that of the experiment."""
 
     num_examples: int = key(-1, ge=-1)
@@ -214,11 +196,6 @@ class EvaluatorConfig(FrequencyConfig):
         rules=(refused("supervised training evaluates a loss and samples no answers; leave it out", kinds=SUPERVISED),),
     )
     """Further rows to evaluate on, each with a name: `[{name: gsm8k, path: openai/gsm8k, n_samples: 4}]`."""
-
-    environments: list[EvalEnvironmentConfig] = key(
-        [], rules=(not_built("evaluation on environments", "use benchmarks with a task or a dataset"),)
-    )
-    """Environments to evaluate on, as a list of `id`, `args` and `name`."""
 
     save: EvalSaveConfig = section(EvalSaveConfig)
     """Where the answers are written."""

@@ -13,7 +13,7 @@ class LogConfig:
     environment_level: str = key(
         "warning",
         choices=("debug", "info", "warning", "error"),
-        rules=(not_built("training on environments", "leave it out"),),
+        rules=(not_built("training on environments of other packages", "leave it out"),),
     )
     """Minimum level of messages of environments and the libraries they use."""
 

@@ -90,6 +90,20 @@ class RewardConfig(RewardSourceConfig):
     """Largest file that a reward may write."""
 
 
+@config
+class OwnRewardConfig(RewardSourceConfig):
+    """How the answers of a benchmark or an environment are scored."""
+
+    timeout_s: float | None = key(None, gt=0)
+    """Timeout of one reward, in seconds. Null: `reward.timeout_s`."""
+
+    sandbox: str | None = key(None, choices=SANDBOXES)
+    """Where programs that a model wrote run. Null: `reward.sandbox`."""
+
+    processes: int | None = key(None, ge=1, le=256)
+    """Number of processes in which each episodes worker computes these rewards. Null: `reward.processes`."""
+
+
 class NamedReward(NamedTuple):
     """A reward of the configuration. `section` is its key: `reward`, or `reward.parts.0`."""
 

@@ -25,13 +25,12 @@ from areal_like.config.known_datasets import (
 )
 from areal_like.config.problems import Problem
 from areal_like.config.schema import Schema, ancestors
-from areal_like.config.sections.data import paths_of
+from areal_like.config.sections.data import ROW_LISTS, paths_of
 from areal_like.config.sources.layers import Layer
 from areal_like.config.sources.leaves import LayerReader, Leaf
 from areal_like.config.sources.overrides import to_yaml_node
 from areal_like.config.suggest import nearest
 
-BENCHMARKS = "evaluator.benchmarks"
 TABLE, TRAIN, VALID = "known_datasets", "train_dataset", "valid_dataset"
 ENTRY_KEYS = (PATHS, *TYPES, *ROW_KEYS, *ANSWER_KEYS)
 
@@ -61,16 +60,18 @@ def _is_set(path: str, taken: Mapping[str, Any]) -> bool:
     return path in taken or any(is_interpolation(taken.get(above)) for above in ancestors(path))
 
 
-def with_known_benchmarks(schema: Schema, values: dict[str, Any]) -> list[Problem]:
-    """Adds to each benchmark what the name of its dataset implies and it does not set; returns the problems. A list is
-    one value, so that no layer below it could have the keys of its items."""
-    benchmarks = value_at(values, BENCHMARKS)
-    if not isinstance(benchmarks, list) or not benchmarks:
+def with_known_items(schema: Schema, values: dict[str, Any]) -> list[Problem]:
+    """Adds to each benchmark and environment what the name of its dataset implies and it does not set; returns the
+    problems. A list is one value, so that no layer below it could have the keys of its items."""
+    found = {place: value_at(values, place) for place in ROW_LISTS}
+    lists = {place: items for place, items in found.items() if isinstance(items, list) and items}
+    if not lists:
         return []
     reader = _KnownReader(schema, values, {})
     reader.problems.clear()  # of the table, which are reported already
-    for index, benchmark in enumerate(benchmarks):
-        reader.complete(benchmark, f"{BENCHMARKS}.{index}")
+    for place, items in lists.items():
+        for index, item in enumerate(items):
+            reader.complete(item, f"{place}.{index}")
     return reader.problems
 
 
@@ -102,17 +103,19 @@ class _KnownReader:
             keys = row_keys(self.table[valid], self._get(f"{VALID}.type") or kind)
             yield from self._read(valid, VALID, {f"{VALID}.{name}": value for name, value in keys.items()})
 
-    def complete(self, benchmark: dict[str, Any], place: str) -> None:
-        """Adds what is known of the rows of a benchmark, and their reward where none is set."""
+    def complete(self, item: dict[str, Any], place: str) -> None:
+        """Adds what is known of the rows of an item, and their reward and workflow where none is set."""
         name = self._entry(place)
         if name is None:
             return
         for key, value in row_keys(self.table[name], "rl").items():
-            benchmark.setdefault(key, deepcopy(value))
-        reward = answer_keys(self.table[name], "rl").get("reward.name")
-        own = benchmark.get("reward") or {}
-        if reward is not None and not own.get("name") and not own.get("parts"):
-            benchmark["reward"] = {**own, "name": reward}
+            item.setdefault(key, deepcopy(value))
+        for key, value in answer_keys(self.table[name], "rl").items():
+            section = key.partition(".")[0]
+            own = item.get(section) or {}
+            takes = f"{place.rpartition('.')[0]}[].{key}" in self.schema.keys
+            if takes and not own.get("name") and not own.get("parts"):
+                item[section] = {**own, "name": value}
 
     def _entry(self, section: str) -> str | None:
         """The name of the dataset's entry."""

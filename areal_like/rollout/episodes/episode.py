@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol
 import numpy as np
 
 from areal_like.config.checks.sampling import sampling_distribution
+from areal_like.config.environments import PREFIX
 from areal_like.data.chat_template import USER, Message
 from areal_like.data.conversation_text import PlainText, TemplateText
 from areal_like.data.tokenizer import TextTokenizer
@@ -66,13 +67,13 @@ class WorkerTools:
     allow_mismatched_sampling: bool
     is_traced: bool
     max_failed_share: float
-    benchmark_rewards: Mapping[str, RewardSource] = field(default_factory=dict)
-    """Split -> the reward of a benchmark that has its own."""
+    own_rewards: Mapping[str, RewardSource] = field(default_factory=dict)
+    """Those of benchmarks and environments that have their own, by split or name."""
     conversation_rules: ConversationRules = field(default_factory=ConversationRules)
 
     def reward_counts(self) -> dict[str, int]:
         """Those of all rewards together."""
-        every = [vars(each.counts) for each in (self.rewards, *self.benchmark_rewards.values())]
+        every = [vars(each.counts) for each in (self.rewards, *self.own_rewards.values())]
         return {name: sum(counts[name] for counts in every) for name in every[0]}
 
 
@@ -82,6 +83,8 @@ class Episode:
 
     tools: WorkerTools
     lease: dict[str, Any]
+    environment: str = ""
+    """That of the row; empty where there are none."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by stage."""
 
@@ -219,7 +222,8 @@ class Episode:
         texts = [sample if isinstance(sample, str) else sample.text for sample in samples]
         self.trace("requests %d rewards", len(texts))
         start = time.monotonic()
-        source = self.tools.benchmark_rewards.get(self.lease["split"], self.tools.rewards)
+        place = f"{PREFIX}{self.environment}" if self.environment else self.lease["split"]
+        source = self.tools.own_rewards.get(place, self.tools.rewards)
         rewards = await source.try_score(row, texts, max_failed, self._reward_seed())
         self._add_time("reward_s", time.monotonic() - start)
         self.trace("got its rewards")

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from areal_like.config.allocation.models import uses_api
-from areal_like.config.benchmarks import SPLIT, benchmark_reward, benchmark_task, brings_reward
 from areal_like.config.problems import ConfigError
-from areal_like.config.sections.reward import RewardConfig
 from areal_like.data.data_record import RECORD
-from areal_like.data.datasets import CheckedRows, Datasets, load_datasets, prefixed_errors, task_name
+from areal_like.data.datasets import CheckedRows, Datasets, load_datasets
 from areal_like.data.first_tokens import first_tokens
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error
@@ -33,12 +31,10 @@ from areal_like.rollout.episodes.controller_client import ControllerClient
 from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
-from areal_like.rollout.episodes.rewards import RewardSpec, reward_spec
-from areal_like.rollout.episodes.rewards.limits import reward_limits
-from areal_like.rollout.episodes.rewards.pool import RewardPool
+from areal_like.rollout.episodes.own_settings import check_rewards, environment_settings, reward_pools
 from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.worker import EpisodeWorker
-from areal_like.rollout.episodes.workflows import Workflow, make_workflow
+from areal_like.rollout.episodes.workflows import make_workflow
 from areal_like.rollout.settings import rollout_settings
 from areal_like.weights.probe import PROBE_TOKENS
 
@@ -58,34 +54,29 @@ def main(run: Run, me: Identity) -> None:
 async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     config, rollout = run.config, run.config.rollout
     places = SearchFolders(run.folder, run.cwd)
-    spec = reward_spec(config.reward, task_name(config), config.task.args, run.folder, run.cwd)
-    rewards = _reward_pool(run, config.reward, spec)
-    of_benchmarks = _benchmark_rewards(run)
+    rewards = reward_pools(config, places)
     try:
         tokenizer = open_tokenizer(config, run.cwd)
         datasets = load_datasets(data_config(config), places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
-        await rewards.ready(datasets.train.rows[0])
-        for split, each in of_benchmarks.items():
-            with prefixed_errors(datasets.section_of(split)):
-                await each.ready(datasets.of(split).rows[0])
-        available = {split: each for split, each in of_benchmarks.items() if each.is_available}
-        check_reward(config, rewards, workflow)
+        own = environment_settings(config, places)
+        await rewards.ready(datasets)
+        check_rewards(config, rewards, workflow, own)
         with open_name_store(run, me) as names:
             async with HttpClient(me, token()) as http:
                 controller = ControllerClient(http, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
                 client = _answer_source(config, http, controller)
                 tools = WorkerTools(
-                    *(tokenizer, client, rewards),
+                    *(tokenizer, client, rewards.main),
                     rollout.allow_mismatched_sampling,
                     rollout.enable_rollout_tracing,
                     config.reward.max_failed_share,
-                    available,
+                    rewards.available,
                     conversation_rules(config, run.cwd),
                 )
                 await controller.post("/hello", _hello(me, datasets, tokenizer))
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
-                runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format)
+                runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format, own)
                 try:
                     async with watch.watching() if watch is not None else nullcontext():
                         await EpisodeWorker(controller, runner, max_in_flight(config)).work()
@@ -96,7 +87,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
             log.error("the configuration cannot be used; the error was:", exc_info=error.__cause__)
         raise
     finally:
-        await asyncio.gather(*(each.close() for each in (rewards, *of_benchmarks.values())))
+        await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values())))
 
 
 def _answer_source(config: Any, http: HttpClient, controller: ControllerClient) -> ChatClient | GenerationClient:
@@ -124,34 +115,6 @@ def max_in_flight(config: Any) -> int:
     evaluated = max((each.concurrent for each in settings.evaluated), default=0)
     workers: int = config.rollout.num_episode_workers
     return math.ceil((settings.max_concurrent + evaluated) / workers)
-
-
-def _benchmark_rewards(run: Run) -> dict[str, RewardPool]:
-    """Split -> the reward of a benchmark with a task or a reward of its own."""
-    pools = {}
-    for each in run.config.evaluator.benchmarks:
-        if brings_reward(each):
-            own = benchmark_reward(run.config.reward, each)
-            spec = reward_spec(own, benchmark_task(each), each.task.args, run.folder, run.cwd)
-            pools[f"{SPLIT}{each.name}"] = _reward_pool(run, own, spec)
-    return pools
-
-
-def _reward_pool(run: Run, reward: RewardConfig, spec: RewardSpec) -> RewardPool:
-    """That of a benchmark has as many processes as that of the training, unless it sets their number."""
-    rollout, processes = run.config.rollout, reward.processes
-    return RewardPool(
-        *(spec, reward.timeout_s, rollout.request_retries, rollout.setup_timeout),
-        run.config.reward.processes if processes == "auto" else processes,
-        reward_limits(reward),
-    )
-
-
-def check_reward(config: Any, rewards: RewardPool, workflow: Workflow) -> None:
-    """Raises ConfigError if the workflow needs a reward and there is none."""
-    if not rewards.is_available and getattr(workflow, "needs_reward", False):
-        reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
-        raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/rewards.md)")
 
 
 def open_tokenizer(config: Any, cwd: Path) -> TextTokenizer:

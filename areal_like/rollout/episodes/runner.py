@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from areal_like.data.checked_rows import InvalidRow
@@ -45,6 +46,16 @@ class EpisodeResult(NamedTuple):
     blob: bytes | None = None
 
 
+class OwnSettings(NamedTuple):
+    """What an environment has of its own."""
+
+    workflow: Workflow | None = None
+    sampling: Mapping[str, Any] = MappingProxyType({})
+
+
+NONE_OWN = OwnSettings()
+
+
 @dataclass(frozen=True)
 class EpisodeRunner:
     """Runs the leases of a worker."""
@@ -53,6 +64,8 @@ class EpisodeRunner:
     datasets: Datasets
     workflow: Workflow
     check_format: bool
+    environments: Mapping[str, OwnSettings] = field(default_factory=dict)
+    """By name."""
     logged_errors: set[str] = field(default_factory=set)
 
     async def inspect(self, rows: Mapping[str, Sequence[int]]) -> dict[str, list[Any]]:
@@ -68,13 +81,18 @@ class EpisodeRunner:
 
     async def run(self, lease: dict[str, Any]) -> EpisodeResult:
         start = time.monotonic()
-        episode = Episode(self.tools, lease)
+        name = self.datasets.of(lease["split"]).environment(lease["row"])
+        own = self.environments.get(name, NONE_OWN)
+        if own.sampling:
+            lease = {**lease, "sampling": {**lease["sampling"], **own.sampling}}
+        episode, workflow = Episode(self.tools, lease, name), own.workflow or self.workflow
         episode.trace("starts: row %d of %s", lease["row"], lease["split"])
         header: dict[str, Any] = {"lease": lease["id"]}
         blob: bytes | None = None
         try:
             row = copy.deepcopy(self.datasets.of(lease["split"]).row(lease["row"], int(lease["row_hash"], 16)))
-            returned = await self.workflow.run(episode, row)
+            returned = await workflow.run(episode, row)
+            _name_environment(returned, name)
             if returned is None:
                 header["status"] = REJECTED
             else:
@@ -148,6 +166,13 @@ class EpisodeRunner:
             header["error"],
             exc_info=trace,
         )
+
+
+def _name_environment(returned: Any, name: str) -> None:
+    """Where a workflow has not."""
+    for each in returned if name and isinstance(returned, list) else ():
+        if isinstance(each, Trajectory) and not each.env:
+            each.env = name
 
 
 def _conversations(trajectories: Sequence[Trajectory]) -> list[tuple[int | None, int]]:

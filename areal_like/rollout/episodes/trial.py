@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,17 +12,15 @@ import numpy as np
 
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.data.checked_rows import CheckedRows
-from areal_like.data.datasets import load_datasets, task_name
+from areal_like.data.datasets import load_datasets
 from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.episode import AnswerSource, WorkerTools, current_sample
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
-from areal_like.rollout.episodes.main import check_reward, conversation_rules, open_tokenizer
-from areal_like.rollout.episodes.rewards import reward_spec
-from areal_like.rollout.episodes.rewards.limits import reward_limits
-from areal_like.rollout.episodes.rewards.pool import RewardPool
+from areal_like.rollout.episodes.main import conversation_rules, open_tokenizer
+from areal_like.rollout.episodes.own_settings import check_rewards, environment_settings, reward_pools
 from areal_like.rollout.episodes.runner import EpisodeResult, EpisodeRunner
 from areal_like.rollout.episodes.workflows import make_workflow
 from areal_like.rollout.evaluated_rows import sampling_params
@@ -46,22 +45,21 @@ class TriedGroup(NamedTuple):
 
 async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> AsyncIterator[TriedGroup]:
     """All rows at once; yields them in their order. Raises ConfigError as the start of a worker does."""
-    spec = reward_spec(config.reward, task_name(config), config.task.args, *places)
-    waits = (config.reward.timeout_s, config.rollout.request_retries, config.rollout.setup_timeout)
-    processes = config.reward.processes
-    rewards = RewardPool(spec, *waits, 1 if processes == "auto" else processes, reward_limits(config.reward))
+    config = replace(config, evaluator=replace(config.evaluator, benchmarks=[]))  # their rewards are not tried
+    rewards = reward_pools(config, places, processes=1)
     try:
         tokenizer = open_tokenizer(config, places.cwd)
         datasets = load_datasets(config, places, tokenizer)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
-        await rewards.ready(datasets.train.rows[0])
-        check_reward(config, rewards, workflow)
+        own = environment_settings(config, places)
+        await rewards.ready(datasets)
+        check_rewards(config, rewards, workflow, own)
         source, counts = await opened(tokenizer, datasets.train)
         # Answers whose reward fails are shown, however many they are.
         mismatched = config.rollout.allow_mismatched_sampling
         rules = conversation_rules(config, places.cwd)
-        tools = WorkerTools(tokenizer, source, rewards, mismatched, False, 1.0, conversation_rules=rules)
-        runner = EpisodeRunner(tools, datasets, workflow, config.rollout.check_trajectory_format)
+        tools = WorkerTools(tokenizer, source, rewards.main, mismatched, False, 1.0, rewards.available, rules)
+        runner = EpisodeRunner(tools, datasets, workflow, config.rollout.check_trajectory_format, own)
         rows = datasets.train.inspect(list(counts))
         results = [
             asyncio.create_task(runner.run(_lease(config, group, row.row, hash_text(row.hash), counts[row.row])))
@@ -75,7 +73,7 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
                 result.cancel()
             await asyncio.gather(*results, return_exceptions=True)
     finally:
-        await rewards.close()
+        await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values())))
 
 
 def _lease(config: Any, group: int, row: int, row_hash: str, num_answers: int | None) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_cancelled_leases_are_dropped_also_while_nothing_finishes(run, monkeypat
 def test_failures_of_the_rewards_of_benchmarks_are_counted_too(run):
     own = Rewards()
     own.counts.errors, own.counts.timeouts = 3, 2
-    done = run(one, benchmark_rewards={"benchmark/own": own})
+    done = run(one, own_rewards={"benchmark/own": own})
     assert (done.counts["errors"], done.counts["timeouts"]) == (3, 2)
 
 

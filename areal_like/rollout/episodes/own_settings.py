@@ -1,0 +1,94 @@
+"""What benchmarks and environments have of their own: rewards, workflows and sampling."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from areal_like.config.benchmarks import SPLIT, benchmark_task, brings_reward
+from areal_like.config.environments import (
+    LIST,
+    PREFIX,
+    NamedTask,
+    environment_task,
+    has_own_reward,
+    names_of,
+    own_reward,
+)
+from areal_like.config.sections.reward import RewardConfig
+from areal_like.data.datasets import Datasets, environments_of, item_errors, task_name
+from areal_like.data.user_code import SearchFolders, config_error
+from areal_like.rollout.episodes.rewards import RewardSpec, reward_spec
+from areal_like.rollout.episodes.rewards.limits import reward_limits
+from areal_like.rollout.episodes.rewards.pool import RewardPool
+from areal_like.rollout.episodes.runner import OwnSettings
+from areal_like.rollout.episodes.workflows import Workflow, make_workflow
+
+
+class Rewards(NamedTuple):
+    """That of the experiment, and those of benchmarks and environments by split or name."""
+
+    main: RewardPool
+    own: dict[str, RewardPool]
+
+    @property
+    def available(self) -> dict[str, RewardPool]:
+        return {place: each for place, each in self.own.items() if each.is_available}
+
+    async def ready(self, datasets: Datasets) -> None:
+        """Waits until all are imported. Raises ConfigError if one cannot be, or a row lacks what it needs."""
+        for place, each in self.own.items():
+            with item_errors(datasets.section_of(place)):
+                await each.ready(datasets.of(place).rows[0])
+        others = [rows for name, rows in datasets.environments.items() if name not in self.available]
+        await self.main.ready((others or [datasets.train])[0].rows[0])
+
+
+def reward_pools(config: Any, places: SearchFolders, processes: int | None = None) -> Rewards:
+    """`processes`: the number for each that does not set its own; None: that of the experiment."""
+
+    def pool(reward: RewardConfig, spec: RewardSpec) -> RewardPool:
+        count = reward.processes if processes is None or reward.processes != "auto" else processes
+        return RewardPool(
+            *(spec, reward.timeout_s, config.rollout.request_retries, config.rollout.setup_timeout),
+            config.reward.processes if count == "auto" else count,
+            reward_limits(reward),
+        )
+
+    def own_pool(own: Any, task: NamedTask | None) -> RewardPool:
+        reward, (name, args) = own_reward(config.reward, own), task or (None, {})
+        return pool(reward, reward_spec(reward, name, args, *map(Path, places)))
+
+    trained = environments_of(config)
+    pools = {
+        f"{PREFIX}{name}": own_pool(each.reward, environment_task(each))
+        for name, each in zip(names_of(trained), trained, strict=True)
+        if has_own_reward(each)
+    }
+    for each in config.evaluator.benchmarks:
+        if brings_reward(each):
+            pools[f"{SPLIT}{each.name}"] = own_pool(each.reward, benchmark_task(each))
+    spec = reward_spec(config.reward, task_name(config), config.task.args, *map(Path, places))
+    return Rewards(pool(config.reward, spec), pools)
+
+
+def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSettings]:
+    trained, settings = environments_of(config), {}
+    for index, (name, each) in enumerate(zip(names_of(trained), trained, strict=True)):
+        with item_errors(f"{LIST}.{index}"):
+            own = each.workflow.name
+            workflow = None if own is None else make_workflow(own, dict(each.workflow.args), places)
+        sampling = {} if each.max_new_tokens is None else {"max_new_tokens": each.max_new_tokens}
+        settings[name] = OwnSettings(workflow, sampling)
+    return settings
+
+
+def check_rewards(config: Any, rewards: Rewards, workflow: Workflow, own: dict[str, OwnSettings]) -> None:
+    """Raises ConfigError if a workflow needs a reward and there is none."""
+    if rewards.main.is_available:
+        return
+    for index, (name, each) in enumerate(own.items()):
+        if f"{PREFIX}{name}" not in rewards.available and getattr(each.workflow or workflow, "needs_reward", False):
+            message = "is null, and neither its task nor reward.name of the experiment gives one: name a reward"
+            raise config_error(f"{LIST}.{index}.reward.name", f"{message} (docs/rewards.md)")
+    if not own and getattr(workflow, "needs_reward", False):
+        reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
+        raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/rewards.md)")
