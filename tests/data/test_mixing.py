@@ -27,7 +27,8 @@ def test_concatenated_rows_follow_one_another() -> None:
 def drawn_one_by_one(sizes, frequencies, stopping, seed):
     """Slow: draws until the first or every source is exhausted, and begins exhausted ones again."""
     shares = np.asarray(frequencies) / np.sum(frequencies)
-    draws, mix = np.random.default_rng(seed), []
+    mix: list[tuple[int, int]] = []
+    draws = np.random.default_rng(seed)
     used, exhausted = [0] * len(sizes), [False] * len(sizes)
     while True:
         for source in draws.choice(len(sizes), size=1000, p=shares).tolist():
