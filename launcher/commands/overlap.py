@@ -78,7 +78,8 @@ def _joined(parts: Sequence[FoundRows]) -> FoundRows:
         part.raw._replace(rows=ConvertedRows(part.raw.rows, RowFormat(part.dataset, part.section))) for part in parts
     ]
     split = parts[0].split
-    return FoundRows(split, f"{split}_dataset", DatasetConfig(), joined(rows))
+    formatted: Any = DatasetConfig
+    return FoundRows(split, f"{split}_dataset", formatted(), joined(rows))
 
 
 def name_of(found: FoundRows) -> str:
