@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal_like.config.allocation.evaluators import num_evaluators
 from areal_like.config.allocation.grammar import parse_server
-from areal_like.config.allocation.models import uses_api
+from areal_like.config.allocation.models import num_evaluators, uses_api
 from areal_like.config.benchmarks import every_reward
 from areal_like.config.experiment import GRPOConfig
 from areal_like.data.votes import VoteRule, vote_rule

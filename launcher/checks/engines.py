@@ -1,5 +1,6 @@
 """The environment of an external engine: its Python, its version, its own check of the flags."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation
@@ -19,6 +20,8 @@ from launcher.plan.plan import Plan, Resolved
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
+ENGINE, EVALUATION_ENGINE = "engine", "evaluation_engine"
+"""Among the servers of a plan."""
 ENGINE_SEPARATOR = "--"
 """In the command of a server of ours: the command of an external engine follows."""
 
@@ -62,6 +65,13 @@ def resolved_engine(config: "BaseExperimentConfig", allocation: Allocation | Non
 
 
 def engine_problems(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> list[Problem]:
+    others = None if allocation is None else allocation.for_evaluations
+    return [*_installation_problems(config, allocation, host), *_installation_problems(config, others, host)]
+
+
+def _installation_problems(
+    config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo
+) -> list[Problem]:
     spec, found = external_engine(config, allocation), find_engine(config, allocation, host)
     devices_are_missing = allocation is not None and any(need.key == GPUS_KEY for need in allocation.needs)
     if spec is None or spec.distribution is None or found is None or devices_are_missing:
@@ -74,14 +84,20 @@ def update_mode_problems(config: "BaseExperimentConfig", allocation: Allocation 
     """The first weight update would report this only after the first step."""
     if not generates(config) or not has_trainer(allocation) or config.rollout.update_mode != "keep":
         return []
-    started = allocation.rollout if allocation is not None and starts_servers(config) else None
-    name = started.backend if started else config.rollout.server_type
-    if name in engine_names():
-        spec = engine_spec(name)
+    started = allocation if allocation is not None and starts_servers(config) else Allocation()
+    engines = [each.backend for each in (started.rollout, started.evaluators) if each is not None]
+    for spec in (engine_spec(name) for name in engines or [config.rollout.server_type] if name in engine_names()):
         if spec.cannot_keep:
             reason = f"keep is not supported by {spec.keys.title}, {spec.cannot_keep}"
             return [Problem("rollout.update_mode", f"{reason}; use abort, wait or auto")]
     return []
+
+
+def engine_infos(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> dict[str, Any]:
+    """What a plan shows of the engine, and of that of servers for evaluations alone if it is another one."""
+    others = None if allocation is None else allocation.for_evaluations
+    own = {} if others is None else {EVALUATION_ENGINE: engine_info(config, others, host)}
+    return {ENGINE: engine_info(config, allocation, host), **own}
 
 
 def engine_info(config: "BaseExperimentConfig", allocation: Allocation | None, host: HostInfo) -> dict[str, Any] | None:
@@ -92,14 +108,15 @@ def engine_info(config: "BaseExperimentConfig", allocation: Allocation | None, h
     return {"name": spec.name, **found._asdict(), "supported": version_range(spec.distribution)}
 
 
-def flag_problems(plan: Plan) -> list[Problem]:
+def flag_problems(plan: Plan) -> Iterator[Problem]:
     """Flags that the installed engine's own parser refuses. Checked only at a start, as it takes seconds."""
-    engine = plan.servers.get("engine")
-    server = next((process for process in plan.processes if process.role == "server"), None)
-    parser = engine_spec(engine["name"]).flag_parser if engine is not None else None
-    if parser is None or server is None:
-        return []
-    from areal_like.serving.engines.external.flag_check import refused_flags
+    servers = [process for process in plan.processes if process.role == "server"]
+    for name, server in zip((ENGINE, EVALUATION_ENGINE), (servers[:1], servers[-1:]), strict=True):
+        engine = plan.servers.get(name)
+        parser = engine_spec(engine["name"]).flag_parser if engine is not None else None
+        for process in server if parser is not None else ():
+            from areal_like.serving.engines.external.flag_check import refused_flags
 
-    words = server.command[server.command.index(ENGINE_SEPARATOR) + 1 :]
-    return [Problem(key, reason) for key, reason in refused_flags(parser, words[0], words, server.env)]
+            words = process.command[process.command.index(ENGINE_SEPARATOR) + 1 :]
+            assert parser is not None
+            yield from (Problem(key, reason) for key, reason in refused_flags(parser, words[0], words, process.env))

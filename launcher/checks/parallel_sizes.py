@@ -26,6 +26,8 @@ def parallel_size_problems(config: "BaseExperimentConfig", allocation: Allocatio
             reason = f"one server of {rollout} takes {plural(one, 'GPU')} and a node has {per_node}; {OVER_NODES}. "
             yield Problem(key, f"{reason}Choose t (times p) of at most {per_node}")
         yield from _heads(key, rollout, config.actor.path, host)
+    if allocation.evaluators is not None and isinstance(config, GRPOConfig):
+        yield from _heads("evaluator.backend", allocation.evaluators, config.actor.path, host)
     seen = set()
     for name, engine in trained_models(config):
         parallel = getattr(allocation, name, None) or allocation.actor

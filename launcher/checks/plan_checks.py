@@ -179,11 +179,16 @@ def checks_of(allocation: Allocation | None) -> tuple[Check, ...]:
     """All, and those of the engine that the servers run."""
     if allocation is None or allocation.rollout is None:
         return PLAN_CHECKS
-    spec = engine_spec(allocation.rollout.backend)
+    return (*PLAN_CHECKS, *engine_checks(allocation.rollout.backend))
+
+
+def engine_checks(backend: str) -> tuple[Check, ...]:
+    """Those that an engine brings."""
+    spec = engine_spec(backend)
     for check in spec.checks:
         if unknown := [name for name in check.parameters if name not in FACTS]:
             guess = nearest(unknown[0], list(FACTS))
             hint = f"did you mean {guess[0]}?" if guess else f"there are {', '.join(FACTS)}"
             message = f"the check {check.name!r} of {spec.keys.title} asks for {unknown[0]}, which no plan has; {hint}"
             raise ConfigError([Problem("--schema", message)])
-    return (*PLAN_CHECKS, *spec.checks)
+    return spec.checks

@@ -75,5 +75,6 @@ def _of_other_engines(loaded: "Loaded", allocation: Allocation | None) -> list[s
     if allocation is None or allocation.rollout is None or not generates(config) or not starts_servers(config):
         return []
     running = {allocation.rollout.backend, *([default_engine().name] if has_reward_model(config) else [])}
+    running |= {allocation.evaluators.backend} if allocation.evaluators else set()
     others = tuple(f"{name}." for name in engine_names() if name not in running)
     return [key for key in loaded.provenance.history if key.startswith(others)]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation import Allocation, Machine, ParallelStrategy
 from areal_like.config.allocation import models as allocate
-from areal_like.config.allocation.evaluators import num_evaluators
+from areal_like.config.allocation.evaluators import evaluators_on_cpu
 from areal_like.config.checks.registry import not_following, run_checks
 from areal_like.config.problems import Problem, Stage
 from areal_like.config.redact import Redactor
 from areal_like.config.sources.library import data_folder
-from launcher.checks.engines import engine_info, is_external
+from launcher.checks.engines import engine_infos, is_external
 from launcher.checks.epochs import data_steps
-from launcher.checks.plan_checks import checks_of
+from launcher.checks.plan_checks import checks_of, engine_checks
 from launcher.checks.unread_keys import unread_file_values
 from launcher.clusters.ray import plan_ray
 from launcher.clusters.slurm import plan_slurm
@@ -84,10 +84,11 @@ def build_plan(
     if allocation is not None:
         placement = _placement(config, allocation, auto, host, purpose)
         if allocate.generates(config) and allocation.rollout is not None:
-            threads = resolved_threads(config, allocation.rollout.backend, placement)
+            threads = resolved_threads(config, allocation, placement)
             auto |= {each.key: each for each in threads}
         nodes = max(placement.num_nodes, 1)
-        has_command = allocation.rollout is not None and is_external(allocation.rollout.backend)
+        engines = [each.backend for each in (allocation.rollout, allocation.evaluators) if each is not None]
+        has_command = any(map(is_external, engines))
         started_config = _as_started(loaded, auto) if has_command else config
         context = ProcessContext(
             *(started_config, allocation, placement, host, directory.path, nodes, tuple(argv), directory.attempt),
@@ -96,8 +97,7 @@ def build_plan(
         starts = server_starts(context)
         processes = plan_processes(context, starts)
     spans = placement is not None and placement.num_nodes > 1
-    backend = allocation.rollout.backend if allocation and allocation.rollout else None
-    ports = plan_ports(config, processes, backend, spans)
+    ports = plan_ports(config, processes, allocation, spans)
     redacted = tuple(process.redacted(shown) for process in processes)
     cluster, cluster_problems = _cluster(config, redacted, placement, host, directory.path)
 
@@ -112,10 +112,17 @@ def build_plan(
     }
     checks = checks_of(allocation)
     facts = {name: fact for name, fact in known.items() if fact is not None}
-    problems = not_following(run_checks(checks, facts, Stage.CANNOT_START))
+    others = None if allocation is None else allocation.for_evaluations
+    own_checks = () if others is None or others.rollout is None else engine_checks(others.rollout.backend)
+    own_facts = facts | {"allocation": others} | ({"server_start": starts[-1]} if starts else {})
+
+    def found(*stages: Stage) -> list[Problem]:
+        return list(dict.fromkeys([*run_checks(checks, facts, *stages), *run_checks(own_checks, own_facts, *stages)]))
+
+    problems = not_following(found(Stage.CANNOT_START))
     refused = {problem.key for problem in problems}
-    missing = [each for each in run_checks(checks, facts, Stage.MISSING) if each.key not in refused]
-    hints = run_checks(checks, facts, Stage.NO_EFFECT, Stage.WARNING)
+    missing = [each for each in found(Stage.MISSING) if each.key not in refused]
+    hints = found(Stage.NO_EFFECT, Stage.WARNING)
     return Plan(
         version=VERSION,
         experiment=loaded.experiment,
@@ -130,7 +137,7 @@ def build_plan(
         allocation=_allocation(config, allocation),
         auto=tuple(auto.values()),
         processes=processes,
-        servers=_servers(config, allocation, shown, purpose) | {"engine": engine_info(config, allocation, host)},
+        servers=_servers(config, allocation, shown) | engine_infos(config, allocation, host),
         ports=ports,
         batch=batch,
         memory=memory,
@@ -188,9 +195,10 @@ def _placement(
         chosen = auto.get("rollout.num_episode_workers")
         episodes = chosen.value if chosen else int(config.rollout.num_episode_workers)
     servers = allocate.starts_servers(config), allocate.servers_on_cpu(config)
-    evaluators = num_evaluators(config) if purpose.trains else 0
+    evaluators = allocation.evaluators
+    on_cpu = evaluators is not None and evaluators_on_cpu(config, evaluators)
     has_reward = has_reward_model(config) and purpose is not Purpose.SERVE
-    want = placement_request(allocation, *servers, episodes, has_reward, evaluators)
+    want = placement_request(allocation, *servers, episodes, has_reward, evaluators, on_cpu)
     per_node = allocate.gpus_per_node(config, host.machine)
     return place_processes(want, per_node, host, config.launcher, config.cluster.type == "local")
 
@@ -218,6 +226,7 @@ def _allocation(config: "BaseExperimentConfig", allocation: Allocation | None) -
         "mode": config.allocation_mode,
         "rollout": _part(allocation.rollout) if starts else None,
         "actor": _part(allocation.actor),
+        **({"evaluators": _part(allocation.evaluators)} if allocation.evaluators else {}),
         "ref": _part(allocation.ref),
         "critic": _part(allocation.critic),
         "num_gpus": allocation.num_gpus,
@@ -233,13 +242,11 @@ def _part(parallel: ParallelStrategy | None) -> dict[str, Any] | None:
     return {"backend": parallel.backend, "dims": parallel.dims, "world_size": parallel.world_size}
 
 
-def _servers(
-    config: "BaseExperimentConfig", allocation: Allocation | None, shown: Redactor, purpose: Purpose
-) -> dict[str, Any]:
+def _servers(config: "BaseExperimentConfig", allocation: Allocation | None, shown: Redactor) -> dict[str, Any]:
     """How many servers are started, or the addresses of external ones."""
     if not allocate.generates(config):
         return {"started": 0, "addresses": []}
     addresses = [shown.text(address) for address in config.rollout.server_addresses]
     started = allocation.rollout.data if allocation and allocation.rollout and not addresses else 0
-    evaluators = num_evaluators(config) if started and purpose.trains else 0
-    return {"started": started, "addresses": addresses, **({"evaluating": evaluators} if evaluators else {})}
+    own = allocation.evaluators if started and allocation else None
+    return {"started": started, "addresses": addresses, **({"evaluating": own.data} if own else {})}

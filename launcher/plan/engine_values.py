@@ -18,6 +18,8 @@ from launcher.plan.plan import Resolved
 
 
 def resolved_engine_values(config: GRPOConfig, allocation: Allocation, host: HostInfo) -> Iterator[Resolved]:
+    if (others := allocation.for_evaluations) is not None:
+        yield from resolved_engine_values(config, others, host)
     yield from resolved_engine(config, allocation, host)
     if allocation.rollout is None:
         return
@@ -28,11 +30,12 @@ def resolved_engine_values(config: GRPOConfig, allocation: Allocation, host: Hos
         yield from (Resolved(*value) for value in spec.autos(config, engine_site(config, allocation, host)))
 
 
-def resolved_threads(config: GRPOConfig, backend: str, placement: PlacementPlan) -> Iterator[Resolved]:
+def resolved_threads(config: GRPOConfig, allocation: Allocation, placement: PlacementPlan) -> Iterator[Resolved]:
     """Of an engine inside the server's process; they follow from the placement."""
-    key = engine_keys(backend).threads_key
-    if key and value_of(config, key) == "auto" and placement.servers:
-        yield Resolved(key, placement.servers[0].threads, "its share of the cores")
+    for index in sorted({0, len(placement.servers) - 1} if placement.servers else (), reverse=True):
+        key = engine_keys(allocation.server(index).backend).threads_key
+        if key and value_of(config, key) == "auto":
+            yield Resolved(key, placement.servers[index].threads, "its share of the cores")
 
 
 def engine_site(config: GRPOConfig, allocation: Allocation, host: HostInfo) -> EngineSite:

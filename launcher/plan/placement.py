@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from areal_like.config.allocation import Allocation
+from areal_like.config.allocation import Allocation, ParallelStrategy
 from areal_like.config.sections.cluster import LauncherConfig
 from launcher.plan.host import Gpu, HostInfo
 
@@ -56,14 +56,20 @@ def placement_request(
     servers_on_cpu: bool,
     episodes: int,
     reward_model: bool = False,
-    evaluators: int = 0,
+    evaluators: ParallelStrategy | None = None,
+    evaluators_on_cpu: bool = False,
 ) -> PlacementRequest:
     """`evaluators`: servers for evaluations alone; they come after those of training."""
     on_gpu = allocation.num_gpus > 0
     rollout = allocation.rollout if starts_servers else None
-    per_server = rollout.tensor * rollout.pipeline if rollout and on_gpu and not servers_on_cpu else 0
+    groups = [(rollout, servers_on_cpu), (evaluators if rollout else None, evaluators_on_cpu)]
     return PlacementRequest(
-        server_gpus=(per_server,) * (rollout.data + evaluators if rollout else 0),
+        server_gpus=tuple(
+            each.tensor * each.pipeline if on_gpu and not on_cpu else 0
+            for each, on_cpu in groups
+            if each is not None
+            for _ in range(each.data)
+        ),
         trainer_ranks=allocation.actor.world_size if allocation.actor else 0,
         trainer_on_gpu=on_gpu,
         episodes=episodes,
@@ -90,8 +96,11 @@ def place_processes(
     if not limits.numa_binding:
         known = tuple(gpu._replace(cores=()) for gpu in known)
     taken = _GpuAllocator(gpus_per_node, known)
-    servers = [taken.placement(size, beside or size * limits.inference_server_cpus_per_gpu) for size in gpu_servers]
-    servers += [_cpu_placement(share, limits.inference_server_cpus_per_gpu, local) for share in shares[:cpu_servers]]
+    per_gpu, cpu_shares = limits.inference_server_cpus_per_gpu, iter(shares[:cpu_servers])
+    servers = [
+        taken.placement(size, beside or size * per_gpu) if size else _cpu_placement(next(cpu_shares), per_gpu, local)
+        for size in request.server_gpus
+    ]
     if request.trainer_on_gpu:
         if request.shared_device:
             taken = _GpuAllocator(gpus_per_node, known)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, starts_servers
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
@@ -24,7 +25,7 @@ NODE_ADDRESS = "the node's address"
 
 
 def plan_ports(
-    config: "BaseExperimentConfig", processes: tuple[Process, ...], backend: str | None, spans_nodes: bool
+    config: "BaseExperimentConfig", processes: tuple[Process, ...], allocation: Allocation | None, spans_nodes: bool
 ) -> tuple[Port, ...]:
     """Ports in the order of the processes."""
     ports: list[Port] = []
@@ -33,7 +34,9 @@ def plan_ports(
         first, host = config.rollout.port, config.rollout.host or anywhere
         servers = [process for process in processes if process.role == "server"]
         for server in servers:
-            ports += _server_ports(server, host, first, backend if starts_servers(config) else None)
+            starts = starts_servers(config) and allocation is not None and allocation.rollout is not None
+            backend = allocation.server(server.index).backend if allocation is not None and starts else None
+            ports += _server_ports(server, host, first, backend)
         ours = [process for process in processes if process.role in ("reward", "rollout")]
         ports += [Port(process.name, "http", anywhere, "bound", None, PUBLISHED) for process in ours]
     trainers = [process for process in processes if process.role == "trainer"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from areal_like.config.allocation import Allocation
+from areal_like.config.allocation import Allocation, ParallelStrategy
 from areal_like.config.allocation.models import generates, starts_servers, uses_api
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.redact import SECRET
@@ -96,32 +96,37 @@ def server_starts(context: ProcessContext) -> list[ServerCommand]:
     servers."""
     if not isinstance(context.config, GRPOConfig) or context.allocation.rollout is None:
         return []
-    rollout, parallel = context.config.rollout, context.allocation.rollout
-    spec, servers = engine_spec(parallel.backend), context.placement.servers
-    if spec.command is None:
-        return [ServerCommand([]) for _ in servers]
-    shape = known_shape(context.config.actor.path, context.host)
-    is_placeholder = spec.distribution is not None and context.config.cluster.type == "local"
     return [
-        spec.command(
-            context.config,
-            ServerSite(
-                number=index,
-                host=rollout.host or node_address(placement.node, context.num_nodes),
-                port=0,
-                run_dir=context.run_dir,
-                model=local_path(context.config.actor.path, context.host),
-                on_gpu=bool(placement.gpus),
-                tensor=parallel.tensor,
-                pipeline=parallel.pipeline,
-                cores=placement.cores,
-                python=f"<{spec.name}.python>" if is_placeholder else context.host.python,
-                memory_bytes=context.host.memory_bytes or 0,
-                head_dim=shape.head_dim if shape else None,
-            ),
-        )
-        for index, placement in enumerate(servers)
+        _start(context, context.config, index, context.allocation.server(index), placement)
+        for index, placement in enumerate(context.placement.servers)
     ]
+
+
+def _start(
+    context: ProcessContext, config: GRPOConfig, index: int, parallel: ParallelStrategy, placement: ProcessPlacement
+) -> ServerCommand:
+    spec = engine_spec(parallel.backend)
+    if spec.command is None:
+        return ServerCommand([])
+    shape = known_shape(config.actor.path, context.host)
+    is_placeholder = spec.distribution is not None and config.cluster.type == "local"
+    return spec.command(
+        config,
+        ServerSite(
+            number=index,
+            host=config.rollout.host or node_address(placement.node, context.num_nodes),
+            port=0,
+            run_dir=context.run_dir,
+            model=local_path(config.actor.path, context.host),
+            on_gpu=bool(placement.gpus),
+            tensor=parallel.tensor,
+            pipeline=parallel.pipeline,
+            cores=placement.cores,
+            python=f"<{spec.name}.python>" if is_placeholder else context.host.python,
+            memory_bytes=context.host.memory_bytes or 0,
+            head_dim=shape.head_dim if shape else None,
+        ),
+    )
 
 
 def local_path(path: str, host: HostInfo) -> str:
@@ -148,11 +153,17 @@ def _supervision(context: ProcessContext) -> Iterator[Process]:
 
 
 def _servers(context: ProcessContext, starts: list[ServerCommand]) -> Iterator[Process]:
-    """An engine runs in the process of its server, or the server starts it and serves in front of it."""
+    """An engine runs in the process of its server, or the server starts it and serves in front of it. The room for new
+    weights is that of the servers of training; others get these through main memory."""
+    usual = context.allocation.rollout
     for index, (placement, start) in enumerate(zip(context.placement.servers, starts, strict=True)):
+        parallel = context.allocation.server(index)
+        is_other = usual is not None and parallel.backend != usual.backend
+        is_alike = usual is not None and not is_other and parallel.tensor == usual.tensor
         engine = [ENGINE_SEPARATOR, *start.command] if start.command else []
-        staged = {STAGED_BYTES: str(context.staged_bytes)} if context.staged_bytes else {}
-        yield context.process(SERVER, index, placement, [*_server(context, index), *engine], start.env | staged)
+        staged = {STAGED_BYTES: str(context.staged_bytes)} if context.staged_bytes and is_alike else {}
+        command = [*_server(context, index), *(["--kind", parallel.backend] if is_other else []), *engine]
+        yield context.process(SERVER, index, placement, command, start.env | staged)
 
 
 def _attached(context: ProcessContext) -> Iterator[Process]:

@@ -62,19 +62,22 @@ class PlanPage:
         return [("for", f"{machine_text(self.plan.machine)}; this machine was not inspected")]
 
     def engine(self) -> list[tuple[str, str]]:
-        """The installation of an external engine."""
-        engine = self.plan.servers.get("engine")
-        if engine is None:
-            return []
-        name = f"{engine_keys(engine['name']).title} {engine['version']} (supported: {engine['supported']})"
-        check = "its own parser checks its flags at the start"
-        return [("engine", f"{name} in {engine['python']}: {engine['where']}; {check}")]
+        """The installations of external engines."""
+        found = []
+        for role in ("engine", "evaluation_engine"):
+            if (engine := self.plan.servers.get(role)) is not None:
+                name = f"{engine_keys(engine['name']).title} {engine['version']} (supported: {engine['supported']})"
+                check = "its own parser checks its flags at the start"
+                found.append(("engine", f"{name} in {engine['python']}: {engine['where']}; {check}"))
+        return found
 
     def noun(self, role: str) -> str:
         backend = (self.plan.allocation["rollout"] or {}).get("backend", "")
         noun = NOUNS[role].format(backend=backend) if backend or role != "server" else "attached server"
         number = self.plan.servers.get("evaluating", 0) if role == "server" else 0
-        return f"{noun}, {number} for evaluations" if number else noun
+        own = (self.plan.allocation.get("evaluators") or {}).get("backend", "")
+        kind = f" {own}" if number and own != backend else ""
+        return f"{noun}, {number}{kind} for evaluations" if number else noun
 
     def batch_title(self) -> str:
         return "evaluated" if self.plan.allocation.get("eval_only") else "a step"

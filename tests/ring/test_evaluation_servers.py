@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.ring.start import SHORT, run
+from tests.support.engine_environments import require_engine
 
 
 @pytest.mark.slow
@@ -17,3 +18,18 @@ def test_evaluations_run_on_their_own_server(tmp_path: Path, mode: str) -> None:
     assert [event["version"] for event in events] == [0, 2, 4]
     assert all(event["servers"] == ["server/1"] and len(set(event["versions"])) == 1 for event in events)
     assert (ended.directory / "logs/server-1.log").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.xdist_group("vllm")
+@pytest.mark.parametrize("weights", ["disk", "collective"])
+def test_their_engine_may_be_another_one(tmp_path: Path, weights: str) -> None:
+    python = require_engine("vllm")
+    words = (*SHORT, "total_train_steps=2", "evaluator.freq_steps=2", "evaluator.backend=vllm", f"vllm.python={python}")
+    words += ("rollout.setup_timeout=600", f"actor.weight_update_mode={weights}")
+    ended = run(tmp_path, *words, limit_s=1700)
+    assert ended.code == 0, ended.text
+    events = [event for event in ended.ledger() if event["event"] == "evaluated"]
+    assert [(event["version"], event["servers"]) for event in events] == [(0, ["server/1"]), (2, ["server/1"])]
+    assert "vLLM" in (ended.directory / "logs/server-1.log").read_text()

@@ -21,17 +21,20 @@ class Devices:
     gpus_per_node: int
     source: str
     place: str = THIS_MACHINE
+    reserved: int = 0
+    """Of servers for evaluations alone."""
 
     @property
     def num_gpus(self) -> int:
-        return self.n_nodes * self.gpus_per_node
+        return self.n_nodes * self.gpus_per_node - self.reserved
 
     def __str__(self) -> str:
         if not self.num_gpus:
             return f"no GPU on {self.place} ({self.source})"
+        apart = f", {self.reserved} of them for evaluations (evaluator.backend)" if self.reserved else ""
         if self.n_nodes > 1:
-            return f"{self.n_nodes} nodes with {plural(self.gpus_per_node, 'GPU')} each ({self.source})"
-        return f"{plural(self.num_gpus, 'GPU')} ({self.source})"
+            return f"{self.n_nodes} nodes with {plural(self.gpus_per_node, 'GPU')} each ({self.source}){apart}"
+        return f"{plural(self.num_gpus + self.reserved, 'GPU')} ({self.source}){apart}"
 
 
 def devices_of(cluster: ClusterSize, machine: Machine) -> Devices:
@@ -96,7 +99,8 @@ def _count(role: str, other: BackendSpec | None, devices: Devices, servers_on_cp
 def _half(role: str, devices: Devices) -> tuple[int, str]:
     if devices.num_gpus == 1:
         return 1, f"{devices}: one server and the trainer share it, its memory split between them"
-    unit, count, noun = (devices.gpus_per_node, devices.n_nodes, "node") if devices.n_nodes > 1 else (1, 0, "GPU")
+    by_node = devices.n_nodes > 1 and not devices.reserved
+    unit, count, noun = (devices.gpus_per_node, devices.n_nodes, "node") if by_node else (1, 0, "GPU")
     count = count or devices.num_gpus
     serving = (count + 1) // 2
     odd = "; generation is the longer part of a step, so servers get the odd one" if count % 2 else ""

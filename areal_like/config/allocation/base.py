@@ -4,7 +4,7 @@ Dimensions are written as a letter and a number: `d` data (for servers: how many
 `c` context, `e` expert. A trainer may use different sizes for attention and expert layers ("hybrid").
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from areal_like.config.problems import Problem
@@ -123,13 +123,15 @@ class Allocation:
     rollout: ParallelStrategy | None = None
     actor: ParallelStrategy | None = None
     """The trainer: `actor`, or `model` in supervised and reward-model training."""
+    evaluators: ParallelStrategy | None = None
+    """Servers for evaluations alone."""
     ref: ParallelStrategy | None = None
     critic: ParallelStrategy | None = None
     eval_only: bool = False
     shared_device: bool = False
     """One server and one trainer share a GPU and its memory."""
     num_gpus: int = 0
-    """GPUs of servers and trainers together; 0 on the CPU."""
+    """GPUs of trainers and the servers of training together; 0 on the CPU."""
     reasons: dict[str, str] = field(default_factory=dict)
     cannot_start: tuple[Problem, ...] = ()
     """What this framework does not support: shown in the plan, an error at a start."""
@@ -141,6 +143,19 @@ class Allocation:
     @property
     def train(self) -> ParallelStrategy | None:
         return self.actor
+
+    @property
+    def for_evaluations(self) -> "Allocation | None":
+        """Its servers for evaluations alone, in place of those of training, if they are of another engine."""
+        others = self.evaluators
+        if others is None or self.rollout is None or others.backend == self.rollout.backend:
+            return None
+        return replace(self, rollout=others, evaluators=None, shared_device=False)
+
+    def server(self, index: int) -> ParallelStrategy:
+        """Of the server with this index: those for evaluations alone follow those of training."""
+        assert self.rollout is not None, "it has servers"
+        return self.rollout if self.evaluators is None or index < self.rollout.data else self.evaluators
 
     @property
     def servers_only(self) -> bool:

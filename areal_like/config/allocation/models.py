@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from areal_like.config.allocation.base import Allocation, ClusterSize
-from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_mode
+from areal_like.config.allocation.evaluators import evaluator_strategy, has_evaluators, reserved_gpus
+from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_mode, parse_server
 from areal_like.config.allocation.machine import Machine
 from areal_like.config.allocation.resolution import resolve
 from areal_like.config.dotted_path import value_of
@@ -42,7 +43,15 @@ def allocate(
         allocation, problems = resolve(config.allocation_mode, None, backends, cluster, machine)
         if allocation is not None:
             return allocation, problems
-    return resolve(config.allocation_mode, servers, backends, cluster, machine, servers_on_cpu=servers_on_cpu(config))
+    own = config if generates(config) and has_evaluators(config) else None
+    reserved = 0 if own is None else reserved_gpus(own, cluster, machine)
+    on_cpu = servers_on_cpu(config)
+    allocation, problems = resolve(
+        config.allocation_mode, servers, backends, cluster, machine, servers_on_cpu=on_cpu, reserved=reserved
+    )
+    if own is not None and allocation is not None and allocation.rollout is not None:
+        allocation = replace(allocation, evaluators=evaluator_strategy(own, allocation.rollout))
+    return allocation, problems
 
 
 def _servers_alone(config: "BaseExperimentConfig", machine: Machine) -> tuple[Allocation | None, list[Problem]]:
@@ -67,6 +76,14 @@ def generates(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:
 def only_evaluates(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:
     """Whether the model is evaluated and not trained: there are no steps, or `allocation_mode` has no trainer."""
     return generates(config) and (config.total_train_steps == 0 or mode_evaluates(config.allocation_mode))
+
+
+def num_evaluators(config: "BaseExperimentConfig") -> int:
+    """Servers for evaluations alone; their indices follow those of the servers of training. None without training."""
+    if not generates(config) or only_evaluates(config) or config.evaluator.backend is None:
+        return 0
+    dims = parse_server(config.evaluator.backend).dims
+    return dims.data if dims else 1
 
 
 def uses_api(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:

@@ -27,17 +27,19 @@ def resolve(
     machine: Machine,
     *,
     servers_on_cpu: bool = False,
+    reserved: int = 0,
 ) -> tuple[Allocation | None, list[Problem]]:
     """The allocation and all problems; the allocation is None if there is one.
 
     `rollout_backend` is None if the experiment starts no servers. `train_backends` gives the `.backend` of each
     model by its section ("actor", "ref", "critic", or "model"); the trainer is `actor`, else `model`.
-    `servers_on_cpu`: servers take no GPU.
+    `servers_on_cpu`: servers take no GPU. `reserved`: GPUs that sizes left to `auto` do not take.
     """
     task = _Resolution(allocation_mode, rollout_backend, train_backends)
     if MODE_KEY not in task.unsure:
         task.combine()
-        task.fill(auto.devices_of(cluster, machine), machine, servers_on_cpu)
+        devices = replace(auto.devices_of(cluster, machine), reserved=reserved)
+        task.fill(devices, machine, servers_on_cpu)
     if task.problems:
         return None, task.problems
     fixed = task.fixed_keys()
