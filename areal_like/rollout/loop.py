@@ -1,8 +1,8 @@
 """The rollout loop: which groups are generated next, and which a training step gets.
 
 Workers lease groups in the order of `async_order` or `sync_order`; `outcomes` decides which finished groups are
-accepted, dropped or generated again; batch N is formed from the ready groups when it is first requested. The others
-only decide: all changes of the state are made here. The controller collects `events`, `reports`, `scores` and so on.
+accepted, dropped or generated again; a batch is formed from the ready groups when it is first requested. These only
+decide: all changes of the state are made here.
 """
 
 import time
@@ -111,10 +111,11 @@ class RolloutLoop:
         return lease
 
     def capacity(self) -> int:
-        """How many training groups may start now."""
-        version, total_steps = self.server_pool.served_version, self.length.total_steps
-        count = free_places(self.settings, self.gate, len(self.ready), version, total_steps)
-        # A synchronous batch starts as a whole.
+        """How many training groups may start now. A synchronous batch starts as a whole."""
+        pool = self.server_pool
+        if self.evaluations.due is not None and pool.awaits_evaluators:
+            return 0  # new weights would take the place of those that are to be evaluated first
+        count = free_places(self.settings, self.gate, len(self.ready), pool.served_version, self.length.total_steps)
         return count if self.queue.has(count if self.settings.synchronous else min(count, 1)) else 0
 
     def _next_group(self) -> Group:
@@ -316,11 +317,10 @@ class RolloutLoop:
 
     def _form(self, world: int) -> RolloutBatch:
         """Takes the ready groups in the order of submission."""
-        settings = self.settings
-        groups = [self.ready.pop(number) for number in sorted(self.ready)[: settings.batch_size]]
+        groups = [self.ready.pop(number) for number in sorted(self.ready)[: self.settings.batch_size]]
         if self.batches.next_step == 0:
-            self.record_event("judged", **judge_groups(groups, settings.vote_rule, self.replaced_for_batch))
-        kept = without_equal(groups, settings)
+            self.record_event("judged", **judge_groups(groups, self.settings.vote_rule, self.replaced_for_batch))
+        kept = without_equal(groups, self.settings)
         for group in sorted(set(groups).difference(kept)):  # its place stays empty: the gate counts it as accepted
             self._drop(group, "equal")
         batch = self.batches.form(kept, world, self.length)

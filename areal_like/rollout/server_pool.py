@@ -28,10 +28,16 @@ class ServerPool:
         self.evaluators = self if num_training is None else ServerPool(schedule_policy, max_concurrent)
         """The servers that evaluate: those for evaluations alone, if there are any."""
         self._turn = 1
+        self._has_served = False
 
     @property
     def has_evaluators(self) -> bool:
         return self.evaluators is not self
+
+    @property
+    def awaits_evaluators(self) -> bool:
+        """Whether the servers for evaluations alone have not had weights yet: they may take longer to start."""
+        return self.has_evaluators and not self.evaluators._has_served
 
     def of(self, name: str) -> "ServerPool":
         """The pool that the server is in."""
@@ -52,7 +58,8 @@ class ServerPool:
         return self.of(name)
 
     def set_version(self, name: str, version: int) -> None:
-        self.of(name).servers[name].version = version
+        pool = self.of(name)
+        pool.servers[name].version, pool._has_served = version, True
 
     @property
     def ready(self) -> list[PooledServer]:

@@ -41,6 +41,19 @@ def test_training_goes_on_while_other_servers_keep_the_weights_that_they_evaluat
 
 
 @pytest.mark.parametrize("synchronous", [True, False])
+def test_training_begins_once_servers_that_start_late_can_evaluate_the_first_weights(synchronous: bool) -> None:
+    world = world_with(synchronous)
+    world.load(0)
+    assert world.lease() == []
+    world.load(1)
+    leases = world.lease()
+    assert {lease.server for lease in leases} == {"server/0", "server/1"}
+    world.finish_all()
+    (event,) = [event for event in world.events if event["event"] == "evaluated"]
+    assert event["versions"] == [0, 0]
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
 def test_a_run_evaluates_all_that_is_due_in_one_version_each(synchronous: bool) -> None:
     world = world_with(synchronous)
     world.run()
