@@ -127,8 +127,8 @@ def test_servers_that_run_already_give_the_same_answers_with_their_key(whole: En
         for name, words in ways.items():
             write(tmp_path / name)
             (tmp_path / name / "go").touch()
-            ended = run(tmp_path / name, "eval", NAMED, *words, config="e.yaml", **{VARIABLE: KEY})
+            ended = run(tmp_path / name, "eval", NAMED, *words, config="e.yaml", OWN_SERVERS_KEY=KEY)
             assert ended.code == 0, ended.text
             assert [(each["row"], each["answer"], each["score"]) for each in answers(ended)] == texts
-        refused = run(tmp_path / "chat", "eval", NAMED, *ways["chat"], trial="o", config="e.yaml", **{VARIABLE: "no"})
+        refused = run(tmp_path / "chat", "eval", NAMED, *ways["chat"], trial="o", config="e.yaml", OWN_SERVERS_KEY="no")
         assert refused.code == 1 and f"{VARIABLE}" not in refused.out and "refuses the key" in refused.err

@@ -27,8 +27,10 @@ def test_evaluations_run_on_their_own_server(tmp_path: Path, mode: str) -> None:
 def test_their_engine_may_be_another_one(tmp_path: Path, weights: str) -> None:
     python = require_engine("vllm")
     words = (*SHORT, "total_train_steps=2", "evaluator.freq_steps=2", "evaluator.backend=vllm", f"vllm.python={python}")
-    words += ("rollout.setup_timeout=600", f"actor.weight_update_mode={weights}")
-    ended = run(tmp_path, *words, limit_s=1700)
+    ended = run(
+        *(tmp_path, *words, "rollout.setup_timeout=600", f"actor.weight_update_mode={weights}"),
+        limit_s=1700,
+    )
     assert ended.code == 0, ended.text
     events = [event for event in ended.ledger() if event["event"] == "evaluated"]
     assert [(event["version"], event["servers"]) for event in events] == [(0, ["server/1"]), (2, ["server/1"])]
