@@ -173,9 +173,9 @@ class EvaluatorConfig(FrequencyConfig):
     backend: str | None = key(
         None, rules=(no_effect("supervised training evaluates a loss in the trainer", kinds=SUPERVISED),)
     )
-    """Servers for evaluations alone, beside those of `rollout.backend`, of any engine and size: `auto` is one of the same
-    kind, `vllm:d2t2` are two on two GPUs each. They keep the weights that are evaluated, and the other servers generate
-    for training alone. Null: evaluations share the servers of training."""
+    """Servers for evaluations alone, beside those of `rollout.backend`, of any engine and size: `auto` is one like
+    those, `vllm:d2t2` are two on two GPUs each. They keep the weights that are evaluated, and the other servers
+    generate for training alone. Null: evaluations share the servers of training."""
 
     pin: bool = key(False)
     """Keep the weights of the servers fixed until an evaluation is complete; training continues as far as
