@@ -15,6 +15,7 @@ BUILT_IN = {
         "word_problems": "areal_like.data.tasks.word_problems:WordProblems",
     },
     "workflow": {
+        "agent": "areal_like.rollout.episodes.workflows.agent:Agent",
         "multi_turn": "areal_like.rollout.episodes.workflows.multi_turn:MultiTurn",
         "single_turn": "areal_like.rollout.episodes.workflows.single_turn:SingleTurn",
         "tool_integrated": "areal_like.rollout.episodes.workflows.tool_integrated:ToolIntegrated",

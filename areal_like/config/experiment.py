@@ -4,6 +4,7 @@ from typing import Any
 
 from areal_like.config.fields import config, key, no_effect, not_built, optional_section, refused, section
 from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
+from areal_like.config.sections.agent import AgentConfig
 from areal_like.config.sections.checkpoints import RecoverConfig, SaverConfig
 from areal_like.config.sections.cluster import ClusterSpecConfig, LauncherConfig, SchedulerConfig
 from areal_like.config.sections.curriculum import CurriculumConfig
@@ -225,6 +226,9 @@ class GRPOConfig(PolicyEngineSections, BaseExperimentConfig):
 
     workflow: WorkflowConfig = section(WorkflowConfig)
     """How one prompt becomes trajectories."""
+
+    agent: AgentConfig = section(AgentConfig)
+    """The program that is trained as it is, for the workflow `agent`."""
 
     reward: RewardConfig = section(RewardConfig)
     """How answers are rewarded."""

@@ -10,6 +10,7 @@ from areal_like.config.problems import ConfigError, Problem, Stage
 from areal_like.config.suggest import nearest
 from areal_like.serving.engines.registry import engine_spec
 from launcher.checks import (
+    agent,
     attached_servers,
     device_memory,
     engines,
@@ -127,6 +128,7 @@ PLAN_CHECKS = (
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
     Check("packages of built-in tasks and rewards", Stage.MISSING, rewards.missing_packages),
     Check("the package that writes datasets", Stage.MISSING, missing.missing_pyarrow),
+    Check("programs of agents", Stage.MISSING, agent.missing_program),
     Check("keys of judges", Stage.MISSING, rewards.missing_judge_keys),
     Check("a sandbox that works", Stage.MISSING, sandbox.sandbox_problems),
     Check("what a name store in etcd needs", Stage.MISSING, name_store.name_store_problems),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SAME = (
     *("seed", "actor.path", "actor.dtype", "tokenizer_path", "chat_template_args", "gconfig", "task", "workflow"),
-    *("reward", "valid_dataset", "evaluator.num_examples", "evaluator.n_samples", "evaluator.gconfig"),
+    *("agent", "reward", "valid_dataset", "evaluator.num_examples", "evaluator.n_samples", "evaluator.gconfig"),
     *("evaluator.benchmarks", "rollout.server_type"),
 )
 """Keys and sections that decide which answers are given and how they are scored."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation.machine import Machine
 from areal_like.config.allocation.models import allocate
 from areal_like.config.checks import agreement, environments, key_rules, row_prompts, training
+from areal_like.config.checks.agent import agent_problems
 from areal_like.config.checks.benchmarks import benchmark_code, benchmarks, evaluation_servers
 from areal_like.config.checks.no_effect import no_effect_problems
 from areal_like.config.checks.registry import Check, run_checks
@@ -45,6 +46,7 @@ VALUE_CHECKS = (
     Check("published adapters", Stage.INVALID, agreement.lora),
     Check("saved adapters", Stage.INVALID, agreement.separate_adapter),
     Check("tasks, workflows, rewards and losses by name", Stage.INVALID, user_code_problems),
+    Check("programs of agents", Stage.INVALID, agent_problems),
     Check("benchmarks", Stage.INVALID, benchmarks),
     Check("servers for evaluations", Stage.INVALID, evaluation_servers),
     Check("tasks and rewards of benchmarks by name", Stage.INVALID, benchmark_code),

@@ -19,8 +19,10 @@ from areal_like.data.conversation_text import PlainText, TemplateText
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.conversation import Conversation, ConversationRules
+from areal_like.rollout.episodes.gateway.gateway import Gateway
+from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
 from areal_like.rollout.episodes.generation_client import LeaseRoute
-from areal_like.rollout.episodes.rewards.base import Reward
+from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.pool import RewardCounts
 from areal_like.rollout.episodes.sample import RowError, Sample
 from areal_like.rollout.trajectory import Trajectory
@@ -70,6 +72,7 @@ class WorkerTools:
     own_rewards: Mapping[str, RewardSource] = field(default_factory=dict)
     """Those of benchmarks and environments that have their own, by split or name."""
     conversation_rules: ConversationRules = field(default_factory=ConversationRules)
+    gateway: Gateway = field(default_factory=Gateway)
 
     def reward_counts(self) -> dict[str, int]:
         """Those of all rewards together."""
@@ -135,6 +138,14 @@ class Episode:
             lambda text: tokenizer.encode(text, special=False),
             self.lease["sampling"]["max_tokens"],
             self.tools.conversation_rules,
+        )
+
+    def agent_session(self, rules: SessionRules) -> AgentSession:
+        """One sample of the group as the calls of a program, to be opened at the gateway."""
+        number, self._num_conversations = self._num_conversations, self._num_conversations + 1
+        tools = self.tools
+        return AgentSession(
+            *(number, tools.tokenizer, self._generate, self.lease["sampling"], rules, tools.conversation_rules)
         )
 
     async def each_sample(
@@ -215,6 +226,13 @@ class Episode:
         rewards = await self._score(row, samples, self.max_failed(self.n_samples) - self._num_failed)
         self._num_failed += rewards.count(None)
         return rewards
+
+    def count_failed(self, reason: str) -> None:
+        """One answer without a reward. Raises RewardError if more have none than may in the group."""
+        self._num_failed += 1
+        if self._num_failed > self.max_failed(self.n_samples):
+            raise RewardError(reason)
+        log.warning("a sample without a reward: %s", reason)
 
     async def _score(
         self, row: dict[str, Any], samples: Sequence[Sample | str], max_failed: int

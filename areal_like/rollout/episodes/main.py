@@ -58,7 +58,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     try:
         tokenizer = open_tokenizer(config, run.cwd)
         datasets = load_datasets(data_config(config), places, tokenizer, run.directory / RECORD)
-        workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
+        workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places, config.agent)
         own = environment_settings(config, places)
         await rewards.ready(datasets)
         check_rewards(config, rewards, workflow, own)
@@ -81,6 +81,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                     async with watch.watching() if watch is not None else nullcontext():
                         await EpisodeWorker(controller, runner, max_in_flight(config)).work()
                 finally:
+                    await tools.gateway.close()
                     await client.close()
     except ConfigError as error:
         if error.__cause__ is not None:

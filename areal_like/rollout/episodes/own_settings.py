@@ -75,7 +75,7 @@ def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSet
     for index, (name, each) in enumerate(zip(names_of(trained), trained, strict=True)):
         with item_errors(f"{LIST}.{index}"):
             own = each.workflow.name
-            workflow = None if own is None else make_workflow(own, dict(each.workflow.args), places)
+            workflow = None if own is None else make_workflow(own, dict(each.workflow.args), places, config.agent)
         sampling = {} if each.max_new_tokens is None else {"max_new_tokens": each.max_new_tokens}
         settings[name] = OwnSettings(workflow, sampling)
     return settings

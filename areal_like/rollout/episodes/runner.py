@@ -15,6 +15,7 @@ from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import KEY
 from areal_like.data.user_code import describe_error
 from areal_like.process.errors import FinalFailure, InfrastructureError
+from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
 from areal_like.rollout.episodes.rewards.base import RewardError
@@ -33,6 +34,7 @@ ERROR_KINDS: dict[type[BaseException], str] = {
     RowError: "row",
     InvalidRow: "row",
     InfrastructureError: "infrastructure",
+    AgentError: "workflow",
 }
 """Exception that a workflow raises -> kind of failure; any other is the workflow's own."""
 

@@ -50,7 +50,7 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
     try:
         tokenizer = open_tokenizer(config, places.cwd)
         datasets = load_datasets(config, places, tokenizer)
-        workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places)
+        workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places, config.agent)
         own = environment_settings(config, places)
         await rewards.ready(datasets)
         check_rewards(config, rewards, workflow, own)
@@ -72,6 +72,7 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
             for result in results:
                 result.cancel()
             await asyncio.gather(*results, return_exceptions=True)
+            await tools.gateway.close()
     finally:
         await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values())))
 

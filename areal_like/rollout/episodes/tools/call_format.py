@@ -19,6 +19,7 @@ class CallFormat:
     def __init__(self, start: str = "<tool_call>", end: str = "</tool_call>") -> None:
         if not start or not end:
             raise ValueError("the marks of a call cannot be empty")
+        self.start = start
         self._calls = re.compile(f"{re.escape(start)}(.*?)(?:{re.escape(end)}|\\Z)", re.DOTALL)
 
     def parse(self, text: str) -> list[ToolCall]:

@@ -3,17 +3,24 @@
 import inspect
 from typing import Any
 
+from areal_like.config.sections.agent import AgentConfig
 from areal_like.data.user_code import SearchFolders, check_call, config_error, load_named, make_object
+from areal_like.rollout.episodes.workflows.agent import Agent
 from areal_like.rollout.episodes.workflows.base import Workflow
 
 __all__ = ["Workflow", "make_workflow"]
 
-DEFAULT = "single_turn"
+DEFAULT, AGENT = "single_turn", "agent"
 
 
-def make_workflow(name: str | None, args: dict[str, Any], places: SearchFolders) -> Workflow:
-    """Creates the workflow of this name with its arguments."""
+def make_workflow(
+    name: str | None, args: dict[str, Any], places: SearchFolders, agent: AgentConfig | None = None
+) -> Workflow:
+    """Creates the workflow of this name with its arguments; `agent` are those of the workflow of that name."""
     name = name or DEFAULT
+    if name == AGENT:
+        assert agent is not None
+        return Agent.configured(agent, places)
     kind = load_named("workflow", "workflow.name", name, places)
     workflow: Workflow = make_object("workflow.name", "workflow.args", name, kind, args)
     if not inspect.iscoroutinefunction(getattr(workflow, "run", None)):

@@ -1,0 +1,106 @@
+"""An agent that is a program: in a process group of its own, with the row on its standard input."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from areal_like.discovery.etcd_client import PASSWORD
+from areal_like.process.identity import TOKEN
+from areal_like.process.process_tree import descendants_of, die_with_parent, kill
+from areal_like.rollout.episodes.agents.base import AgentError
+from areal_like.rollout.episodes.gateway.gateway import Endpoint
+
+SECRETS = (TOKEN, PASSWORD)
+"""Variables that an agent does not see."""
+TAIL_BYTES = 16384
+"""What is kept of an output."""
+SHOWN_LINES = 8
+GB = 1e9
+
+
+class CommandAgent:
+    """`command` has the paths of its files already."""
+
+    def __init__(self, command: Sequence[str], cwd: Path, max_memory_gb: float | None) -> None:
+        self._command, self._cwd, self._max_memory_gb = list(command), cwd, max_memory_gb
+
+    async def run(self, row: dict[str, Any], endpoint: Endpoint) -> str:
+        """The last line that it prints."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                cwd=self._cwd,
+                env=environment(endpoint),
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        except OSError as fault:
+            raise AgentError(f"agent.command: {self._command[0]} cannot be started: {fault}") from fault
+        try:
+            if self._max_memory_gb is not None:
+                limit = int(self._max_memory_gb * GB)
+                with contextlib.suppress(ProcessLookupError):
+                    resource.prlimit(process.pid, resource.RLIMIT_DATA, (limit, limit))
+            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+            out, err, _ = await asyncio.gather(
+                _tail(process.stdout), _tail(process.stderr), _write(process.stdin, orjson.dumps(row) + b"\n")
+            )
+            code = await process.wait()
+        finally:
+            await _end(process)
+        if code:
+            how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+            raise AgentError(f"agent.command: the program ended with {how}: {_last_lines(err) or 'it printed nothing'}")
+        lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.strip()]
+        return lines[-1].strip() if lines else ""
+
+
+def environment(endpoint: Endpoint) -> dict[str, str]:
+    """That of the worker, in which `python` is the one of the run."""
+    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    path = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath)))
+    return {
+        **kept,
+        **{"PATH": path, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"},
+        **{"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.key},
+    }
+
+
+async def _write(stdin: asyncio.StreamWriter, content: bytes) -> None:
+    with contextlib.suppress(ConnectionError):  # a program need not read it
+        stdin.write(content)
+        await stdin.drain()
+        stdin.close()
+
+
+async def _tail(stream: asyncio.StreamReader) -> bytes:
+    kept = b""
+    while part := await stream.read(TAIL_BYTES):
+        kept = (kept + part)[-TAIL_BYTES:]
+    return kept
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kills it with its process group and its descendants."""
+    below = descendants_of(process.pid) if process.returncode is None else []
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    kill(each.pid for each in below)
+    await process.wait()
+
+
+def _last_lines(output: bytes) -> str:
+    lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+    return " | ".join(lines[-SHOWN_LINES:])

@@ -1,0 +1,77 @@
+"""The sampling of a call: what an agent may set, and what stays as the trainer assumes it."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from areal_like.process.errors import HttpError
+from areal_like.serving.requests import shorten
+
+GCONFIG, REQUEST = "gconfig", "request"
+DISTRIBUTION = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "repetition_penalty")
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "presence_penalty": (None, 0),
+    "logit_bias": (None, {}),
+    "response_format": (None, {"type": "text"}),
+    "tool_choice": (None, "auto", "none", {"type": "auto"}, {"type": "none"}),
+    "min_tokens": (None, 0),
+    "ignore_eos": (None, False),
+    "bad_words": (None, []),
+    "allowed_token_ids": (None,),
+    "guided_json": (None,),
+    "structured_outputs": (None,),
+}
+"""What would change the distribution in a way that no sampling parameter of a run has."""
+LENGTHS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+MAX_STOPS = 16
+
+log = logging.getLogger(__name__)
+
+
+class CallSampling:
+    """`base` is the sampling of the lease. `mode` `gconfig` keeps its distribution whatever a request says, and logs
+    each such key once; `request` takes the request's, which training may refuse."""
+
+    def __init__(self, base: Mapping[str, Any], mode: str, warned: set[str]) -> None:
+        self._base, self._mode, self._warned = base, mode, warned
+
+    def read(self, body: Mapping[str, Any], max_tokens: int | None = None) -> dict[str, Any]:
+        """`max_tokens`: where the body has none. Numbers are in range already."""
+        sampling: dict[str, Any] = {}
+        for key in DISTRIBUTION:
+            value = body.get(key)
+            if value is None or value == self._base.get(key):
+                continue
+            if self._mode == REQUEST:
+                sampling[key] = value
+            else:
+                self._warn(key, value)
+        for key, neutral in NEUTRAL.items():
+            if body.get(key) in neutral:
+                continue
+            if self._mode == REQUEST:
+                raise HttpError(400, f"{key}: {shorten(body[key])} is not supported; leave it out")
+            self._warn(key, body[key])
+        most = next((body[key] for key in LENGTHS if body.get(key) is not None), max_tokens)
+        if most is not None:
+            if most < 1:
+                raise HttpError(400, "max_tokens: an answer has at least one token")
+            sampling["max_new_tokens"] = min(most, self._base["max_new_tokens"])
+        if stops := body.get("stop"):
+            more = [stops] if isinstance(stops, str) else stops
+            sampling["stop"] = list(dict.fromkeys([*(self._base.get("stop") or ()), *more]))
+            if "" in more or len(sampling["stop"]) > MAX_STOPS:
+                raise HttpError(400, f"stop: give at most {MAX_STOPS} texts, none of them empty")
+        if tokens := body.get("stop_token_ids"):
+            sampling["stop_token_ids"] = list(dict.fromkeys([*(self._base.get("stop_token_ids") or ()), *tokens]))
+        return sampling
+
+    def _warn(self, key: str, value: Any) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            log.warning(
+                "agents ask for %s=%s, which is ignored, as the trainer assumes the sampling of gconfig "
+                "(agent.sampling=request obeys them; logged once)",
+                key,
+                shorten(value),
+            )

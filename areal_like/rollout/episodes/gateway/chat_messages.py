@@ -1,0 +1,112 @@
+"""Messages of OpenAI's chat interface as chat templates take them, and the message of an answer."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from areal_like.data.chat_template import ASSISTANT, SYSTEM, USER, Message
+from areal_like.process.errors import HttpError
+from areal_like.rollout.episodes.tools.call_format import CallFormat
+
+TOOL = "tool"
+ROLES: Mapping[str, str] = {"developer": SYSTEM, **{role: role for role in (SYSTEM, USER, ASSISTANT, TOOL)}}
+"""Role of a client -> of a template."""
+TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+def read_messages(value: Any) -> list[Message]:
+    """Raises HttpError for messages that no template can show."""
+    if not isinstance(value, list) or not value:
+        raise HttpError(400, "messages: give a list of at least one message")
+    return [_message(f"messages.{place}", each) for place, each in enumerate(value)]
+
+
+def read_tools(value: Any) -> list[dict[str, Any]]:
+    """Descriptions of functions."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise HttpError(400, "tools: give a list of functions")
+    for place, tool in enumerate(value):
+        is_function = isinstance(tool, dict) and tool.get("type") == "function"
+        described = tool.get("function") if is_function else None
+        if not isinstance(described, dict) or not isinstance(described.get("name"), str):
+            raise HttpError(400, f"tools.{place}: only functions with a name are supported")
+    return value
+
+
+def read_text(key: str, content: Any) -> str:
+    """Of a text, or of a list of parts that are texts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise HttpError(400, f"{key}: give a text or a list of parts")
+    texts = []
+    for place, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") not in TEXT_PARTS or not isinstance(part.get("text"), str):
+            raise HttpError(400, f"{key}.{place}: only parts of text are supported")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _message(key: str, message: Any) -> Message:
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        raise HttpError(400, f"{key}.role: a message is an object whose role is one of {', '.join(ROLES)}")
+    role = ROLES[message["role"]]
+    read: Message = {"role": role, "content": read_text(f"{key}.content", message.get("content"))}
+    for name in ("name", "tool_call_id"):
+        if isinstance(message.get(name), str):
+            read[name] = message[name]
+    if role == ASSISTANT and message.get("tool_calls"):
+        if not isinstance(message["tool_calls"], list):
+            raise HttpError(400, f"{key}.tool_calls: give a list")
+        read["tool_calls"] = [_call(f"{key}.tool_calls.{at}", each) for at, each in enumerate(message["tool_calls"])]
+    return read
+
+
+def _call(key: str, call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise HttpError(400, f"{key}: a call has a function with a name")
+    return {
+        "id": call["id"] if isinstance(call.get("id"), str) else "",
+        "type": "function",
+        "function": {"name": function["name"], "arguments": read_arguments(function.get("arguments"))},
+    }
+
+
+def read_arguments(arguments: Any) -> Any:
+    """Templates show an object; what is no JSON stays a text."""
+    if not isinstance(arguments, str):
+        return arguments if isinstance(arguments, dict) else {}
+    try:
+        return json.loads(arguments) if arguments else {}
+    except (ValueError, RecursionError):
+        return arguments
+
+
+class WrittenAnswer(NamedTuple):
+    """`reply` has the calls of tools as a list, and the text before them."""
+
+    reply: Message
+    written: Message
+
+
+def read_answer(text: str, raw: str, number: int, call_format: CallFormat | None) -> WrittenAnswer:
+    """`text` is without special tokens, `raw` with them; `call_format` is None where no tools were described."""
+    written = {"role": ASSISTANT, "content": raw}
+    calls = [each for each in call_format.parse(raw) if not each.problem] if call_format is not None else []
+    if call_format is None or not calls:
+        return WrittenAnswer({"role": ASSISTANT, "content": text}, written)
+    called = [
+        {
+            "id": f"c{number % 100000:05d}{place % 1000:03d}",  # nine signs, as some templates require
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for place, call in enumerate(calls)
+    ]
+    before = raw.partition(call_format.start)[0].strip()
+    return WrittenAnswer({"role": ASSISTANT, "content": before, "tool_calls": called}, written)

@@ -1,0 +1,53 @@
+"""Reads the bodies of an agent's requests: an object with numbers in range, ids of the model, true or false."""
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from areal_like.process.errors import HttpError
+from areal_like.process.http import read_json
+from areal_like.serving.client_filter import ModelLimits, filter_body
+from areal_like.serving.requests import shorten
+
+FLAGS = ("stream", "return_token_ids", "return_tokens_as_token_ids")
+NOT_FILTERED = ("messages", "tools", "input", "system")
+"""Conversations are bounded by the size of a body, and by the tokens that they become."""
+
+
+async def read_body_object(request: web.Request, limits: ModelLimits) -> dict[str, Any]:
+    """Raises HttpError."""
+    try:
+        body = await read_json(request)
+    except (orjson.JSONDecodeError, RecursionError) as broken:
+        raise HttpError(400, f"the body is not JSON: {broken}") from broken
+    if not isinstance(body, dict):
+        raise HttpError(400, "the body must be an object")
+    try:
+        filtered = filter_body(
+            {key: value for key, value in body.items() if key not in NOT_FILTERED}, limits, is_known=True
+        )
+    except RecursionError as deep:
+        raise HttpError(400, "the body is nested too deeply") from deep
+    for key in FLAGS:
+        flag(filtered, key)
+    return {**filtered, **{key: body[key] for key in NOT_FILTERED if key in body}}
+
+
+def flag(body: dict[str, Any], key: str) -> bool:
+    value = body.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise HttpError(400, f"{key}: {shorten(value)} is neither true nor false")
+    return bool(value)
+
+
+def prompt_ids(key: str, value: Any) -> list[int]:
+    """Checked to be tokens of the model already."""
+    if not isinstance(value, list) or not value or not all(type(token) is int for token in value):
+        raise HttpError(400, f"{key}: give at least one token id")
+    return value
+
+
+def refuse_top_logprobs(value: Any) -> None:
+    if value:
+        raise HttpError(400, f"top_logprobs: {shorten(value)} is not supported; logprobs has the sampled tokens")

@@ -1,0 +1,171 @@
+"""AgentSession: one episode of an agent at the gateway, its calls and its reward."""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from areal_like.data.chat_template import Message
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.process.errors import HttpError
+from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules, discounted
+from areal_like.rollout.episodes.gateway.answer_delivery import PendingAnswers
+from areal_like.rollout.episodes.gateway.call_sampling import GCONFIG, CallSampling
+from areal_like.rollout.episodes.gateway.call_tree import AgentCall, CallPrompt, CallTree, record_of
+from areal_like.rollout.episodes.gateway.chat_messages import read_answer
+from areal_like.rollout.episodes.rewards.base import MAX_REWARD, Reward
+from areal_like.rollout.episodes.sample import RowError, Sample
+from areal_like.rollout.episodes.tools.call_format import CallFormat
+from areal_like.rollout.trajectory import TEMPLATE_BREAKS, TURNS, Trajectory, prompt_hash
+from areal_like.serving.client_filter import ModelLimits
+
+AgentGenerator = Callable[[Sequence[int], int, dict[str, Any], tuple[str | int, ...]], Awaitable[list[Sample]]]
+"""(prompt ids, number of answers, sampling, name of the random numbers) -> answers."""
+
+
+CONTEXT_EXCEEDED = "context_length_exceeded"
+"""Begins the refusal of a prompt that is too long; agents know it as the code of OpenAI's error."""
+
+
+@dataclass(frozen=True)
+class SessionRules:
+    """Of all agents of a worker."""
+
+    sampling: str = GCONFIG
+    max_calls: int | None = None
+    turn_discount: float | None = None
+    """With a number, each call is a sample of its own."""
+    call_format: CallFormat = field(default_factory=CallFormat)
+    warned: set[str] = field(default_factory=set)
+    """What was logged, each once."""
+
+
+class AgentSession:
+    """Generates for the calls of an agent, and keeps them as ids. Prompts that continue an earlier call extend its
+    sequence."""
+
+    def __init__(
+        self,
+        number: int,
+        tokenizer: TextTokenizer,
+        generator: AgentGenerator,
+        sampling: Mapping[str, Any],
+        rules: SessionRules,
+        conversation_rules: ConversationRules,
+    ) -> None:
+        """`number` is its place among the samples of the group."""
+        self.number, self.tokenizer, self.rules = number, tokenizer, rules
+        self.context_length = min(sampling["max_tokens"], conversation_rules.context_length or sampling["max_tokens"])
+        self.sampling = CallSampling(sampling, rules.sampling, rules.warned)
+        self.tree, self.pending = CallTree(tokenizer), PendingAnswers()
+        self.posted: float | None = None
+        self.num_calls = 0
+        self.fault: Exception | None = None
+        """The first failure of a server, which is none of the agent."""
+        self.refusal = ""
+        """Why its last call was refused."""
+        self._generator, self._rules = generator, conversation_rules
+        self._repeats: dict[str, int] = {}
+        self._num_answers = self._breaks = self._num_tool_calls = 0
+
+    @property
+    def limits(self) -> ModelLimits:
+        return ModelLimits(self.tokenizer.size, self.context_length)
+
+    @property
+    def last_answer(self) -> Sample | None:
+        """Of those that the agent got."""
+        calls = self.tree.delivered()
+        return calls[-1].sample if calls else None
+
+    def chat_prompt(self, messages: list[Message], tools: Any) -> CallPrompt:
+        """Raises HttpError where there is no template, or it cannot show them."""
+        try:
+            return self.tree.chat_prompt(messages, tools)
+        except ValueError as fault:
+            raise HttpError(400, str(fault)) from fault
+
+    def text_prompt(self, text: str) -> CallPrompt:
+        try:
+            return self.tree.text_prompt(text)
+        except ValueError as fault:
+            raise HttpError(400, str(fault)) from fault
+
+    async def generate(
+        self, prompt: CallPrompt, n: int, sampling: dict[str, Any], describes_tools: bool = False
+    ) -> list[AgentCall]:
+        """Raises HttpError."""
+        most = self.rules.max_calls
+        if most is not None and self.num_calls >= most:
+            raise HttpError(400, f"agent.max_calls: an episode has at most {most} calls")
+        self.num_calls += 1
+        if len(prompt.ids) >= self.context_length:
+            message = f"the prompt has {len(prompt.ids)} tokens and leaves no room in the context length"
+            raise HttpError(400, f"{CONTEXT_EXCEEDED}: {message} of {self.context_length} tokens")
+        name = prompt_hash(prompt.ids)
+        repeat = self._repeats[name] = self._repeats.get(name, -1) + 1
+        try:
+            samples = await self._generator(prompt.ids, n, sampling, ("agent", self.number, name, repeat))
+        except (RowError, TypeError, ValueError) as misfit:
+            raise HttpError(400, str(misfit)) from misfit
+        except Exception as fault:
+            self.fault = self.fault or fault
+            raise HttpError(502, f"no answer was generated: {fault}") from fault
+        self._breaks += prompt.is_break
+        calls = [self._call(prompt, sample, describes_tools) for sample in samples]
+        self.tree.calls += calls
+        return calls
+
+    def _call(self, prompt: CallPrompt, sample: Sample, describes_tools: bool) -> AgentCall:
+        number, self._num_answers = self._num_answers, self._num_answers + 1
+        ends_by_token = sample.finish == "stop" and sample.stop_text is None
+        ids = sample.token_ids[:-1] if ends_by_token else sample.token_ids
+        raw = self.tokenizer.decode(ids, skip_special=False)
+        answer = read_answer(sample.text, raw, number, self.rules.call_format if describes_tools else None)
+        self._num_tool_calls += len(answer.reply.get("tool_calls", ()))
+        return AgentCall(f"call-{number}", prompt, sample, answer.reply, answer.written)
+
+    def post_reward(self, value: Any, call_id: str | None) -> None:
+        """Of the episode, or of one call. Raises HttpError."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or abs(value) > MAX_REWARD:
+            raise HttpError(400, f"reward: {value!r:.80} is not a finite number")
+        if call_id is None:
+            self.posted = float(value)
+            return
+        if self.rules.turn_discount is None:
+            raise HttpError(400, "id: calls have rewards of their own only with agent.turn_discount")
+        call = next((call for call in self.tree.delivered() if call.id == call_id), None)
+        if call is None:
+            raise HttpError(404, f"id: no answer of this episode is {call_id!r:.80}")
+        call.reward = float(value)
+
+    async def close(self) -> None:
+        """Ends what is still generated."""
+        await self.pending.close()
+
+    def trajectory(self, reward: Reward | float | None, **metrics: float) -> list[Trajectory]:
+        """The training samples of the answers that the agent got; what it did not get is not trained on."""
+        calls = self.tree.delivered()
+        trains_observed, discount = not self._rules.mask_env_responses, self.rules.turn_discount
+        if discount is not None or self._rules.trajectory_strategy == BRANCHING:
+            records = [record_of(call, trains_observed) for call in calls]
+        else:
+            records = self.tree.records(trains_observed)
+        numbers = {
+            **{TURNS: float(len(calls)), TEMPLATE_BREAKS: float(self._breaks), "sequences": float(len(records))},
+            **{"tool_calls": float(self._num_tool_calls), "undelivered_calls": float(self._num_undelivered())},
+            **metrics,
+        }
+        if discount is None or reward is None:
+            return [record.trajectory(reward, self.number, numbers) for record in records]
+        final, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
+        values = discounted([call.reward or 0.0 for call in calls], final, discount)
+        return [
+            record.trajectory(Reward(value, parts), self.number, numbers)
+            for record, value in zip(records, values, strict=True)
+        ]
+
+    def _num_undelivered(self) -> int:
+        """Answers that no client got: its connection was cut, or the agent ended before."""
+        return len(self.tree.calls) - len(self.tree.delivered()) + self.pending.num_unfinished

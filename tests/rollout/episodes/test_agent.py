@@ -1,0 +1,171 @@
+"""The workflow `agent`: programs and functions as they are, their rewards and their failures."""
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from areal_like.config.sections.agent import AgentConfig
+from areal_like.data.user_code import SearchFolders
+from areal_like.process.process_tree import process_info
+from areal_like.rollout.episodes.agents.base import AgentError
+from areal_like.rollout.episodes.agents.command import CommandAgent
+from areal_like.rollout.episodes.episode import Episode, WorkerTools
+from areal_like.rollout.episodes.gateway.gateway import Endpoint
+from areal_like.rollout.episodes.generation_client import GenerationError
+from areal_like.rollout.episodes.rewards.base import RewardError
+from areal_like.rollout.episodes.workflows.agent import Agent
+from tests.support.agents import SAMPLING, SampledTexts
+from tests.support.chat_models import chat_tokenizer
+from tests.support.episode_parts import Rewards
+from tests.support.ring_parts import lease
+
+PROGRAM = """
+import json, os, sys, urllib.request
+row = json.loads(sys.stdin.readline())
+def call(path, body):
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + path
+    return json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)))
+def ask(text):
+    return call("/chat/completions", {"messages": [{"role": "user", "content": text}]})
+"""
+FUNCTIONS = """
+async def asks(row, client):
+    answer = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": row["prompt"]}])
+    return 0.75 if answer.choices[0].message.content == row["answer"] else 0.0
+
+def blocks(row, client, base_url, api_key):
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": row["prompt"]}])
+    return None
+
+async def hangs(row, client):
+    import asyncio
+    await client.chat.completions.create(model="m", messages=[{"role": "user", "content": row["prompt"]}])
+    await asyncio.Event().wait()
+
+def breaks(row, client):
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": row["prompt"]}])
+    raise SystemExit("it is over")
+"""
+ROW = {"prompt": "12+34=", "answer": "046"}
+
+
+@pytest.fixture
+def play(tmp_path):
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    tokenizer = chat_tokenizer(tmp_path / "chat")
+
+    def run(program: str = "", *texts: Any, n: int = 1, **settings: Any) -> tuple[Any, SampledTexts]:
+        (tmp_path / "program.py").write_text(PROGRAM + program)
+        command = {} if "function" in settings else {"command": ["python", "program.py"]}
+        made: Any = AgentConfig
+        agent = Agent.configured(made(**{**command, "timeout_s": 120.0, **settings}), SearchFolders(tmp_path, tmp_path))
+        engine = SampledTexts(tokenizer, *texts)
+
+        async def play() -> Any:
+            tools = WorkerTools(tokenizer, engine, Rewards(), False, False, 0.5, gateway=engine.gateway)
+            try:
+                return await agent.run(
+                    Episode(tools, lease(0, "here", n=n, row_hash="0") | {"sampling": SAMPLING}), ROW
+                )
+            finally:
+                await engine.gateway.close()
+
+        return asyncio.run(play()), engine
+
+    return run
+
+
+def test_a_program_is_run_for_each_sample_and_its_last_answer_is_scored(play):
+    samples, engine = play('ask("1+1"); print("so"); ask(row["prompt"])', *(["1", "046"] * 2), n=2, max_concurrent=1)
+    engine.check_exact(samples)
+    assert [each.reward for each in samples] == [1.0] * 4 and [each.conversation for each in samples] == [0, 0, 1, 1]
+    assert {(each.metrics["turns"], each.metrics["sequences"]) for each in samples} == {(2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("program", "settings", "reward"),
+    [
+        ('ask("1"); print("text"); print(0.25)', {"reward_from": "result"}, 0.25),
+        ('ask("1"); print(json.dumps({"reward": -1}))', {"reward_from": "result"}, -1.0),
+        ('ask("1"); call("/reward", {"reward": 0.5})', {"reward_from": "posted"}, 0.5),
+        ('ask("1"); print("nan")', {"reward_from": "result", "failed_reward": -2.0}, -2.0),
+        ('ask("1")', {"reward_from": "posted", "failed_reward": -2.0}, -2.0),
+        ('ask("1"); sys.exit(3)', {"failed_reward": 0.0}, 0.0),
+        ("", {"function": "functions.py:asks", "reward_from": "result"}, 0.75),
+        ("", {"function": "functions.py:blocks"}, 1.0),
+        ("", {"function": "functions.py:breaks", "failed_reward": -1.0}, -1.0),
+    ],
+)
+def test_the_reward_is_scored_printed_returned_or_posted(play, program, settings, reward):
+    samples, _ = play(program, "046", **settings)
+    assert [each.reward for each in samples] == [reward]
+
+
+@pytest.mark.parametrize(
+    ("program", "settings", "error", "message"),
+    [
+        ('ask("1"); print("why", file=sys.stderr); sys.exit(3)', {}, RewardError, "ended with exit code 3: why"),
+        ('ask("1"); os.kill(os.getpid(), 9)', {}, RewardError, "ended with SIGKILL"),
+        ("", {}, AgentError, "ended without an answer"),
+        ('ask("1"); print("x")', {"reward_from": "result"}, RewardError, "the last line is 'x'"),
+        ('call("/chat/completions", {})', {}, AgentError, "messages: give a list"),
+        ('bytearray(10**9); ask("1")', {"max_memory_gb": 0.3}, AgentError, "MemoryError"),
+        ("", {"command": ["no-such-program"]}, AgentError, "no-such-program cannot be started"),
+    ],
+)
+def test_an_agent_that_fails_has_no_reward_and_the_error_says_how(play, program, settings, error, message):
+    with pytest.raises(error) as raised:
+        play(program, "1", **settings)
+    assert message in str(raised.value)
+
+
+def test_a_sample_that_fails_is_left_out_of_the_loss_as_far_as_rewards_may_fail(play):
+    program = 'ask("1"); sys.exit(ask("2")["choices"][0]["message"]["content"] == "3")'
+    samples, _ = play(program, "2", "3", "2", "4", n=2, max_concurrent=1)
+    assert [each.reward for each in samples] == [None, None, 0.0, 0.0]
+
+
+@pytest.mark.slow
+def test_an_agent_at_its_limit_is_given_up(play):
+    samples, _ = play("", "046", function="functions.py:hangs", timeout_s=10.0, failed_reward=-1.0)
+    assert [each.reward for each in samples] == [-1.0]
+    with pytest.raises(RewardError, match=r"agent\.timeout_s: the agent took longer than 10 s"):
+        play('ask("1"); import time; time.sleep(600)', "1", timeout_s=10.0)
+
+
+def test_a_program_that_is_ended_is_killed_with_all_that_it_started(tmp_path):
+    written = tmp_path / "pids"
+    program = f"""
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+open({str(written)!r} + ".new", "w").write(f"{{os.getpid()}} {{child.pid}}")
+os.rename({str(written)!r} + ".new", {str(written)!r})
+time.sleep(600)
+"""
+
+    async def end_it() -> None:
+        running = CommandAgent([sys.executable, "-c", program], tmp_path, None).run(ROW, Endpoint("http://none", ""))
+        task = asyncio.create_task(running)
+        while not written.exists():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(end_it())
+    for pid in map(int, written.read_text().split()):
+        info = process_info(pid)
+        assert info is None or info.state == "Z"
+
+
+def test_a_server_that_fails_is_no_failure_of_the_agent(play):
+    with pytest.raises(GenerationError):
+        play('ask("1")', GenerationError("no server"), failed_reward=0.0)
+
+
+def test_an_agent_does_not_see_the_token_of_the_run(play, monkeypatch):
+    monkeypatch.setenv("AREAL_LIKE_TOKEN", "secret")
+    samples, _ = play('ask("1"); print(int("secret" in os.environ.values()))', "1", reward_from="result")
+    assert samples[0].reward == 0

@@ -1,0 +1,316 @@
+"""The gateway: what an agent's calls get, what is trained on, and who may call."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules
+from areal_like.rollout.episodes.gateway.session import SessionRules
+from areal_like.rollout.episodes.generation_client import GenerationError
+from tests.data.test_chat_template_real import folder_of
+from tests.support.agents import AgentClient, SampledTexts, open_session, user
+from tests.support.chat_models import SHORTENS, chat_tokenizer
+
+CHAT = "/v1/chat/completions"
+ADD = {"type": "function", "function": {"name": "add", "description": "", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return chat_tokenizer(tmp_path_factory.mktemp("gateway") / "plain")
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    return TextTokenizer(folder_of("qwen2_5", tmp_path_factory.mktemp("gateway") / "qwen"))
+
+
+def at_gateway(
+    engine: SampledTexts,
+    agent: Callable[[AgentClient, Any], Awaitable[None]],
+    rules: SessionRules | None = None,
+    **conversation: Any,
+) -> Any:
+    """Runs the agent; returns its session, which has ended."""
+
+    async def run() -> Any:
+        opened = open_session(engine, rules, ConversationRules(**conversation))
+        async with aiohttp.ClientSession() as http, opened as (session, endpoint):
+            await agent(AgentClient(endpoint, http), session)
+        return session
+
+    return asyncio.run(run())
+
+
+def test_the_openai_client_streams_and_calls_a_tool_and_its_ids_are_those_sampled(qwen):
+    call = '<tool_call>\n{"name": "add", "arguments": {"carry":false, "numbers": [1,2]}}\n</tool_call>'
+    engine = SampledTexts(qwen, f"let me see\n{call}", "It is 3.", end="<|im_end|>")
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        async with openai.AsyncOpenAI(base_url=client.endpoint.base_url, api_key=client.endpoint.key) as policy:
+            messages: list[Any] = [user("1+2?")]
+            tools: Any = [ADD]
+            reply = (await policy.chat.completions.create(model="any", messages=messages, tools=tools)).choices[0]
+            assert reply.finish_reason == "tool_calls" and reply.message.content == "let me see"
+            (called,) = reply.message.tool_calls or []
+            assert json.loads(called.function.arguments) == {"carry": False, "numbers": [1, 2]}  # type: ignore[union-attr]
+            messages += [reply.message, {"role": "tool", "tool_call_id": called.id, "content": "3"}]
+            engine.version = 1
+            stream = await policy.chat.completions.create(
+                model="any", messages=messages, tools=tools, stream=True, stream_options={"include_usage": True},
+                logprobs=True, extra_body={"return_token_ids": True},
+            )  # fmt: skip
+            chunks = [chunk async for chunk in stream]
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+            assert text == "It is 3." and chunks[-1].usage is not None
+            prompt, sample = engine.log[1]
+            assert chunks[0].prompt_token_ids == prompt  # type: ignore[attr-defined]
+            assert chunks[0].choices[0].token_ids == sample["token_ids"]  # type: ignore[attr-defined]
+            logprobs = chunks[0].choices[0].logprobs
+            assert logprobs is not None and [each.logprob for each in logprobs.content or []] == sample["logprobs"]
+            assert [each.id for each in (await policy.models.list()).data] == ["policy"]
+
+    session = at_gateway(engine, agent)
+    (sample,) = session.trajectory(1.0)
+    engine.check_exact([sample])
+    assert sample.loss_mask.sum() == sum(len(each["token_ids"]) for _, each in engine.log)
+    assert (sample.versions[sample.loss_mask == 1][-1], sample.metrics["turns"], sample.metrics["tool_calls"]) == (
+        1,
+        2,
+        1,
+    )
+    assert (sample.metrics["template_breaks"], sample.metrics["undelivered_calls"]) == (0, 0)
+
+
+def test_a_scripted_agent_leaves_every_token_trained_on_in_the_engines_log_once(plain):
+    """It retries, forks a sub-agent, branches, compacts its history, and holds two calls open during an update."""
+    engine = SampledTexts(plain, *"123456789")
+
+    async def agent(client: AgentClient, session: Any) -> None:
+        async def ask(*messages: Any, **headers: str) -> Any:
+            status, answer = await client.post(CHAT, {"messages": list(messages)}, **headers)
+            assert status == 200, answer
+            return answer["choices"][0]["message"]
+
+        one = await ask(user("1+1"))
+        assert await ask(user("1+1"), **{"X-Stainless-Retry-Count": "1"}) == one  # a retry gets the same answer
+        engine.gate.clear()
+        open_calls = [
+            asyncio.create_task(ask(user("1+1"), one, user("2+2"))),
+            asyncio.create_task(ask({"role": "system", "content": "5"}, user("3+3"))),  # a sub-agent
+        ]
+        while len(engine.groups) < 3:
+            await asyncio.sleep(0.001)
+        engine.version = 1
+        engine.gate.set()
+        two, _ = await asyncio.gather(*open_calls)
+        await ask(user("1+1"), one, user("4+4"))  # a branch
+        await ask(user("1+1"), one, user("2+2"), two, user("5+5"))
+        await ask(user("6+6"), two, user("7+7"))  # a history without its beginning
+
+    session = at_gateway(engine, agent)
+    samples = session.trajectory(0.5)
+    engine.check_exact(samples)
+    assert sum(int(each.loss_mask.sum()) for each in samples) == sum(len(each["token_ids"]) for _, each in engine.log)
+    assert len(engine.log) == 6 and len(samples) == 4
+    assert {(each.metrics["turns"], each.metrics["template_breaks"]) for each in samples} == {(6, 1)}
+    assert sorted({int(version) for each in samples for version in each.versions if version >= 0}) == [0, 1]
+    assert len({group["seed"] for group in engine.groups}) == 6
+
+
+def test_an_answer_that_nobody_got_is_not_trained_on_and_a_repeated_request_gets_it(plain):
+    engine = SampledTexts(plain, "1", "2", "3")
+
+    async def agent(client: AgentClient, session: Any) -> None:
+        async def cut(text: str) -> None:
+            before = len(engine.groups)
+            engine.gate.clear()
+            calling = asyncio.create_task(client.post(CHAT, {"messages": [user(text)]}))
+            while len(engine.groups) == before:
+                await asyncio.sleep(0.001)
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+            pending = session.pending._answers[-1]
+            while not pending.is_cut:
+                await asyncio.sleep(0.001)
+            engine.gate.set()
+            await pending.task
+
+        await cut("1+1")
+        await cut("2+2")
+        status, answer = await client.post(CHAT, {"messages": [user("1+1")]})
+        assert (status, answer["choices"][0]["message"]["content"], len(engine.log)) == (200, "1", 2)
+
+    (sample,) = at_gateway(engine, agent).trajectory(1.0)
+    engine.check_exact([sample])
+    assert (sample.metrics["turns"], sample.metrics["undelivered_calls"]) == (1, 1)
+
+
+def test_where_the_template_rewrites_thoughts_a_new_sequence_begins_and_the_break_counts(tmp_path):
+    tokenizer = chat_tokenizer(tmp_path / "shortens", SHORTENS)
+    engine = SampledTexts(tokenizer, "1]2", "4")
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        _, first = await client.post(CHAT, {"messages": [user("1+1")]})
+        await client.post(CHAT, {"messages": [user("1+1"), first["choices"][0]["message"], user("2+2")]})
+
+    samples = at_gateway(engine, agent).trajectory(1.0)
+    engine.check_exact(samples)
+    assert [each.metrics["template_breaks"] for each in samples] == [1, 1]
+
+
+@pytest.mark.parametrize("strategy", ["interleaved", BRANCHING])
+def test_prompts_may_be_ids_or_texts(plain, strategy):
+    engine = SampledTexts(plain, "2", "4", "6", "8")
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        ids = plain.encode("1+1=", special=False)
+        _, first = await client.post("/v1/completions", {"prompt": ids, "return_token_ids": True, "logprobs": 1})
+        answer = first["choices"][0]
+        assert answer["token_ids"] == engine.log[0][1]["token_ids"] and answer["prompt_token_ids"] == ids
+        assert answer["logprobs"]["token_logprobs"] == engine.log[0][1]["logprobs"]
+        more = [*ids, *answer["token_ids"], *plain.encode("2+2=", special=False)]
+        _, second = await client.post(f"{CHAT}/tokens", {"tokens": more, "messages": [user("2+2")]})
+        assert second["choices"][0]["message"]["content"] == "4"
+        _, third = await client.post("/v1/completions", {"prompt": "3+3=", "n": 2})
+        assert [each["text"] for each in third["choices"]] == ["6", "8"]
+        counted = {"messages": [user("3+3")]}
+        _, tokens = await client.post("/tokenize", counted)
+        assert plain.decode(tokens["tokens"], skip_special=False) == "<user> 3+3<eos><assistant> "
+
+    samples = at_gateway(engine, agent, trajectory_strategy=strategy).trajectory(1.0)
+    engine.check_exact(samples)
+    assert len(samples) == (4 if strategy == BRANCHING else 3)
+
+
+def test_rewards_of_calls_are_discounted_to_those_before(plain):
+    engine = SampledTexts(plain, "1", "2", "3")
+
+    async def agent(client: AgentClient, session: Any) -> None:
+        _, first = await client.post(CHAT, {"messages": [user("1+1")]})
+        await client.post(CHAT, {"messages": [user("1+1"), first["choices"][0]["message"], user("2+2")]})
+        await client.post(CHAT, {"messages": [user("3+3")]})
+        assert (await client.post("/v1/reward", {"id": first["id"], "reward": 0.25}))[0] == 200
+        assert (await client.post("/v1/reward", {"reward": 1}))[0] == 200
+        for wrong in ({"reward": "1"}, {"reward": True}, {}, {"reward": 1, "id": "other"}, {"reward": 1e300}):
+            assert (await client.post("/v1/reward", wrong))[0] in (400, 404)
+        assert session.posted == 1
+
+    samples = at_gateway(engine, agent, SessionRules(turn_discount=0.5)).trajectory(1.0)
+    engine.check_exact(samples)
+    assert [each.reward for each in samples] == [0.25 + 0.5 * 0.5, 0.5, 1.0]
+
+
+def test_sampling_of_an_agent_is_ignored_or_refused_and_its_limits_hold(plain):
+    engine = SampledTexts(plain, *"1234")
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        hot = {"temperature": 2.0, "seed": 3, "max_tokens": 7, "stop": "x", "response_format": {"type": "json_object"}}
+        assert (await client.post(CHAT, {"messages": [user("1")], **hot}))[0] == 200
+        assert (await client.post(CHAT, {"messages": [user("2")]}))[0] == 200
+        status, refused = await client.post(CHAT, {"messages": [user("3")]})
+        assert status == 400 and refused["error"]["message"].startswith("agent.max_calls: ")
+
+    at_gateway(engine, agent, SessionRules(max_calls=2))
+    sampling = engine.groups[0]["sampling"]
+    assert (sampling["temperature"], sampling["max_new_tokens"], sampling["stop"]) == (0.5, 7, ["x"])
+
+    async def strict(client: AgentClient, _: Any) -> None:
+        for asked in ({"temperature": 2.0}, {"presence_penalty": 1.0}):
+            status, refused = await client.post(CHAT, {"messages": [user("1")], **asked})
+            assert status == 400 and next(iter(asked)) in refused["error"]["message"]
+
+    at_gateway(engine, strict, SessionRules(sampling="request"))
+
+
+def test_only_the_key_of_the_episode_opens_it_and_only_until_it_ends(plain):
+    engine = SampledTexts(plain, "1")
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        http, endpoint, body = client.http, client.endpoint, {"messages": [user("1+1")]}
+        for wrong in ("", "Bearer ", "Bearer no", "Bearer \udcff", f"Basic {endpoint.key}", endpoint.key[:-1]):
+            headers = {"Authorization": wrong}
+            async with http.post(f"{endpoint.base_url}/chat/completions", json=body, headers=headers) as response:
+                assert response.status == 401
+        for url in (endpoint.url[:-1], endpoint.url.rpartition("/")[0], f"{endpoint.url}x", f"{endpoint.url}/.."):
+            async with http.post(f"{url}/v1/models", json=body, headers=client.headers) as response:
+                assert response.status == 401
+        async with http.get(f"{endpoint.base_url}/models", headers={"X-Api-Key": endpoint.key}) as response:
+            assert response.status == 200
+        async with http.get(f"{endpoint.base_url}/none", headers=client.headers) as response:
+            assert response.status == 404
+        async with http.get(f"{endpoint.base_url}/models", headers={"Host": "evil.example"}) as response:
+            assert response.status == 403
+        await engine.gateway.end(endpoint)
+        assert (await client.post(CHAT, body))[0] == 401
+
+    at_gateway(engine, agent)
+    assert not engine.groups
+
+
+WRONG_VALUES: dict[str, tuple[Any, ...]] = {
+    "n": (0, 10**9, "2", 1.5),
+    "max_tokens": (-1, 0, 1e9),
+    "temperature": (-1, "hot"),
+    "top_p": (7,),
+    "stream": ("yes",),
+    "stop": ([""], 5, list("abcdefghijklmnopqrstuvwxyz")),
+    "stop_token_ids": ([10**9], [True]),
+    "tools": ("x", [{}]),
+    "tokens": ([], [-1], [0.5], "1"),
+    "top_logprobs": (5,),
+    "seed": (1 << 70,),
+}
+HOSTILE: list[Any] = [
+    *([], "x", None, 1, {}, {"messages": []}, {"messages": "x"}, {"messages": [1]}, {"messages": [{"role": "robot"}]}),
+    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+    {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"function": 3}]}]},
+    {"messages": [user("1" * 100_000)]},
+    {"messages": [user("Ä")]},
+    *({"messages": [user("1")], key: value} for key, values in WRONG_VALUES.items() for value in values),
+]
+
+
+def test_hostile_requests_are_refused_with_a_reason_and_nothing_is_generated(plain):
+    engine = SampledTexts(plain, "1")
+
+    async def agent(client: AgentClient, session: Any) -> None:
+        for body in HOSTILE:
+            status, answer = await client.post(CHAT, body)
+            assert status == 400 and answer["error"]["message"], (body, answer)
+        raw = [
+            (b"{", {}, 400),
+            (b'{"messages": ' + b"[" * 100_000, {}, 400),
+            (b"\xff\xfe", {}, 400),
+            (b"{}", {"Content-Type": "text/plain"}, 415),
+            (b"{}", {"Content-Encoding": "gzip"}, 415),
+        ]
+        for content, headers, expected in raw:
+            sent = {"Content-Type": "application/json", **client.headers, **headers}
+            async with client.http.post(f"{client.endpoint.url}{CHAT}", data=content, headers=sent) as response:
+                assert response.status == expected, (content[:20], await response.text())
+        assert not engine.groups
+        status, answer = await client.post(CHAT, {"messages": [user("1+1")]})
+        assert status == 200
+
+    (sample,) = at_gateway(engine, agent).trajectory(1.0)
+    engine.check_exact([sample])
+
+
+def test_a_prompt_without_room_has_the_code_that_agents_know_and_a_lost_server_is_no_fault_of_the_agent(plain):
+    engine = SampledTexts(plain, GenerationError("no server"), "1")
+
+    async def agent(client: AgentClient, session: Any) -> None:
+        status, answer = await client.post(CHAT, {"messages": [user("1" * 5000)]})
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        status, answer = await client.post(CHAT, {"messages": [user("1")]})
+        assert status == 502 and isinstance(session.fault, GenerationError)
+        assert (await client.post(CHAT, {"messages": [user("1")]}))[0] == 200
+
+    at_gateway(engine, agent)
