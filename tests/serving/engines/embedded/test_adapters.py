@@ -9,6 +9,7 @@ import torch
 
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.engines.embedded.weights.adapters import adapter_tensors
+from areal_like.serving.engines.embedded.weights.batched_lora import BatchedLora
 from areal_like.serving.requests import BadRequest, FinishedGroup, GroupRequest, Sampling
 from areal_like.weights.adapter import read_peft_folder
 from areal_like.weights.device_checksum import checksums
@@ -54,6 +55,16 @@ def test_one_batch_of_the_model_and_two_adapters_matches_peft(tmp_path: Path, ki
         for other in others:
             with pytest.raises(AssertionError):
                 assert_as_computed_by(other, finished, group, tolerance=1e-3)
+
+
+def test_an_adapter_is_rounded_as_peft_rounds_it(tmp_path: Path) -> None:
+    """In another order of operations, bfloat16 differs from the trainer several times as much."""
+    model, tokens = tiny_llama().bfloat16(), list(PROMPTS[2])
+    folder = write_adapter(tmp_path / "one", model, 1, lora_alpha=5)
+    expected = logprobs_by(with_peft(model, folder).bfloat16(), tokens)
+    lora = BatchedLora(model)
+    lora.set_batch([LLMEngine(tiny_llama().bfloat16(), 32).adapters.make(read_peft_folder(folder), "one", "one")])
+    assert logprobs_by(model, tokens) == expected
 
 
 def test_an_adapter_that_changes_nothing_changes_no_bit(tmp_path: Path) -> None:

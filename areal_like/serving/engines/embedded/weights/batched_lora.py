@@ -103,10 +103,9 @@ class BatchedLora:
     def _add(self, name: str, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         (low, high), scale = self._active[name]
         thin = linear(inputs[0], low)
-        if isinstance(scale, Tensor):  # some models flatten the tokens of all sequences
-            by_sequence = thin.view(len(scale), -1, thin.shape[-1])
-            thin = (by_sequence * scale).masked_fill_(scale == 0, 0)
-        else:
-            thin = thin * scale
+        if not isinstance(scale, Tensor):  # in the order of the trainer (peft), so that both round the same numbers
+            return output.add_(linear(thin, high) * scale)
+        by_sequence = thin.view(len(scale), -1, thin.shape[-1])  # some models flatten the tokens of all sequences
+        thin = (by_sequence * scale).masked_fill_(scale == 0, 0)
         output.view(-1, output.shape[-1]).addmm_(thin.reshape(-1, thin.shape[-1]), high.t())
         return output
