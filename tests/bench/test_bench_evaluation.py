@@ -4,38 +4,54 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.bench.bench_evaluation import compare, measure
+from tests.bench.bench_evaluation import FREQ_STEPS, Cycle, compare, cycles
 
 ROOT = Path(__file__).resolve().parents[2]
+EVALUATED = {"eval/score": 1.0, "eval/answer_tokens_mean": 2.0, "eval/samples": 160.0}
 
 
-def lines(s_per_step: float, evaluated: tuple[int, ...]) -> list[dict[str, float]]:
-    steps = [
-        {"step": step, "time": 100 + s_per_step * step, "perf/step_s": s_per_step, "rollout/answer_tokens_mean": 4.0}
-        for step in range(1, 5)
-    ]
-    values = {"eval/score": 1.0, "eval/answer_tokens_mean": 2.0, "eval/samples": 20.0}
-    return [*steps, *({"step": step, "time": 0.0, "eval/due_step": step, **values} for step in evaluated)]
+def lines(usual_s: float, slower_s: float, lasts: float, evaluations: int = 2) -> list[Any]:
+    """Steps of `usual_s`, the first ones after each beginning of an evaluation slower; it lasts for `lasts` steps."""
+    now, found = 100.0, list[dict[str, float]]()
+    for step in range(1, (evaluations + 1) * FREQ_STEPS + 1):
+        is_beside = step > FREQ_STEPS and (step - 1) % FREQ_STEPS < lasts
+        now += slower_s if is_beside else usual_s
+        found.append({"step": step, "time": now, "perf/step_s": 1.0, "rollout/answer_tokens_mean": 4.0})
+        if step % FREQ_STEPS == 0:
+            found.append({"step": step, "time": now + lasts * slower_s - 0.1, "eval/due_step": step, **EVALUATED})
+    return found
 
 
-def test_the_slowdown_is_divided_by_the_share_of_tokens() -> None:
-    with_, without = measure(lines(2.5, (2, 4)), 10), measure(lines(2.0, (4,)), 10)
-    assert with_ == {"s_per_step": 2.5, "trained_tokens": 160, "evaluated_tokens": 40, "evaluations": 1}
-    assert (without["s_per_step"], without["evaluated_tokens"]) == (2.0, 0)
-    result = compare([(with_, without)])
-    assert (result["share_of_tokens"], result["slower_by"]) == (0.2, pytest.approx(0.2))
-    assert result["ratio"] == pytest.approx(1.0)
+def test_the_extra_seconds_of_steps_beside_an_evaluation_are_divided_by_its_share_of_tokens() -> None:
+    found = cycles(lines(usual_s=2.0, slower_s=3.0, lasts=4), answers_per_step=20)
+    assert found == [Cycle(4, FREQ_STEPS - 4, pytest.approx(4 / 36), pytest.approx(320 / 1600))] * 2
+    result = compare(found)
+    assert (result["share_of_tokens"], result["slower_by"]) == (pytest.approx(0.2), pytest.approx(4 / 36))
+    assert result["ratio"] == pytest.approx(result["ratio_low"]) == pytest.approx(4 / 36 / 0.2)
+    assert result["verdict"] == "within the aim"
+
+
+def test_evaluations_that_leave_no_step_alone_do_not_count() -> None:
+    assert cycles(lines(usual_s=2.0, slower_s=3.0, lasts=FREQ_STEPS), 20) == []
+
+
+@pytest.mark.parametrize(
+    ("slower", "verdict"), [([0.1, 0.3], "not decided by this run"), ([0.3, 0.4], "above the aim")]
+)
+def test_noise_leaves_it_undecided(slower: list[float], verdict: str) -> None:
+    assert compare([Cycle(4, 12, each, 0.2) for each in slower])["verdict"] == verdict
 
 
 @pytest.mark.slow
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     output = tmp_path / "evaluation.json"
-    words = ["--steps", "10", "--rounds", "1", "--output", str(output)]
+    words = ["--steps", str(3 * FREQ_STEPS), "--output", str(output)]
     command = [sys.executable, str(ROOT / "tests/bench/bench_evaluation.py"), *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(output.read_text(encoding="utf-8"))
-    assert report["runs"][0]["with"]["evaluations"] == 1 and 0 < report["share_of_tokens"] < 0.2
+    assert report["cycles"] and 0 < report["share_of_tokens"] < 0.2

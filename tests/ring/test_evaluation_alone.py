@@ -11,7 +11,7 @@ import pytest
 
 from areal_like.rollout.answer_files import read_answers
 from tests.ring.start import Ended, Running, directory_of, run, wait_until_gone
-from tests.ring.test_servers_alone import KEY, NAMED, VARIABLE, serving
+from tests.ring.test_servers_alone import KEY, NAMED, VARIABLE, ask, serving
 from tests.support.chat_models import chat_folder
 from tests.support.engine_environments import require_engine
 
@@ -109,26 +109,37 @@ def test_other_engines_are_verified_and_give_the_same_answers(engine: str, whole
 
 
 @pytest.mark.slow
-def test_servers_that_run_already_give_the_same_answers_with_their_key(whole: Ended, tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("engine", "is_chat"), [("embedded", False), pytest.param("vllm", True, marks=pytest.mark.xdist_group("vllm"))]
+)
+def test_servers_that_run_already_give_the_same_answers_with_their_key(
+    engine: str, is_chat: bool, whole: Ended, tmp_path: Path
+) -> None:
     """By the routes of a run, and as a service by the route for chats."""
     model = chat_folder(tmp_path / "model", "{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    named = f"actor.path={shlex.quote(str(model))}"
-    texts = [(each["row"], each["answer"], each["score"]) for each in answers(whole)]
-    with serving(tmp_path / "served", NAMED, named, "rollout.open_generation=never", **{VARIABLE: KEY}) as servers:
-        (address,) = servers.addresses()
-        ways = {
-            "attached": (named, f"rollout.server_addresses=[{address}]"),
-            "chat": (
-                f"actor.path={model.name}",
-                "rollout.server_type=openai",
-                f"rollout.server_addresses=['http://{address}/v1']",
-            ),
-        }
-        for name, words in ways.items():
-            write(tmp_path / name)
-            (tmp_path / name / "go").touch()
-            ended = run(tmp_path / name, "eval", NAMED, *words, config="e.yaml", OWN_SERVERS_KEY=KEY)
-            assert ended.code == 0, ended.text
-            assert [(each["row"], each["answer"], each["score"]) for each in answers(ended)] == texts
-        refused = run(tmp_path / "chat", "eval", NAMED, *ways["chat"], trial="o", config="e.yaml", OWN_SERVERS_KEY="no")
-        assert refused.code == 1 and f"{VARIABLE}" not in refused.out and "refuses the key" in refused.err
+    named = [f"actor.path={shlex.quote(str(model))}", f"rollout={engine}", "rollout.setup_timeout=900"]
+    named += [f"vllm.python={require_engine('vllm')}"] if is_chat else []
+    with serving(tmp_path / "served", NAMED, *named, "rollout.open_generation=never", **{VARIABLE: KEY}) as servers:
+        (address,) = servers.addresses(limit_s=900)
+        words = [*named[:1], f"rollout.server_addresses=[{address}]"]
+        if is_chat:
+            words = [f"rollout.server_addresses=['http://{address}/v1']", "rollout.server_type=openai"]
+            words.append(f"actor.path={shown_model(address)}")
+        write(tmp_path / "run")
+        (tmp_path / "run" / "go").touch()
+        ended = run(tmp_path / "run", "eval", NAMED, *words, config="e.yaml", OWN_SERVERS_KEY=KEY, limit_s=900)
+        assert ended.code == 0, ended.text
+        assert [(each["row"], each["answer"], each["score"]) for each in answers(ended)] == [
+            (each["row"], each["answer"], each["score"]) for each in answers(whole)
+        ]
+        if is_chat:
+            other = run(tmp_path / "run", "eval", NAMED, *words, trial="o", config="e.yaml", OWN_SERVERS_KEY="no")
+            assert other.code == 1 and "refuses the key" in other.err, other.text
+
+
+def shown_model(address: str) -> str:
+    """The name by which the servers know it."""
+    status, models = ask(address, "/v1/models")
+    assert status == 200
+    return str(models["data"][0]["id"])
