@@ -70,6 +70,7 @@ PROSE = (
         "README",
         "algorithms",
         "configuration",
+        "curriculum",
         "data",
         "environments",
         "evaluation",

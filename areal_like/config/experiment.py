@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key, no_effect, not_built, optional_section, refused, section
+from areal_like.config.fields import config, key, no_effect, optional_section, refused, section
 from areal_like.config.sections.actor import PPOActorConfig, PPOCriticConfig
 from areal_like.config.sections.agent import AgentConfig
 from areal_like.config.sections.checkpoints import RecoverConfig, SaverConfig
@@ -236,7 +236,7 @@ class GRPOConfig(PolicyEngineSections, BaseExperimentConfig):
     environments: EnvironmentsConfig = section(EnvironmentsConfig)
     """Environments to train on instead of a task."""
 
-    curriculum: CurriculumConfig = section(CurriculumConfig, not_built("a curriculum", "leave it out"))
+    curriculum: CurriculumConfig = section(CurriculumConfig)
     """Which prompts are drawn next, and which groups enter a batch, by their measured difficulty."""
 
 

@@ -23,6 +23,7 @@ GROUPS = MappingProxyType(
         "rollout": "The step's batch, and groups that were left out.",
         "reward": "Rewards of the step's samples, as the reward functions returned them, before normalization.",
         "env": "Groups of the step's batch by environment (`environments.train`): `env/NAME/reward`.",
+        "curriculum": "Rows by the difficulty that their latest group showed, where `curriculum.type` draws them.",
         "offpolicy": "Difference between the sampling policy and the trained one, before the step's first update.",
         "perf": "Time, throughput and memory of a step.",
         "eval": "Evaluations. Their step is the number of completed steps of the weights that answered. The metrics of "
@@ -94,6 +95,9 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/dropped_too_long": Metric(
             "Training rows found too long (train_dataset.max_length) since the previous step; each counts once"
         ),
+        "rollout/dropped_difficulty": Metric(
+            "Groups left out since the previous step because they were too easy or too hard (`curriculum`)"
+        ),
         "rollout/rejected": Metric("Groups that a workflow or a filter rejected since the previous step"),
         "rollout/failed": Metric(
             "Groups left out since the previous step because reward or workflow failed in every attempt"
@@ -131,9 +135,17 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "env/*/groups": Metric("Groups of this environment in the step's batch"),
         "env/*/reward": Metric("Their mean reward; a conversation counts once"),
         "env/*/score": Metric("Their mean score: the reward part `score`, or the reward if there is none"),
+        "env/*/left_out": Metric(
+            "Groups left out since the previous step because their rewards were equal or by their difficulty"
+        ),
         "env/*/all_right": Metric("Of these groups, those whose answers all have a score of at least 1"),
         "env/*/all_wrong": Metric("Of these groups, those whose answers all have a score of at most 0"),
         "env/*/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
+        "curriculum/normal": Metric("Rows that are neither easy nor hard, or not drawn yet", "rows"),
+        "curriculum/easy": Metric("Easy rows (`curriculum.easy_border`)", "rows"),
+        "curriculum/hard": Metric("Hard rows (`curriculum.hard_border`)", "rows"),
+        "curriculum/aside_easy": Metric("Rows set aside as easy (`curriculum.easy_threshold`)", "rows"),
+        "curriculum/aside_hard": Metric("Rows set aside as hard (`curriculum.hard_threshold`)", "rows"),
         "offpolicy/logprob_diff_mean": Metric(
             "Absolute difference between the sampler's and the trainer's log-probability of a token, mean", "nats"
         ),

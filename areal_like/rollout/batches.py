@@ -75,10 +75,13 @@ def balance(tokens: Sequence[int], world: int) -> list[int]:
 
 
 def without_equal(groups: Sequence[Group], settings: RolloutSettings) -> list[Group]:
-    """Without groups of equal rewards, where these are dropped and not replaced; all groups if there is no other."""
-    if not settings.dynamic_sampling or settings.refill:
+    """Without groups of equal rewards or of another difficulty, where these are dropped and not replaced; all groups if
+    there is no other."""
+    if settings.refill:
         return list(groups)
-    return [group for group in groups if group.has_spread(settings.vote_rule)] or list(groups)
+    admits = settings.curriculum.admission.admits
+    kept = [group for group in groups if not settings.dynamic_sampling or group.has_spread(settings.vote_rule)]
+    return [group for group in kept if admits(group.facts)] or list(groups)
 
 
 class Batches:

@@ -8,6 +8,8 @@ from areal_like.rollout.server_pool import PooledServer
 from areal_like.rollout.settings import RolloutSettings
 
 Source = Literal["training", "evaluation"]
+REPLACED = ("equal", "difficulty")
+"""Reasons for which a group is left out whose answers are right or wrong alike."""
 
 
 class Start(NamedTuple):
@@ -54,7 +56,7 @@ class Accept(NamedTuple):
 class Drop(NamedTuple):
     group: Group
     result: Result
-    reason: Literal["stale", "equal", "rejected"]
+    reason: Literal["stale", "equal", "difficulty", "rejected"]
 
 
 class Requeue(NamedTuple):

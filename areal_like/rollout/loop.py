@@ -12,7 +12,7 @@ from typing import Any
 from areal_like.data.row_table import RowTable, hash_text
 from areal_like.rollout.async_order import AsyncOrder
 from areal_like.rollout.batches import Batches, RolloutBatch, without_equal
-from areal_like.rollout.decisions import Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
+from areal_like.rollout.decisions import REPLACED, Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
 from areal_like.rollout.evaluation import Evaluation
 from areal_like.rollout.evaluations import Evaluations
 from areal_like.rollout.gate import StalenessGate, free_places
@@ -50,7 +50,7 @@ class RolloutLoop:
         self.ready: dict[int, Group] = {}
         """Finished groups that are in no batch yet, by number."""
         self.replaced_for_batch = 0
-        """Groups with equal rewards that were replaced since the last batch."""
+        """Groups that were replaced since the last batch: equal rewards, or too easy or hard."""
         self.counts = StepCounts()
         self.batches = Batches(start_step)
         self.evaluations = Evaluations(settings, evaluation_rows, self.length, now)
@@ -69,7 +69,6 @@ class RolloutLoop:
         self.warnings: list[str] = []
         self._streaks = Streaks(settings, self.length)
         self._agent_metrics = AgentMetrics(settings.agent_stats)
-        self._step_start: tuple[int, int, list[Group]] | None = None
 
     # Workers.
 
@@ -93,8 +92,7 @@ class RolloutLoop:
             groups = self.evaluations.take(batch.num_groups)
         else:
             step = self.batches.done_steps
-            if self.step_start(step) is None:
-                self._step_start = (step, self.queue.next_number, list(self.queue.again()))
+            self.queue.mark_step(step)
             groups = [self._next_group() for _ in range(batch.num_groups)]
         self.order.opened(groups, self)
 
@@ -232,7 +230,7 @@ class RolloutLoop:
                     self._done(group, result)
                 self.gate.release()
                 self._drop(group, reason)
-                self.replaced_for_batch += reason == "equal"
+                self.replaced_for_batch += reason in REPLACED
                 if reason == "rejected":
                     self.failure = self._streaks.rejected() or self.failure
             case Requeue(_, why, failure):
@@ -251,11 +249,13 @@ class RolloutLoop:
     def _done(self, group: Group, result: Result) -> None:
         self._streaks.done()
         group.facts, group.blob = result.facts, result.blob
+        self.queue.observe(group)
         self.counts.add_timings(result.timings)
         self.record_event("finished", **group.record())
 
     def _drop(self, group: Group, reason: str) -> None:
         """Other groups take the place of groups that are dropped; a row of a stale group is generated again."""
+        self.counts.add_left_out(group, reason)
         group.forget_results()
         self.counts.add("rejected" if reason == "rejected" else f"dropped_{reason}")
         self.record_event("dropped", group=group.number, row=group.row, reason=reason)
@@ -322,7 +322,7 @@ class RolloutLoop:
             self.record_event("judged", **judge_groups(groups, self.settings.vote_rule, self.replaced_for_batch))
         kept = without_equal(groups, self.settings)
         for group in sorted(set(groups).difference(kept)):  # its place stays empty: the gate counts it as accepted
-            self._drop(group, "equal")
+            self._drop(group, "equal" if settings.curriculum.admission.admits(group.facts) else "difficulty")
         batch = self.batches.form(kept, world, self.length)
         self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
         self.counts.add_levels(running=self.gate.running, ready=len(self.ready))
@@ -337,14 +337,11 @@ class RolloutLoop:
         self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
         agents, warnings = self._agent_metrics.of(batch)
         self.warnings += warnings
-        self.reports.append(self.counts.report(step + 1, {**batch_metrics(batch, self.settings.vote_rule), **agents}))
+        pools = {} if self.queue.pools is None else self.queue.pools.metrics()
+        metrics = {**batch_metrics(batch, self.settings.vote_rule), **agents, **pools}
+        self.reports.append(self.counts.report(step + 1, metrics))
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
         return batch
-
-    def step_start(self, step: int) -> tuple[int, list[Group]] | None:
-        """Next number and groups to be generated again when a synchronous step started; None if it has not."""
-        start = self._step_start
-        return start[1:] if start is not None and start[0] == step else None
 
     def record_event(self, event: str, **facts: Any) -> None:
         self.events.append({"event": event, **facts})

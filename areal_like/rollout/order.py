@@ -20,7 +20,7 @@ class View(Protocol):
     batches: Batches
     evaluations: Evaluations
     replaced_for_batch: int
-    """Groups with equal rewards that were replaced since the last batch."""
+    """Groups that were replaced since the last batch: equal rewards, or too easy or hard."""
 
     def capacity(self) -> int:
         """How many training groups may start now."""

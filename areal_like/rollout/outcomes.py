@@ -24,8 +24,12 @@ def decide(group: Group, result: Result, view: View) -> Accept | Drop | Requeue 
         return Drop(group, result, "rejected")
     if group.evaluation is None and is_stale(oldest_version(result.facts), view):
         return Drop(group, result, "stale")
-    if group.evaluation is None and replaces_equal(view) and not has_spread(result.facts, view.settings.vote_rule):
-        return Drop(group, result, "equal")
+    if group.evaluation is None and replaces_others(view):
+        settings = view.settings
+        if settings.dynamic_sampling and not has_spread(result.facts, settings.vote_rule):
+            return Drop(group, result, "equal")
+        if not settings.curriculum.admission.admits(result.facts):
+            return Drop(group, result, "difficulty")
     return Accept(group, result)
 
 
@@ -38,12 +42,12 @@ def is_stale(version: int, view: View) -> bool:
     return view.batches.next_step - version > view.settings.max_staleness
 
 
-def replaces_equal(view: View) -> bool:
-    """Whether other groups replace those with equal rewards. All groups are accepted once a whole epoch has not filled
+def replaces_others(view: View) -> bool:
+    """Whether other groups replace those that are left out. All groups are accepted once a whole epoch has not filled
     a batch."""
     settings = view.settings
     limit = max(view.length.rows_per_epoch, settings.batch_size)
-    return settings.dynamic_sampling and settings.refill and view.replaced_for_batch < limit
+    return settings.refill and view.replaced_for_batch < limit
 
 
 class Streaks:

@@ -9,6 +9,7 @@ from areal_like.config.allocation.models import num_evaluators, uses_api
 from areal_like.config.benchmarks import every_reward
 from areal_like.config.experiment import GRPOConfig
 from areal_like.data.votes import VoteRule, vote_rule
+from areal_like.rollout.curriculum.settings import CurriculumSettings, curriculum_settings
 from areal_like.rollout.evaluated_rows import EvaluatedRows, evaluated_rows, sampling_params
 
 PENDING_PER_CONCURRENT = 16
@@ -53,6 +54,7 @@ class RolloutSettings:
     evaluation_pin: bool = False
     """Whether evaluations between the first and the last step use a single version too."""
     evaluation_max_failed_share: float = 1.0
+    curriculum: CurriculumSettings = field(default_factory=CurriculumSettings)
 
 
 def rollout_settings(config: GRPOConfig) -> RolloutSettings:
@@ -90,6 +92,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         evaluates_base_model=evaluator.eval_base_model or config.total_train_steps == 0,
         evaluation_pin=evaluator.pin or config.saver.best is not None,
         evaluation_max_failed_share=evaluator.max_failed_share,
+        curriculum=curriculum_settings(config),
     )
 
 

@@ -8,6 +8,7 @@ from areal_like.data.row_order import RowOrder
 from areal_like.process.errors import Failure, HttpError
 from areal_like.rollout.groups import Group
 from areal_like.rollout.loop import RolloutLoop
+from areal_like.rollout.queue import CurriculumState
 
 FORMAT = 3
 WITHOUT_ROWS = (1, 2)
@@ -24,8 +25,10 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
     finished = sorted([*loop.batches.from_step(step), *loop.ready.values()])
     again = [*loop.queue.again(), *(lease.group for lease in loop.leases if lease.group.evaluation is None)]
     next_number = loop.queue.next_number
+    curriculum = loop.queue.curriculum_state()
     if loop.settings.synchronous:
-        next_number, again = loop.step_start(step) or (next_number, again)
+        if (start := loop.queue.step_start(step)) is not None:
+            next_number, again, curriculum = start.next_number, start.again, start.curriculum
         finished = []
     rows = loop.queue.row_order
     # Benchmarks may be others in a resumed run.
@@ -45,11 +48,19 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
         "evaluations": loop.evaluations.state(step),
     }
     tables = [blob for dataset in saved.values() for blob in dataset.rows.blobs()]
+    if curriculum is not None:
+        header["curriculum"] = curriculum.drawn
+        tables.append(curriculum.pool_R)
     return header, [*(group.blob for group in finished), *tables]
 
 
 def restore(
-    loop: RolloutLoop, header: dict[str, Any], blobs: Sequence[Blob], digest: str, begin_data_anew: bool = False
+    loop: RolloutLoop,
+    header: dict[str, Any],
+    blobs: Sequence[Blob],
+    digest: str,
+    begin_data_anew: bool = False,
+    forget_curriculum: bool = False,
 ) -> None:
     """Sets a new loop to the state of the checkpoint."""
     if header["format"] != FORMAT and not (header["format"] in WITHOUT_ROWS and begin_data_anew):
@@ -67,6 +78,7 @@ def restore(
     queue.next_number = header["next"]
     again: list[Group] = []
     finished: list[Group] = []
+    state: CurriculumState | None = None
     if begin_data_anew:
         queue.row_order.begin(header["next"], 0)
     else:
@@ -75,9 +87,12 @@ def restore(
         again = [queue.make(number, row, tries=1) for number, row in header["again"]]
         if first_step != header["step"]:  # steps are counted from 0 again: versions of finished groups mean nothing
             again += [queue.make(entry["group"], entry["row"], tries=1) for entry in header["finished"]]
+        if "curriculum" in header and not forget_curriculum:
+            state = CurriculumState(header["curriculum"], bytes(blobs[-1]))
         for entry, blob in zip(header["finished"], blobs, strict=False) if first_step == header["step"] else ():
             finished.append(queue.make(entry["group"], entry["row"], tries=1))
             finished[-1].facts, finished[-1].blob = entry["facts"], bytes(blob)
+    queue.resume_curriculum(state, header["step"])
     loop.record_event(
         "recovered",
         step=first_step,

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from areal_like.observe.metrics import STEP_ERROR_GROUPS
+from areal_like.rollout.decisions import REPLACED
+from areal_like.rollout.groups import Group
 
 REWARD_COUNT_METRICS = {
     "errors": "reward_errors",
@@ -16,7 +18,7 @@ STEP_COUNTS = (
     *("dropped_stale", "dropped_equal", "rejected", "failed", "requeued", "running", "ready"),
     *REWARD_COUNT_METRICS.values(),
 )
-TOO_LONG = "dropped_too_long"
+TOO_LONG, DIFFICULTY = "dropped_too_long", "dropped_difficulty"
 """Only in steps where there are some."""
 TIMING_METRICS = {
     "total_s": "perf/episode_s",
@@ -31,6 +33,8 @@ class StepCounts:
         self._counts: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         """Groups that failed, by their first error."""
+        self._left_out: Counter[str] = Counter()
+        """Groups with equal rewards or of another difficulty, by their environment."""
         self._reward_counts: dict[str, dict[str, int]] = {}
         """Latest counters of each worker; a worker counts from its start."""
         self._timings: list[dict[str, float]] = []
@@ -40,6 +44,11 @@ class StepCounts:
 
     def add_too_long(self) -> None:
         self.add(TOO_LONG)
+
+    def add_left_out(self, group: Group, reason: str) -> None:
+        """Of each environment, where there are some."""
+        if reason in REPLACED and (name := group.facts[0].get("env", "")):
+            self._left_out[name] += 1
 
     def add_failed(self, error: str) -> None:
         self.add("failed")
@@ -76,8 +85,13 @@ class StepCounts:
             for name, metric in TIMING_METRICS.items()
             if any(name in one for one in timings)
         }
-        names = (*STEP_COUNTS, TOO_LONG) if counts[TOO_LONG] else STEP_COUNTS
-        return {**{f"rollout/{name}": float(counts[name]) for name in names}, **means}
+        names = (*STEP_COUNTS, *(name for name in (TOO_LONG, DIFFICULTY) if counts[name]))
+        left_out, self._left_out = self._left_out, Counter()
+        return {
+            **{f"rollout/{name}": float(counts[name]) for name in names},
+            **means,
+            **{f"env/{name}/left_out": float(count) for name, count in left_out.items()},
+        }
 
 
 def _mean(name: str, timings: list[dict[str, float]]) -> float:

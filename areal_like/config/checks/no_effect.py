@@ -12,6 +12,7 @@ from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
 from areal_like.config.problems import Problem
 from areal_like.config.sections.actor import PPOActorConfig
+from areal_like.config.sections.curriculum import ONLINE
 from areal_like.config.sections.data import paths_of
 from areal_like.config.sections.reward import REWARD_OF_TASK, configured_rewards
 from areal_like.config.sections.trackers import TRACKERS, is_enabled
@@ -33,6 +34,9 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
     if config.valid_dataset is not None and config.valid_dataset.drop_last:
         # The default; reported only where a user sets it.
         yield Problem("valid_dataset.drop_last", "has no effect: rows that do not fill a batch are evaluated, too")
+    if isinstance(config, GRPOConfig) and config.curriculum.type != "none" and not config.train_dataset.shuffle:
+        message = f"has no effect: curriculum.type={config.curriculum.type} draws rows at random"
+        yield Problem("train_dataset.shuffle", message)
     yield from _task_without_effect(config)
     yield from _trackers_without_effect(config)
     clocks = [name for name in INTERVALS if getattr(config.evaluator, name)]
@@ -161,5 +165,8 @@ def _rollout_without_effect(config: GRPOConfig) -> Iterator[Problem]:
     synchronous = "has no effect in synchronous mode"
     if rollout.schedule_policy != "round_robin":
         yield Problem("rollout.schedule_policy", f"{synchronous}: groups are assigned to servers by their number")
-    if rollout.oversampling_factor > 1 and not (config.actor.dynamic_sampling and rollout.refill):
-        yield Problem("rollout.oversampling_factor", f"{synchronous} unless actor.dynamic_sampling leaves groups out")
+    keys = config.curriculum
+    leaves_out = config.actor.dynamic_sampling or keys.online_difficulty_filtering or keys.type == ONLINE
+    if rollout.oversampling_factor > 1 and not (leaves_out and rollout.refill):
+        reason = "unless actor.dynamic_sampling or curriculum leaves groups out"
+        yield Problem("rollout.oversampling_factor", f"{synchronous} {reason}")

@@ -1,6 +1,6 @@
 """Sections `saver` and `recover`: which checkpoints are kept, what is written to resume, and when."""
 
-from areal_like.config.fields import config, key, must_follow, not_built, optional_section
+from areal_like.config.fields import config, key, must_follow, optional_section
 
 
 @config
@@ -78,7 +78,7 @@ class RecoverConfig(FrequencyConfig):
     """When resuming, start at step 0 instead of continuing the counts of steps, tokens and samples. The checkpoint is
     moved to `checkpoints/before-attempt-K`."""
 
-    skip_curriculum: bool = key(False, rules=(not_built("a curriculum", "set it to false"),))
+    skip_curriculum: bool = key(False)
     """When resuming, discard the difficulty of prompts that the curriculum has recorded."""
 
     skip_scheduler: bool = key(False)

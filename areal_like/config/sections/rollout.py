@@ -72,7 +72,7 @@ class InferenceEngineConfig:
     """Number of processes that run workflows and rewards. `auto` derives it from the number of cores."""
 
     refill: bool = key(True)
-    """Replace groups that dynamic sampling or a filter removed, so that every batch is full. False trains on the
+    """Replace groups that dynamic sampling or the curriculum removed, so that every batch is full. False trains on the
     smaller batch."""
 
     allow_mismatched_sampling: bool = key(False)

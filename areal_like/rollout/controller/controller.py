@@ -173,9 +173,9 @@ class Controller:
             self.probe_tokens = self._saved_tokens or train["probe_tokens"]
             splits = {**benchmark_rows, "valid": self.valid_rows}
             tables = {split: RowTable(rows) for split, rows in splits.items()}
-            loop = RolloutLoop(
-                self.settings, self.server_pool, RowTable(train["rows"]), tables, start_step=self.start.step
-            )
+            rows, start = RowTable(train["rows"]), self.start.step
+            loop = RolloutLoop(self.settings, self.server_pool, rows, tables, start)
+            loop.queue.start_pools(train.get("difficulty", ""))
             loop.record_event("begun", steps=loop.length.total_steps)
             self._restore(loop, digest)
         except (ValueError, Failure) as problem:
@@ -201,7 +201,7 @@ class Controller:
                 f"resume: {path} is missing, so the run cannot continue from {checkpoint}; choose another step"
             )
         frame = unpack(path.read_bytes())
-        restore(loop, frame.header, frame.blobs, digest, self.run.skips("dataloader"))
+        restore(loop, frame.header, frame.blobs, digest, self.run.skips("dataloader"), self.run.skips("curriculum"))
 
     def _saved_probe(self) -> tuple[dict[str, Any], list[int]]:
         """Its noise and tokens, before the loop is restored: servers may load weights before the first worker reports

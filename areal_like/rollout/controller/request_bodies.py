@@ -46,6 +46,9 @@ def datasets(body: Any) -> dict[str, Any]:
         body_field(dataset, "digest", str)
         if (rows := body_int(dataset, "rows")) > MAX_ROWS:
             raise HttpError(400, f"datasets.{part[:80]}: {rows} rows are more than the maximum of {MAX_ROWS}")
+    labels = body_field(parts["train"], "difficulty", str, "")
+    if labels and (len(labels) != parts["train"]["rows"] or not set(labels) <= set("neh")):
+        raise HttpError(400, "datasets.train: difficulty must have a letter of n, e and h for each row")
     tokens = body_field(parts["train"], "probe_tokens", list)
     if not all(type(each) is int and 0 <= each < MAX_TOKEN for each in tokens):
         raise HttpError(400, f"datasets.train: probe_tokens must be token ids, numbers from 0 to {MAX_TOKEN - 1}")

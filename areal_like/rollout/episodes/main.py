@@ -13,6 +13,7 @@ from areal_like.config.allocation.models import uses_api
 from areal_like.config.problems import ConfigError
 from areal_like.data.data_record import RECORD
 from areal_like.data.datasets import CheckedRows, Datasets, load_datasets
+from areal_like.data.earlier_results import earlier_difficulty
 from areal_like.data.first_tokens import first_tokens
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error
@@ -74,7 +75,8 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                     rewards.available,
                     conversation_rules(config, run.cwd),
                 )
-                await controller.post("/hello", _hello(me, datasets, tokenizer))
+                difficulty = earlier_difficulty(config, datasets.train)
+                await controller.post("/hello", _hello(me, datasets, tokenizer, difficulty))
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
                 runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format, own)
                 try:
@@ -137,11 +139,11 @@ def _find(names: NameStore, waiting: NamedWait) -> Entry:
     return parse_entry(names.wait(Identity(CONTROLLER, 0).name, waiting))
 
 
-def _hello(me: Identity, datasets: Datasets, tokenizer: TextTokenizer) -> dict[str, Any]:
+def _hello(me: Identity, datasets: Datasets, tokenizer: TextTokenizer, difficulty: str) -> dict[str, Any]:
     valid = None if datasets.valid is None else _describe(datasets.valid)
     probe_tokens = first_tokens(datasets.train.rows, tokenizer, PROBE_TOKENS)
     benchmarks = {split: _describe(rows) for split, rows in datasets.benchmarks.items()}
-    train = {**_describe(datasets.train), "probe_tokens": probe_tokens}
+    train = {**_describe(datasets.train), "probe_tokens": probe_tokens, "difficulty": difficulty}
     described = {"train": train, "valid": valid, "benchmarks": benchmarks}
     return {"worker": me.name, "incarnation": me.incarnation, "datasets": described}
 

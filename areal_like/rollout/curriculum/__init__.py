@@ -1,0 +1,1 @@
+"""Which rows are drawn next by their difficulty, and which finished groups are trained on."""

@@ -1,0 +1,64 @@
+"""The difficulty of each row, by the mean reward of its latest group: easy, normal or hard, or set aside."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from areal_like.process.seeds import derive_seed
+from areal_like.rollout.curriculum.settings import CurriculumSettings
+
+NORMAL, EASY, HARD, ASIDE_EASY, ASIDE_HARD = range(5)
+LABELS = {"n": NORMAL, "e": EASY, "h": HARD}
+"""Letters of rows that earlier results have sorted."""
+
+
+class DifficultyPools:
+    """The pool of each row. Rows that are set aside are not drawn."""
+
+    def __init__(self, settings: CurriculumSettings, num_rows: int) -> None:
+        self.settings = settings
+        self.pool_R = np.full(num_rows, NORMAL, np.uint8)
+
+    def start(self, labels: str) -> None:
+        """From the results of an earlier run, a letter for each row."""
+        letters = np.frombuffer(labels.encode("ascii"), np.uint8)
+        for letter, pool in LABELS.items():
+            self.pool_R[letters == ord(letter)] = pool
+
+    def observe(self, row: int, mean: float) -> None:
+        """The mean reward of a group of this row."""
+        self.pool_R[row] = self._pool_of(mean)
+
+    def _pool_of(self, mean: float) -> int:
+        keys = self.settings
+        if keys.easy_threshold is not None and mean >= keys.easy_threshold:
+            return ASIDE_EASY
+        if keys.hard_threshold is not None and mean <= keys.hard_threshold:
+            return ASIDE_HARD
+        if not keys.has_pools:
+            return NORMAL
+        return EASY if mean > keys.easy_border else HARD if mean < keys.hard_border else NORMAL
+
+    def rows_in(self, *pools: int) -> NDArray[np.int64]:
+        return np.flatnonzero(np.isin(self.pool_R, pools))
+
+    def return_all(self) -> None:
+        """Rows that are set aside are drawn again."""
+        self.pool_R[self.pool_R >= ASIDE_EASY] = NORMAL
+
+    def resume(self, pool_R: NDArray[np.uint8], step: int) -> None:
+        """As a checkpoint has it, with a fraction of the rows set aside drawn again."""
+        self.pool_R = pool_R.copy()
+        keys = self.settings
+        fractions = ((ASIDE_EASY, keys.easy_return_fraction), (ASIDE_HARD, keys.hard_return_fraction))
+        for pool, fraction in fractions:
+            rows = self.rows_in(pool)
+            draws = np.random.Generator(np.random.PCG64(derive_seed(keys.seed, "returned", pool, step)))
+            self.pool_R[draws.choice(rows, size=round(len(rows) * fraction), replace=False)] = NORMAL
+
+    def metrics(self) -> dict[str, float]:
+        """The number of rows in each pool."""
+        counts = np.bincount(self.pool_R, minlength=5)
+        names: Sequence[str] = ("normal", "easy", "hard", "aside_easy", "aside_hard")
+        return {f"curriculum/{name}": float(count) for name, count in zip(names, counts, strict=True)}

@@ -1,0 +1,242 @@
+"""Rows are drawn by the difficulty that their groups have shown; groups that are too easy or too hard are left out."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from areal_like.data.row_table import KEPT, TOO_LONG, RowTable
+from areal_like.rollout.curriculum.admission import Admission, mean_reward
+from areal_like.rollout.curriculum.drawn_order import DrawnOrder
+from areal_like.rollout.curriculum.pools import ASIDE_EASY, ASIDE_HARD, EASY, HARD, NORMAL, DifficultyPools
+from areal_like.rollout.curriculum.settings import CurriculumSettings
+from areal_like.rollout.settings import rollout_settings
+from tests.support.rollout_world import World, facts, grpo, settings
+
+
+def pools_of(num_rows: int = 20, **keys: Any) -> DifficultyPools:
+    usual = {"draws": True, "has_pools": True, "easy_border": 0.8, "hard_border": 0.2}
+    return DifficultyPools(CurriculumSettings(**{**usual, **keys}), num_rows)
+
+
+def order_of(pools: DifficultyPools, batch_size: int, known: bool = True) -> DrawnOrder:
+    table = RowTable(len(pools.pool_R))
+    table.states[:] = KEPT if known else 0
+    return DrawnOrder(pools, table, batch_size, drop_last=True)
+
+
+def drawn(order: DrawnOrder, first: int, count: int) -> list[int]:
+    assert order.is_known(first + count - 1)
+    return [order.row(number) for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize(
+    ("mean", "pool"), [(0.81, EASY), (0.8, NORMAL), (0.5, NORMAL), (0.2, NORMAL), (0.19, HARD), (1.0, EASY)]
+)
+def test_a_row_is_in_the_pool_of_its_latest_group(mean: float, pool: int) -> None:
+    pools = pools_of()
+    pools.observe(3, 1.0 - mean)
+    pools.observe(3, mean)
+    assert pools.pool_R[3] == pool and pools.pool_R.sum() == pool
+
+
+@pytest.mark.parametrize(("mean", "pool"), [(0.9, ASIDE_EASY), (0.89, NORMAL), (0.11, NORMAL), (0.1, ASIDE_HARD)])
+def test_thresholds_are_inclusive_and_set_rows_aside(mean: float, pool: int) -> None:
+    pools = pools_of(has_pools=False, easy_threshold=0.9, hard_threshold=0.1)
+    pools.observe(0, mean)
+    assert pools.pool_R[0] == pool
+
+
+def test_a_batch_has_its_fractions_of_easy_and_hard_rows_and_no_row_twice() -> None:
+    pools = pools_of(easy_fraction=0.25, hard_fraction=0.3)
+    pools.pool_R[:5], pools.pool_R[5:10] = EASY, HARD
+    order = order_of(pools, batch_size=8)
+    for step in range(5):
+        rows = drawn(order, 8 * step, 8)
+        assert pools.pool_R[rows].tolist() == [EASY] * 2 + [HARD] * 2 + [NORMAL] * 4
+        assert len(set(rows)) == 8
+
+
+def test_normal_rows_take_the_place_of_missing_easy_ones_and_others_that_of_missing_normal_ones() -> None:
+    pools = pools_of(num_rows=10, easy_fraction=0.5)
+    pools.pool_R[:1] = EASY
+    rows = drawn(order_of(pools, batch_size=6), 0, 6)
+    assert rows[0] == 0 and len(set(rows)) == 6
+    pools.pool_R[:8] = HARD
+    assert Counter(pools.pool_R[drawn(order_of(pools, batch_size=6), 0, 6)].tolist()) == {NORMAL: 2, HARD: 4}
+
+
+def test_draws_are_those_of_the_seed_and_follow_what_was_observed() -> None:
+    first, again = (drawn(order_of(pools_of(seed=3), 5), 0, 20) for _ in range(2))
+    assert first == again != drawn(order_of(pools_of(seed=4), 5), 0, 20)
+    assert all(len(set(first[at : at + 5])) == 5 for at in range(0, 20, 5))
+
+
+def test_rows_that_are_set_aside_are_drawn_again_once_fewer_than_a_batch_are_left() -> None:
+    pools = pools_of(num_rows=6, has_pools=False, easy_threshold=1.0)
+    order = order_of(pools, batch_size=3)
+    for row in range(4):
+        pools.observe(row, 1.0)
+    rows = drawn(order, 0, 3)
+    assert set(rows[:2]) == {4, 5} and not (pools.pool_R >= ASIDE_EASY).any()
+
+
+def test_a_row_is_inspected_before_it_is_drawn_and_a_long_one_is_replaced() -> None:
+    pools = pools_of(num_rows=6)
+    order = order_of(pools, batch_size=4, known=False)
+    assert order.unknown(0) == []
+    assert not order.is_known(0)
+    unknown = order.unknown(0)
+    order._table.states[unknown] = KEPT
+    order._table.states[unknown[0]] = TOO_LONG
+    assert set(drawn(order, 0, 4)) <= set(unknown[1:])
+
+
+def test_a_fraction_of_the_rows_set_aside_returns_with_a_checkpoint() -> None:
+    pools = pools_of(num_rows=30, easy_return_fraction=0.5, hard_return_fraction=1.0)
+    state = np.array([ASIDE_EASY] * 10 + [ASIDE_HARD] * 4 + [EASY] * 16, np.uint8)
+    pools.resume(state, step=7)
+    assert Counter(pools.pool_R.tolist()) == {ASIDE_EASY: 5, NORMAL: 9, EASY: 16}
+
+
+@pytest.mark.parametrize(
+    ("admission", "rewards", "admitted"),
+    [
+        (Admission(), [1.0, 1.0], True),
+        (Admission(mixed_only=True), [1.0, 1.0], False),
+        (Admission(mixed_only=True), [0.5, 0.5], True),
+        (Admission(0.25, 0.75), [0.0, 0.5], True),
+        (Admission(0.25, 0.75), [1.0, 0.5, None], True),
+        (Admission(0.25, 0.75), [0.0, 0.4], False),
+        (Admission(0.25, None), [1.0, 1.0], True),
+        (Admission(None, 0.75), [1.0, 1.0], False),
+    ],
+)
+def test_groups_are_admitted_by_their_mean_reward_with_inclusive_limits(
+    admission: Admission, rewards: list[float | None], admitted: bool
+) -> None:
+    assert admission.admits(facts(0, rewards)) == admitted
+
+
+def test_the_mean_is_over_answers_with_a_reward_and_a_conversation_counts_once() -> None:
+    turns = [{**fact, "conversation": 0} for fact in facts(0, [1.0, 0.0])]
+    assert mean_reward([*turns, *facts(0, [0.0, None])]) == 0.5
+
+
+def curriculum(*overrides: str) -> CurriculumSettings:
+    return rollout_settings(grpo(*overrides)).curriculum
+
+
+@pytest.mark.shows("curriculum.type", "curriculum.seed", "curriculum.online_difficulty_filtering")
+@pytest.mark.shows("curriculum.easy_border", "curriculum.hard_border")
+@pytest.mark.shows("curriculum.easy_fraction", "curriculum.hard_fraction")
+def test_keys_of_the_curriculum_reach_it_and_pools_are_those_of_their_type() -> None:
+    assert not curriculum().draws and not curriculum().admission.is_limited
+    assert curriculum("curriculum.online_difficulty_filtering=true").admission == Admission(None, None, True)
+    keys = ("easy_border=0.7", "hard_border=0.3", "easy_fraction=0.25", "hard_fraction=0.5", "seed=9")
+    pools = curriculum("curriculum.type=difficulty_pool", *(f"curriculum.{key}" for key in keys))
+    assert (pools.easy_border, pools.hard_border, pools.easy_fraction, pools.hard_fraction) == (0.7, 0.3, 0.25, 0.5)
+    assert (pools.draws, pools.has_pools, pools.seed) == (True, True, 9)
+    simple = curriculum("curriculum.type=simple", "seed=4")
+    assert (simple.draws, simple.has_pools, simple.easy_fraction, simple.seed) == (True, False, 0.0, 4)
+
+
+@pytest.mark.shows("curriculum.min_reward", "curriculum.max_reward")
+def test_online_difficulty_has_limits_of_the_mean_reward() -> None:
+    online = curriculum("curriculum.type=online_difficulty", "curriculum.min_reward=0.3", "curriculum.max_reward=null")
+    assert online.admission == Admission(0.3, None) and online.draws
+
+
+@pytest.mark.shows("curriculum.easy_threshold", "curriculum.hard_threshold")
+@pytest.mark.shows("curriculum.easy_return_fraction", "curriculum.hard_return_fraction")
+def test_thresholds_and_what_returns_are_keys_of_every_type_that_draws() -> None:
+    keys = ("easy_threshold=0.9", "hard_threshold=0.1", "easy_return_fraction=0.5", "hard_return_fraction=1")
+    aside = curriculum("curriculum.type=simple", *(f"curriculum.{key}" for key in keys))
+    assert (aside.easy_threshold, aside.hard_threshold) == (0.9, 0.1)
+    pools = DifficultyPools(aside, 20)
+    pools.resume(np.array([ASIDE_EASY] * 10 + [ASIDE_HARD] * 10, np.uint8), step=1)
+    assert Counter(pools.pool_R.tolist()) == {ASIDE_EASY: 5, NORMAL: 15}
+
+
+def test_without_refill_groups_of_another_difficulty_leave_a_smaller_batch() -> None:
+    played = World(settings(curriculum=CurriculumSettings(admission=Admission(mixed_only=True)), refill=False))
+    played.load_all()
+    for lease in played.lease(4):
+        played.finish(lease, rewards=[1.0, 1.0] if lease.group.number == 0 else [0.0, 1.0])
+    assert [group.number for group in played.train().groups] == [1, 2, 3]
+
+
+def world(synchronous: bool = True, **keys: Any) -> World:
+    curriculum = CurriculumSettings(**keys)
+    return World(settings(synchronous=synchronous, max_concurrent=4, total_epochs=20, curriculum=curriculum))
+
+
+def right_from(world: World, row: int) -> None:
+    """Answers to rows from this number on are right, all others wrong."""
+    for lease, _ in list(world.leases.values()):
+        world.finish(lease, rewards=[float(lease.group.row >= row)] * 2)
+
+
+def play(world: World, steps: int) -> list[list[int]]:
+    """The rows of each step."""
+    rows = []
+    for _ in range(100):
+        world.load_all()
+        world.lease()
+        right_from(world, 5)
+        if (batch := world.train()) is not None:
+            rows.append([group.row for group in batch.groups])
+        if len(rows) == steps:
+            return rows
+    raise AssertionError(world.where())
+
+
+POOLS = {"draws": True, "has_pools": True, "easy_border": 0.8, "hard_border": 0.2, "easy_fraction": 0.5, "seed": 2}
+
+
+def test_batches_have_easy_rows_once_there_are_some() -> None:
+    played = world(**POOLS)
+    rows = play(played, 6)
+    assert all(len(set(step)) == 4 for step in rows)
+    assert sum(row >= 5 for row in rows[-1]) >= 2
+    _, values = played.reports[-1]
+    assert values["curriculum/easy"] + values["curriculum/hard"] + values["curriculum/normal"] == 10
+    assert values["curriculum/easy"] > 0 and values["curriculum/hard"] > 0
+
+
+def test_a_synchronous_run_that_is_resumed_draws_the_same_rows() -> None:
+    whole = play(world(**POOLS), 6)
+    resumed = world(**POOLS)
+    first = play(resumed, 3)
+    resumed.load_all()
+    resumed.lease()  # the step has begun when the checkpoint is taken
+    resumed.save()
+    resumed.leases.clear()
+    resumed.begin()
+    assert first + play(resumed, 3) == whole
+
+
+@pytest.mark.shows("recover.skip_curriculum")
+def test_a_resumed_run_may_forget_the_curriculum() -> None:
+    played = world(**POOLS)
+    play(played, 3)
+    played.save()
+    played.begin(forget_curriculum=True)
+    assert played.loop.queue.pools is not None and not played.loop.queue.pools.pool_R.any()
+    played.begin()
+    assert played.loop.queue.pools.pool_R.any()
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_groups_of_another_difficulty_are_replaced(synchronous: bool) -> None:
+    played = world(synchronous, admission=Admission(mixed_only=True))
+    played.load_all()
+    for _ in range(3):
+        for lease in played.lease():
+            played.finish(lease, rewards=[1.0, 1.0] if lease.group.row < 3 else [0.0, 1.0])
+    batch = played.train()
+    assert all(group.row >= 3 for group in batch.groups) and len(batch.groups) == 4
+    dropped = [event for event in played.events if event["event"] == "dropped"]
+    assert {event["reason"] for event in dropped} == {"difficulty"}
+    assert played.reports[0][1]["rollout/dropped_difficulty"] == len(dropped) > 0
