@@ -322,7 +322,7 @@ class RolloutLoop:
             self.record_event("judged", **judge_groups(groups, self.settings.vote_rule, self.replaced_for_batch))
         kept = without_equal(groups, self.settings)
         for group in sorted(set(groups).difference(kept)):  # its place stays empty: the gate counts it as accepted
-            self._drop(group, "equal" if settings.curriculum.admission.admits(group.facts) else "difficulty")
+            self._drop(group, "equal" if self.settings.curriculum.admission.admits(group.facts) else "difficulty")
         batch = self.batches.form(kept, world, self.length)
         self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
         self.counts.add_levels(running=self.gate.running, ready=len(self.ready))
