@@ -192,7 +192,14 @@ def play(world: World, steps: int) -> list[list[int]]:
     raise AssertionError(world.where())
 
 
-POOLS = {"draws": True, "has_pools": True, "easy_border": 0.8, "hard_border": 0.2, "easy_fraction": 0.5, "seed": 2}
+POOLS: dict[str, Any] = {
+    "draws": True,
+    "has_pools": True,
+    "easy_border": 0.8,
+    "hard_border": 0.2,
+    "easy_fraction": 0.5,
+    "seed": 2,
+}
 
 
 def test_batches_have_easy_rows_once_there_are_some() -> None:
