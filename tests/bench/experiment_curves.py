@@ -24,6 +24,7 @@ TITLES = {
     "gsm_symbolic": "Word problems",
     "math_format": "Results in boxes",
     "multi_env": "Two environments",
+    "multi_turn": "Several tries",
 }
 CASES = {name: Case(title, (f"{name}.yaml",)) for name, title in TITLES.items()}
 
