@@ -2,7 +2,7 @@
 
 Two right implementations differ by rounding, and how much depends on the model and on the tokens. The noise is measured
 with the first weights of a run, which both sides surely have; later differences may be ALLOWED times as large. The
-largest difference of a token is no measure: from version to version it varies by more than that.
+largest difference of a token is no measure: from version to version it varies by as much by chance.
 """
 
 import math
