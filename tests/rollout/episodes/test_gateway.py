@@ -1,6 +1,7 @@
 """The gateway: what an agent's calls get, what is trained on, and who may call."""
 
 import asyncio
+import functools
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -86,6 +87,40 @@ def test_the_openai_client_streams_and_calls_a_tool_and_its_ids_are_those_sample
         1,
     )
     assert (sample.metrics["template_breaks"], sample.metrics["undelivered_calls"]) == (0, 0)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_openai_client_uses_responses_with_a_tool_and_the_answer_before(qwen, streams):
+    call = '<tool_call>\n{"name": "add", "arguments": {"carry":false}}\n</tool_call>'
+    engine = SampledTexts(qwen, f"let me see\n{call}", "It is 3.", "4", end="<|im_end|>")
+    add = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False, "description": ""}
+
+    async def agent(client: AgentClient, session: Any) -> None:
+        async with openai.AsyncOpenAI(base_url=client.endpoint.base_url, api_key=client.endpoint.key) as policy:
+
+            async def ask(**asked: Any) -> Any:
+                given = {"model": "any", "tools": [add], "instructions": "be brief", **asked}
+                if not streams:
+                    return await policy.responses.create(**given)
+                async with policy.responses.stream(**given) as stream:
+                    return await stream.get_final_response()
+
+            first = await ask(input="1+2?")
+            text, called = first.output
+            assert text.content[0].text == "let me see" and json.loads(called.arguments) == {"carry": False}
+            result = {"type": "function_call_output", "call_id": called.call_id, "output": "3"}
+            items = [each.model_dump(exclude_none=True) for each in first.output]
+            for each in items:
+                each.pop("parsed_arguments", None)
+            second = await ask(input=[user("1+2?"), *items, result])
+            assert second.output_text == "It is 3." and second.usage.output_tokens == len(engine.log[1][1]["token_ids"])
+            third = await ask(input="2+2?", previous_response_id=second.id)
+            assert third.output_text == "4"
+            assert (await client.post("/v1/responses", {"input": "x", "previous_response_id": "none"}))[0] == 400
+
+    (sample,) = at_gateway(engine, agent).trajectory(1.0)
+    engine.check_exact([sample])
+    assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (3, 0)
 
 
 def test_a_scripted_agent_leaves_every_token_trained_on_in_the_engines_log_once(plain):
@@ -267,12 +302,14 @@ WRONG_VALUES: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (5,),
     "seed": (1 << 70,),
 }
+NESTED: Any = functools.reduce(lambda inner, _: {"a": inner}, range(900), {})
 HOSTILE: list[Any] = [
     *([], "x", None, 1, {}, {"messages": []}, {"messages": "x"}, {"messages": [1]}, {"messages": [{"role": "robot"}]}),
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
     {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"function": 3}]}]},
     {"messages": [user("1" * 100_000)]},
     {"messages": [user("Ä")]},
+    {"messages": [{"role": "user", "content": NESTED}], "metadata": NESTED},
     *({"messages": [user("1")], key: value} for key, values in WRONG_VALUES.items() for value in values),
 ]
 
@@ -284,6 +321,11 @@ def test_hostile_requests_are_refused_with_a_reason_and_nothing_is_generated(pla
         for body in HOSTILE:
             status, answer = await client.post(CHAT, body)
             assert status == 400 and answer["error"]["message"], (body, answer)
+        for given in (3, [3], [{"type": "image"}], [{"type": "function_call"}], [{"role": "robot"}], NESTED):
+            status, answer = await client.post("/v1/responses", {"input": given})
+            assert status == 400 and answer["error"]["message"], given
+        for most in ("7", 0, 1.5, True):
+            assert (await client.post("/v1/responses", {"input": "1", "max_output_tokens": most}))[0] == 400
         raw = [
             (b"{", {}, 400),
             (b'{"messages": ' + b"[" * 100_000, {}, 400),

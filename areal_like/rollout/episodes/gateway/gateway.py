@@ -2,11 +2,11 @@
 
 import asyncio
 import hmac
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-import orjson
 from aiohttp import web
 
 from areal_like.process.connection_limits import RUNNER
@@ -16,11 +16,14 @@ from areal_like.process.request_checks import MIB, BodyLimits, read_body, refuse
 from areal_like.rollout.episodes.gateway.chat_route import chat_completions
 from areal_like.rollout.episodes.gateway.completions_route import completions
 from areal_like.rollout.episodes.gateway.further_routes import detokenize, models, reward, tokenize
+from areal_like.rollout.episodes.gateway.responses_route import responses
 from areal_like.rollout.episodes.gateway.session import CONTEXT_EXCEEDED, AgentSession
 
 HOST = "127.0.0.1"
 LIMITS = BodyLimits(of_others=16 * MIB)
 NO_KEY = "0" * 64
+
+log = logging.getLogger(__name__)
 
 Route = Callable[[web.Request, AgentSession], Awaitable[web.StreamResponse]]
 
@@ -28,6 +31,7 @@ ROUTES: tuple[tuple[str, str, Route], ...] = (
     ("POST", "/v1/chat/completions", chat_completions),
     ("POST", "/v1/chat/completions/tokens", chat_completions),
     ("POST", "/v1/completions", completions),
+    ("POST", "/v1/responses", responses),
     ("POST", "/v1/reward", reward),
     ("GET", "/v1/models", models),
     ("POST", "/tokenize", tokenize),
@@ -106,8 +110,11 @@ class Gateway:
                 return refusal(refused.status, refused.message)
             except web.HTTPException as refused:
                 return refusal(refused.status, refused.text or refused.reason)
-            except orjson.JSONDecodeError as broken:
-                return refusal(400, f"the body is not JSON: {broken}")
+            except RecursionError:
+                return refusal(400, "the body is nested too deeply")
+            except Exception as fault:
+                log.exception("%s %r", request.method, request.path)
+                return refusal(500, f"{type(fault).__name__}: {fault}")
 
         return handle
 

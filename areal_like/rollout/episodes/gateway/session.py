@@ -58,6 +58,8 @@ class AgentSession:
         self.context_length = min(sampling["max_tokens"], conversation_rules.context_length or sampling["max_tokens"])
         self.sampling = CallSampling(sampling, rules.sampling, rules.warned)
         self.tree, self.pending = CallTree(tokenizer), PendingAnswers()
+        self.conversations: dict[str, list[Message]] = {}
+        """Id of an answer -> the messages up to it, for requests that name it as the one before."""
         self.posted: float | None = None
         self.num_calls = 0
         self.fault: Exception | None = None
