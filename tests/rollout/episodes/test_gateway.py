@@ -1,7 +1,6 @@
 """The gateway: what an agent's calls get, what is trained on, and who may call."""
 
 import asyncio
-import functools
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -302,7 +301,7 @@ WRONG_VALUES: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (5,),
     "seed": (1 << 70,),
 }
-NESTED: Any = functools.reduce(lambda inner, _: {"a": inner}, range(900), {})
+NESTED: Any = json.loads('{"a":' * 900 + "1" + "}" * 900)
 HOSTILE: list[Any] = [
     *([], "x", None, 1, {}, {"messages": []}, {"messages": "x"}, {"messages": [1]}, {"messages": [{"role": "robot"}]}),
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},

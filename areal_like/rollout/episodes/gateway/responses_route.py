@@ -23,7 +23,7 @@ from areal_like.rollout.episodes.gateway.session import AgentSession
 from areal_like.serving.requests import shorten
 
 CALL, CALL_OUTPUT, REASONING = "function_call", "function_call_output", "reasoning"
-PLAIN_TEXT = (None, {}, {"format": {"type": "text"}})
+PLAIN_TEXT: tuple[Any, ...] = (None, {}, {"format": {"type": "text"}})
 
 
 async def responses(request: web.Request, session: AgentSession) -> web.StreamResponse:
@@ -145,7 +145,7 @@ def _events(content: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     ]
     for index, item in enumerate(content["output"]):
         place = {"item_id": item["id"], "output_index": index}
-        empty = {"content": []} if item["type"] == "message" else {"arguments": ""}
+        empty: dict[str, Any] = {"content": []} if item["type"] == "message" else {"arguments": ""}
         begun = {**item, "status": "in_progress", **empty}
         events.append({"type": "response.output_item.added", "output_index": index, "item": begun})
         if item["type"] == "message":
