@@ -84,7 +84,7 @@ def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedR
         run = replace(run, folder=Path(read_facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1
     if attempt == 1:
-        messages += create_links(run)
+        messages += (*create_links(run), *_free_answers_folder(run, plan.run_directory.state == "replaced"))
     write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt, run.serves)
     if attempt == 1:
         write_start_point(directory, StartPoint(1, 0, None))
@@ -132,6 +132,21 @@ def _move_aside(directory: Path) -> str:
     directory.rename(aside)
     directory.mkdir()
     return f"the earlier run is kept: {aside}"
+
+
+def _free_answers_folder(run: Run, is_replaced: bool) -> Iterator[str]:
+    """At the first start no answers of another run may lie where those of this one will: it would take them for its
+    own. Those of a run that it replaces are moved aside as well."""
+    from areal_like.rollout.answer_files import answers_folder
+
+    folder = answers_folder(run)
+    if run.config.evaluator.save.disk_path is None or not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if is_replaced:
+        yield _move_aside(folder)
+        return
+    message = f"{folder} has the answers of another run; set another folder or trial_name=, or move them away"
+    raise ConfigError([Problem("evaluator.save.disk_path", message)])
 
 
 def keep_checkpoints(config: Any, cwd: Path, own: Path) -> tuple[str, ...]:

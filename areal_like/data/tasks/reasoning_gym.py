@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from areal_like.config.argument_types import Count
+from areal_like.data.answer_text import tagged
 from areal_like.data.tasks.base import RewardValue, Row
 from areal_like.data.tasks.generated import generate_rows
 
@@ -29,7 +30,6 @@ REFUSED = {
     "composite": "it is a mix; use one of its puzzles",
 }
 MAX_ANSWER = 10_000
-TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ReasoningGym:
@@ -56,8 +56,8 @@ class ReasoningGym:
     def reward(self, prompt: Any, completion: str, puzzle: int) -> RewardValue:
         """What reasoning-gym gives, from 0 to 1; the score counts only full marks. The answer is the last `<answer>`
         tag, or all of the text."""
-        tags = TAG.findall(completion)
-        value = self._graded(tags[-1].strip() if tags else completion.strip(), self._puzzles[puzzle])
+        stated = tagged(completion)
+        value = self._graded(completion.strip() if stated is None else stated, self._puzzles[puzzle])
         return {"graded": value, "score": float(value >= 1)}
 
     def _graded(self, answer: str, puzzle: dict[str, Any]) -> float:

@@ -158,6 +158,20 @@ def test_the_name_of_a_running_run_is_refused_with_its_owner(tmp_path):
     assert "t.replaced-1" in kept.out
 
 
+def test_answers_of_another_run_in_a_shared_folder_are_not_taken_for_its_own(tmp_path):
+    folder, words = (
+        tmp_path / "answers/grpo-addition/t",
+        ("trial_name=t", f"evaluator.save.disk_path={tmp_path}/answers"),
+    )
+    (folder / "step_000000").mkdir(parents=True)
+    refused = start_fake_run(tmp_path, *words).wait()
+    assert refused.code == 2 and f"evaluator.save.disk_path: {folder} has the answers of another run" in refused.err
+    (tmp_path / "runs/grpo-addition/t").mkdir(exist_ok=True)
+    (tmp_path / "runs/grpo-addition/t/kept").touch()
+    replaced = start_fake_run(tmp_path, *words, "--replace", steps=1).wait()
+    assert replaced.code == 0 and (folder.with_name("t.replaced-1") / "step_000000").is_dir(), replaced
+
+
 def test_two_starts_at_once_are_two_runs(tmp_path):
     with ThreadPoolExecutor() as pool:
         runs = [start_fake_run(tmp_path, steps=1) for _ in range(2)]

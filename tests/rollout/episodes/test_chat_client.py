@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from areal_like.process.errors import FinalFailure
+from areal_like.process.http_body import MAX_BYTES
 from areal_like.rollout.episodes.api import chat_client
 from areal_like.rollout.episodes.api.chat_client import ChatClient, parameters, seconds_of
 from areal_like.rollout.episodes.api.text_codec import TextCodec, request_of
@@ -155,3 +156,23 @@ def test_a_slow_answer_counts_as_none_and_requests_at_once_are_limited() -> None
 def test_the_wait_that_a_service_asks_for_is_seconds_or_a_date() -> None:
     assert (seconds_of("2.5"), seconds_of(None), seconds_of("soon"), seconds_of("-1")) == (2.5, 0.0, 0.0, 0.0)
     assert 50 < seconds_of(formatdate(time.time() + 60, usegmt=True)) <= 60
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\0" * (MAX_BYTES + 1), b"[" * 100_000, b'{"choices": [{"message": {"content": 1}}]}'],
+    ids=["long", "nested", "number"],
+)
+def test_an_answer_that_no_service_should_give_is_an_error(body: bytes) -> None:
+    with chat_service(replies(Reply(body=body))) as (_, address):
+        assert answers(address) == ["3"]
+    with (
+        chat_service(lambda asked: Reply(body=body)) as (_, address),
+        pytest.raises(GenerationError, match="no answer"),
+    ):
+        answers(address, retries=0)
+
+
+def test_half_of_a_character_is_replaced() -> None:
+    with chat_service(replies(completion("a\ud83d"))) as (_, address):
+        assert answers(address) == ["a?"]

@@ -1,6 +1,7 @@
 """Requests to an OpenAI-compatible API, one for each answer. What may pass is tried again, with growing delays."""
 
 import asyncio
+import json
 import logging
 import random
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from areal_like.process.errors import FinalFailure
+from areal_like.process.http_body import read_body
 from areal_like.rollout.episodes.api.text_codec import END, request_of
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
 
@@ -96,14 +98,14 @@ class ChatClient:
             self._session = aiohttp.ClientSession(headers=headers, timeout=limit, trust_env=True)
         try:
             async with self._session.post(url, json=body) as response:
-                text = await response.text(errors="replace")
+                text = (await read_body(response)).decode("utf-8", "replace")
                 if response.status < 300:
-                    return await response.json(content_type=None)
+                    return json.loads(text)
         except TimeoutError:
             raise Refused(f"none within {self._timeout_s:g} s (rollout.request_timeout)") from None
         except aiohttp.ClientError as fault:
             raise Refused(self._shown(f"{type(fault).__name__}: {fault}")) from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Refused(f"it is not JSON: {self._shown(text)}") from None
         status, reason = response.status, f"status {response.status}: {self._shown(text)}"
         if status in REFUSED_KEY:
@@ -136,7 +138,7 @@ def seconds_of(text: str | None) -> float:
         pass
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
 
 
@@ -151,5 +153,5 @@ def _sample(reply: Any) -> dict[str, Any]:
         text = ""
     if not isinstance(text, str):
         raise Refused(f"its content is not a text: {str(text)[:MAX_SHOWN]}")
-    ids = [*map(ord, text), END]
+    ids = [*map(ord, text.encode("utf-8", "replace").decode()), END]  # half of a surrogate pair, where it was cut off
     return {"token_ids": ids, "logprobs": [0.0] * len(ids), "versions": [0] * len(ids), "finish": finish}

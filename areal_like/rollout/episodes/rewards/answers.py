@@ -6,11 +6,10 @@ from fractions import Fraction
 from typing import Any
 
 from areal_like.config.argument_types import Take
-from areal_like.data.answer_text import HASHES, boxed
+from areal_like.data.answer_text import HASHES, boxed, tagged
 
-TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
-DECLARED = re.compile(rf"(?:{HASHES}|\b(?:answer|option|choice)\s*(?:is|:|=))\s*:?\s*([^\n]+)", re.IGNORECASE)
-REASON = re.compile(r"[,;]?\s+(?:since|because|as|which|where)\b|[,;]\s+so\b|[.;]\s+(?=[A-Z])")
+DECLARED = re.compile(rf"(?:{HASHES}|\b(?:answer|option|choice)\s*(?:is|:|=))\s*+:?\s*+([^\n]+)", re.IGNORECASE)
+REASON = re.compile(r"(?:[,;]|(?<!\s))\s++(?:since|because|as|which|where)\b|[,;]\s+so\b|[.;]\s+(?=[A-Z])")
 """Begins what follows a declared result in its line."""
 NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>(?:(?:^|(?<=[=(:])|(?<=[=(:]\s))[-+\u2212]\s|[-+\u2212])?)[$€£]?"
@@ -40,7 +39,7 @@ def results(answer: Any) -> list[str]:
 
 def final(text: str) -> str | None:
     """What an answer declares to be its result, the most explicit way first."""
-    for each in (tag, boxed, declared):
+    for each in (tagged, boxed, declared):
         if (found := each(text)) is not None:
             return found if (inner := boxed(found)) is None else inner
     return None
@@ -52,16 +51,11 @@ def readings(text: str) -> list[str]:
     stated = final(text)
     if stated is None:
         return [found] if (found := last_number(text)) is not None else []
-    if tag(text) is not None or boxed(text) is not None:
+    if tagged(text) is not None or boxed(text) is not None:
         return [stated]
     alone = _bare(REASON.split(stated, maxsplit=1)[0])
     counted = COUNTED.fullmatch(alone) if len(alone) <= MAX_RESULT else None
     return list(dict.fromkeys([stated, alone, *([counted["number"]] if counted else [])]))
-
-
-def tag(text: str) -> str | None:
-    found = TAG.findall(text)
-    return found[-1].strip() if found else None
 
 
 def declared(text: str) -> str | None:
@@ -123,7 +117,7 @@ TAKEN: dict[str, Callable[[str], str | None]] = {
     "whole": str.strip,
     "final": final,
     "boxed": boxed,
-    "tag": tag,
+    "tag": tagged,
     "last_line": last_line,
     "last_number": last_number,
 }

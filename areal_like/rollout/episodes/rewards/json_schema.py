@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+FENCED = re.compile(r"```(?:json)?[^\S\n]*+\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
 class JsonSchemaReward:

@@ -35,6 +35,8 @@ FILE = "judge.sqlite"
 """In the run's directory."""
 RETRIED = {408, 409, 425, 429}
 """Statuses, besides those of 500 and more, after which the same request may succeed."""
+MAX_COUNTED = 10_000_000
+"""Tokens of one call; a service that claims more, or less than none, is not believed."""
 FIRST_DELAY_S, MAX_DELAY_S = 0.2, 10.0
 
 
@@ -110,6 +112,8 @@ class JudgeReward:
         """The text of its answer. What may pass is tried again; the reward's deadline ends it in any case."""
         import aiohttp
 
+        from areal_like.process.http_body import read_body
+
         if self._session is None:
             self._session = aiohttp.ClientSession(headers=self._headers, trust_env=True)
         delay = FIRST_DELAY_S
@@ -117,9 +121,10 @@ class JudgeReward:
             await self._record.spend_call()
             try:
                 async with self._session.post(self._endpoint, json=request) as response:
+                    text = (await read_body(response)).decode("utf-8", "replace")
                     if response.status < 400:
-                        return await self._content(await response.json(content_type=None))
-                    failure = f"it answered {response.status}: {(await response.text())[:200]}"
+                        return await self._content(text)
+                    failure = f"it answered {response.status}: {text[:200]}"
                     if response.status < 500 and response.status not in RETRIED:
                         raise RuntimeError(f"the judge at {self._endpoint} refuses such requests: {failure}")
                     delay = max(delay, _seconds(response.headers.get("Retry-After")))
@@ -130,13 +135,14 @@ class JudgeReward:
                 delay *= 2
         raise InfrastructureError(f"the judge at {self._endpoint} failed: {failure}")
 
-    async def _content(self, reply: Any) -> str:
+    async def _content(self, text: str) -> str:
         try:
+            reply = json.loads(text)
             tokens = (reply.get("usage") or {}).get("total_tokens") or 0
-            await self._record.add_tokens(int(tokens))
+            await self._record.add_tokens(min(max(int(tokens), 0), MAX_COUNTED))
             return str(reply["choices"][0]["message"]["content"] or "")
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as fault:
-            raise RuntimeError(f"the judge at {self._endpoint} gave no chat completion: {reply!r:.200}") from fault
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError, ArithmeticError, RecursionError) as fault:
+            raise RuntimeError(f"the judge at {self._endpoint} gave no chat completion: {text:.200}") from fault
 
     def _value(self, reply: str) -> float:
         scores = SCORE.findall(reply)

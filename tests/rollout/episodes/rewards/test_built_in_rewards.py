@@ -301,3 +301,29 @@ def test_random_depends_on_the_seed_of_the_answer_alone():
 def test_a_row_that_cannot_be_judged_is_an_error_and_not_a_0(name, args, row, why):
     with pytest.raises(ValueError, match=why):
         reward_of(name, args, "A", **row)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "begin", "repeated", "end"),
+    [
+        ("exact", {"take": "final"}, "", "<answer>", ""),
+        ("numeric", {"take": "final"}, "#### ", "\n", ""),
+        ("numeric", {"take": "final"}, "", "\\boxed{", ""),
+        ("math", {}, "#### 1", " ", "3"),
+        ("json_schema", {"schema": PERSON}, "```", "\n", ""),
+        ("format", {}, "", "<think>", ""),
+    ],
+)
+def test_an_answer_that_repeats_a_mark_until_it_is_cut_off_is_wrong(name, args, begin, repeated, end):
+    """In time that grows with its length: with its square it would exceed the deadline."""
+    completion = begin + repeated * 200_000 + end
+
+    async def main():
+        async with open_pool(RewardSpec(name, args, None, {}, ".", "."), timeout_s=60.0) as pool:
+            return await pool.score({"prompt": "", "answer": "12"}, [completion])
+
+    assert [reward.value for reward in asyncio.run(main())] == [0.0]
+
+
+def test_a_result_that_is_only_announced_is_none():
+    assert reward_of("exact", {"take": "final"}, "The answer is 5.\nFinal answer: ", answer="5") == 1

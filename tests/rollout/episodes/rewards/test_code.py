@@ -176,6 +176,10 @@ def test_a_program_does_not_pass_that(forgery: str) -> None:
         ([{"in": 1}], "not in a known form"),
         ({"fn_name": "add", "inputs": ["abc"], "outputs": [1]}, "have the input 'abc'; arguments are a list, or"),
         (7, "not in a known form"),
+        ("# none", "the row's tests test nothing: '# none'"),
+        (["", "import math"], "test nothing"),
+        ({"inputs": [], "outputs": []}, "test nothing"),
+        ("def check(candidate):\n    assert candidate(1, 2) == 3", "test nothing: .*needs the row's entry_point"),
     ],
 )
 def test_tests_that_cannot_run_are_an_error_and_no_reward_of_0(tests: object, problem: str) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from areal_like.process.http_body import MAX_BYTES
 from areal_like.process.identity import RUN_DIR
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.base import RewardCall
@@ -173,6 +174,17 @@ def test_a_spent_budget_fails_answers_and_calls_no_more(tmp_path, budget, calls)
     assert (known, count) == ([0.25], calls)
 
 
+def test_a_service_cannot_give_back_tokens_of_the_budget(tmp_path):
+    reply = '{"choices": [{"message": {"content": "Score: 5"}}], "usage": {"total_tokens": -100}}'
+
+    async def main():
+        async with open_judge(lambda text: (200, reply), cache=str(tmp_path / "kept")) as (_, pool):
+            assert await values(pool, "x") == [0.5]
+        return await JudgeRecord(tmp_path / "kept", None, None).spent()
+
+    assert asyncio.run(main()) == (1, 0)
+
+
 def test_no_more_than_its_concurrency_are_asked_at_once():
     async def meet(server):
         """Waits until two are there; only then can a third one come."""
@@ -213,9 +225,13 @@ def test_what_may_pass_is_tried_again():
         ((401, "no such key"), "refuses such requests: it answered 401: no such key", 1),
         ((503, "busy"), "it answered 503: busy", 2),
         ((200, "[]"), "gave no chat completion: []", 1),
+        ((200, '{"usage": {"total_tokens": 1e999}}'), "gave no chat completion: {", 1),
+        ((200, "[" * 100_000), "gave no chat completion: [[", 1),
+        ((503, "\0" * (MAX_BYTES + 1)), "a response of more than 64 MB", 2),
         ("I like it", "the judge gave no `Score: NUMBER`: 'I like it'", 1),
         ("Score: 11", "the judge's score 11 is not from 0 to 10", 1),
     ],
+    ids=["refused", "busy", "list", "infinite", "nested", "long", "no-score", "too-high"],
 )
 def test_a_judge_that_gives_no_score_is_an_error_and_not_a_0(reply, why, count):
     async def main():

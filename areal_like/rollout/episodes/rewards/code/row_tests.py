@@ -1,5 +1,6 @@
 """The tests of a row, in the forms in which data sets have them."""
 
+import ast
 import json
 import re
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from typing import Any
 
 CHECK = re.compile(r"^def check\(", re.MULTILINE)
 """A function that makes the assertions, given the entry point."""
+UNTESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+"""Statements that every program passes."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,15 @@ class RowTests:
 
 
 def parse_tests(tests: Any, entry_point: str | None, setup: str) -> RowTests:
-    """Raises ValueError for a form that is not known."""
+    """Raises ValueError for a form that is not known, and where nothing is tested: every program would pass."""
+    parsed = _parse(tests, entry_point, setup)
+    if not (parsed.cases or parsed.calls or any(map(_tests_something, parsed.asserts))):
+        hint = "; its function check needs the row's entry_point" if CHECK.search("\n".join(parsed.asserts)) else ""
+        raise ValueError(f"the row's tests test nothing: {tests!r:.80}{hint}")
+    return parsed
+
+
+def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
     if isinstance(tests, str) and tests.lstrip().startswith(("[", "{")):
         tests = json.loads(tests)
     if isinstance(tests, str):
@@ -43,6 +54,16 @@ def parse_tests(tests: Any, entry_point: str | None, setup: str) -> RowTests:
             return RowTests(cases=tuple((_lines(each["input"]), _lines(each["output"])) for each in tests))
     forms = "assert statements, a list of {input, output}, or {inputs: [...], outputs: [...]}"
     raise ValueError(f"the row's tests are not in a known form: {tests!r:.80}; write {forms}")
+
+
+def _tests_something(code: str) -> bool:
+    """Code that cannot be read fails later, with its reason."""
+    try:
+        statements = ast.parse(code).body
+    except SyntaxError:
+        return True
+    constants = (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in statements)
+    return not all(isinstance(each, UNTESTED) or text for each, text in zip(statements, constants, strict=True))
 
 
 def _lines(text: Any) -> str:
