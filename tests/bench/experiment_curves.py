@@ -21,6 +21,7 @@ from tests.bench.learning_curves import Case  # noqa: E402
 
 TITLES = {
     "code": "Programs",
+    "countdown": "Countdown",
     "gsm_symbolic": "Word problems",
     "math_format": "Results in boxes",
     "multi_env": "Two environments",

@@ -1,4 +1,4 @@
-"""The start of countdown.yaml: small, with the shape of the other built-in model, and often right about the numbers."""
+"""The start of countdown.yaml: small, with the shape of the other built-in model, and partly right."""
 
 import json
 
@@ -23,11 +23,12 @@ def test_it_is_small_and_has_the_shape_and_tokenizer_of_the_other_built_in_model
 
 
 def test_it_writes_some_of_the_expressions_of_held_out_rows():
-    """Others may be right as well: `4*3+5` for `3*4+5`."""
-    assert 0.02 < greedy_accuracy(FOLDER, Countdown().rows("test")) < 0.2
+    """Others may be right as well: `4*3` for `3*4`."""
+    task = Countdown(**load("countdown.yaml").get("task.args"))
+    assert 0.3 < greedy_accuracy(FOLDER, task.rows("test")[:300]) < 0.45
 
 
 def test_the_recorded_command_is_that_of_a_supervised_run_on_this_task():
     origin = json.loads((FOLDER / "origin.json").read_text())
     _, _, _, _, config, *words = origin["command"].split()
-    assert load(config, words).get("task.name") == "countdown"
+    assert all(load(config, words).get(key) == load("countdown.yaml").get(key) for key in ("task.name", "task.args"))
