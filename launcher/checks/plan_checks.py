@@ -128,7 +128,7 @@ PLAN_CHECKS = (
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
     Check("packages of built-in tasks and rewards", Stage.MISSING, rewards.missing_packages),
     Check("the package that writes datasets", Stage.MISSING, missing.missing_pyarrow),
-    Check("programs of agents", Stage.MISSING, agent.missing_program),
+    Check("programs of agents that are here", Stage.MISSING, agent.missing_program),
     Check("keys of judges", Stage.MISSING, rewards.missing_judge_keys),
     Check("a sandbox that works", Stage.MISSING, sandbox.sandbox_problems),
     Check("what a name store in etcd needs", Stage.MISSING, name_store.name_store_problems),
