@@ -82,7 +82,18 @@ def test_puzzles_that_run_programs_are_refused(name):
         ReasoningGym(name)
 
 
-def test_a_scorer_that_raises_gives_0(monkeypatch):
-    task = ReasoningGym(num_rows=1)
-    monkeypatch.setattr(task._puzzles, "score_answer", lambda answer, puzzle: 1 / 0)
-    assert task.reward("", "1", 0) == {"graded": 0.0, "score": 0.0}
+class BrokenScorer:
+    """Fails with all answers to puzzle 1, and with `?` to any other."""
+
+    def score_answer(self, answer, puzzle):
+        if puzzle["number"] == 1 or answer == "?":
+            raise KeyError("no such metadata")
+        return 1.0
+
+
+def test_a_puzzle_that_its_own_scorer_cannot_score_is_an_error_and_an_unreadable_answer_is_wrong():
+    task = ReasoningGym(num_rows=20)
+    task._puzzles = BrokenScorer()
+    assert task._graded("?", {"answer": "3", "number": 0}) == 0.0
+    with pytest.raises(ValueError, match="the scorer of chain_sum fails with the answer of the puzzle"):
+        task._graded("3", {"answer": "3", "number": 1})

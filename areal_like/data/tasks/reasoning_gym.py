@@ -68,5 +68,15 @@ class ReasoningGym:
             return 0.0
         try:
             return float(self._puzzles.score_answer(answer, puzzle))
-        except Exception:  # the puzzle is its own, so that only the answer can be the cause
+        except Exception as fault:
+            self._check_scorer(puzzle, fault)
             return 0.0
+
+    def _check_scorer(self, puzzle: dict[str, Any], fault: Exception) -> None:
+        """An answer that the scorer cannot read is wrong. Raises where it cannot read the puzzle's own answer: then the
+        puzzle is at fault, and its row has no reward."""
+        try:
+            if puzzle["answer"] is not None:
+                self._puzzles.score_answer(puzzle["answer"], puzzle)
+        except Exception as own:
+            raise ValueError(f"the scorer of {self._name} fails with the answer of the puzzle: {own}") from fault
