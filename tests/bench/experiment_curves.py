@@ -1,11 +1,11 @@
-"""Learning curves of the experiments with tiny models, by the real command: held-out scores, and whether each rises
+"""Learning curves of the experiments that fit a CPU, by the real command: held-out scores, and whether each rises
 enough.
 
     python tests/bench/experiment_curves.py [NAME ...] [--seeds 1 2 3] [--output docs/experiments]
 
 NAME (math_format, ...) selects some. The curves of an experiment are written to NAME.json after each run; those of
 other seeds are kept. `make docs` then writes the table and the charts of docs/experiments.md. Exit code 1 if a score
-did not rise enough.
+did not rise enough. SmolLM2 is downloaded first, if it is not there.
 """
 
 import sys
@@ -15,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from areal_like.models.smollm2 import prepare  # noqa: E402
 from docs.make.results_page import EXPERIMENTS  # noqa: E402
 from tests.bench import learning_curves  # noqa: E402
 from tests.bench.learning_curves import Case  # noqa: E402
@@ -26,11 +27,14 @@ TITLES = {
     "math_format": "Results in boxes",
     "multi_env": "Two environments",
     "multi_turn": "Several tries",
+    "smollm2_grpo": "SmolLM2",
 }
 CASES = {name: Case(title, (f"{name}.yaml",)) for name, title in TITLES.items()}
 
 
 def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
+    if name.startswith("smollm2"):
+        prepare.prepare()
     return learning_curves.run(CASES[name], seed, folder / f"{name}-{seed}")
 
 

@@ -1,4 +1,4 @@
-"""The experiments with tiny models learn: their kept curves, and (slow) one seed by the real command. Their starts are
+"""The experiments that fit a CPU learn: their kept curves, and (slow) one seed by the real command. Starts are
 made by the recorded commands."""
 
 import json
@@ -10,6 +10,7 @@ from areal_like.config.load import load
 from areal_like.data.tasks import TEST, make_task
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
+from areal_like.models.smollm2.prepare import PreparationFailed
 from docs.make.results_page import EXPERIMENTS, charts, read_results
 from tests.bench import experiment_curves as curves
 from tests.bench.experiment_curves import CASES
@@ -40,7 +41,10 @@ def test_each_has_a_chart_with_a_line_for_each_seed() -> None:
 def test_every_experiment_learns(name: str, tmp_path: Path) -> None:
     if name == "code":
         require_sandbox("bubblewrap")
-    actual = curves.run(name, 1, tmp_path)["curve"]
+    try:
+        actual = curves.run(name, 1, tmp_path)["curve"]
+    except PreparationFailed as fault:
+        pytest.skip(f"the package cannot be had here: {fault}")
     assert rises(actual), actual
 
 
