@@ -1,7 +1,6 @@
-"""A model is evaluated alone: killed and continued, on other engines, and behind our own chat route."""
+"""A model is evaluated alone: killed and continued, on other engines, and on servers that run already."""
 
 import json
-import shlex
 import signal
 import threading
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 
 from areal_like.rollout.answer_files import read_answers
 from tests.ring.start import Ended, Running, directory_of, run, wait_until_gone
-from tests.ring.test_servers_alone import KEY, NAMED, VARIABLE, ask, serving
-from tests.support.chat_models import chat_folder
+from tests.ring.test_servers_alone import KEY, NAMED, VARIABLE, serving
 from tests.support.engine_environments import require_engine
 
 pytestmark = pytest.mark.xdist_group("servers_alone")
@@ -109,37 +107,12 @@ def test_other_engines_are_verified_and_give_the_same_answers(engine: str, whole
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("engine", "is_chat"), [("embedded", False), pytest.param("vllm", True, marks=pytest.mark.xdist_group("vllm"))]
-)
-def test_servers_that_run_already_give_the_same_answers_with_their_key(
-    engine: str, is_chat: bool, whole: Ended, tmp_path: Path
-) -> None:
-    """By the routes of a run, and as a service by the route for chats."""
-    model = chat_folder(tmp_path / "model", "{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    named = [f"actor.path={shlex.quote(str(model))}", f"rollout={engine}", "rollout.setup_timeout=900"]
-    named += [f"vllm.python={require_engine('vllm')}"] if is_chat else []
-    with serving(tmp_path / "served", NAMED, *named, "rollout.open_generation=never", **{VARIABLE: KEY}) as servers:
-        (address,) = servers.addresses(limit_s=900)
-        words = [*named[:1], f"rollout.server_addresses=[{address}]"]
-        if is_chat:
-            words = [f"rollout.server_addresses=['http://{address}/v1']", "rollout.server_type=openai"]
-            words.append(f"actor.path={shown_model(address)}")
+def test_servers_that_run_already_give_the_same_answers_with_their_key(whole: Ended, tmp_path: Path) -> None:
+    with serving(tmp_path / "served", NAMED, "rollout.open_generation=never", **{VARIABLE: KEY}) as servers:
+        (address,) = servers.addresses()
         write(tmp_path / "run")
         (tmp_path / "run" / "go").touch()
-        ended = run(tmp_path / "run", "eval", NAMED, *words, config="e.yaml", OWN_SERVERS_KEY=KEY, limit_s=900)
+        words = (NAMED, f"rollout.server_addresses=[{address}]")
+        ended = run(tmp_path / "run", "eval", MODEL, *words, config="e.yaml", OWN_SERVERS_KEY=KEY)
         assert ended.code == 0, ended.text
-        assert [(each["row"], each["answer"], each["score"]) for each in answers(ended)] == [
-            (each["row"], each["answer"], each["score"]) for each in answers(whole)
-        ]
-        if is_chat:
-            other = run(tmp_path / "run", "eval", NAMED, *words, trial="o", config="e.yaml", OWN_SERVERS_KEY="no")
-            assert other.code == 1 and "refuses the key" in other.err, other.text
-
-
-def shown_model(address: str) -> str:
-    """The name by which the servers know it."""
-    status, models = ask(address, "/v1/models")
-    assert status == 200
-    return str(models["data"][0]["id"])
+        assert answers(ended) == answers(whole)
