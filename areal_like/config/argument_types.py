@@ -25,7 +25,10 @@ TOOLS = ("calculator", "python", "search")
 """Tools that come with the package."""
 
 ToolNames = list[str]
-"""Names of built-in tools."""
+"""Names of built-in tools, or functions as `package.module:function` or `file.py:function`."""
+
+CallFormatName = Literal["json", "xml", "python"]
+"""How an answer calls tools."""
 
 KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "bool": ("true or false", bool),
@@ -54,7 +57,10 @@ def misfit(annotation: str, value: Any) -> str:
 def _reason(kind: str, value: Any) -> str:
     """What is expected instead; empty if the value is of the kind."""
     if kind == "ToolNames":
-        return "" if isinstance(value, list) and set(map(str, value)) <= set(TOOLS) else f"a list of {', '.join(TOOLS)}"
+        known = isinstance(value, list) and all(":" in str(each) or each in TOOLS for each in value)
+        return "" if known else f"a list of {', '.join(TOOLS)}, or functions as file.py:function"
+    if kind == "CallFormatName":
+        return "" if value in get_args(CallFormatName) else f"one of {', '.join(get_args(CallFormatName))}"
     if kind == "Take":
         return "" if value in get_args(Take) else f"one of {', '.join(get_args(Take))}"
     meaning, types = KINDS[kind]
@@ -88,5 +94,5 @@ def _name(node: ast.expr) -> str | None:
     node = node.value if isinstance(node, ast.Subscript) else node
     if isinstance(node, ast.Constant) and node.value is None:
         return "None"
-    known = isinstance(node, ast.Name) and (node.id in KINDS or node.id in ("Take", "ToolNames"))
+    known = isinstance(node, ast.Name) and (node.id in KINDS or node.id in ("Take", "ToolNames", "CallFormatName"))
     return node.id if known and isinstance(node, ast.Name) else None

@@ -12,6 +12,7 @@ BUILT_IN = {
         "reasoning_gym": "areal_like.data.tasks.reasoning_gym:ReasoningGym",
         "reversing": "areal_like.data.tasks.reversing:Reversing",
         "sorting": "areal_like.data.tasks.sorting:Sorting",
+        "sums": "areal_like.data.tasks.sums:Sums",
         "word_problems": "areal_like.data.tasks.word_problems:WordProblems",
     },
     "workflow": {

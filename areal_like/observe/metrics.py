@@ -84,6 +84,10 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/conversations": Metric("Conversations in the step's batch, where the workflow holds any"),
         "rollout/turns_mean": Metric("Answers of the model in a conversation, mean"),
         "rollout/turns_max": Metric("Most answers of the model in a conversation"),
+        "rollout/tool_calls_mean": Metric("Calls of tools in a conversation, mean, where the workflow has tools"),
+        "rollout/tool_errors_mean": Metric(
+            "Of these, those that no tool could answer: wrong calls, and tools that raised or took too long; mean"
+        ),
         "rollout/template_breaks": Metric(
             "How often a chat template rewrote earlier turns of a conversation, so that a new sequence began"
         ),
@@ -221,6 +225,8 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "eval/conversations": Metric("Of these, conversations, where the workflow holds any"),
         "eval/turns_mean": Metric("Answers of the model in a conversation, mean"),
         "eval/turns_max": Metric("Most answers of the model in a conversation"),
+        "eval/tool_calls_mean": Metric("Calls of tools in a conversation, mean"),
+        "eval/tool_errors_mean": Metric("Of these, those that no tool could answer, mean"),
         "eval/template_breaks": Metric("How often a chat template rewrote earlier turns of a conversation"),
         "eval/due_step": Metric("Step after which the evaluation was due"),
         "eval/version_min": Metric("Oldest weights that answered, as a number of steps"),

@@ -13,6 +13,9 @@ from areal_like.rollout.conversation_facts import by_conversation
 from areal_like.rollout.groups import Group, votes
 from areal_like.rollout.trajectory import TEMPLATE_BREAKS, TURNS
 
+TOOL_STATISTICS = ("tool_calls", "tool_errors")
+"""In the metrics of trajectories, from workflows with tools."""
+
 Facts = Sequence[dict[str, Any]]
 
 
@@ -173,12 +176,16 @@ def _conversations(prefix: str, facts: Facts) -> dict[str, float]:
     if not metrics:
         return {}
     turns = [each[TURNS] for each in metrics]
-    return {
+    statistics = {
         f"{prefix}conversations": len(metrics),
         f"{prefix}turns_mean": _mean(turns),
         f"{prefix}turns_max": max(turns),
         f"{prefix}template_breaks": sum(each[TEMPLATE_BREAKS] for each in metrics),
     }
+    for name in TOOL_STATISTICS:
+        if values := [each[name] for each in metrics if each.get(name) is not None]:
+            statistics[f"{prefix}{name}_mean"] = _mean(values)
+    return statistics
 
 
 def _mean(values: Iterable[float]) -> float:

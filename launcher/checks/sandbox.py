@@ -1,4 +1,4 @@
-"""The sandbox in which rewards run what a model wrote: that it works here, and what it does not hold."""
+"""The sandbox in which rewards and tools run what a model wrote: that it works here, and what it does not hold."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from areal_like.config.dotted_path import value_of
 from areal_like.config.environments import LIST, environment_task
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
+from areal_like.config.sections.data import WorkflowSourceConfig
 from areal_like.config.sections.reward import REWARD_OF_TASK, RewardConfig, configured_rewards
 from areal_like.process.sandbox.sandbox import BACKENDS, other_sandbox
 from launcher.plan.host import HostInfo
@@ -27,6 +28,27 @@ def sandbox_problems(loaded: "Loaded", config: "BaseExperimentConfig", here: Hos
             if runs_programs(name, loaded.file.parent) and (reason := here.why_no_sandbox(own.sandbox)):
                 message = f"{name} runs programs of answers in a sandbox: {reason}; {other_sandbox(own.sandbox, place)}"
                 yield Problem(f"{place}{key}", message)
+    for key, workflow in _workflows(config):
+        yield from _of_tools(key, workflow, config.reward.sandbox, here)
+
+
+def _workflows(config: GRPOConfig) -> Iterator[tuple[str, WorkflowSourceConfig]]:
+    yield "workflow", config.workflow
+    for index, each in enumerate(config.environments.train):
+        yield f"{LIST}.{index}.workflow", each.workflow
+
+
+def _of_tools(key: str, workflow: WorkflowSourceConfig, kind: str, here: HostInfo) -> Iterator[Problem]:
+    """Of a workflow that runs programs."""
+    tools = workflow.args.get("tools")
+    if workflow.name != "tool_integrated" and not (isinstance(tools, list) and "python" in tools):
+        return
+    own = workflow.args.get("sandbox")
+    if own is not None and own not in BACKENDS:
+        yield Problem(f"{key}.args.sandbox", f"{own!r} is no kind of sandbox; there are {', '.join(BACKENDS)}")
+    elif reason := here.why_no_sandbox(own or kind):
+        remedy = other_sandbox(kind) if own is None else f"{key}.args.sandbox names another kind (docs/sandbox.md)"
+        yield Problem(f"{key}.name", f"{workflow.name} runs programs of answers in a sandbox: {reason}; {remedy}")
 
 
 def _rewards(config: GRPOConfig, place: str, own: RewardConfig) -> Iterator[tuple[str, str]]:

@@ -28,6 +28,7 @@ TITLES = {
     "multi_env": "Two environments",
     "multi_turn": "Several tries",
     "smollm2_grpo": "SmolLM2",
+    "tools": "A calculator",
 }
 CASES = {name: Case(title, (f"{name}.yaml",)) for name, title in TITLES.items()}
 

@@ -9,12 +9,14 @@ from safetensors.torch import load_file
 from areal_like.config.load import load
 from areal_like.data.tasks import TEST
 from areal_like.data.tasks.programs import Programs
+from areal_like.data.tasks.sums import Sums
 from areal_like.data.tasks.word_problems import WordProblems
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 
 STARTS: dict[str, tuple[Any, str]] = {
     "tiny-problems": (WordProblems(mixed_forms=True), "gsm_symbolic.yaml"),
+    "tiny-tools": (Sums(calls=True), "tools.yaml"),
     "tiny-programs": (Programs(mixed_forms=True), "code.yaml"),
 }
 

@@ -41,6 +41,14 @@ def test_metrics_count_a_conversation_once():
     assert record["conversations"] == [0, 0, 0, 1] and record["template_breaks"] == [2, 2, 2, 0]
 
 
+def test_calls_of_tools_are_means_over_conversations_that_may_call():
+    talk = group(0, [1.0, 0.0], [0, 1])
+    talk.facts[0]["metrics"] = TALK | {"tool_calls": 3.0, "tool_errors": 1.0}
+    talk.facts[1]["metrics"] = TALK | {"tool_calls": 0.0, "tool_errors": 0.0}
+    metrics = batch_metrics(Batches(0).form([talk], 1, LENGTH), VoteRule())
+    assert (metrics["rollout/tool_calls_mean"], metrics["rollout/tool_errors_mean"]) == (1.5, 0.5)
+
+
 def test_groups_without_conversations_have_the_metrics_and_the_ledger_that_they_had():
     plain = group(0, [1.0, 0.0], [None, None])
     metrics = batch_metrics(Batches(0).form([plain], 1, LENGTH), VoteRule())

@@ -23,6 +23,7 @@ from areal_like.process.http import HttpClient, run_async
 from areal_like.process.identity import CONTROLLER, Identity, token
 from areal_like.process.loop_watch import LoopWatch
 from areal_like.process.run import Run
+from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.episodes.api.chat_client import ChatClient
 from areal_like.rollout.episodes.api.text_codec import TextCodec
@@ -54,6 +55,7 @@ def main(run: Run, me: Identity) -> None:
 
 async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     config, rollout = run.config, run.config.rollout
+    os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
     places = SearchFolders(run.folder, run.cwd)
     rewards = reward_pools(config, places)
     try:

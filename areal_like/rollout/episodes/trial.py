@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from areal_like.data.datasets import load_datasets
 from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
+from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.episode import AnswerSource, WorkerTools, current_sample
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
@@ -45,6 +47,7 @@ class TriedGroup(NamedTuple):
 
 async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> AsyncIterator[TriedGroup]:
     """All rows at once; yields them in their order. Raises ConfigError as the start of a worker does."""
+    os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
     config = replace(config, evaluator=replace(config.evaluator, benchmarks=[]))  # their rewards are not tried
     rewards = reward_pools(config, places, processes=1)
     try:

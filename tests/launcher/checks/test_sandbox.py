@@ -52,6 +52,25 @@ def test_a_reward_of_the_user_that_makes_one_needs_it_too(tmp_path, monkeypatch,
     assert [each.key for each in needs] == [key] * is_refused
 
 
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["workflow.name=tool_integrated"], "bubblewrap"),
+        (["workflow.name=tools", "+workflow.args.tools=[python]", "reward.sandbox=rlimits"], "rlimits"),
+        (["workflow.name=tools", "+workflow.args.tools=[python]", "+workflow.args.sandbox=rlimits"], "rlimits"),
+    ],
+)
+def test_a_workflow_that_runs_programs_needs_the_sandbox_of_rewards_or_its_own(words, kind):
+    (need,) = [each for each in plan_of("grpo", *words, host=BROKEN).needs if "broken" in each.message]
+    assert need.key == "workflow.name" and f"in a sandbox: {kind} is broken" in need.message
+
+
+def test_an_unknown_kind_of_sandbox_is_refused_before_the_start():
+    needs = plan_of("grpo", "workflow.name=tool_integrated", "+workflow.args.sandbox=box", host=BROKEN).needs
+    (need,) = [each for each in needs if each.key == "workflow.args.sandbox"]
+    assert need.message == "'box' is no kind of sandbox; there are bubblewrap, rlimits"
+
+
 def _benchmark(reward):
     return f"evaluator.benchmarks=[{{name: programs, path: addition, reward: {reward}}}]"
 

@@ -1,18 +1,21 @@
 """Tools: their descriptions and calls, those that are built in, and what goes wrong with them."""
 
 import asyncio
+import threading
 import time
 from typing import Any, Literal
 
 import pytest
 
 from areal_like.config.problems import ConfigError
+from areal_like.data.user_code import SearchFolders
 from areal_like.process.errors import InfrastructureError
-from areal_like.rollout.episodes.tools.base import tool_of
+from areal_like.rollout.episodes.tools.base import MAX_HANGING, tool_of
 from areal_like.rollout.episodes.tools.calculator import calculator
 from areal_like.rollout.episodes.tools.call_format import CallFormat
 from areal_like.rollout.episodes.tools.python import PythonTool
 from areal_like.rollout.episodes.tools.search import Search
+from areal_like.rollout.episodes.workflows import make_workflow
 from areal_like.rollout.episodes.workflows.tools import Tools
 
 
@@ -45,18 +48,18 @@ def call(tool: Any, arguments: Any, timeout_s: float = 60.0) -> tuple[str, bool]
     [
         ({"city": "Rome"}, "Rome 1 C None"),
         ({"city": "Rome", "days": 2, "unit": "F", "hours": [1, 2]}, "Rome 2 F [1, 2]"),
-        ({}, "error: city is missing; it takes city, days, unit, hours"),
-        ({"city": "Rome", "day": 1}, "error: there is no argument day; it takes"),
-        ({"city": False}, "error: city is not of the type"),
-        ({"city": "Rome", "days": True}, "error: days is not of the type"),
-        ({"city": "Rome", "hours": ["1"]}, "error: hours is not of the type"),
-        ({"city": "Rome", "unit": "K"}, "error: unit is not of the type"),
-        (None, "error: the arguments are no JSON object"),
+        ({}, "city is missing; it takes city, days, unit, hours"),
+        ({"city": "Rome", "day": 1}, "there is no argument day; it takes"),
+        ({"city": False}, "city is not of the type"),
+        ({"city": "Rome", "days": True}, "days is not of the type"),
+        ({"city": "Rome", "hours": ["1"]}, "hours is not of the type"),
+        ({"city": "Rome", "unit": "K"}, "unit is not of the type"),
+        (None, "the arguments are no JSON object"),
     ],
 )
 def test_arguments_are_checked(arguments, expected):
     text, is_error = call(tool_of(weather), arguments)
-    assert text.startswith(expected) and is_error == expected.startswith("error")
+    assert text.startswith(expected) and is_error != expected.startswith("Rome")
 
 
 def test_a_tool_that_raises_exits_or_hangs_is_an_observation():
@@ -74,10 +77,29 @@ def test_a_tool_that_raises_exits_or_hangs_is_an_observation():
         await asyncio.sleep(600)
         return ""
 
-    assert call(tool_of(fails), {}) == ("error: KeyError: 'nothing there'", True)
-    assert call(tool_of(leaves), {}) == ("error: RuntimeError: it raised SystemExit", True)
+    assert call(tool_of(fails), {}) == ("KeyError: 'nothing there'", True)
+    assert call(tool_of(leaves), {}) == ("RuntimeError: it raised SystemExit", True)
     for tool in (hangs, waits):
-        assert call(tool_of(tool), {}, 0.05) == (f"error: {tool.__name__} took longer than 0.05 s", True)
+        assert call(tool_of(tool), {}, 0.05) == (f"{tool.__name__} took longer than 0.05 s", True)
+
+
+def test_a_tool_that_hangs_again_and_again_fails_the_group_instead_of_adding_threads():
+    stopped = threading.Event()
+
+    def hangs() -> str:
+        stopped.wait()
+        return "late"
+
+    async def calls(tool: Any) -> None:
+        await asyncio.gather(*(tool.call({}, 0.01) for _ in range(MAX_HANGING)))
+        with pytest.raises(InfrastructureError, match="the tool hangs hangs: 16 of its calls still run"):
+            await tool.call({}, 0.01)
+        stopped.set()
+        for thread in list(tool.hanging):
+            thread.join()
+        assert await tool.call({}, 60) == ("late", False) and not tool.hanging
+
+    asyncio.run(calls(tool_of(hangs)))
 
 
 def test_infrastructure_that_fails_is_no_observation():
@@ -96,15 +118,15 @@ def test_infrastructure_that_fails_is_no_observation():
         ("-2**2", "-4"),
         ("2^10 % 7", "2"),
         ("7//2", "3"),
-        ("1/0", "error: ZeroDivisionError"),
-        ("9**9**9", "error: ValueError: the exponent"),
-        ("10.0**300*10**200", "error: ValueError: the result is too large"),
-        ("(-8)**0.5", "error: ValueError: the result is too large, or no real number"),
-        ("__import__('os')", "error: ValueError: only numbers"),
-        ("True + 1", "error: ValueError: only numbers"),
-        ("1 +", "error: ValueError: this is no expression"),
-        ("(" * 300 + "1" + ")" * 300, "error: ValueError: the expression has more"),
-        ("(" * 199 + "1" + ")" * 199, ("1", "error: ValueError: this is no expression")),
+        ("1/0", "ZeroDivisionError"),
+        ("9**9**9", "ValueError: the exponent"),
+        ("10.0**300*10**200", "ValueError: the result is too large"),
+        ("(-8)**0.5", "ValueError: the result is too large, or no real number"),
+        ("__import__('os')", "ValueError: only numbers"),
+        ("True + 1", "ValueError: only numbers"),
+        ("1 +", "ValueError: this is no expression"),
+        ("(" * 300 + "1" + ")" * 300, "ValueError: the expression has more"),
+        ("(" * 199 + "1" + ")" * 199, ("1", "ValueError: this is no expression")),
     ],
 )
 def test_the_calculator_computes_arithmetic_only(expression, expected):
@@ -132,6 +154,45 @@ def test_what_is_no_call_says_so():
     texts = ["{", "[1]", '{"name": 3}', '{"name": "a", "arguments": "{"}']
     found = CallFormat("[[", "]]").parse("".join(f"[[{text}]]" for text in texts))
     assert len(found) == len(texts) and all(each.problem for each in found)
+
+
+CODER = "<tool_call>\n<function=weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("xml", f"so {CODER}</function>\n</tool_call>", [("weather", {"city": "12", "days": 2}, "")]),
+        ("xml", CODER, [("weather", {"city": "12", "days": 2}, "")]),
+        ("xml", "<tool_call><function=other><parameter=x>a b</parameter></function>", [("other", {"x": "a b"}, "")]),
+        ("xml", "<tool_call>weather</tool_call>", [("", None, "a call is <function=NAME>")]),
+        ("python", "[weather('Rome', days=2)]", [("weather", {"city": "Rome", "days": 2}, "")]),
+        (
+            "python",
+            "<|python_start|>[weather(city='Rome', hours=[1]), other(x=-1)]<|python_end|>",
+            [("weather", {"city": "Rome", "hours": [1]}, ""), ("other", {"x": -1}, "")],
+        ),
+        ("python", "[weather(open('/etc/passwd'))]", [("", None, "calls are a list")]),
+        ("python", "[weather(", [("", None, "calls are a list")]),
+        ("python", "[weather(1, 2, 3, 4, 5)]", [("weather", {}, "weather takes no 5. argument")]),
+        ("python", "[1, 2] is a list", []),
+    ],
+)
+def test_models_write_calls_in_other_formats(name, text, expected):
+    found = CallFormat(name=name).parse(text, {"weather": tool_of(weather)})
+    assert [(each.name, each.arguments) for each in found] == [(each[0], each[1]) for each in expected]
+    assert all(
+        each.problem.startswith(why) and bool(each.problem) == bool(why)
+        for each, (_, _, why) in zip(found, expected, strict=True)
+    )
+
+
+def test_a_function_of_a_file_is_a_tool(tmp_path):
+    (tmp_path / "own.py").write_text('def double(number: int) -> int:\n    """Doubles."""\n    return 2 * number\n')
+    made = make_workflow("tools", {"tools": ["calculator", "own.py:double"]}, SearchFolders(tmp_path, tmp_path))
+    assert list(made.tools) == ["calculator", "double"] and call(made.tools["double"], {"number": 4}) == ("8", False)
+    with pytest.raises(ConfigError, match=r"workflow\.args\.tools.*has no doubel; did you mean double"):
+        make_workflow("tools", {"tools": ["own.py:doubel"]}, SearchFolders(tmp_path, tmp_path))
 
 
 def test_programs_run_in_the_sandbox(request):

@@ -5,7 +5,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from areal_like.process.errors import InfrastructureError
@@ -14,6 +14,9 @@ JSON_TYPES: dict[Any, str] = {
     **{str: "string", bool: "boolean", int: "integer", float: "number"},
     **{list: "array", dict: "object", type(None): "null"},
 }
+
+MAX_HANGING = 16
+"""Calls of a tool that may run on in threads after their limit."""
 
 
 class ToolResult(NamedTuple):
@@ -33,6 +36,8 @@ class Tool:
     function: Callable[..., Any]
     extra_s: float = 0.0
     """Beyond the limit of a call, for what keeps that limit itself."""
+    hanging: list[threading.Thread] = field(default_factory=list, compare=False)
+    """Of calls that took too long; a thread cannot be ended."""
 
     @property
     def described(self) -> dict[str, Any]:
@@ -57,15 +62,56 @@ class Tool:
         """A call that is wrong, fails or takes too long has a result that says so. A sandbox that does not work raises:
         that is no fault of the model."""
         if reason := self.misfit(arguments):
-            return ToolResult(f"error: {reason}", is_error=True)
+            return ToolResult(f"{reason}", is_error=True)
+        self.hanging[:] = [each for each in self.hanging if each.is_alive()]
+        if len(self.hanging) >= MAX_HANGING:
+            message = f"the tool {self.name} hangs: {MAX_HANGING} of its calls still run after their limit"
+            raise InfrastructureError(f"{message} of {timeout_s:g} s; give it a limit of its own, or make it async")
         try:
-            return ToolResult(str(await asyncio.wait_for(_run(self.function, arguments), timeout_s + self.extra_s)))
+            running = self.function(**arguments) if self._is_async else self._in_thread(arguments)
+            return ToolResult(str(await asyncio.wait_for(running, timeout_s + self.extra_s)))
         except InfrastructureError:
             raise
         except TimeoutError:
-            return ToolResult(f"error: {self.name} took longer than {timeout_s:g} s", is_error=True)
+            return ToolResult(f"{self.name} took longer than {timeout_s:g} s", is_error=True)
         except Exception as fault:
-            return ToolResult(f"error: {type(fault).__name__}: {fault}", is_error=True)
+            return ToolResult(f"{type(fault).__name__}: {fault}", is_error=True)
+
+    @property
+    def _is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    async def _in_thread(self, arguments: dict[str, Any]) -> Any:
+        """In a thread of its own: one that hangs keeps no other call waiting, and the worker can end."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: Any, fault: BaseException | None) -> None:
+            if done.done():
+                return
+            if fault is None:
+                done.set_result(result)
+            else:
+                done.set_exception(fault)
+
+        def work() -> None:
+            result, fault = None, None
+            try:
+                result = self.function(**arguments)
+            except Exception as raised:
+                fault = raised
+            except BaseException as raised:  # such as SystemExit, which would end the event loop
+                fault = RuntimeError(f"it raised {type(raised).__name__}")
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, result, fault)
+
+        thread = threading.Thread(target=work, daemon=True, name=f"tool {self.name}")
+        thread.start()
+        try:
+            return await done
+        finally:
+            if not done.done() or done.cancelled():
+                self.hanging.append(thread)
 
 
 def tool_of(function: Callable[..., Any], name: str = "", extra_s: float = 0.0) -> Tool:
@@ -105,33 +151,3 @@ def _fits(schema: dict[str, Any], value: Any) -> bool:
     if kind in ("integer", "number"):
         return isinstance(value, int if kind == "integer" else (int, float)) and not isinstance(value, bool)
     return kind is None or any(JSON_TYPES[each] == kind for each in JSON_TYPES if isinstance(value, each))
-
-
-async def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(**arguments)
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, fault: BaseException | None) -> None:
-        if done.done():
-            return
-        if fault is None:
-            done.set_result(result)
-        else:
-            done.set_exception(fault)
-
-    def work() -> None:
-        result, fault = None, None
-        try:
-            result = function(**arguments)
-        except Exception as raised:
-            fault = raised
-        except BaseException as raised:  # such as SystemExit, which would end the event loop
-            fault = RuntimeError(f"it raised {type(raised).__name__}")
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, fault)
-
-    # A thread of its own: one that hangs keeps no other call waiting, and the worker can end.
-    threading.Thread(target=work, daemon=True, name=f"tool {getattr(function, '__name__', '')}").start()
-    return await done

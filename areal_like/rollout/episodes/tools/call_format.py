@@ -1,8 +1,20 @@
-"""Calls of tools in the text of an answer: JSON between two marks, as Hermes and Qwen write them."""
+"""Calls of tools in the text of an answer, by format: JSON, tags, or Python."""
 
+import ast
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from areal_like.rollout.episodes.tools.base import Tool
+
+START, END = "<tool_call>", "</tool_call>"
+FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*?)(?:</function>\s*)?", re.DOTALL)
+PARAMETER = re.compile(r"<parameter=([^>\n]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
+MAYBE_CALL = re.compile(r"\[\s*[A-Za-z_][\w.]*\(")
+PYTHON_MARKS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
+MAX_PYTHON = 20_000
+"""Characters. A longer text is not parsed."""
 
 
 class ToolCall(NamedTuple):
@@ -14,20 +26,29 @@ class ToolCall(NamedTuple):
 
 
 class CallFormat:
-    """`{"name": "add", "arguments": {"a": 1}}` between the marks. A call at the end may lack the second one."""
+    """Finds the calls in an answer. A call between marks that is the last one may lack the second mark."""
 
-    def __init__(self, start: str = "<tool_call>", end: str = "</tool_call>") -> None:
+    def __init__(self, start: str = START, end: str = END, name: str = "json") -> None:
+        if name not in FORMATS:
+            raise ValueError(f"there is no format {name!r}; there are {', '.join(FORMATS)}")
         if not start or not end:
             raise ValueError("the marks of a call cannot be empty")
         self.start = start
+        self._parse = FORMATS[name]
         self._calls = re.compile(f"{re.escape(start)}(.*?)(?:{re.escape(end)}|\\Z)", re.DOTALL)
 
-    def parse(self, text: str) -> list[ToolCall]:
-        """In the order of the text."""
-        return [_parse(found.strip()) for found in self._calls.findall(text)]
+    def parse(self, text: str, tools: Mapping[str, Tool] | None = None) -> list[ToolCall]:
+        """In the order of the text. `tools` have the types and the order of arguments."""
+        return list(self._parse(text, self._calls, tools or {}))
 
 
-def _parse(text: str) -> ToolCall:
+def _json(text: str, marks: re.Pattern[str], tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
+    """`{"name": "add", "arguments": {"a": 1}}` between the marks, as Hermes and Qwen write."""
+    for found in marks.findall(text):
+        yield _json_call(found.strip())
+
+
+def _json_call(text: str) -> ToolCall:
     try:
         call = json.loads(text)
     except (ValueError, RecursionError) as fault:
@@ -41,3 +62,58 @@ def _parse(text: str) -> ToolCall:
         except (ValueError, RecursionError) as fault:
             return ToolCall(call["name"], None, f"the arguments are not JSON: {fault}")
     return ToolCall(call["name"], arguments)
+
+
+def _xml(text: str, marks: re.Pattern[str], tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
+    """`<function=add><parameter=a>1</parameter></function>` between the marks, as Qwen3-Coder writes."""
+    for found in marks.findall(text):
+        match = FUNCTION.fullmatch(found)
+        if match is None:
+            yield ToolCall("", None, "a call is <function=NAME> with <parameter=NAME>VALUE</parameter> in it")
+            continue
+        name, body = match[1].strip(), match[2]
+        schemas = tools[name].parameters["properties"] if name in tools else {}
+        values = {each.strip(): value for each, value in PARAMETER.findall(body)}
+        yield ToolCall(name, {each: _typed(schemas.get(each, {}), value) for each, value in values.items()})
+
+
+def _typed(schema: Mapping[str, Any], text: str) -> Any:
+    """A value that was written without quotes: a text where one is expected, or else JSON."""
+    if schema.get("type") == "string" or text in schema.get("enum", ()):
+        return text
+    try:
+        return json.loads(text.strip())
+    except (ValueError, RecursionError):
+        return {"True": True, "False": False, "None": None}.get(text.strip(), text)
+
+
+def _python(text: str, marks: re.Pattern[str], tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
+    """`[add(a=1, b=2)]`, the whole answer, as Llama writes: parsed, never executed."""
+    for mark in PYTHON_MARKS:
+        text = text.replace(mark, "")
+    text = text.strip()
+    if not MAYBE_CALL.match(text):
+        return
+    try:
+        tree = ast.parse(text if len(text) <= MAX_PYTHON else "", mode="eval").body
+        calls = tree.elts if isinstance(tree, ast.List) else []
+        found = [_python_call(each, tools) for each in calls]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        found = []
+    yield from found or [ToolCall("", None, "calls are a list as [name(argument=value)]")]
+
+
+def _python_call(node: ast.expr, tools: Mapping[str, Tool]) -> ToolCall:
+    if not isinstance(node, ast.Call) or any(each.arg is None for each in node.keywords):
+        raise ValueError("no call")
+    name = ast.unparse(node.func)
+    takes = list(tools[name].parameters["properties"]) if name in tools else []
+    if len(node.args) > len(takes):
+        return ToolCall(name, {}, f"{name} takes no {len(takes) + 1}. argument" if name in tools else "")
+    values = [*zip(takes, node.args, strict=False), *((str(each.arg), each.value) for each in node.keywords)]
+    return ToolCall(name, {argument: ast.literal_eval(value) for argument, value in values})
+
+
+Parser = Callable[[str, re.Pattern[str], Mapping[str, Tool]], Iterator[ToolCall]]
+FORMATS: dict[str, Parser] = {"json": _json, "xml": _xml, "python": _python}
+"""By the name in `call_format`."""

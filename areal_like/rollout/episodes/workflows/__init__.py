@@ -7,6 +7,7 @@ from areal_like.config.sections.agent import AgentConfig
 from areal_like.data.user_code import SearchFolders, check_call, config_error, load_named, make_object
 from areal_like.rollout.episodes.workflows.agent import Agent
 from areal_like.rollout.episodes.workflows.base import Workflow
+from areal_like.rollout.episodes.workflows.tools import Tools
 
 __all__ = ["Workflow", "make_workflow"]
 
@@ -22,6 +23,8 @@ def make_workflow(
         assert agent is not None
         return Agent.configured(agent, places)
     kind = load_named("workflow", "workflow.name", name, places)
+    if isinstance(kind, type) and issubclass(kind, Tools) and "tools" in args:
+        args = {**args, "tools": kind.load_functions(args["tools"], places)}
     workflow: Workflow = make_object("workflow.name", "workflow.args", name, kind, args)
     if not inspect.iscoroutinefunction(getattr(workflow, "run", None)):
         raise config_error(

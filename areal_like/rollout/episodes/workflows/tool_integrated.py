@@ -51,7 +51,8 @@ class ToolIntegrated:
             if code := CODE.search(written):  # a block of another language goes on
                 result = await self._python.call({"code": code[1]}, self._call_timeout_s)
                 num_calls, num_errors = num_calls + 1, num_errors + result.is_error
-                output = f"```output\n{result.text[: self._max_result]}\n```\n"
+                shown = f"error: {result.text}" if result.is_error else result.text
+                output = f"```output\n{shown[: self._max_result]}\n```\n"
             chat.insert(output)
             written += output
             if chat.room < 1:

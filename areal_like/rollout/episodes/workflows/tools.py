@@ -2,17 +2,18 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.argument_types import TOOLS, Count, Positive, ToolNames
-from areal_like.data.user_code import config_error
+from areal_like.config.argument_types import TOOLS, CallFormatName, Count, Positive, ToolNames
+from areal_like.data.user_code import SearchFolders, config_error, is_built_in, load_object
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.sandbox.program import START_TIMEOUT_S
 from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.episodes.tools.base import Tool, ToolResult, tool_of
 from areal_like.rollout.episodes.tools.calculator import calculator
-from areal_like.rollout.episodes.tools.call_format import CallFormat, ToolCall
+from areal_like.rollout.episodes.tools.call_format import END, START, CallFormat, ToolCall
 from areal_like.rollout.episodes.tools.python import PythonTool
 from areal_like.rollout.episodes.tools.search import Search
 from areal_like.rollout.trajectory import Trajectory
@@ -20,12 +21,14 @@ from areal_like.rollout.trajectory import Trajectory
 MAX_CALLS = 16
 """Calls of one answer that are run."""
 ARGS = "workflow.args"
+AS_TEXT = "\n<tool_response>\n{result}\n</tool_response>\n"
+"""A result in a conversation of texts, which no chat template writes."""
 
 
 class Tools:
     """The calls of an answer run at the same time. A conversation ends with an answer that calls nothing or was cut
     off, after `max_turns` answers, without room for another, or after `timeout_s`; the reward is that of the last one.
-    Your own tools: a subclass with a method `own_tools` that returns functions."""
+    Your own tools: functions with types and a docstring, `file.py:function`."""
 
     needs_reward = True
 
@@ -38,14 +41,25 @@ class Tools:
         max_result_characters: Count = 2000,
         search_path: str | None = None,
         sandbox: str | None = None,
-        call_start: str = "<tool_call>",
-        call_end: str = "</tool_call>",
+        call_format: CallFormatName = "json",
+        call_start: str = START,
+        call_end: str = END,
+        result_text: str | None = None,
+        error_text: str = "error: {error}",
     ) -> None:
         self._call_timeout_s, self._search_path, self._sandbox = call_timeout_s, search_path, sandbox
         self._max_turns, self._timeout_s, self._max_result = max_turns, timeout_s, max_result_characters
-        self._format = CallFormat(call_start, call_end)
-        built_in = [self._built_in(name) for name in (["calculator"] if tools is None else tools)]
-        self.tools = {tool.name: tool for tool in (*built_in, *map(tool_of, self.own_tools()))}
+        self._format = CallFormat(call_start, call_end, call_format)
+        self._result_text, self._error_text = result_text, error_text
+        tools = ["calculator"] if tools is None else tools
+        named = [self._built_in(each) if isinstance(each, str) else tool_of(each) for each in tools]
+        self.tools = {tool.name: tool for tool in (*named, *map(tool_of, self.own_tools()))}
+
+    @staticmethod
+    def load_functions(tools: Sequence[str], places: SearchFolders) -> list[str | Callable[..., Any]]:
+        """Functions in place of names such as `file.py:function`."""
+        key = f"{ARGS}.tools"
+        return [each if is_built_in(each) else load_object(key, each, places) for each in tools]
 
     def own_tools(self) -> list[Any]:
         """Functions, also async ones, with types and a docstring."""
@@ -62,7 +76,7 @@ class Tools:
         num_calls = num_errors = 0
         while True:
             answer = await chat.generate()
-            calls = [] if answer.is_truncated else self._format.parse(chat.messages[-1]["content"])
+            calls = [] if answer.is_truncated else self._format.parse(chat.messages[-1]["content"], self.tools)
             late = self._timeout_s is not None and time.monotonic() - start >= self._timeout_s
             if not calls or late or len(chat.turns) == self._max_turns:
                 break
@@ -78,15 +92,17 @@ class Tools:
         tool = self.tools.get(call.name)
         if call.problem or tool is None:
             unknown = f"there is no tool {call.name[:80]!r}; there are {', '.join(self.tools)}"
-            return ToolResult(f"error: {call.problem or unknown}", is_error=True)
+            return ToolResult(self._error_text.replace("{error}", call.problem or unknown), is_error=True)
         if place >= MAX_CALLS:
-            return ToolResult(f"error: at most {MAX_CALLS} calls of an answer are run", is_error=True)
+            error = f"at most {MAX_CALLS} calls of an answer are run"
+            return ToolResult(self._error_text.replace("{error}", error), is_error=True)
         result = await tool.call(call.arguments, self._call_timeout_s)
-        return result._replace(text=result.text[: self._max_result])
+        text = result.text[: self._max_result]
+        return result._replace(text=self._error_text.replace("{error}", text) if result.is_error else text)
 
     def _message(self, call: ToolCall, result: ToolResult, is_text: bool) -> dict[str, Any]:
-        content = f"\n<tool_response>\n{result.text}\n</tool_response>\n" if is_text else result.text
-        return {"role": "tool", "name": call.name, "content": content}
+        shown = self._result_text or (AS_TEXT if is_text else "{result}")
+        return {"role": "tool", "name": call.name, "content": shown.replace("{result}", result.text)}
 
     def _built_in(self, name: str) -> Tool:
         try:
