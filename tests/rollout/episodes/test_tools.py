@@ -190,6 +190,7 @@ def test_models_write_calls_in_other_formats(name, text, expected):
 def test_a_function_of_a_file_is_a_tool(tmp_path):
     (tmp_path / "own.py").write_text('def double(number: int) -> int:\n    """Doubles."""\n    return 2 * number\n')
     made = make_workflow("tools", {"tools": ["calculator", "own.py:double"]}, SearchFolders(tmp_path, tmp_path))
+    assert isinstance(made, Tools)
     assert list(made.tools) == ["calculator", "double"] and call(made.tools["double"], {"number": 4}) == ("8", False)
     with pytest.raises(ConfigError, match=r"workflow\.args\.tools.*has no doubel; did you mean double"):
         make_workflow("tools", {"tools": ["own.py:doubel"]}, SearchFolders(tmp_path, tmp_path))
