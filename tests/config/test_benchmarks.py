@@ -51,6 +51,7 @@ INVALID: list[tuple[str, str, str]] = [
     ("{name: a, path: addition, gconfig: 3}", ".0.gconfig", "is not a mapping"),
     ("{path: addition}", ".0.name", "required"),
     ("{name: part, path: addition}", ".0.name", "other than `part`"),
+    ("{name: sums.partial, path: addition}", ".0.name", "`*.partial`"),
     ("{name: a/b, path: addition}", ".0.name", "a name of at most 64"),
     ("{name: a}", ".0.path", "is empty; set a dataset here, or a task in id or task.name"),
     ("{name: a, path: addition, task: {name: counting}}", ".0.task.name", "keep one"),

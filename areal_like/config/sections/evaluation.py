@@ -9,8 +9,8 @@ from areal_like.config.sections.generation import MAX_SAMPLES, MAX_SAMPLING_VALU
 from areal_like.config.sections.reward import OwnRewardConfig
 
 SUPERVISED = ("sft", "reward_model")
-NAME_PATTERN = r"(?!(part|valid|env)$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
-NAME_HINT = "a name of at most 64 letters, digits, `_`, `.` and `-`, other than `part`, `valid` and `env`"
+NAME_PATTERN = r"(?!((part|valid|env)|.*\.partial)$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+NAME_HINT = "a name of at most 64 letters, digits, `_`, `.` and `-`, other than `part`, `valid`, `env` and `*.partial`"
 
 
 @config

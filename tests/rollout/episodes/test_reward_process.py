@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from areal_like.process.process_tree import descendants_of
 from areal_like.rollout.episodes.rewards import RewardError
 from areal_like.rollout.episodes.rewards.base import Reward
 from tests.support.commands import REPOSITORY
@@ -68,6 +69,19 @@ def test_a_hanging_reward_is_killed_with_its_processes_and_replaced(reward_spec,
 
 def _processes():
     return subprocess.run(["ps", "-eo", "pid,pgid,args"], capture_output=True, text=True, check=True).stdout.split("\n")
+
+
+def test_a_process_that_something_has_stopped_is_replaced_and_a_stopped_template_goes_on(reward_spec):
+    async def main():
+        async with open_pool(reward_spec("acts"), timeout_s=1.5, retries=5) as pool:
+            await pool.score(ROW, ["046"])
+            template, computing = pool._seats._starter.keeper.pid, await child_of(pool)
+            for process in descendants_of(template):
+                if process.session == template or process.pid == computing:
+                    os.kill(process.pid, signal.SIGSTOP)
+            return await each(pool, "046", "x")
+
+    assert asyncio.run(main()) == [1.0, 0.0]
 
 
 def test_the_deadline_is_that_of_each_sample_not_of_its_place_in_the_queue(reward_spec):

@@ -15,6 +15,7 @@ from areal_like.data.user_code import config_error
 from areal_like.discovery.etcd_client import PASSWORD
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.identity import TOKEN
+from areal_like.process.process_tree import descendants_of, kill
 from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
@@ -91,6 +92,9 @@ class RewardStarter:
     def end(self, number: int) -> None:
         """Kills a process with everything it has started."""
         self._command(b"end %d" % number)
+        for each in descendants_of(self.keeper.pid):
+            if each.session == self.keeper.pid:  # the template, which something may have stopped
+                kill([each.pid], signal.SIGCONT)
 
     def lower(self, number: int) -> None:
         """Lets all other processes go first."""
