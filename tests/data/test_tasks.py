@@ -13,6 +13,7 @@ from areal_like.data.tasks.counting import Counting
 from areal_like.data.tasks.generated import GeneratedTask
 from areal_like.data.tasks.reversing import Reversing
 from areal_like.data.tasks.sorting import Sorting
+from areal_like.data.tasks.sums import Sums
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, load_built_in
 from areal_like.models import model_folder
@@ -49,15 +50,18 @@ def test_rows_serve_every_kind_of_training(task):
         assert row["chosen"] == row["answer"] != row["rejected"]
 
 
-def test_a_rejected_answer_scores_less_than_the_chosen_one_and_rarely_0(task):
+def test_a_rejected_answer_scores_less_than_the_chosen_one_and_rarely_0_where_parts_count(task):
     worths = []
     for row in itertools.islice(task.rows(TRAIN), 300):
         call = RewardCall(task.reward, "reward", {})
         chosen, rejected = (call(row["prompt"], row[name], row) for name in ("chosen", "rejected"))
+        if isinstance(task, Sums):  # its model asks a calculator, which has no nearly right results
+            assert (chosen, rejected) == (1, 0)
+            continue
         assert chosen["score"] == 1 and sum(chosen.values()) - 1 == pytest.approx(1)
         assert rejected["score"] == 0
         worths.append(sum(rejected.values()))
-    assert max(worths) < 0.3 < 3 * sum(worths) / len(worths)
+    assert isinstance(task, Sums) or max(worths) < 0.3 < 3 * sum(worths) / len(worths)
 
 
 def test_the_built_in_models_tokenizer_and_positions_are_enough():

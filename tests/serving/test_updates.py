@@ -224,7 +224,7 @@ def test_old_computation_is_detected_though_the_noise_hides_the_update(
 ) -> None:
     """The noise allows any of these answers; the server's is that for the weights before, in every digit. `swaps`: the
     engine computes the probe in its swap."""
-    hidden = {"dtype": "bfloat16", "noise": [50.0, 10.0]}
+    hidden = {"dtype": "bfloat16", "noise": [10.0, 50.0]}
 
     def probed(version: int, change: float) -> dict[str, Any]:
         logprobs = [each + change for each in logprobs_of(tiny_qwen3(1), PROMPT)]

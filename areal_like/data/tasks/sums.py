@@ -21,8 +21,10 @@ class Sums:
 
     def rows(self, split: str) -> Sequence[Row]:
         check_split(split)
-        numbers = [each for each in range(self.num_rows) if split_of_text(self._sum(each)) == split]
-        return GeneratedRows(numbers, self.row)
+        firsts: dict[str, int] = {}
+        for number in range(self.num_rows):
+            firsts.setdefault(self._sum(number), number)
+        return GeneratedRows([number for text, number in firsts.items() if split_of_text(text) == split], self.row)
 
     def row(self, number: int) -> Row:
         expression = self._sum(number)

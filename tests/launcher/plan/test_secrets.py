@@ -25,7 +25,7 @@ PLACES = {
     "a variable for servers": "launcher: {{inference_server_env_vars: 'A=1,HF_TOKEN={0}'}}",
     "a variable for trainers": "launcher: {{trainer_env_vars: 'MY_API_KEY={0},A=1'}}",
     "an argument of a workflow": "workflow: {{args: {{judge: {{api_key: {0}}}}}}}",
-    "an argument in a list": "environments: {{train: [{{id: e, args: {{password: {0}}}}}]}}",
+    "an argument in a list": "workflow: {{args: {{judges: [{{password: {0}}}]}}}}",
     "an account in an address": "rollout: {{server_addresses: ['http://user:{0}@host:1']}}",
     "a flag of vLLM": "rollout: {{backend: vllm}}\nvllm: {{extra_args: {{api-key: {0}}}}}",
     "a flag of SGLang": "rollout: {{backend: sglang}}\nsglang: {{extra_args: {{admin_api_key: {0}}}}}",
