@@ -203,8 +203,11 @@ def test_no_more_than_its_concurrency_are_asked_at_once():
 def test_a_judge_that_never_answers_ends_at_the_deadline_of_its_call():
     async def main():
         async with open_judge(grade, timeout_s=0.5, concurrency=1) as (server, pool):
-            server.gate = lambda server: asyncio.Event().wait()
-            return await asyncio.gather(*(failure(pool, str(number)) for number in range(2)))
+            ends = asyncio.Event()
+            server.gate = lambda server: ends.wait()
+            messages = await asyncio.gather(*(failure(pool, str(number)) for number in range(2)))
+            ends.set()  # the test's server waits for its handlers
+            return messages
 
     assert ["took longer than 0.5 s" in message for message in asyncio.run(main())] == [True, True]
 
