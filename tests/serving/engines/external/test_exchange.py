@@ -4,6 +4,7 @@ are applied: two workers in threads, with stand-ins for NCCL and for the store o
 import asyncio
 import json
 import threading
+import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -206,8 +207,17 @@ def test_a_worker_holds_one_bucket_at_a_time(
     def content(info: TensorInfo, *args: Any) -> Tensor:
         tensor, mine = plain(info, *args), made[threading.get_ident()]
         mine.append((bucket_of[info.name], weakref.ref(tensor)))
-        held.append({bucket for bucket, each in mine if each() is not None})
+        held.append(buckets_of(mine, bucket_of[info.name]))
         return tensor
+
+    def buckets_of(mine: list[tuple[str, weakref.ref[Tensor]]], newest: str) -> set[str]:
+        """A thread of gloo lets go of a tensor a moment after it was passed on."""
+        ends = time.monotonic() + 10
+        while (found := {bucket for bucket, each in mine if each() is not None}) != {newest}:
+            if time.monotonic() > ends:
+                break
+            time.sleep(0.001)
+        return found
 
     monkeypatch.setattr(exchange, "_content", content)
     asyncio.run(extensions.calls.stage(update, 60.0))
