@@ -10,7 +10,6 @@ from areal_like.config.load import load
 from areal_like.data.tasks import TEST, make_task
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
-from areal_like.models.smollm2.prepare import PreparationFailed
 from docs.make.results_page import EXPERIMENTS, charts, read_results
 from tests.bench import experiment_curves as curves
 from tests.bench.experiment_curves import CASES
@@ -37,14 +36,12 @@ def test_each_has_a_chart_with_a_line_for_each_seed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ring-1")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name != "smollm2_grpo"])
 def test_every_experiment_learns(name: str, tmp_path: Path) -> None:
+    """SmolLM2, which is downloaded and takes half an hour, learns in `make night`."""
     if name == "code":
         require_sandbox("bubblewrap")
-    try:
-        actual = curves.run(name, 1, tmp_path)["curve"]
-    except PreparationFailed as fault:
-        pytest.skip(f"the package cannot be had here: {fault}")
+    actual = curves.run(name, 1, tmp_path)["curve"]
     assert rises(actual), actual
 
 
