@@ -1,19 +1,13 @@
 """Sweeps: points of Hydra's syntax, checks before the start, real sweepers and launchers."""
 
-import contextlib
-import importlib.util
-import io
 import itertools
-import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,95 +15,13 @@ from hypothesis import strategies as st
 from areal_like.config.problems import ConfigError, Problem
 from launcher.sweep.hydra_root import HydraRoot
 from launcher.sweep.hydra_session import VERSION_BASE, hydra_settings
-from launcher.sweep.plan import SweepPlan, plan_sweep
 from launcher.sweep.points import SweepPoints, SweptKey
 from launcher.sweep.report import numbers
-from launcher.sweep.request import PointResult, SweepRequest, hydra_parts, is_hydra_override
-from launcher.sweep.run import new_sweep_directory, sweep
+from launcher.sweep.request import PointResult, hydra_parts
+from launcher.sweep.run import new_sweep_directory
+from tests.support.sweeps import GROUPS, Sweep, needs_joblib, needs_optuna, plan, points, positive, refused, value
 
-GROUPS = {"rollout": ["embedded", "sglang", "vllm"], "algorithm": ["dapo", "grpo"], "actor": ["tiny"]}
-NAMES = ["actor", "rollout", "gconfig", "launcher", "seed", "trial_name"]
-
-
-def plugin(module: str) -> Any:
-    """A test of a plugin that may be missing; what others' code warns about is theirs to mend."""
-    result = importlib.util.find_spec("hydra_plugins") and importlib.util.find_spec(f"hydra_plugins.{module}")
-    missing = pytest.mark.skipif(not result, reason=f"the package {module.replace('_', '-')} is not installed here")
-    return lambda test: pytest.mark.filterwarnings("ignore")(missing(test))
-
-
-needs_joblib = plugin("hydra_joblib_launcher")
-needs_optuna = plugin("hydra_optuna_sweeper")
-
-
-def request(*words: str, **more: Any) -> SweepRequest:
-    own = [word for word in words if is_hydra_override(word)]
-    rest = [word for word in words if not is_hydra_override(word)]
-    more = {"groups": GROUPS, "names": NAMES, "aliases": {"actor.lr": "actor.optimizer.lr"}, **more}
-    return SweepRequest(rest, "r0001", own, **more)
-
-
-def plan(*words: str, **more: Any) -> SweepPlan:
-    return plan_sweep(request(*words, **more))
-
-
-def points(*words: str, **more: Any) -> list[list[str]]:
-    result = plan(*words, **more).points
-    return [result.overrides(result.values(number)) for number in range(len(result))]
-
-
-def refused(*words: str, **more: Any) -> dict[str, str]:
-    with pytest.raises(ConfigError) as caught:
-        plan(*words, **more)
-    return {problem.key: problem.message for problem in caught.value.problems}
-
-
-def value(overrides: Sequence[str], key: str) -> float:
-    return next(float(text.partition("=")[2]) for text in overrides if text.partition("=")[0] == key)
-
-
-def accept(_overrides: list[str]) -> list[Problem]:
-    return []
-
-
-def positive(overrides: list[str]) -> list[Problem]:
-    bad = [text for text in overrides if text.startswith("actor.lr=") and value([text], "actor.lr") <= 0]
-    return [Problem("actor.optimizer.lr", "must be greater than 0", f"override {text}") for text in bad]
-
-
-def run_seed(overrides: list[str], trial: str, _number: int) -> PointResult:
-    """A run that is the better, the nearer its seed is to 3, and fails at 13."""
-    seed = value(overrides, "seed")
-    if seed == 13:
-        raise RuntimeError("unlucky")
-    Path("runs", trial).mkdir(parents=True)
-    return PointResult(-abs(seed - 3.0), {"process": os.getpid()}, Path("runs", trial))
-
-
-class Sweep:
-    """A sweep that has run, and what it has left."""
-
-    def __init__(self, *words: str, check: Any = accept, run: Any = run_seed, **more: Any) -> None:
-        out, err, printed = io.StringIO(), io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            self.code = sweep(request(*words, **more), check, run, out, err)
-        self.out, self.err, self.printed = out.getvalue(), err.getvalue(), printed.getvalue()
-        self.directories = sorted(Path("multirun").glob("*/*"))
-
-    def records(self) -> list[dict[str, Any]]:
-        [directory] = self.directories
-        result = [json.loads(path.read_text()) for path in directory.glob("*/point.json")]
-        return sorted(result, key=lambda record: record["number"])
-
-
-@pytest.fixture(autouse=True)
-def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    argv = list(sys.argv)
-    yield
-    assert sys.argv == argv
-    assert not GlobalHydra.instance().is_initialized()
-    assert not HydraConfig.initialized()
+pytestmark = pytest.mark.usefixtures("work_folder")
 
 
 # --- which points
@@ -555,51 +467,3 @@ def test_each_point_of_an_optimizing_sweeper_is_checked_again(capfd: pytest.Capt
     assert done.code == 1
     assert [record["state"] for record in done.records()] == ["refused"]
     assert "no fractions" in capfd.readouterr().err
-
-
-# --- dry runs
-
-
-def planned(overrides: list[str], _trial: str, _number: int) -> PointResult:
-    print("the plan of", *overrides)
-    return PointResult()
-
-
-def test_a_dry_run_plans_every_point_and_leaves_nothing() -> None:
-    done = Sweep("seed=1,2", "rollout=glob(*)", run=planned, dry_run=True)
-    assert done.code == 0
-    assert done.printed.count("the plan of") == 6
-    assert done.out.count("planned\n") == 6
-    assert "nothing is started" in done.out
-    assert not list(Path().iterdir())
-
-
-@needs_joblib
-@needs_optuna
-def test_a_dry_run_uses_the_sweeper_but_no_launcher_or_storage() -> None:
-    done = Sweep(
-        "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=2",
-        "hydra/sweeper=optuna",
-        "hydra.sweeper.n_trials=5",
-        "hydra.sweeper.direction=maximize",
-        "hydra.sweeper.storage=sqlite:///study.db",
-        "seed=interval(1,9)",
-        run=planned,
-        dry_run=True,
-    )
-    assert done.code == 0
-    assert done.printed.count("the plan of") == 5, "in this process, where they can be seen in order"
-    assert done.out.count("the sweeper gets 0.0") == 1
-    assert "a start uses hydra/launcher=joblib" in done.out
-    assert not list(Path().iterdir())
-
-
-@needs_joblib
-def test_a_dry_run_of_a_file_that_chooses_a_launcher() -> None:
-    section = {"launcher": {"n_jobs": 2}}
-    done = Sweep(
-        "seed=1,2", run=planned, dry_run=True, hydra_section=section, hydra_choices={"hydra/launcher": "joblib"}
-    )
-    assert done.code == 0
-    assert done.printed.count("the plan of") == 2
