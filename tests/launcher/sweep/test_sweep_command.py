@@ -15,7 +15,7 @@ from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.library import Library, find_config
 from launcher.sweep.request import PointResult
-from tests.launcher.sweep.test_sweep import Sweep, needs_joblib, needs_optuna
+from tests.support.sweeps import Sweep, needs_joblib, needs_optuna
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
