@@ -58,8 +58,8 @@ def run(folder: Path, words: Sequence[str]) -> list[Line]:
 
 def cycles(lines: Sequence[Line], answers_per_step: int) -> list[Cycle]:
     """Without those whose evaluation leaves no step alone, and without the last, which ends with the run."""
-    steps = {line["step"]: line for line in lines if "perf/step_s" in line}
-    evaluated = {line[DUE]: line for line in lines if is_evaluation(line)}
+    steps = {int(line["step"]): line for line in lines if "perf/step_s" in line}
+    evaluated = {int(line[DUE]): line for line in lines if is_evaluation(line)}
     found = []
     for due, line in evaluated.items():
         own = range(due + 1, due + FREQ_STEPS + 1)
