@@ -1,7 +1,7 @@
-"""Short texts for numbers, durations and series."""
+"""Short texts for numbers, durations, tables and series."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -32,6 +32,13 @@ def format_duration(seconds: float) -> str:
 def cut_middle(text: str, head: int, tail: int) -> str:
     """The beginning and the end of a long text."""
     return text if len(text) <= head + tail + 5 else f"{text[:head]} ... {text[-tail:]}"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A line for each row, with cells of equal width below each other."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

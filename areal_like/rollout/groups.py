@@ -8,7 +8,7 @@ from typing import Any
 from areal_like.data.row_table import hash_text
 from areal_like.data.votes import VoteRule
 from areal_like.rollout.conversation_facts import conversation_numbers
-from areal_like.rollout.evaluated_rows import EvaluatedRows
+from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows
 from areal_like.rollout.settings import RolloutSettings
 from areal_like.rollout.trajectory import TEMPLATE_BREAKS
 

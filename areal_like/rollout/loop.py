@@ -13,8 +13,8 @@ from areal_like.data.row_table import RowTable, hash_text
 from areal_like.rollout.async_order import AsyncOrder
 from areal_like.rollout.batches import Batches, RolloutBatch, without_equal
 from areal_like.rollout.decisions import REPLACED, Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
-from areal_like.rollout.evaluation import Evaluation
-from areal_like.rollout.evaluations import Evaluations
+from areal_like.rollout.evaluation.evaluation import Evaluation
+from areal_like.rollout.evaluation.schedule import EvaluationSchedule
 from areal_like.rollout.gate import StalenessGate, free_places
 from areal_like.rollout.groups import Group, Lease, Leases, Result
 from areal_like.rollout.order import Order
@@ -53,7 +53,7 @@ class RolloutLoop:
         """Groups that were replaced since the last batch: equal rewards, or too easy or hard."""
         self.counts = StepCounts()
         self.batches = Batches(start_step)
-        self.evaluations = Evaluations(settings, evaluation_rows, self.length, now)
+        self.evaluations = EvaluationSchedule(settings, evaluation_rows, self.length, now)
         self.inspection = RowInspection({"train": self.queue.dataset, **self.evaluations.datasets}, now)
         if start_step == 0 and settings.evaluates_base_model:
             self.evaluations.request(0)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from areal_like.rollout.batches import Batches
 from areal_like.rollout.decisions import Decision, Finished, Open, Start
-from areal_like.rollout.evaluations import Evaluations
+from areal_like.rollout.evaluation.schedule import EvaluationSchedule
 from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings, RunLength
@@ -18,7 +18,7 @@ class View(Protocol):
     length: RunLength
     server_pool: ServerPool
     batches: Batches
-    evaluations: Evaluations
+    evaluations: EvaluationSchedule
     replaced_for_batch: int
     """Groups that were replaced since the last batch: equal rewards, or too easy or hard."""
 

@@ -10,7 +10,8 @@ from areal_like.config.benchmarks import every_reward
 from areal_like.config.experiment import GRPOConfig
 from areal_like.data.votes import VoteRule, vote_rule
 from areal_like.rollout.curriculum.settings import CurriculumSettings, curriculum_settings
-from areal_like.rollout.evaluated_rows import EvaluatedRows, evaluated_rows, sampling_params
+from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows, evaluated_rows
+from areal_like.rollout.sampling import sampling_params
 
 PENDING_PER_CONCURRENT = 16
 

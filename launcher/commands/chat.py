@@ -11,22 +11,18 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.abandoned_memory import remove_abandoned_memory
 from launcher.checks.packages import missing_packages, package_problems
 from launcher.runs.checkpoint_reader import read_checkpoint
-from launcher.runs.resume import ROOT_OVERRIDES, find_run
+from launcher.runs.named_run import STEP, find_run, last_value, unknown_words
 from launcher.runs.run_files import read_facts
 
 MAX_NEW_TOKENS = 256
-STEP, REWARD_MODEL = "step=", "reward_model"
+REWARD_MODEL = "reward_model"
 
 
 def chat(name: str, words: list[str]) -> int:
     """Prints the greedy answer to each prompt; returns 1 where a prompt failed."""
     remove_abandoned_memory()
     problems = package_problems(missing_packages())
-    problems += [
-        Problem(word, "chat takes only step=N", "command line")
-        for word in words
-        if not word.startswith((STEP, *ROOT_OVERRIDES))
-    ]
+    problems += unknown_words(words, (STEP,), "chat takes only step=N")
     if problems:
         raise ConfigError(problems)
     directory = find_run(name, words, "chat")
@@ -35,8 +31,7 @@ def chat(name: str, words: list[str]) -> int:
         raise ConfigError(
             [Problem("chat", f"{directory} is a reward model, which generates no text; use it with {use}")]
         )
-    step = next((word.removeprefix(STEP) for word in reversed(words) if word.startswith(STEP)), None)
-    model = read_checkpoint(directory, step, lambda folder: _ChatModel(directory, folder), _warn)
+    model = read_checkpoint(directory, last_value(words, STEP), lambda folder: _ChatModel(directory, folder), _warn)
     if sys.stdin.isatty():
         print(f"{model.folder}: enter a prompt, Ctrl-D ends", flush=True)
     failed = False

@@ -18,9 +18,10 @@ from areal_like.data.datasets import FoundRows, find_rows
 from areal_like.data.row_format import RowFormat
 from areal_like.data.row_overlap import LEAST_SHARE, HeldOutRows, Overlap, count, prompt_text, read_training_rows
 from areal_like.data.user_code import SearchFolders
+from areal_like.observe.text import columns
 from areal_like.process.exit_codes import DONE
-from areal_like.rollout.answer_files import VALID
-from areal_like.rollout.evaluations import evaluation_order
+from areal_like.rollout.evaluation.answer_folders import VALID
+from areal_like.rollout.evaluation.schedule import evaluation_order
 from launcher.terminal import write_line
 
 NGRAM = 8
@@ -51,9 +52,7 @@ def show_overlap(loaded: Loaded, ngram: str | None) -> int:
     ]
     for other, rows, known in zip(others, overlaps, held_out, strict=True):
         table.append((name_of(other), str(known.num_rows), *(_cell(n, known.num_rows) for n in count(rows).values())))
-    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
-    for row in table:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(columns(table)))
     for other, rows in zip(others, overlaps, strict=True):
         for line in _examples(train, other, rows, size):
             print(escape_controls(line))

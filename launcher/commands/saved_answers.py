@@ -16,16 +16,19 @@ from areal_like.data.user_code import SearchFolders
 from areal_like.observe.reward_report import ScoredAnswer
 from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run, open_run
-from areal_like.rollout.answer_files import VALID
-from areal_like.rollout.answer_files import read_answers as read_lines
 from areal_like.rollout.episodes.main import open_tokenizer
 from areal_like.rollout.episodes.rewards.bench import SavedAnswer
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
+from areal_like.rollout.evaluation.answer_folders import (
+    VALID,
+    evaluated_steps,
+    evaluation_folder,
+    files_of,
+    read_answers,
+)
 from areal_like.rollout.groups import TRAIN
 from areal_like.rollout.rollout_files import rollout_files
-from launcher.commands.evaluate import STEP
-from launcher.runs.resume import ROOT_OVERRIDES, find_run
-from launcher.runs.score_tables import evaluated_steps, evaluation_folder, files_of
+from launcher.runs.named_run import STEP, find_run, last_value, unknown_words
 
 ROLLOUTS, LAST, ALL = "rollouts=", "last", "all"
 NEEDED = ("prompt", "completion")
@@ -65,18 +68,19 @@ def saved_answers(name: str, words: Sequence[str]) -> AnswerSet:
     runs."""
     file = Path(name).expanduser()
     is_run = not file.is_file() and file.suffix != ".jsonl"
-    known = (STEP, ROLLOUTS, *ROOT_OVERRIDES) if is_run else ()
-    if unknown := [word for word in words if not word.startswith(known)]:
-        takes = "RUN takes only step=N, rollouts=N and" if is_run else "FILE takes only"
-        message = f"rewards {takes} limits of `reward`"
-        raise ConfigError([Problem(word, message, "command line") for word in unknown])
     if not is_run:
+        if words:
+            message = "rewards FILE takes only limits of `reward`"
+            raise ConfigError([Problem(word, message, "command line") for word in words])
         limits: Any = RewardConfig  # all keys have a default, which type checkers do not see
-        return AnswerSet(list(read_answers(file)), limits())
-    step, rollouts = (_last(words, prefix) for prefix in (STEP, ROLLOUTS))
+        return AnswerSet(list(_answers_in(file)), limits())
+    known = "rewards RUN takes only step=N, rollouts=N and limits of `reward`"
+    if unknown := unknown_words(words, (STEP, ROLLOUTS), known):
+        raise ConfigError(unknown)
+    step, rollouts = last_value(words, STEP), last_value(words, ROLLOUTS)
     if step is not None and rollouts is not None:
         raise ConfigError([Problem(f"{STEP}{step}", f"is of an evaluation, and {ROLLOUTS} of training; keep one")])
-    directory = find_run(name, [word for word in words if word.startswith(ROOT_OVERRIDES)], "rewards")
+    directory = find_run(name, words, "rewards")
     run = open_run(directory)
     if rollouts is None and step is None and not evaluated_steps(directory) and rollout_files(run.rollouts):
         rollouts = LAST
@@ -86,10 +90,6 @@ def saved_answers(name: str, words: Sequence[str]) -> AnswerSet:
     files = _chosen(run, rollouts)
     title = f"training rollouts of {run.directory}, step {', '.join(map(str, files))}"
     return _of_run(run, chain.from_iterable(map(_trained, files.values())), title)
-
-
-def _last(words: Sequence[str], prefix: str) -> str | None:
-    return next((word.removeprefix(prefix) for word in reversed(words) if word.startswith(prefix)), None)
 
 
 def _chosen(run: Run, rollouts: str) -> dict[int, Path]:
@@ -119,7 +119,7 @@ class _SavedLine(NamedTuple):
 def _evaluated(folder: Path) -> Iterator[_SavedLine]:
     for name, file in files_of(folder).items():
         split = VALID if name == VALID else f"{SPLIT}{name}"
-        for number, line in enumerate(read_lines(file), 1):
+        for number, line in enumerate(read_answers(file), 1):
             if "answer" in line:  # no row that failed
                 yield _SavedLine(split, line, f"{file.name}:{number}", file)
 
@@ -127,7 +127,7 @@ def _evaluated(folder: Path) -> Iterator[_SavedLine]:
 def _trained(file: Path) -> Iterator[_SavedLine]:
     """The samples of a conversation are one answer, a line each."""
     answers: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
-    for number, line in enumerate(read_lines(file), 1):
+    for number, line in enumerate(read_answers(file), 1):
         _, first = answers.setdefault((line["group"], line["conversation"]), (number, line))
         if first is not line:
             first["answer"] += f"\n{line['answer']}"
@@ -156,7 +156,7 @@ def _row(datasets: Datasets, saved: _SavedLine) -> dict[str, Any]:
         raise ConfigError([Problem(str(place), f"its row cannot be read again: {fault}")]) from fault
 
 
-def read_answers(file: Path) -> Iterator[SavedAnswer]:
+def _answers_in(file: Path) -> Iterator[SavedAnswer]:
     """JSON lines with `prompt`, `completion` and the columns of the dataset's row."""
     try:
         lines = file.expanduser().read_bytes().splitlines()

@@ -5,26 +5,21 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.run import CONFIG
 from launcher.arguments import Arguments
 from launcher.runs.dependent_overrides import dependent_overrides
-from launcher.runs.registry import ambiguity_text, find_runs
+from launcher.runs.named_run import ROOT_OVERRIDES, find_run, last_value
 from launcher.runs.resumable import run_config_values
 from launcher.runs.run_files import read_facts
 
-ROOT_OVERRIDES, DEFAULT_ROOT = ("cluster.fileroot=", "fileroot="), "runs"
+PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z/][\w./-]*", re.ASCII | re.IGNORECASE)
 
 
 def resume_arguments(arguments: Arguments) -> Arguments:
     """The same arguments with the run's own configuration as --config. Changes to the directory in which the run was
     started: paths in its configuration are relative to it."""
     overrides = arguments.overrides
-    name = (
-        next(override for override in reversed(overrides) if override.startswith("resume="))
-        .removeprefix("resume=")
-        .strip("'\"")
-    )
+    name = (last_value(overrides, "resume=") or "").strip("'\"")
     path = find_run(name, overrides, "resume")
     facts = read_facts(path)
     cwd = Path(facts.get("cwd", "."))
@@ -34,7 +29,7 @@ def resume_arguments(arguments: Arguments) -> Arguments:
     schema = arguments.schema if arguments.schema is not None else facts.get("schema")
     others += dependent_overrides(run_config_values(path), facts.get("follows", {}), others)
     others += allocation_override(others)
-    override = f"resume={_as_an_override(str(path))}"
+    override = f"resume={override_value(str(path))}"
     return replace(arguments, config=str(path / CONFIG), schema=schema, overrides=[*others, override])
 
 
@@ -46,25 +41,10 @@ def allocation_override(overrides: list[str]) -> list[str]:
     return ["allocation_mode=auto"] if changed and "allocation_mode" not in names else []
 
 
-def _as_an_override(path: str) -> str:
-    """Quoted where Hydra's syntax needs it."""
-    if re.fullmatch(r"[\w./-]+", path, re.ASCII):
+def override_value(path: str) -> str:
+    """As the value of an override: quoted where it would not be read as this text."""
+    if PLAIN.fullmatch(path):
         return path
-    return "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    from launcher.sweep.hydra_session import quoted
 
-
-def find_run(name: str, overrides: list[str], key: str) -> Path:
-    """Looks below `cluster.fileroot`, if an override sets it, and in the registry; an error begins with `key`."""
-    root_override = next(
-        (
-            override.partition("=")[2].strip("'\"")
-            for override in reversed(overrides)
-            if override.startswith(ROOT_OVERRIDES)
-        ),
-        None,
-    )
-    root = Path(os.path.abspath(Path(root_override or DEFAULT_ROOT).expanduser()))
-    matches = find_runs(name, root, Path.cwd())
-    if len(matches) != 1:
-        raise ConfigError([Problem(key, ambiguity_text(name, matches, root), "command line")])
-    return matches[0]
+    return quoted(path)

@@ -137,7 +137,7 @@ def _move_aside(directory: Path) -> str:
 def _free_answers_folder(run: Run, is_replaced: bool) -> Iterator[str]:
     """At the first start no answers of another run may lie where those of this one will: it would take them for its
     own. Those of a run that it replaces are moved aside as well."""
-    from areal_like.rollout.answer_files import answers_folder
+    from areal_like.rollout.evaluation.answer_folders import answers_folder
 
     folder = answers_folder(run)
     if run.config.evaluator.save.disk_path is None or not folder.is_dir() or not any(folder.iterdir()):

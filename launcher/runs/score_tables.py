@@ -1,16 +1,13 @@
 """Tables of the scores in saved answers, and of the comparison of two evaluations of the same rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.observe.evaluation_statistics import best_of, bootstrap, compare, pass_sizes
-from areal_like.process.checkpoint_files import folder_name, step_of
-from areal_like.process.run import open_run
-from areal_like.rollout.answer_files import VALID, answers_folder, read_answers
-
-PARTIAL = ".partial"
+from areal_like.observe.text import columns
+from areal_like.rollout.evaluation.answer_folders import files_of, read_answers
 
 
 class Answers(NamedTuple):
@@ -18,37 +15,6 @@ class Answers(NamedTuple):
 
     scores: dict[tuple[int, str], list[float]]
     num_errors: int
-
-
-def evaluation_folder(directory: Path, step: str | None) -> Path:
-    """The folder with the answers of one step, by default of the last one."""
-    root, steps = answers_folder(open_run(directory, own_class=False)), evaluated_steps(directory)
-    if not steps:
-        raise ConfigError([Problem("eval", f"{root} has no answers: no evaluation of this run is complete")])
-    if step is None:
-        return root / folder_name(steps[-1])
-    if not step.isdecimal() or int(step) not in steps:
-        known = ", ".join(map(str, steps))
-        raise ConfigError([Problem(f"step={step}", f"there is no evaluation of this step; there are: {known}")])
-    return root / folder_name(int(step))
-
-
-def evaluated_steps(directory: Path) -> list[int]:
-    """Those with answers of a complete evaluation."""
-    folders = answers_folder(open_run(directory, own_class=False)).glob("step_*")
-    return sorted(step for each in folders if (step := step_of(each.name)) is not None and files_of(each))
-
-
-def evaluated_names(directory: Path) -> list[str]:
-    """Of the files of a run, in the order of its configuration."""
-    config = open_run(directory, own_class=False).config
-    return [VALID, *(each.name for each in config.evaluator.benchmarks)]
-
-
-def files_of(folder: Path, names: Sequence[str] = ()) -> dict[str, Path]:
-    """Name of what was evaluated -> file of its answers, those of `names` first."""
-    found = {path.stem: path for path in sorted(folder.glob("*.jsonl")) if not path.stem.endswith(PARTIAL)}
-    return {name: found[name] for name in (*names, *found) if name in found}
 
 
 def answers_of(path: Path) -> Answers:
@@ -68,7 +34,7 @@ def score_table(folder: Path, names: Sequence[str] = ()) -> list[str]:
     for name, path in files_of(folder, names).items():
         answers = answers_of(path)
         rows.append((name, str(len(answers.scores)), str(answers.num_errors), *_score_cells(answers)))
-    return [str(folder), "", *_columns(rows)]
+    return [str(folder), "", *columns(rows)]
 
 
 def _score_cells(answers: Answers) -> tuple[str, str, str]:
@@ -94,7 +60,7 @@ def comparison(first: Path, second: Path, names: Sequence[str] = ()) -> list[str
         row, note = _compared(name, answers_of(files[name]), answers_of(others[name]))
         rows.append(row)
         notes += note
-    return [f"first   {first}", f"second  {second}", "", *_columns(rows), *notes]
+    return [f"first   {first}", f"second  {second}", "", *columns(rows), *notes]
 
 
 def _compared(name: str, first: Answers, second: Answers) -> tuple[tuple[str, ...], list[str]]:
@@ -117,9 +83,3 @@ def _compared(name: str, first: Answers, second: Answers) -> tuple[tuple[str, ..
 
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _columns(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

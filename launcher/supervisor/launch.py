@@ -244,7 +244,8 @@ class _Launch:
             return
         write_line(text, sys.stderr if ending.code else sys.stdout)
         if self.evaluates and ending.outcome == "done":
-            from launcher.runs.score_tables import evaluated_names, evaluation_folder, score_table
+            from areal_like.rollout.evaluation.answer_folders import evaluated_names, evaluation_folder
+            from launcher.runs.score_tables import score_table
 
             folder, names = evaluation_folder(self.run_.directory, None), evaluated_names(self.run_.directory)
             write_line("\n".join(score_table(folder, names)), sys.stdout)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from areal_like.rollout.answer_files import read_answers
+from areal_like.rollout.evaluation.answer_folders import read_answers
 from tests.ring.start import Ended, Running, directory_of, run, wait_until_gone
 from tests.support.chat_service import KEY, ChatService, Reply, added, chat_service, completion
 

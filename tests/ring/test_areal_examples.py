@@ -9,7 +9,7 @@ import json
 import pytest
 import yaml
 
-from areal_like.rollout.answer_files import read_answers
+from areal_like.rollout.evaluation.answer_folders import read_answers
 from tests.ring.start import run
 from tests.support import areal_examples as examples
 from tests.support.commands import AREAL

@@ -8,7 +8,7 @@ import pytest
 
 from areal_like.data.tasks.addition import Addition
 from areal_like.observe.evaluation_statistics import best_of
-from areal_like.rollout.answer_files import read_answers
+from areal_like.rollout.evaluation.answer_folders import read_answers
 from tests.ring.start import SHORT, Ended, command, environment, run
 from tests.ring.test_servers_alone import ask, serving
 from tests.support.engine_environments import require_engine

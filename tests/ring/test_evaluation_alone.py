@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.rollout.answer_files import read_answers
+from areal_like.rollout.evaluation.answer_folders import read_answers
 from tests.ring.start import Ended, Running, directory_of, run, wait_until_gone
 from tests.ring.test_servers_alone import KEY, NAMED, VARIABLE, serving
 from tests.support.engine_environments import require_engine

@@ -7,9 +7,10 @@ import pytest
 
 from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
-from areal_like.rollout.answer_files import AnswerFiles, answers_path, read_answers
 from areal_like.rollout.decisions import Accept, Drop, Fail
-from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.evaluation.answer_files import AnswerFiles
+from areal_like.rollout.evaluation.answer_folders import answers_path, read_answers
+from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group, Result
 from tests.support.rollout_world import evaluated, facts, grpo
 

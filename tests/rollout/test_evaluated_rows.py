@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from areal_like.rollout.evaluated_rows import EvaluatedRows
+from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows
 from areal_like.rollout.settings import rollout_settings
 from tests.support.rollout_world import grpo
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from areal_like.rollout.decisions import Fail
-from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.step_metrics import evaluation_metrics
 from tests.support.rollout_world import World, clock, evaluated, facts, settings

@@ -12,7 +12,7 @@ from areal_like.config.load import load
 from areal_like.data.row_table import InspectedRow, RowTable
 from areal_like.process.frames import Frame, pack, unpack
 from areal_like.rollout.audit import Audit
-from areal_like.rollout.evaluated_rows import EvaluatedRows
+from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows
 from areal_like.rollout.groups import Lease, Result
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.server_pool import ServerPool

@@ -12,8 +12,8 @@ from areal_like.observe.tracker_samples import Extras
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 from areal_like.rollout.decisions import Accept
-from areal_like.rollout.evaluation import Evaluation
-from areal_like.rollout.evaluation_samples import EvaluationSamples
+from areal_like.rollout.evaluation.evaluation import Evaluation
+from areal_like.rollout.evaluation.tracker_samples import EvaluationSamples
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.trajectory import Trajectory, pack_group
 from tests.support.rollout_world import evaluated, grpo

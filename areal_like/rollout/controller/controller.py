@@ -20,12 +20,12 @@ from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
 from areal_like.process.run import LEDGER, Run
 from areal_like.process.wait import NamedWait
-from areal_like.rollout.answer_files import AnswerFiles
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import model_publication, read_publication
 from areal_like.rollout.controller.servers import Servers
 from areal_like.rollout.controller.weight_broadcast import WeightBroadcast
-from areal_like.rollout.evaluation_samples import EvaluationSamples
+from areal_like.rollout.evaluation.answer_files import AnswerFiles
+from areal_like.rollout.evaluation.tracker_samples import EvaluationSamples
 from areal_like.rollout.ledger import Ledger
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.rollout_files import RolloutFiles

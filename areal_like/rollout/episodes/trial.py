@@ -25,8 +25,8 @@ from areal_like.rollout.episodes.main import conversation_rules, open_tokenizer
 from areal_like.rollout.episodes.own_settings import check_rewards, environment_settings, reward_pools
 from areal_like.rollout.episodes.runner import EpisodeResult, EpisodeRunner
 from areal_like.rollout.episodes.workflows import make_workflow
-from areal_like.rollout.evaluated_rows import sampling_params
 from areal_like.rollout.groups import TRAIN
+from areal_like.rollout.sampling import sampling_params
 from areal_like.rollout.trajectory import Trajectory, unpack_group
 
 NUM_ROWS = 8

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.config.load import load
-from areal_like.rollout.evaluations import evaluation_order
+from areal_like.rollout.evaluation.schedule import evaluation_order
 from launcher.plan.build import build_plan
 from tests.support.commands import Run, command_runner
 from tests.support.planning import machine_with

@@ -8,7 +8,7 @@ from areal_like.data.sampled_text import SampledText
 from areal_like.observe.tracker_samples import EVAL, Extras, ExtrasWriter, enabled_extras
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
-from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group
 from areal_like.rollout.step_metrics import score_of, with_reward
 from areal_like.rollout.trajectory import unpack_group

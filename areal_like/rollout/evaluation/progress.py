@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.evaluation.evaluation import Evaluation
 
 EVALUATING = "evaluating"
 PROGRESS_S = 2.0

@@ -1,7 +1,7 @@
-"""The answers of evaluations as JSON lines: `evaluations/step_000020/NAME.jsonl`.
+"""Writes the answers of evaluations as JSON lines.
 
-A line is one answer, or a row that failed or was rejected. While an evaluation runs, its lines are appended to
-`NAME.partial.jsonl`; the complete file is sorted by row.
+A line is one answer, or a row that failed or was rejected. While an evaluation runs, its lines are appended to a file
+beside the complete one, which is sorted by row.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,36 +14,15 @@ from areal_like.data.row_table import hash_text
 from areal_like.process import atomic_file
 from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
-from areal_like.process.run_links import EVALUATIONS
-from areal_like.rollout.answer_dataset import DATASET, write_answers
 from areal_like.rollout.conversation_facts import by_conversation
-from areal_like.rollout.evaluation import Evaluation
+from areal_like.rollout.evaluation.answer_dataset import DATASET, write_answers
+from areal_like.rollout.evaluation.answer_folders import PARTIAL, answers_folder, answers_path, read_answers
+from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.step_metrics import score_of
 
-VALID = "valid"
-"""Name of the file of `valid_dataset`."""
 MODEL = "model.json"
 """The hash of the weights that were evaluated, of a run that only evaluates."""
-
-
-def answers_folder(run: Run) -> Path:
-    """With `evaluator.save.disk_path`, which runs may share, one for each run in it."""
-    config = run.config
-    path = config.evaluator.save.disk_path
-    if path is None:
-        return run.directory / EVALUATIONS
-    return run.cwd / Path(path).expanduser() / Path(config.experiment_name, config.trial_name)
-
-
-def answers_path(folder: Path, step: int, name: str) -> Path:
-    return folder / f"step_{step:06d}" / f"{name or VALID}.jsonl"
-
-
-def read_answers(path: Path) -> list[dict[str, Any]]:
-    """The complete lines; none if there is no file."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    return [orjson.loads(line) for line in lines]
 
 
 def _dumped(lines: Iterable[dict[str, Any]]) -> bytes:
@@ -60,7 +39,7 @@ class AnswerFiles:
 
     def add(self, evaluation: Evaluation) -> None:
         """Appends what is not saved yet."""
-        partial = self._path(evaluation).with_suffix(".partial.jsonl")
+        partial = self._path(evaluation).with_suffix(PARTIAL)
         if self._begun is not evaluation:
             partial.parent.mkdir(parents=True, exist_ok=True)
             atomic_file.write_atomic(partial, _dumped(evaluation.saved))
@@ -73,7 +52,7 @@ class AnswerFiles:
     def complete(self, evaluation: Evaluation) -> None:
         self.add(evaluation)
         path = self._path(evaluation)
-        partial = path.with_suffix(".partial.jsonl")
+        partial = path.with_suffix(PARTIAL)
         lines = sorted(read_answers(partial), key=lambda line: (line["row"], line["sample"]))
         atomic_file.write_atomic(path, _dumped(lines))
         partial.unlink(missing_ok=True)
@@ -85,7 +64,7 @@ class AnswerFiles:
         found = {}
         for name in names:
             path = answers_path(self.folder, 0, name)
-            partial = path.with_suffix(".partial.jsonl")
+            partial = path.with_suffix(PARTIAL)
             if lines := read_answers(partial if partial.is_file() else path):
                 found[name] = lines
         return found

@@ -11,7 +11,7 @@ from areal_like.observe.metrics import ERROR_ROWS
 from areal_like.observe.reading import DUE, EVALUATION
 from areal_like.rollout.conversation_facts import by_conversation
 from areal_like.rollout.decisions import Accept, Drop, Fail, Requeue
-from areal_like.rollout.evaluated_rows import EvaluatedRows
+from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.step_metrics import evaluation_metrics, is_score, score_of, spread_metrics, with_reward
 

@@ -10,9 +10,9 @@ from areal_like.data.row_order import KeptRows
 from areal_like.data.row_table import RowTable
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.seeds import derive_seed
-from areal_like.rollout.evaluated_rows import EvaluatedRows
-from areal_like.rollout.evaluation import Evaluation
-from areal_like.rollout.evaluation_progress import EvaluationProgress
+from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows
+from areal_like.rollout.evaluation.evaluation import Evaluation
+from areal_like.rollout.evaluation.progress import EvaluationProgress
 from areal_like.rollout.groups import Group, Lease
 from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.settings import RolloutSettings, RunLength
@@ -74,7 +74,7 @@ class EvaluationPlan:
         return Evaluation(evaluated, version, groups)
 
 
-class Evaluations:
+class EvaluationSchedule:
     """Runs one evaluation at a time, the oldest version first. An evaluation that has not started is skipped when the
     next one of the same rows is due.
 

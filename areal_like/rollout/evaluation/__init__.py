@@ -1,0 +1,1 @@
+"""Evaluations: what is evaluated and when, the results, and the answers in files."""
