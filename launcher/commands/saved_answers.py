@@ -6,8 +6,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from areal_like.config.benchmarks import SPLIT
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.reward import RewardConfig
@@ -16,6 +14,7 @@ from areal_like.data.user_code import SearchFolders
 from areal_like.observe.reward_report import ScoredAnswer
 from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run, open_run
+from areal_like.rollout.answer_lines import read_lines
 from areal_like.rollout.episodes.main import open_tokenizer
 from areal_like.rollout.episodes.rewards.bench import SavedAnswer
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
@@ -158,19 +157,7 @@ def _row(datasets: Datasets, saved: _SavedLine) -> dict[str, Any]:
 
 def _answers_in(file: Path) -> Iterator[SavedAnswer]:
     """JSON lines with `prompt`, `completion` and the columns of the dataset's row."""
-    try:
-        lines = file.expanduser().read_bytes().splitlines()
-    except OSError as fault:
-        raise ConfigError([Problem(str(file), f"cannot be read: {fault.strerror}")]) from fault
-    count = 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        place = f"{file}:{number}"
-        try:
-            row: Any = orjson.loads(line)
-        except orjson.JSONDecodeError as fault:
-            raise ConfigError([Problem(place, f"is not a line of JSON: {fault}")]) from fault
+    for place, row in read_lines(file):
         missing = [name for name in NEEDED if not isinstance(row, dict) or name not in row]
         if missing:
             message = f"has no {missing[0]!r}; each line is an object with prompt, completion and columns of the row"
@@ -178,7 +165,4 @@ def _answers_in(file: Path) -> Iterator[SavedAnswer]:
         completion = row.pop("completion")
         if not isinstance(completion, str):
             raise ConfigError([Problem(place, f"completion is {completion!r:.40}; it must be a text")])
-        count += 1
         yield SavedAnswer(place, row, completion)
-    if not count:
-        raise ConfigError([Problem(str(file), "has no answers")])

@@ -18,8 +18,9 @@ from areal_like.process.exit_codes import DONE, FAILED
 from areal_like.process.http import run_async
 from areal_like.process.identity import EPISODES
 from areal_like.rollout.episodes.episode import AnswerSource
-from areal_like.rollout.episodes.trial import FileAnswers, try_rows
-from areal_like.rollout.episodes.trial_report import NO_ANSWERS, REPORT, report
+from areal_like.rollout.episodes.file_answers import FileAnswers
+from areal_like.rollout.episodes.try_report import NO_ANSWERS, REPORT, report
+from areal_like.rollout.episodes.try_rows import try_rows
 from launcher.checks.packages import missing_packages, package_problems
 from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose

@@ -87,7 +87,7 @@ def plan_processes(context: ProcessContext, starts: list[ServerCommand]) -> tupl
         return tuple([*_supervision(context), *serving])
     serving += _reward(context)
     if context.purpose is Purpose.TRY:
-        return tuple([*_supervision(context), *serving, *_episodes(context, "areal_like.rollout.episodes.trial_main")])
+        return tuple([*_supervision(context), *serving, *_episodes(context, "areal_like.rollout.episodes.try_main")])
     return tuple([*_supervision(context), *serving, *_controller(context), *_episodes(context), *_trainers(context)])
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from areal_like.rollout.episodes.trial import TriedGroup
-from areal_like.rollout.episodes.trial_report import group_report
+from areal_like.rollout.episodes.try_report import group_report
+from areal_like.rollout.episodes.try_rows import TriedGroup
 from areal_like.rollout.trajectory import Trajectory
 from tests.support.commands import Run, command_runner
 
@@ -88,7 +88,7 @@ def test_a_text_of_several_lines_stands_as_it_is():
 @pytest.mark.parametrize(
     ("words", "answers", "problem"),
     [
-        ((), [], "--answers: answers.jsonl has no answers"),
+        ((), [], "answers.jsonl: has no answers"),
         ((), [{"row": 3}], "answers.jsonl:1: is an answer without a text `completion`, or a list of texts"),
         ((), [{"row": -1, "completion": "1"}], "answers.jsonl:1: there is no row -1"),
         ((), [{"prompt": "5", "completion": "1"}], "answers.jsonl:1: no row of the train split of task addition"),

@@ -1,4 +1,4 @@
-"""`python -m areal_like.rollout.episodes.trial_main --run-dir DIR --index 0`: sends rows to the servers of a run, and
+"""`python -m areal_like.rollout.episodes.try_main --run-dir DIR --index 0`: sends rows to the servers of a run, and
 writes what `try` prints."""
 
 import asyncio
@@ -20,8 +20,8 @@ from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.episodes.episode import AnswerSource
 from areal_like.rollout.episodes.generation_client import GenerationClient, GenerationError, LeaseRoute
-from areal_like.rollout.episodes.trial import spread_rows, try_rows
-from areal_like.rollout.episodes.trial_report import NO_ANSWERS, REPORT, report
+from areal_like.rollout.episodes.try_report import NO_ANSWERS, REPORT, report
+from areal_like.rollout.episodes.try_rows import spread_rows, try_rows
 from areal_like.rollout.settings import num_servers
 
 

@@ -8,7 +8,7 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.votes import VoteRule
 from areal_like.observe.learnability import judge
 from areal_like.rollout.conversation_facts import by_conversation
-from areal_like.rollout.episodes.trial import TriedGroup
+from areal_like.rollout.episodes.try_rows import TriedGroup
 from areal_like.rollout.step_metrics import answer_facts
 from areal_like.rollout.trajectory import Trajectory
 
