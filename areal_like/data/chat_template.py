@@ -14,7 +14,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 Message = dict[str, Any]
-NONE: Mapping[str, Any] = MappingProxyType({})
+NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 ANSWER_START, ANSWER_END = "\ue0f0", "\ue0f1"
 """Private-use characters that mark the start and end of an answer; removed after rendering."""
@@ -31,7 +31,9 @@ class ChatTemplate:
     """`tokens` are those that the template may use, such as `bos_token`; `path` is its file, for messages; `arguments`
     are further variables, such as `enable_thinking`."""
 
-    def __init__(self, source: str, tokens: dict[str, str], path: str, arguments: Mapping[str, Any] = NONE) -> None:
+    def __init__(
+        self, source: str, tokens: dict[str, str], path: str, arguments: Mapping[str, Any] = NO_ARGUMENTS
+    ) -> None:
         self._variables, self._path = {**tokens, **arguments}, path
         self._has_generation_tag = re.search(r"\{%-?\s*generation\b", source) is not None
         try:

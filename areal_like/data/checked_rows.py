@@ -10,8 +10,8 @@ import orjson
 import xxhash
 
 from areal_like.config.problems import ConfigError
-from areal_like.data.dataset_files import empty_message
-from areal_like.data.dataset_source import RawRows
+from areal_like.data.readers.dataset_files import empty_message
+from areal_like.data.readers.dataset_source import RawRows
 from areal_like.data.row_format import RowFormat, is_chat
 from areal_like.data.row_table import InspectedRow
 from areal_like.data.row_tokenizer import RowTokenizer, TokenSequences

@@ -11,17 +11,18 @@ from areal_like.config.built_in import TASKS
 from areal_like.config.environments import LIST, PREFIX, environment_task, names_of, rows_of
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.environments import EnvironmentConfig
+from areal_like.config.task_names import task_name
 from areal_like.data.checked_rows import CheckedRows, check_rows
 from areal_like.data.data_record import open_section
-from areal_like.data.dataset_files import too_few_message
-from areal_like.data.dataset_source import DatasetSource, RawRows
 from areal_like.data.mixed_rows import mixed, training_mix
 from areal_like.data.mixing import concatenated
+from areal_like.data.readers.dataset_files import too_few_message
+from areal_like.data.readers.dataset_source import DatasetSource, RawRows
 from areal_like.data.tasks import TEST, TRAIN, Task, make_task
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error, describe_error
 
-__all__ = ["CheckedRows", "Datasets", "environments_of", "item_errors", "load_datasets", "task_name"]
+__all__ = ["CheckedRows", "Datasets", "environments_of", "item_errors", "load_datasets"]
 
 TASK_SPLIT = {"train": TRAIN, "valid": TEST}
 """Dataset of an experiment -> split of a task."""
@@ -52,12 +53,6 @@ class Datasets:
 def environments_of(config: Any) -> list[EnvironmentConfig]:
     """Those to train on; supervised training has none."""
     return [] if (found := getattr(config, "environments", None)) is None else list(found.train)
-
-
-def task_name(config: Any) -> str | None:
-    """`task.name`, or a built-in task named as the path of the training data."""
-    path, name = config.train_dataset.path, config.task.name
-    return path if name is None and isinstance(path, str) and path in TASKS else name
 
 
 class FoundRows(NamedTuple):

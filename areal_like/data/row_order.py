@@ -26,7 +26,7 @@ class KeptRows:
     """The rows of an order that are not too long, as far as they are known without a gap."""
 
     def __init__(self, order: NDArray[np.int64], table: RowTable) -> None:
-        self._order, self._states = order, table
+        self._order, self._table = order, table
         self.num_kept = self._num_read = 0
         """The first `num_kept` rows of the order are final; those from `_num_read` on are still to be read."""
 
@@ -45,7 +45,7 @@ class KeptRows:
         """Whether `count` rows, or all there are, could be read."""
         while self.num_kept < count and not self.is_complete:
             chunk = self._order[self._num_read : self._num_read + CHUNK]
-            states = self._states.states[chunk]
+            states = self._table.states[chunk]
             unknown = np.flatnonzero(states == UNKNOWN)
             known = int(unknown[0]) if len(unknown) else len(chunk)
             kept = chunk[:known][states[:known] == KEPT]
@@ -61,7 +61,7 @@ class KeptRows:
         if self.num_kept >= count + AHEAD // 2:
             return []
         window = self._order[self._num_read : self._num_read + count + AHEAD - self.num_kept]
-        rows: list[int] = window[self._states.states[window] == UNKNOWN].tolist()
+        rows: list[int] = window[self._table.states[window] == UNKNOWN].tolist()
         return rows
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from areal_like.data.chat_template import NONE, ChatTemplate, Message, read_template
+from areal_like.data.chat_template import NO_ARGUMENTS, ChatTemplate, Message, read_template
 
 KEY = "tokenizer_path"
 TEXTS_AT_ONCE = 4096
@@ -19,7 +19,7 @@ ROLE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", 
 class TextTokenizer:
     """The tokenizer of a model folder; `chat_template_args` are variables of its chat template."""
 
-    def __init__(self, folder: Path, chat_template_args: Mapping[str, Any] = NONE) -> None:
+    def __init__(self, folder: Path, chat_template_args: Mapping[str, Any] = NO_ARGUMENTS) -> None:
         self.folder, self._chat_template_args = folder, chat_template_args
         file = folder / "tokenizer.json"
         if not file.is_file():

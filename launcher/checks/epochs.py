@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from areal_like.config.built_in import TASKS
 from areal_like.config.problems import Problem, plural
+from areal_like.data.readers.dataset_files import JSON_LINES
 from launcher.plan.changes import is_set_by_user
 from launcher.plan.host import HostInfo
 
@@ -89,7 +90,7 @@ def _rows(loaded: "Loaded", host: HostInfo) -> tuple[int, bool, int | None] | No
         return (MIN_TASK_ROWS, True, MAX_TASK_TOKENS) if is_enough else (_rows_of_task(name), False, MAX_TASK_TOKENS)
     file = loaded.file.resolve().parent / Path(path).expanduser()
     file = file if file.is_file() else host.directory / Path(path).expanduser()
-    if config.task.name or file.suffix != ".jsonl" or not file.is_file() or file.stat().st_size > MAX_COUNTED_BYTES:
+    if config.task.name or file.suffix != JSON_LINES or not file.is_file() or file.stat().st_size > MAX_COUNTED_BYTES:
         return None
     with file.open("rb") as lines:
         return sum(1 for line in lines if line.strip()), False, None

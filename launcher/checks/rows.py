@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from areal_like.config.built_in import TASKS
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.data import paths_of
-from areal_like.data.dataset_files import (
+from areal_like.data.readers.dataset_files import (
+    JSON,
+    JSON_LINES,
+    PARQUET,
     SAVED_DATASET,
     SAVED_DATASET_DICT,
-    SPLIT_NAMES,
     empty_message,
     no_split_message,
     split_files,
+    split_names,
     too_few_message,
 )
 
@@ -28,7 +31,6 @@ LARGEST_LIST_BYTES = 1 << 22
 """A JSON list has to be read whole to be counted."""
 LARGEST_COMPARED_BYTES = 1 << 22
 """More takes longer than a user should wait at the start; `overlap` compares them."""
-JSON_LINES = ".jsonl"
 MIN_TASK_ROWS = 1000
 """Every task has so many rows by default; larger batches are checked by making the rows, which takes time."""
 
@@ -39,7 +41,7 @@ def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[P
         if (place / SAVED_DATASET_DICT).is_file() or (place / SAVED_DATASET).is_file():
             return
         split = "train" if section == TRAIN_SECTION else "valid"
-        names = SPLIT_NAMES[split] if data.split is None else (data.split,)
+        names = split_names(split, data.split)
         files = split_files(place, names)
         if not files:
             yield Problem(f"{section}.path", no_split_message(place, names))
@@ -89,7 +91,7 @@ def files_of(data: "DatasetConfig", place: Path, split: str) -> Sequence[Path]:
     """Of an existing file or folder."""
     if place.is_file():
         return [place]
-    return split_files(place, SPLIT_NAMES[split] if data.split is None else (data.split,))
+    return split_files(place, split_names(split, data.split))
 
 
 def _lines(file: Path) -> Iterator[bytes]:
@@ -116,10 +118,10 @@ def _first_row_problem(section: str, data: "DatasetConfig", file: Path) -> Probl
 
 def _count(file: Path, most: int) -> int | None:
     """The number of rows, counted up to `most`; None where that is not cheap."""
-    if file.suffix == ".parquet":
+    if file.suffix == PARQUET:
         return None
     with file.open("rb") as opened:
-        is_list = file.suffix == ".json" and opened.read(4096).lstrip().startswith(b"[")
+        is_list = file.suffix == JSON and opened.read(4096).lstrip().startswith(b"[")
         opened.seek(0)
         if not is_list:
             return sum(1 for _ in islice(filter(bytes.strip, opened), most))

@@ -13,8 +13,8 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.data import DatasetConfig
 from areal_like.data.checked_rows import ConvertedRows
-from areal_like.data.dataset_source import joined
 from areal_like.data.datasets import FoundRows, find_rows
+from areal_like.data.readers.dataset_source import joined
 from areal_like.data.row_format import RowFormat
 from areal_like.data.row_overlap import LEAST_SHARE, HeldOutRows, Overlap, count, prompt_text, read_training_rows
 from areal_like.data.user_code import SearchFolders

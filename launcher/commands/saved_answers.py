@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from areal_like.config.benchmarks import SPLIT
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.reward import RewardConfig
-from areal_like.data.datasets import Datasets, load_datasets, task_name
+from areal_like.config.task_names import task_name
+from areal_like.data.datasets import Datasets, load_datasets
 from areal_like.data.user_code import SearchFolders
 from areal_like.observe.reward_report import ScoredAnswer
 from areal_like.process.errors import FinalFailure

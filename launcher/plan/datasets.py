@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation.models import only_evaluates
 from areal_like.config.benchmarks import benchmark_task, dataset_of
-from areal_like.config.built_in import TASKS
 from areal_like.config.environments import LIST, environment_task, rows_of
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
 from areal_like.config.sections.data import paths_of, revisions_of
+from areal_like.config.task_names import task_name
 from areal_like.data.data_record import RECORD, read_record
-from areal_like.data.hub_cache import cached_dataset, is_hub_name, not_cached_message
+from areal_like.data.readers.dataset_files import is_arrow
+from areal_like.data.readers.hub_cache import cached_dataset, is_hub_name, not_cached_message
 from areal_like.process.run import CONFIG, RUN_FACTS
 from launcher.checks.rows import files_of, num_shared_lines, row_problems, task_row_problems
 from launcher.plan.host import HostInfo
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from areal_like.config.sections.data import DatasetConfig
 
 SECTIONS, BENCHMARKS = ("train_dataset", "valid_dataset"), "evaluator.benchmarks"
-TABLES = ("*.parquet", "data/*.parquet", "state.json", "dataset_dict.json")
-"""Files that mark a folder whose rows pyarrow reads."""
 
 
 class Dataset(NamedTuple):
@@ -106,7 +105,7 @@ def data_problems(loaded: "Loaded", here: HostInfo, serves: bool) -> list[Proble
 def _of_task(loaded: "Loaded", host: HostInfo) -> list[Problem]:
     """Too few training rows of a task."""
     config = loaded.config
-    data, name = config.train_dataset, _task(config)
+    data, name = config.train_dataset, task_name(config)
     if name is None or data.path not in ("", name) or not _reads_rows(config) or only_evaluates(config):
         return []
     return task_row_problems(name, dict(config.task.args), data, (loaded.file.resolve().parent, host.directory))
@@ -139,7 +138,7 @@ def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:
     """Datasets that are read from their path: not fake data or tasks."""
     config = loaded.config
     trained = getattr(config, "environments", None)
-    task = _task(config)
+    task = task_name(config)
     for section in SECTIONS if _reads_rows(config) else ():
         data = getattr(config, section)
         if data is not None and data.fake is None and data.path != task and paths_of(data.path):
@@ -166,12 +165,6 @@ def _reads_rows(config: Any) -> bool:
     return config.train_dataset.fake is None
 
 
-def _task(config: Any) -> str | None:
-    """The task; a built-in one may also be named as the dataset's path."""
-    path, name = config.train_dataset.path, config.task.name
-    return path if name is None and isinstance(path, str) and path in TASKS else name
-
-
 def _found(path: str, loaded: "Loaded", host: HostInfo) -> Path | None:
     return next((place for place in _candidates(path, loaded, host) if place.exists()), None)
 
@@ -189,5 +182,4 @@ def _packages(local: Path | None) -> tuple[str, ...]:
     """Packages that read the rows of a file or folder, or (None) of a dataset of the Hub."""
     if local is None:
         return ("datasets", "huggingface_hub")
-    is_table = local.suffix == ".parquet" if local.is_file() else any(next(local.glob(each), None) for each in TABLES)
-    return ("pyarrow",) if is_table else ()
+    return ("pyarrow",) if is_arrow(local) else ()

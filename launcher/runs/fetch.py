@@ -8,7 +8,7 @@ from pathlib import Path
 import areal_like
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.data import hub_cache
+from areal_like.data.readers import hub_cache
 from launcher.plan import hub
 from launcher.plan.datasets import missing_datasets
 from launcher.plan.host import HostInfo, local_host

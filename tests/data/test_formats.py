@@ -12,9 +12,9 @@ import pytest
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.data import DatasetConfig
-from areal_like.data import arrow_tables
 from areal_like.data.datasets import Datasets, load_datasets
-from areal_like.data.hub import snapshot
+from areal_like.data.readers import arrow_tables
+from areal_like.data.readers.hub import snapshot
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder

@@ -9,11 +9,11 @@ import pytest
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.data import DatasetConfig
-from areal_like.data import arrow_tables, json_lines, line_index
 from areal_like.data.checked_rows import CHECKED_AT_START, INVALID, InvalidRow
 from areal_like.data.data_record import ROW_CACHE
 from areal_like.data.datasets import load_datasets
-from areal_like.data.row_cache import RowCache
+from areal_like.data.readers import arrow_tables, json_lines, line_index
+from areal_like.data.readers.row_cache import RowCache
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder

@@ -6,7 +6,8 @@ import pytest
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.data import DatasetConfig
-from areal_like.data.datasets import load_datasets, task_name
+from areal_like.config.task_names import task_name
+from areal_like.data.datasets import load_datasets
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder

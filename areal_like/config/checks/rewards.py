@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from areal_like.config.built_in import BUILT_IN, SANDBOXED, TASKS
+from areal_like.config.built_in import BUILT_IN, SANDBOXED
 from areal_like.config.checks.built_in_code import parameters_of
 from areal_like.config.dotted_path import value_at
 from areal_like.config.problems import Problem
 from areal_like.config.sections.reward import REWARD_MODEL, REWARD_OF_TASK, SCORE_PART, NamedReward, named_rewards
+from areal_like.config.task_names import task_as_path
 
 
 def rewards_in(values: dict[str, Any]) -> list[NamedReward]:
@@ -56,7 +57,7 @@ def _time_limits(timeout_s: Any, rewards: list[NamedReward]) -> Iterator[Problem
 def _has_task(values: dict[str, Any]) -> bool:
     """Whether there is a task, by its key or as the path of the training data."""
     task, path = value_at(values, "task.name"), value_at(values, "train_dataset.path")
-    return task is not None or (isinstance(path, str) and path in TASKS)
+    return task is not None or task_as_path(path) is not None
 
 
 def _labels(parts: list[NamedReward]) -> Iterator[Problem]:

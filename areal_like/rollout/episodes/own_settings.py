@@ -14,7 +14,8 @@ from areal_like.config.environments import (
     own_reward,
 )
 from areal_like.config.sections.reward import RewardConfig
-from areal_like.data.datasets import Datasets, environments_of, item_errors, task_name
+from areal_like.config.task_names import task_name
+from areal_like.data.datasets import Datasets, environments_of, item_errors
 from areal_like.data.user_code import SearchFolders, config_error
 from areal_like.rollout.episodes.rewards import RewardSpec, reward_spec
 from areal_like.rollout.episodes.rewards.limits import reward_limits

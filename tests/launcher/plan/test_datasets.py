@@ -9,7 +9,7 @@ import yaml
 from areal_like.config.load import load
 from areal_like.config.loaded import build_config
 from areal_like.config.problems import ConfigError
-from areal_like.data.dataset_source import DatasetSource
+from areal_like.data.readers.dataset_source import DatasetSource
 from areal_like.data.user_code import SearchFolders
 from launcher.plan.auto import resolved_values
 from launcher.plan.build import build_plan

@@ -5,13 +5,14 @@ import json
 import re
 from pathlib import Path
 
+from areal_like.data.readers.dataset_files import SUFFIXES
+
 REPOSITORY = "datasets--"
-FILES = (".jsonl", ".json", ".parquet")
 NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def is_hub_name(path: str) -> bool:
-    return NAME.fullmatch(path) is not None and not path.endswith(FILES)
+    return NAME.fullmatch(path) is not None and not path.endswith(SUFFIXES)
 
 
 def cached_dataset(name: str, revision: str | None, cache: Path) -> Path | None:

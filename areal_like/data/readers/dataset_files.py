@@ -1,4 +1,5 @@
-"""Finds the files of a split in a folder. Standard library only, since the plan uses it too."""
+"""The files that rows are in: their formats, and those of a split in a folder. Standard library only, since the plan
+uses it too."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,11 +7,25 @@ from pathlib import Path
 SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "validation", "test")}
 """Dataset of an experiment -> names of its split."""
 
-FILE_PATTERNS = ("{}.jsonl", "{}.json", "{}.parquet", "{}-*.parquet", "data/{}-*.parquet")
+JSON_LINES, JSON, PARQUET = SUFFIXES = (".jsonl", ".json", ".parquet")
+FILE_PATTERNS = (*(f"{{}}{suffix}" for suffix in SUFFIXES), f"{{}}-*{PARQUET}", f"data/{{}}-*{PARQUET}")
 """Where a folder may contain the rows of a split."""
 
 SAVED_DATASET, SAVED_DATASET_DICT = "state.json", "dataset_dict.json"
 """Files that `datasets.save_to_disk` writes into the folder of one dataset, and of several splits."""
+
+TABLES = (f"*{PARQUET}", f"data/*{PARQUET}", SAVED_DATASET, SAVED_DATASET_DICT)
+"""Files that mark a folder whose rows pyarrow reads."""
+
+
+def is_arrow(place: Path) -> bool:
+    """Whether pyarrow reads the rows of this file or folder."""
+    return place.suffix == PARQUET if place.is_file() else any(next(place.glob(each), None) for each in TABLES)
+
+
+def split_names(dataset: str, split: str | None) -> tuple[str, ...]:
+    """Names that the split of `train` or `valid` may have; `split`: the one that is set."""
+    return SPLIT_NAMES[dataset] if split is None else (split,)
 
 
 def split_files(folder: Path, names: Sequence[str]) -> list[Path]:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.problems import ConfigError
-from areal_like.data.arrow_tables import TableRows, import_package
 from areal_like.data.data_record import open_section
-from areal_like.data.hub_cache import cached_dataset, not_cached_message
+from areal_like.data.readers.arrow_tables import TableRows, import_package
+from areal_like.data.readers.hub_cache import cached_dataset, not_cached_message
 from areal_like.data.user_code import config_error
 from areal_like.models import hub_cache
 from areal_like.models.fetch import FetchFailed, fetch_dataset

@@ -7,13 +7,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.config.sections.data import paths_of, revisions_of
-from areal_like.data.arrow_tables import read_parquet, read_saved_dataset, saved_splits
 from areal_like.data.data_record import ROW_CACHE
-from areal_like.data.dataset_files import SAVED_DATASET, SAVED_DATASET_DICT, SPLIT_NAMES, no_split_message, split_files
-from areal_like.data.hub import read_hub, snapshot
-from areal_like.data.hub_cache import is_hub_name
-from areal_like.data.json_lines import JsonLineRows, read_list
-from areal_like.data.row_cache import RowCache, content_of_ends
+from areal_like.data.readers.arrow_tables import read_parquet, read_saved_dataset, saved_splits
+from areal_like.data.readers.dataset_files import (
+    JSON,
+    PARQUET,
+    SAVED_DATASET,
+    SAVED_DATASET_DICT,
+    no_split_message,
+    split_files,
+    split_names,
+)
+from areal_like.data.readers.hub import read_hub, snapshot
+from areal_like.data.readers.hub_cache import is_hub_name
+from areal_like.data.readers.json_lines import JsonLineRows, read_list
+from areal_like.data.readers.row_cache import RowCache, content_of_ends
 from areal_like.data.tasks.base import RowSequence
 from areal_like.data.user_code import SearchFolders, config_error
 
@@ -82,8 +90,7 @@ class DatasetSource(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        split: str | None = self.dataset.split
-        return SPLIT_NAMES[self.split] if split is None else (split,)
+        return split_names(self.split, self.dataset.split)
 
     def find(self, places: SearchFolders, tasks: Iterable[str]) -> RawRows:
         """The rows of all paths, one path after the other."""
@@ -133,10 +140,10 @@ class DatasetSource(NamedTuple):
 
     def _of_files(self, files: Sequence[Path]) -> RawRows:
         first = files[0]
-        if first.suffix == ".parquet":
+        if first.suffix == PARQUET:
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
             return _numbered(read_parquet(self.key, files, self._cache), f"{first}{more}", content_of_ends(files))
-        if first.suffix == ".json" and (rows := read_list(self.key, first, self._cache)) is not None:
+        if first.suffix == JSON and (rows := read_list(self.key, first, self._cache)) is not None:
             return _numbered(rows, str(first), content_of_ends(files))
         lines = JsonLineRows(self.key, first, self._cache)
         return RawRows(lines, str(first), lines.place, lines.content)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.install_command import pip_command
-from areal_like.data.dataset_files import SAVED_DATASET, SAVED_DATASET_DICT
-from areal_like.data.row_cache import RowCache
+from areal_like.data.readers.dataset_files import SAVED_DATASET, SAVED_DATASET_DICT
+from areal_like.data.readers.row_cache import RowCache
 from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.data.user_code import config_error
 

@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from areal_like.data.row_cache import RowCache
+from areal_like.data.readers.row_cache import RowCache
 
 BLOCK = 1 << 22
 MIN_BYTES = 1 << 20

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from areal_like.data.line_index import content_of, line_index
-from areal_like.data.row_cache import RowCache
+from areal_like.data.readers.line_index import content_of, line_index
+from areal_like.data.readers.row_cache import RowCache
 from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.data.user_code import config_error
 from areal_like.process.errors import FinalFailure
