@@ -38,6 +38,11 @@ BUILT_IN = {
         "random": "areal_like.rollout.episodes.rewards.random:RandomReward",
         "regex": "areal_like.rollout.episodes.rewards.regex:RegexReward",
     },
+    "sampler": {},
+    "gate": {
+        "advantage_range": "areal_like.rollout.curriculum.admission:AdvantageRange",
+        "mean_reward": "areal_like.rollout.curriculum.admission:MeanReward",
+    },
     "actor.loss": {
         "ppo": "areal_like.algorithms.losses.policy:ppo",
         "importance_sampling": "areal_like.algorithms.losses.policy:importance_sampling",
@@ -46,7 +51,8 @@ BUILT_IN = {
         "sapo": "areal_like.algorithms.losses.sapo:sapo",
     },
 }
-"""Tasks, workflows and rewards by `task.name` and so on, and policy losses by `actor.loss`."""
+"""Tasks, workflows and rewards by `task.name` and so on, gates by `curriculum.gates`, and policy losses by
+`actor.loss`. Samplers are the user's own: those that come with the package are `curriculum.type`."""
 
 PACKAGES = {
     "task": {"reasoning_gym": ("reasoning_gym", "reasoning-gym")},

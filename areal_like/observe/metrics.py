@@ -100,7 +100,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "Training rows found too long (train_dataset.max_length) since the previous step; each counts once"
         ),
         "rollout/dropped_difficulty": Metric(
-            "Groups left out since the previous step because they were too easy or too hard (`curriculum`)"
+            "Groups left out since the previous step because a limit or a gate of `curriculum` refused them"
         ),
         "rollout/rejected": Metric("Groups that a workflow or a filter rejected since the previous step"),
         "rollout/failed": Metric(
@@ -150,6 +150,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "curriculum/hard": Metric("Hard rows (`curriculum.hard_border`)", "rows"),
         "curriculum/aside_easy": Metric("Rows set aside as easy (`curriculum.easy_threshold`)", "rows"),
         "curriculum/aside_hard": Metric("Rows set aside as hard (`curriculum.hard_threshold`)", "rows"),
+        "curriculum/own/*": Metric("What `metrics()` of a sampler or gate of your own returns, below its name"),
         "offpolicy/logprob_diff_mean": Metric(
             "Absolute difference between the sampler's and the trainer's log-probability of a token, mean", "nats"
         ),

@@ -1,6 +1,6 @@
 """Batches of training steps: their groups, and the groups of each rank."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -74,14 +74,15 @@ def balance(tokens: Sequence[int], world: int) -> list[int]:
     return chosen
 
 
-def without_equal(groups: Sequence[Group], settings: RolloutSettings) -> list[Group]:
+def without_equal(
+    groups: Sequence[Group], settings: RolloutSettings, admits: Callable[[Group, Sequence[dict[str, Any]]], bool]
+) -> list[Group]:
     """Without groups of equal rewards or of another difficulty, where these are dropped and not replaced; all groups if
     there is no other."""
     if settings.refill:
         return list(groups)
-    admits = settings.curriculum.admission.admits
     kept = [group for group in groups if not settings.dynamic_sampling or group.has_spread(settings.vote_rule)]
-    return [group for group in kept if admits(group.facts)] or list(groups)
+    return [group for group in kept if admits(group, group.facts)] or list(groups)
 
 
 class Batches:

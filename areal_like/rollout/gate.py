@@ -50,7 +50,7 @@ def free_places(settings: RolloutSettings, gate: StalenessGate, num_ready: int, 
     """How many groups may start: as the gate allows, without more than the run needs or may keep."""
     missing = max(0, settings.batch_size - num_ready)
     # A synchronous batch waits for all its groups: a surplus helps only if some of them may be dropped.
-    leaves_out = settings.dynamic_sampling or settings.curriculum.admission.is_limited
+    leaves_out = settings.dynamic_sampling or settings.curriculum.has_gates
     oversamples = not settings.synchronous or (leaves_out and settings.refill)
     # Rounded first: 10 * 1.1 is a little more than 11.
     started = math.ceil(round(missing * settings.oversampling_factor, 6)) if oversamples else missing

@@ -12,6 +12,7 @@ from typing import Any
 from areal_like.data.row_table import RowTable, hash_text
 from areal_like.rollout.async_order import AsyncOrder
 from areal_like.rollout.batches import Batches, RolloutBatch, without_equal
+from areal_like.rollout.curriculum.curriculum import Curriculum, curriculum_of
 from areal_like.rollout.decisions import REPLACED, Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
 from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.evaluation.schedule import EvaluationSchedule
@@ -39,10 +40,11 @@ class RolloutLoop:
         evaluation_rows: Mapping[str, RowTable],
         start_step: int = 0,
         now: Callable[[], float] = time.monotonic,
+        curriculum: Curriculum | None = None,
     ) -> None:
         self.settings, self.now = settings, now
         self.length = run_length(settings, len(rows))
-        self.queue = GroupQueue(settings, rows)
+        self.queue = GroupQueue(settings, rows, curriculum or curriculum_of(settings.curriculum, len(rows)))
         accepted = start_step * settings.batch_size
         self.gate = StalenessGate(settings.max_concurrent, settings.batch_size, settings.max_staleness, accepted)
         self.server_pool = server_pool
@@ -249,7 +251,7 @@ class RolloutLoop:
     def _done(self, group: Group, result: Result) -> None:
         self._streaks.done()
         group.facts, group.blob = result.facts, result.blob
-        self.queue.observe(group)
+        self.queue.curriculum.observe(group)
         self.counts.add_timings(result.timings)
         self.record_event("finished", **group.record())
 
@@ -320,9 +322,10 @@ class RolloutLoop:
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: self.settings.batch_size]]
         if self.batches.next_step == 0:
             self.record_event("judged", **judge_groups(groups, self.settings.vote_rule, self.replaced_for_batch))
-        kept = without_equal(groups, self.settings)
+        admits = self.queue.curriculum.admits
+        kept = without_equal(groups, self.settings, admits)
         for group in sorted(set(groups).difference(kept)):  # its place stays empty: the gate counts it as accepted
-            self._drop(group, "equal" if self.settings.curriculum.admission.admits(group.facts) else "difficulty")
+            self._drop(group, "equal" if admits(group, group.facts) else "difficulty")
         batch = self.batches.form(kept, world, self.length)
         self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
         self.counts.add_levels(running=self.gate.running, ready=len(self.ready))
@@ -337,8 +340,8 @@ class RolloutLoop:
         self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
         agents, warnings = self._agent_metrics.of(batch)
         self.warnings += warnings
-        pools = {} if self.queue.pools is None else self.queue.pools.metrics()
-        metrics = {**batch_metrics(batch, self.settings.vote_rule), **agents, **pools}
+        curriculum = self.queue.curriculum.metrics()
+        metrics = {**batch_metrics(batch, self.settings.vote_rule), **agents, **curriculum}
         self.reports.append(self.counts.report(step + 1, metrics))
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
         return batch

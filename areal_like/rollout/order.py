@@ -7,6 +7,7 @@ from areal_like.rollout.batches import Batches
 from areal_like.rollout.decisions import Decision, Finished, Open, Start
 from areal_like.rollout.evaluation.schedule import EvaluationSchedule
 from areal_like.rollout.groups import Group, Lease, Result
+from areal_like.rollout.queue import GroupQueue
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings, RunLength
 
@@ -19,6 +20,7 @@ class View(Protocol):
     server_pool: ServerPool
     batches: Batches
     evaluations: EvaluationSchedule
+    queue: GroupQueue
     replaced_for_batch: int
     """Groups that were replaced since the last batch: equal rewards, or too easy or hard."""
 

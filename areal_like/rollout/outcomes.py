@@ -28,7 +28,7 @@ def decide(group: Group, result: Result, view: View) -> Accept | Drop | Requeue 
         settings = view.settings
         if settings.dynamic_sampling and not has_spread(result.facts, settings.vote_rule):
             return Drop(group, result, "equal")
-        if not settings.curriculum.admission.admits(result.facts):
+        if not view.queue.curriculum.admits(group, result.facts):
             return Drop(group, result, "difficulty")
     return Accept(group, result)
 

@@ -2,26 +2,16 @@
 
 import heapq
 from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from areal_like.data.row_order import RowOrder
 from areal_like.data.row_table import RowTable
 from areal_like.process.seeds import derive_seed
-from areal_like.rollout.curriculum.admission import mean_reward
+from areal_like.rollout.curriculum.curriculum import Curriculum, CurriculumState
 from areal_like.rollout.curriculum.drawn_order import DrawnOrder
-from areal_like.rollout.curriculum.pools import DifficultyPools
 from areal_like.rollout.groups import Group
 from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.settings import RolloutSettings
-
-
-class CurriculumState(NamedTuple):
-    """For a checkpoint: the rows that are drawn, and the pool of each row."""
-
-    drawn: dict[str, Any]
-    pool_R: bytes
 
 
 class StepStart(NamedTuple):
@@ -30,21 +20,19 @@ class StepStart(NamedTuple):
     step: int
     next_number: int
     again: list[Group]
-    curriculum: CurriculumState | None
+    curriculum: CurriculumState
 
 
 class GroupQueue:
     """The groups to be generated: first those to be generated again, by number, then new ones."""
 
-    def __init__(self, settings: RolloutSettings, rows: RowTable) -> None:
-        self.pools: DifficultyPools | None = None
-        """Of a curriculum that draws rows."""
+    def __init__(self, settings: RolloutSettings, rows: RowTable, curriculum: Curriculum | None = None) -> None:
+        self.curriculum = curriculum or Curriculum()
         self.row_order = RowOrder(
             settings.seed, rows, settings.batch_size, shuffle=settings.shuffle, drop_last=settings.drop_last
         )
-        if settings.curriculum.draws:
-            self.pools = DifficultyPools(settings.curriculum, len(rows))
-            self.row_order = DrawnOrder(self.pools, rows, settings.batch_size, drop_last=settings.drop_last)
+        if (sampler := self.curriculum.sampler) is not None:
+            self.row_order = DrawnOrder(sampler, settings.seed, rows, settings.batch_size, drop_last=settings.drop_last)
         self._step_start: StepStart | None = None
         self.next_number = self._wanted = 0
         self.dataset = InspectedDataset(rows, self.unknown, settings.batch_size if settings.drop_last else 1)
@@ -89,28 +77,16 @@ class GroupQueue:
             tries=tries,
         )
 
-    def start_pools(self, labels: str) -> None:
-        """From the results of an earlier run; empty: without."""
-        if self.pools is not None and labels:
-            self.pools.start(labels)
-
-    def observe(self, group: Group) -> None:
-        """A finished group shows how difficult its row is."""
-        if self.pools is not None:
-            self.pools.observe(group.row, mean_reward(group.facts))
-
-    def curriculum_state(self) -> CurriculumState | None:
-        if self.pools is None or not isinstance(self.row_order, DrawnOrder):
-            return None
-        return CurriculumState(self.row_order.state(self.next_number), self.pools.pool_R.tobytes())
+    def curriculum_state(self) -> CurriculumState:
+        drawn = self.row_order.state(self.next_number) if isinstance(self.row_order, DrawnOrder) else {}
+        return self.curriculum.state(drawn)
 
     def resume_curriculum(self, state: CurriculumState | None, step: int) -> None:
         """To be called once `next_number` is set. None: without earlier results."""
-        if self.pools is None or not isinstance(self.row_order, DrawnOrder):
-            return
-        self.row_order.resume(self.next_number, **({} if state is None else state.drawn))
+        if isinstance(self.row_order, DrawnOrder):
+            self.row_order.resume(self.next_number, **({} if state is None else state.drawn))
         if state is not None:
-            self.pools.resume(np.frombuffer(state.pool_R, np.uint8), step)
+            self.curriculum.resume(state, step)
 
     def mark_step(self, step: int) -> None:
         """A synchronous step starts."""

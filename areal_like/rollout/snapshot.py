@@ -6,9 +6,10 @@ from typing import Any
 from areal_like.config.benchmarks import SPLIT
 from areal_like.data.row_order import RowOrder
 from areal_like.process.errors import Failure, HttpError
+from areal_like.rollout.curriculum.curriculum import CurriculumState
+from areal_like.rollout.curriculum.pools import DifficultyPools
 from areal_like.rollout.groups import Group
 from areal_like.rollout.loop import RolloutLoop
-from areal_like.rollout.queue import CurriculumState
 
 FORMAT = 3
 WITHOUT_ROWS = (1, 2)
@@ -48,9 +49,10 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
         "evaluations": loop.evaluations.state(step),
     }
     tables = [blob for dataset in saved.values() for blob in dataset.rows.blobs()]
-    if curriculum is not None:
-        header["curriculum"] = curriculum.drawn
-        tables.append(curriculum.pool_R)
+    names = loop.queue.curriculum.names
+    if any(names.values()):
+        header |= {"curriculum": curriculum.drawn, "curriculum_of": names, "gates": curriculum.gates}
+        tables.append(curriculum.sampler)
     return header, [*(group.blob for group in finished), *tables]
 
 
@@ -88,7 +90,8 @@ def restore(
         if first_step != header["step"]:  # steps are counted from 0 again: versions of finished groups mean nothing
             again += [queue.make(entry["group"], entry["row"], tries=1) for entry in header["finished"]]
         if "curriculum" in header and not forget_curriculum:
-            state = CurriculumState(header["curriculum"], bytes(blobs[-1]))
+            queue.curriculum.check(header.get("curriculum_of", {"sampler": DifficultyPools.name, "gates": []}))
+            state = CurriculumState(header["curriculum"], bytes(blobs[-1]), header.get("gates", []))
         for entry, blob in zip(header["finished"], blobs, strict=False) if first_step == header["step"] else ():
             finished.append(queue.make(entry["group"], entry["row"], tries=1))
             finished[-1].facts, finished[-1].blob = entry["facts"], bytes(blob)

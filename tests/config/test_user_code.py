@@ -52,6 +52,12 @@ alias = reward
 number: int = 3
 number = 4
 late = None
+class Sampler:
+    def __init__(self, share=0.5): ...
+    def draw(self, rows, count, random): ...
+    def resume(self): ...
+class Gate:
+    def admits(self, group, *, more=1): ...
 if True:
     class Choice:
         async def run(self, row): ...
@@ -103,6 +109,7 @@ def refused(tmp_path: Path, *overrides: str) -> str:
         ["actor.loss=os.path:join"],
         ["actor.loss=math:fsum"],
         ["actor.loss=code.py:open_reward"],
+        ["curriculum.gates=[{name: 'code.py:Gate'}, {name: mean_reward, args: {low: 0.1}}, {name: advantage_range}]"],
     ],
 )
 def test_valid_user_code_is_accepted_with_its_arguments(tmp_path: Path, overrides: list[str]) -> None:
@@ -126,6 +133,20 @@ def test_valid_user_code_is_accepted_with_its_arguments(tmp_path: Path, override
         ),
         (["workflow.name=code.py:Late"], "run of code.py:Late (line 12) is not async; write `async def run(self,"),
         (["workflow.name=code.py:NoRun"], "code.py:NoRun has no method run; write `async def run(self, episode, row)`"),
+        (
+            ["curriculum.sampler.name=code.py:Sampler"],
+            "resume of code.py:Sampler (line 47) takes (self) and is called as",
+        ),
+        (["curriculum.sampler.name=code.py:Gate"], "curriculum.sampler.name [override curriculum.sampler.name=code.py"),
+        (["curriculum.sampler.name=hardest"], "'hardest' is not built in; your own is named as pkg.module:thing or"),
+        (["curriculum.gates=[{name: 'code.py:Late'}]"], "code.py:Late has no method admits; write `def admits(self"),
+        (["curriculum.gates=[{name: mean_rewrd}]"], "'mean_rewrd' is not built in; did you mean mean_reward?"),
+        (
+            ["curriculum.gates=[{name: 'code.py:Gate'}, {name: mean_reward, args: {lowest: 1}}]"],
+            "curriculum.gates.1.args.lowest",
+        ),
+        (["curriculum.gates=[{name: mean_reward, args: {low: few}}]"], "curriculum.gates.0.args.low"),
+        (["curriculum.sampler.name=pkg.of.cluster:It", "curriculum.type=simple"], "draws the rows; keep one of them"),
         (["task.name=code.py:Rows"], "takes (self) and is called as rows(split); write `def rows(self, split)`"),
         (["task.name=code.py:Task"], "takes (self, completion) and is called as reward(prompt, completion); write"),
         (["reward.name=code.py:Judge"], "takes (self, completion) and is called as __call__(prompt, completion); wr"),

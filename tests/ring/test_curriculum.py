@@ -21,3 +21,21 @@ def test_pools_of_a_run_continue_when_it_is_resumed(tmp_path: Path) -> None:
     resumed = run(tmp_path, f"resume={ended.directory}", "total_train_steps=3", config=None)
     assert resumed.code == 0, resumed.text
     assert sum(ended.metric(f"curriculum/{name}")[-1] for name in NAMES[1:]) > sum(counts[1][1:])
+
+
+FAILS_LATER = """
+class Sampler:
+    draws = 0
+
+    def draw(self, rows, count, random):
+        self.draws += 1
+        return {1: rows[:count]}[self.draws]
+"""
+
+
+def test_an_error_in_a_sampler_ends_the_run_and_names_its_key(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FAILS_LATER)
+    ended = run(tmp_path, *SHORT, "curriculum.sampler.name=mine.py:Sampler", "valid_dataset=null")
+    assert ended.code == 1, ended.text
+    assert "curriculum.sampler.name: draw of mine.py:Sampler failed: " in ended.text
+    assert "mine.py line 7, in draw: KeyError: 2" in ended.text

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from areal_like.data.row_table import KEPT, TOO_LONG, RowTable
-from areal_like.rollout.curriculum.admission import Admission, mean_reward
+from areal_like.rollout.curriculum.admission import Admission, AdvantageRange, MeanReward
 from areal_like.rollout.curriculum.drawn_order import DrawnOrder
-from areal_like.rollout.curriculum.pools import ASIDE_EASY, ASIDE_HARD, EASY, HARD, NORMAL, DifficultyPools
+from areal_like.rollout.curriculum.finished_group import FinishedGroup, finished_group
+from areal_like.rollout.curriculum.pool_draw import ASIDE_EASY, ASIDE_HARD, EASY, HARD, NORMAL
+from areal_like.rollout.curriculum.pools import DifficultyPools
 from areal_like.rollout.curriculum.settings import CurriculumSettings
 from areal_like.rollout.settings import rollout_settings
 from tests.support.rollout_world import World, facts, grpo, settings
@@ -23,7 +25,11 @@ def pools_of(num_rows: int = 20, **keys: Any) -> DifficultyPools:
 def order_of(pools: DifficultyPools, batch_size: int, known: bool = True) -> DrawnOrder:
     table = RowTable(len(pools.pool_R))
     table.states[:] = KEPT if known else 0
-    return DrawnOrder(pools, table, batch_size, drop_last=True)
+    return DrawnOrder(pools, 1, table, batch_size, drop_last=True)
+
+
+def group(row: int, *rewards: float | None) -> FinishedGroup:
+    return finished_group(row, facts(0, rewards))
 
 
 def drawn(order: DrawnOrder, first: int, count: int) -> list[int]:
@@ -36,15 +42,15 @@ def drawn(order: DrawnOrder, first: int, count: int) -> list[int]:
 )
 def test_a_row_is_in_the_pool_of_its_latest_group(mean: float, pool: int) -> None:
     pools = pools_of()
-    pools.observe(3, 1.0 - mean)
-    pools.observe(3, mean)
+    pools.observe(group(3, 1.0 - mean))
+    pools.observe(group(3, mean))
     assert pools.pool_R[3] == pool and pools.pool_R.sum() == pool
 
 
 @pytest.mark.parametrize(("mean", "pool"), [(0.9, ASIDE_EASY), (0.89, NORMAL), (0.11, NORMAL), (0.1, ASIDE_HARD)])
 def test_thresholds_are_inclusive_and_set_rows_aside(mean: float, pool: int) -> None:
     pools = pools_of(has_pools=False, easy_threshold=0.9, hard_threshold=0.1)
-    pools.observe(0, mean)
+    pools.observe(group(0, mean))
     assert pools.pool_R[0] == pool
 
 
@@ -77,7 +83,7 @@ def test_rows_that_are_set_aside_are_drawn_again_once_fewer_than_a_batch_are_lef
     pools = pools_of(num_rows=6, has_pools=False, easy_threshold=1.0)
     order = order_of(pools, batch_size=3)
     for row in range(4):
-        pools.observe(row, 1.0)
+        pools.observe(group(row, 1.0))
     rows = drawn(order, 0, 3)
     assert set(rows[:2]) == {4, 5} and not (pools.pool_R >= ASIDE_EASY).any()
 
@@ -96,7 +102,7 @@ def test_a_row_is_inspected_before_it_is_drawn_and_a_long_one_is_replaced() -> N
 def test_a_fraction_of_the_rows_set_aside_returns_with_a_checkpoint() -> None:
     pools = pools_of(num_rows=30, easy_return_fraction=0.5, hard_return_fraction=1.0)
     state = np.array([ASIDE_EASY] * 10 + [ASIDE_HARD] * 4 + [EASY] * 16, np.uint8)
-    pools.resume(state, step=7)
+    pools.resume(state.tobytes(), step=7)
     assert Counter(pools.pool_R.tolist()) == {ASIDE_EASY: 5, NORMAL: 9, EASY: 16}
 
 
@@ -116,12 +122,23 @@ def test_a_fraction_of_the_rows_set_aside_returns_with_a_checkpoint() -> None:
 def test_groups_are_admitted_by_their_mean_reward_with_inclusive_limits(
     admission: Admission, rewards: list[float | None], admitted: bool
 ) -> None:
-    assert admission.admits(facts(0, rewards)) == admitted
+    assert admission.admits(group(0, *rewards)) == admitted
 
 
 def test_the_mean_is_over_answers_with_a_reward_and_a_conversation_counts_once() -> None:
     turns = [{**fact, "conversation": 0} for fact in facts(0, [1.0, 0.0])]
-    assert mean_reward([*turns, *facts(0, [0.0, None])]) == 0.5
+    assert finished_group(0, [*turns, *facts(0, [0.0, None])]).mean_reward == 0.5
+
+
+def test_built_in_gates_are_for_a_band_of_mean_rewards_and_for_spread() -> None:
+    band = MeanReward(low=0.25, high=0.5)
+    assert [band.admits(group(0, *each)) for each in ((0.0, 0.5), (1.0, 0.0), (1.0, 0.5))] == [True, True, False]
+    assert [AdvantageRange().admits(group(0, *each)) for each in ((0.1,) * 3, (0.1, 0.1, None), (0.1, 0.2))] == [
+        *(False, False),
+        True,
+    ]
+    narrow = AdvantageRange(low=-0.2, high=0.2)
+    assert not narrow.admits(group(0, 0.3, 0.6)) and narrow.admits(group(0, 0.0, 1.0))
 
 
 def curriculum(*overrides: str) -> CurriculumSettings:
@@ -155,7 +172,7 @@ def test_thresholds_and_what_returns_are_keys_of_every_type_that_draws() -> None
     aside = curriculum("curriculum.type=simple", *(f"curriculum.{key}" for key in keys))
     assert (aside.easy_threshold, aside.hard_threshold) == (0.9, 0.1)
     pools = DifficultyPools(aside, 20)
-    pools.resume(np.array([ASIDE_EASY] * 10 + [ASIDE_HARD] * 10, np.uint8), step=1)
+    pools.resume(np.array([ASIDE_EASY] * 10 + [ASIDE_HARD] * 10, np.uint8).tobytes(), step=1)
     assert Counter(pools.pool_R.tolist()) == {ASIDE_EASY: 5, NORMAL: 15}
 
 
@@ -190,6 +207,12 @@ def play(world: World, steps: int) -> list[list[int]]:
         if len(rows) == steps:
             return rows
     raise AssertionError(world.where())
+
+
+def pools_in(world: World) -> DifficultyPools:
+    sampler = world.loop.queue.curriculum.sampler
+    assert isinstance(sampler, DifficultyPools)
+    return sampler
 
 
 POOLS: dict[str, Any] = {
@@ -230,9 +253,9 @@ def test_a_resumed_run_may_forget_the_curriculum() -> None:
     play(played, 3)
     played.save()
     played.begin(forget_curriculum=True)
-    assert played.loop.queue.pools is not None and not played.loop.queue.pools.pool_R.any()
+    assert pools_in(played).pool_R.tolist() == [NORMAL] * 10
     played.begin()
-    assert played.loop.queue.pools.pool_R.any()
+    assert pools_in(played).pool_R.any()
 
 
 @pytest.mark.parametrize("synchronous", [True, False])

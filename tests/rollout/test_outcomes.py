@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from areal_like.data.votes import VoteRule
-from areal_like.rollout.curriculum.settings import CurriculumSettings
+from areal_like.rollout.curriculum.curriculum import Curriculum
 from areal_like.rollout.decisions import Accept, Drop, Fail, Requeue
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.outcomes import Streaks, decide
@@ -15,11 +15,12 @@ from tests.support.rollout_world import facts
 
 def view(next_step: int = 0, replaced: int = 0, **changed: Any) -> Any:
     values: dict[str, Any] = {"request_retries": 2, "max_staleness": 1, "batch_size": 3}
-    values |= {"dynamic_sampling": False, "refill": False, "curriculum": CurriculumSettings()}
+    values |= {"dynamic_sampling": False, "refill": False}
     return SimpleNamespace(
         settings=SimpleNamespace(**{**values, "vote_rule": VoteRule(), **changed}),
         batches=SimpleNamespace(next_step=next_step),
         length=SimpleNamespace(rows_per_epoch=5),
+        queue=SimpleNamespace(curriculum=Curriculum()),
         replaced_for_batch=replaced,
     )
 

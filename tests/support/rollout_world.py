@@ -1,6 +1,6 @@
 """A simulation around the rollout loop: servers, workers, a trainer, and a manual clock."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from areal_like.config.load import load
 from areal_like.data.row_table import InspectedRow, RowTable
 from areal_like.process.frames import Frame, pack, unpack
 from areal_like.rollout.audit import Audit
+from areal_like.rollout.curriculum.curriculum import Curriculum
 from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows
 from areal_like.rollout.groups import Lease, Result
 from areal_like.rollout.loop import RolloutLoop
@@ -97,8 +98,9 @@ class World:
         valid_rows: int = 0,
         benchmark_rows: int = 0,
         too_long: Container[int] = (),
+        curriculum: Callable[[], Curriculum | None] = lambda: None,
     ) -> None:
-        self.settings, self.rows, self.too_long = settings, rows, too_long
+        self.settings, self.rows, self.too_long, self.curriculum = settings, rows, too_long, curriculum
         self.evaluation_rows = {each.split: benchmark_rows for each in settings.evaluated} | {"valid": valid_rows}
         self.time = 0.0
         self.events: list[dict[str, Any]] = []
@@ -118,7 +120,8 @@ class World:
         num_training = self.settings.num_servers if self.settings.num_evaluators else None
         server_pool = ServerPool(self.settings.schedule_policy, self.settings.max_concurrent, num_training)
         tables = {split: RowTable(count) for split, count in self.evaluation_rows.items()}
-        self.loop = RolloutLoop(self.settings, server_pool, RowTable(self.rows), tables, step, lambda: self.time)
+        rows, curriculum = RowTable(self.rows), self.curriculum()
+        self.loop = RolloutLoop(self.settings, server_pool, rows, tables, step, lambda: self.time, curriculum)
         if frame:
             restore(self.loop, frame.header, frame.blobs, digest, **more)
         elif self.attempts > 1:

@@ -137,6 +137,10 @@ def curriculum(get: ValueGetter) -> Iterator[Problem]:
         below, above = get(low), get(high)
         if below is not None and above is not None and below > above:
             yield Problem(low, f"is {below}, above {high}={above}", also=(high,))
+    sampler, kind = get("curriculum.sampler.name"), get("curriculum.type")
+    if sampler is not None and kind not in (None, "none"):
+        message = f"is {kind}, and curriculum.sampler.name={sampler} draws the rows; keep one of them"
+        yield Problem("curriculum.type", message, also=("curriculum.sampler.name",))
     easy, hard = get("curriculum.easy_fraction"), get("curriculum.hard_fraction")
     if easy is not None and hard is not None and easy + hard > 1:
         yield Problem(

@@ -34,9 +34,8 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
     if config.valid_dataset is not None and config.valid_dataset.drop_last:
         # The default; reported only where a user sets it.
         yield Problem("valid_dataset.drop_last", "has no effect: rows that do not fill a batch are evaluated, too")
-    if isinstance(config, GRPOConfig) and config.curriculum.type != "none" and not config.train_dataset.shuffle:
-        message = f"has no effect: curriculum.type={config.curriculum.type} draws rows at random"
-        yield Problem("train_dataset.shuffle", message)
+    if isinstance(config, GRPOConfig):
+        yield from _curriculum_without_effect(config)
     yield from _task_without_effect(config)
     yield from _trackers_without_effect(config)
     clocks = [name for name in INTERVALS if getattr(config.evaluator, name)]
@@ -156,6 +155,16 @@ def is_asynchronous(config: GRPOConfig) -> bool:
     return config.async_training and config.rollout.max_head_offpolicyness > 0
 
 
+def _curriculum_without_effect(config: GRPOConfig) -> Iterator[Problem]:
+    keys, seed = config.curriculum, config.seed
+    draws = f"curriculum.sampler.name={keys.sampler.name}" if keys.sampler.name else f"curriculum.type={keys.type}"
+    if keys.sampler.name is None and keys.type == "none":
+        if keys.seed not in (None, seed):
+            yield Problem("curriculum.seed", "has no effect: rows are not drawn; set curriculum.type or a sampler")
+    elif not config.train_dataset.shuffle:
+        yield Problem("train_dataset.shuffle", f"has no effect: {draws} draws rows")
+
+
 def _rollout_without_effect(config: GRPOConfig) -> Iterator[Problem]:
     rollout = config.rollout
     if not config.async_training and rollout.max_head_offpolicyness:
@@ -166,7 +175,7 @@ def _rollout_without_effect(config: GRPOConfig) -> Iterator[Problem]:
     if rollout.schedule_policy != "round_robin":
         yield Problem("rollout.schedule_policy", f"{synchronous}: groups are assigned to servers by their number")
     keys = config.curriculum
-    leaves_out = config.actor.dynamic_sampling or keys.online_difficulty_filtering or keys.type == ONLINE
+    leaves_out = config.actor.dynamic_sampling or keys.online_difficulty_filtering or keys.type == ONLINE or keys.gates
     if rollout.oversampling_factor > 1 and not (leaves_out and rollout.refill):
         reason = "unless actor.dynamic_sampling or curriculum leaves groups out"
         yield Problem("rollout.oversampling_factor", f"{synchronous} {reason}")

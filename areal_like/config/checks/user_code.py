@@ -1,5 +1,5 @@
-"""Checks tasks, workflows, rewards and losses by name: a built-in, `pkg.module:thing` (or `pkg.module.thing`), or
-`file.py:thing`.
+"""Checks tasks, workflows, rewards, losses, samplers and gates by name: a built-in, `pkg.module:thing` (or
+`pkg.module.thing`), or `file.py:thing`.
 
 User code is parsed, never imported: it must exist, accept the configured arguments, and have methods that can be called
 as a run calls them. Signatures that are made at run time are left to the worker; so are modules that are missing on
@@ -62,9 +62,20 @@ def user_code_problems(values: dict[str, Any], folder: Path) -> Iterator[Problem
         yield from named_problems(section, values.get(section), folder, gives_reward)
     for reward in (each for each in rewards if each.name != REWARD_OF_TASK):
         yield from _named("reward", f"{reward.section}.name", reward.name, reward.args, folder)
+    yield from _curriculum_problems(values.get("curriculum") or {}, folder)
     actor = values.get("actor")
     if isinstance(actor, dict) and isinstance(actor.get("loss"), str):
         yield from _named("actor.loss", "actor.loss", actor["loss"], actor.get("loss_args") or {}, folder)
+
+
+def _curriculum_problems(curriculum: dict[str, Any], folder: Path) -> Iterator[Problem]:
+    sampler = curriculum.get("sampler") or {}
+    if isinstance(sampler.get("name"), str):
+        yield from _named("sampler", "curriculum.sampler.name", sampler["name"], sampler.get("args") or {}, folder)
+    for index, gate in enumerate(curriculum.get("gates") or ()):
+        if isinstance(gate.get("name"), str):
+            key = f"curriculum.gates.{index}.name"
+            yield from _named("gate", key, gate["name"], gate.get("args") or {}, folder)
 
 
 def named_problems(section: str, named: Any, folder: Path, rewards: bool) -> Iterator[Problem]:
@@ -83,9 +94,10 @@ def _named(
             guess = nearest(name, known) if not (kind == "actor.loss" and is_algorithm) else []
             hint = f"; did you mean {guess[0]}?" if guess else ""
             whole = "; whole algorithms are chosen by algorithm=NAME" if kind == "actor.loss" else ""
+            there_are = f" There are: {', '.join(known)};" if known else ""
             yield Problem(
                 key,
-                f"{name!r} is not built in{hint or '.'} There are: {', '.join(known)}; "
+                f"{name!r} is not built in{hint or ('.' if known else ';')}{there_are} "
                 f"your own is named as pkg.module:thing or file.py:thing{whole}",
             )
             return

@@ -21,8 +21,19 @@ REWARD = Method("reward", ("prompt", "completion"), "def reward(self, prompt, co
 CALL = Method("__call__", ("prompt", "completion"), "def __call__(self, prompt, completion, **row)", more=True)
 FUNCTION = Method("", ("prompt", "completion"), "def reward(prompt, completion, **row)", more=True)
 
-REQUIRED_METHODS = {"workflow": RUN, "task": ROWS, "reward": CALL}
+DRAW = Method("draw", ("rows", "count", "random"), "def draw(self, rows, count, random)")
+ADMITS = Method("admits", ("group",), "def admits(self, group)")
+FOLLOWING = (
+    Method("observe", ("group",), "def observe(self, group)"),
+    Method("metrics", (), "def metrics(self)"),
+    Method("state", (), "def state(self)"),
+    Method("resume", ("state",), "def resume(self, state)"),
+)
+
+REQUIRED_METHODS = {"workflow": RUN, "task": ROWS, "reward": CALL, "sampler": DRAW, "gate": ADMITS}
 """Section -> required method of a class that its `name` names."""
+OPTIONAL_METHODS = {"sampler": FOLLOWING, "gate": FOLLOWING}
+"""Likewise, methods that are called where there are any."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -31,6 +42,8 @@ def method_problems(kind: str, name: str, definition: Function | ast.ClassDef, r
     """Why the definition cannot be used; nothing if the source does not tell. `rewards`: a task's reward is called."""
     if isinstance(definition, ast.ClassDef):
         yield from _method(name, definition, REQUIRED_METHODS[kind], is_required=True)
+        for method in OPTIONAL_METHODS.get(kind, ()):
+            yield from _method(name, definition, method, is_required=False)
         if kind == "task" and rewards:
             yield from _method(name, definition, REWARD, is_required=False)
     elif kind == "reward" and not definition.decorator_list:

@@ -23,7 +23,13 @@ from areal_like.config.suggest import did_you_mean
 
 ENGINE_NAMES, LOSS_ARGUMENTS, KNOWN_NAMES = "{engines}", "{arguments of losses}", "{known_datasets}"
 """Stand in the help of a key for the engines, the arguments of each built-in loss, and the known datasets."""
-BUILT_IN_NAMES = {"{tasks}": "task", "{workflows}": "workflow", "{rewards}": "reward", "{losses}": "actor.loss"}
+BUILT_IN_NAMES = {
+    "{tasks}": "task",
+    "{workflows}": "workflow",
+    "{rewards}": "reward",
+    "{losses}": "actor.loss",
+    "{gates}": "gate",
+}
 """Likewise for what is built in -> its name in `BUILT_IN`."""
 
 

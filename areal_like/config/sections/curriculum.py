@@ -1,11 +1,37 @@
 """Section `curriculum`: which prompts are drawn, and which finished groups are trained on."""
 
-from areal_like.config.fields import config, key, no_effect
+from typing import Any
+
+from areal_like.config.fields import config, key, no_effect, section
 
 POOLS, ONLINE = "difficulty_pool", "online_difficulty"
 DRAWS = no_effect(unless="type", unless_is=("simple", POOLS, ONLINE))
 ONLY_POOLS = no_effect(unless="type", unless_is=(POOLS,))
 ONLY_ONLINE = no_effect(unless="type", unless_is=(ONLINE,))
+
+
+@config
+class SamplerConfig:
+    """A sampler of your own, which draws the rows of each batch."""
+
+    name: str | None = key(None)
+    """A class of your own, `package.module:Thing` or `file.py:Thing`, with `draw(self, rows, count, random)`; then
+    `curriculum.type` must be `none`. Null: as `curriculum.type` says."""
+
+    args: dict[str, Any] = key({})
+    """Arguments of the sampler, checked against its signature. Add one with `+curriculum.sampler.args.name=`."""
+
+
+@config
+class GateConfig:
+    """What a finished group must pass to be trained on."""
+
+    name: str = key(required=True)
+    """A built-in gate ({gates}), or a class of your own, `package.module:Thing` or `file.py:Thing`, with
+    `admits(self, group)`."""
+
+    args: dict[str, Any] = key({})
+    """Arguments of the gate, checked against its signature."""
 
 
 @config
@@ -22,7 +48,14 @@ class CurriculumConfig:
     data, as JSON, which must exist: by `difficulty` (`easy`, `normal` or `hard`) or `reward` in `metadata`, else by the
     mean `reward` of the rollouts. All rows are read at the start."""
 
-    seed: int | None = key("${seed}", rules=(DRAWS,))
+    sampler: SamplerConfig = section(SamplerConfig)
+    """What draws rows instead of `type`."""
+
+    gates: list[GateConfig] = key([])
+    """A group is trained on if each of these admits it, and `online_difficulty_filtering` and the limits of `type` as
+    well: `[{name: mean_reward, args: {low: 0.1}}, {name: "gates.py:Short"}]`."""
+
+    seed: int | None = key("${seed}")
     """Seed of the draws. Follows the experiment's `seed`."""
 
     easy_border: float = key(0.8, ge=0, le=1, rules=(ONLY_POOLS,))

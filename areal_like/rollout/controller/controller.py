@@ -24,6 +24,8 @@ from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import model_publication, read_publication
 from areal_like.rollout.controller.servers import Servers
 from areal_like.rollout.controller.weight_broadcast import WeightBroadcast
+from areal_like.rollout.curriculum.curriculum import curriculum_of
+from areal_like.rollout.curriculum.own_code import load_own_curriculum
 from areal_like.rollout.evaluation.answer_files import AnswerFiles
 from areal_like.rollout.evaluation.tracker_samples import EvaluationSamples
 from areal_like.rollout.ledger import Ledger
@@ -54,6 +56,7 @@ class Controller:
         self.run, self.me, self.start = run, me, run.start_point()
         self.settings = rollout_settings(run.config)
         self.only_evaluates = self.settings.max_steps == 0
+        self._own = (None, []) if self.only_evaluates else load_own_curriculum(run, self.fail)
         num_servers, num_evaluators = self.settings.num_servers, self.settings.num_evaluators
         self.server_pool = ServerPool(
             self.settings.schedule_policy, self.settings.max_concurrent, num_servers if num_evaluators else None
@@ -72,10 +75,9 @@ class Controller:
         self.ended_workers: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stopping = ""
         self._final_wait: NamedWait | None = None
         """For the last evaluation, once the trainer has finished."""
-        self._rows_left = 0
+        self._stopping, self._rows_left = "", 0
         self._incarnations: dict[str, int] = {}
         self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
         self._metrics = MetricWriter(run, me)
@@ -171,11 +173,10 @@ class Controller:
         try:
             self.valid_rows = 0 if valid is None else valid["rows"]
             self.probe_tokens = self._saved_tokens or train["probe_tokens"]
-            splits = {**benchmark_rows, "valid": self.valid_rows}
-            tables = {split: RowTable(rows) for split, rows in splits.items()}
+            tables = {split: RowTable(count) for split, count in {**benchmark_rows, "valid": self.valid_rows}.items()}
             rows, start = RowTable(train["rows"]), self.start.step
-            loop = RolloutLoop(self.settings, self.server_pool, rows, tables, start)
-            loop.queue.start_pools(train.get("difficulty", ""))
+            curriculum = curriculum_of(self.settings.curriculum, len(rows), *self._own, train.get("difficulty", ""))
+            loop = RolloutLoop(self.settings, self.server_pool, rows, tables, start, curriculum=curriculum)
             loop.record_event("begun", steps=loop.length.total_steps)
             self._restore(loop, digest)
         except (ValueError, Failure) as problem:
@@ -288,8 +289,7 @@ class Controller:
             for event in loop.events:
                 if event["event"] == JUDGED:
                     log.info("answers of the first step: %s", event["text"])
-            if self.run.config.rollout.enable_rollout_tracing:
-                for event in loop.events:
+                if self.run.config.rollout.enable_rollout_tracing:
                     log.info("rollout: %s", " ".join(f"{name}={value}" for name, value in event.items()))
             loop.events.clear()
         for step, values, error in loop.reports:

@@ -1,17 +1,8 @@
-"""Which finished groups are trained on, by the mean raw reward of their answers."""
+"""The gates that come with the package: by the mean reward of a group, and by its advantages."""
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from areal_like.rollout.conversation_facts import by_conversation
-
-
-def mean_reward(facts: Sequence[Mapping[str, Any]]) -> float:
-    """Over the answers of a group that have a reward; a conversation counts once."""
-    rewards = [fact["reward"] for fact in by_conversation([*map(dict, facts)]) if fact["reward"] is not None]
-    return math.fsum(rewards) / len(rewards)
+from areal_like.rollout.curriculum.finished_group import FinishedGroup
 
 
 @dataclass(frozen=True)
@@ -27,11 +18,38 @@ class Admission:
         """Whether a group may be refused."""
         return self.mixed_only or self.min_reward is not None or self.max_reward is not None
 
-    def admits(self, facts: Sequence[Mapping[str, Any]]) -> bool:
+    def admits(self, group: FinishedGroup) -> bool:
         if not self.is_limited:
             return True
-        mean = mean_reward(facts)
+        mean = group.mean_reward
         if self.mixed_only and mean in (0.0, 1.0):
             return False
         is_too_hard = self.min_reward is not None and mean < self.min_reward
         return not is_too_hard and not (self.max_reward is not None and mean > self.max_reward)
+
+
+class MeanReward:
+    """Admits groups whose mean reward is from `low` to `high`."""
+
+    def __init__(self, low: float = 0.01, high: float = 0.99) -> None:
+        if low > high:
+            raise ValueError(f"low is {low}, above high={high}: no group would be admitted")
+        self._admission = Admission(low, high)
+
+    def admits(self, group: FinishedGroup) -> bool:
+        return self._admission.admits(group)
+
+
+class AdvantageRange:
+    """Refuses groups whose rewards, less their mean, are all from `low` to `high`: by default those without spread."""
+
+    def __init__(self, low: float = 0.0, high: float = 0.0) -> None:
+        if low > high:
+            raise ValueError(f"low is {low}, above high={high}: no group would be refused")
+        self._low, self._high = low, high
+
+    def admits(self, group: FinishedGroup) -> bool:
+        rewards, mean = [each for each in group.rewards if each is not None], group.mean_reward
+        if min(rewards) == max(rewards):  # their computed mean may differ by a rounding error
+            return not self._low <= 0 <= self._high
+        return not all(self._low <= reward - mean <= self._high for reward in rewards)

@@ -5,16 +5,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from areal_like.data.row_table import RowTable
 from areal_like.process.seeds import derive_seed
+from areal_like.rollout.curriculum.finished_group import FinishedGroup
+from areal_like.rollout.curriculum.pool_draw import ASIDE_EASY, ASIDE_HARD, EASY, HARD, NORMAL, PoolDraw
 from areal_like.rollout.curriculum.settings import CurriculumSettings
 
-NORMAL, EASY, HARD, ASIDE_EASY, ASIDE_HARD = range(5)
 LABELS = {"n": NORMAL, "e": EASY, "h": HARD}
 """Letters of rows that earlier results have sorted."""
 
 
 class DifficultyPools:
     """The pool of each row. Rows that are set aside are not drawn."""
+
+    name = "pools"
 
     def __init__(self, settings: CurriculumSettings, num_rows: int) -> None:
         self.settings = settings
@@ -26,9 +30,19 @@ class DifficultyPools:
         for letter, pool in LABELS.items():
             self.pool_R[letters == ord(letter)] = pool
 
-    def observe(self, row: int, mean: float) -> None:
-        """The mean reward of a group of this row."""
-        self.pool_R[row] = self._pool_of(mean)
+    def begin(self, table: RowTable, size: int, number: int) -> PoolDraw:
+        keys = self.settings
+        wanted = {EASY: int(size * keys.easy_fraction), HARD: int(size * keys.hard_fraction)}
+        draws = np.random.Generator(np.random.PCG64(derive_seed(keys.seed, "draw", number)))
+        return PoolDraw(self.pool_R, wanted, table, size, draws)
+
+    def ended(self, drawn: int, size: int) -> None:
+        """Where too few rows are left, those that are set aside are drawn again."""
+        if drawn < size:
+            self.pool_R[self.pool_R >= ASIDE_EASY] = NORMAL
+
+    def observe(self, group: FinishedGroup) -> None:
+        self.pool_R[group.row] = self._pool_of(group.mean_reward)
 
     def _pool_of(self, mean: float) -> int:
         keys = self.settings
@@ -43,13 +57,12 @@ class DifficultyPools:
     def rows_in(self, *pools: int) -> NDArray[np.int64]:
         return np.flatnonzero(np.isin(self.pool_R, pools))
 
-    def return_all(self) -> None:
-        """Rows that are set aside are drawn again."""
-        self.pool_R[self.pool_R >= ASIDE_EASY] = NORMAL
+    def state(self) -> bytes:
+        return self.pool_R.tobytes()
 
-    def resume(self, pool_R: NDArray[np.uint8], step: int) -> None:
+    def resume(self, state: bytes, step: int) -> None:
         """As a checkpoint has it, with a fraction of the rows set aside drawn again."""
-        self.pool_R = pool_R.copy()
+        self.pool_R = np.frombuffer(state, np.uint8).copy()
         keys = self.settings
         fractions = ((ASIDE_EASY, keys.easy_return_fraction), (ASIDE_HARD, keys.hard_return_fraction))
         for pool, fraction in fractions:

@@ -24,6 +24,12 @@ class CurriculumSettings:
     hard_return_fraction: float = 0.0
     has_pools: bool = False
     admission: Admission = field(default_factory=Admission)
+    has_own_gates: bool = False
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether finished groups may be left out."""
+        return self.has_own_gates or self.admission.is_limited
 
 
 def curriculum_settings(config: Any) -> CurriculumSettings:
@@ -46,4 +52,5 @@ def curriculum_settings(config: Any) -> CurriculumSettings:
             keys.max_reward if is_online else None,
             keys.online_difficulty_filtering,
         ),
+        has_own_gates=bool(keys.gates),
     )

@@ -1,0 +1,58 @@
+"""What draws rows, and what decides which finished groups are trained on."""
+
+from typing import Any, Protocol
+
+from areal_like.data.row_table import RowTable
+from areal_like.rollout.curriculum.finished_group import FinishedGroup
+
+
+class OpenDraw(Protocol):
+    """Rows of a batch, of which some may not be inspected yet."""
+
+    def rows(self) -> list[int] | None:
+        """Those that are not too long; fewer than a batch if there are no more. None while some are not inspected."""
+
+    def unknown(self) -> list[int]:
+        """The rows to inspect."""
+
+
+class RowSampler(Protocol):
+    """Draws the rows of one batch after the other."""
+
+    name: str
+    """A checkpoint is continued by the sampler of the same name alone."""
+
+    def begin(self, table: RowTable, size: int, number: int) -> OpenDraw:
+        """The draw of this number. The same number gives the same random numbers."""
+
+    def ended(self, drawn: int, size: int) -> None:
+        """The draw has given so many rows of the wanted size."""
+
+    def observe(self, group: FinishedGroup) -> None:
+        """A finished group shows how difficult its row is."""
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def state(self) -> bytes: ...
+
+    def resume(self, state: bytes, step: int) -> None: ...
+
+
+class Gate(Protocol):
+    def admits(self, group: FinishedGroup) -> bool:
+        """Whether a finished group is trained on. It may be asked more than once."""
+
+
+class StatefulGate(Gate, Protocol):
+    """It follows what it has seen, and is saved in checkpoints."""
+
+    name: str
+
+    def observe(self, group: FinishedGroup) -> None: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def state(self) -> Any:
+        """As JSON has it."""
+
+    def resume(self, state: Any) -> None: ...

@@ -1,0 +1,92 @@
+"""The curriculum of a run: its sampler and its gates, and their state in a checkpoint."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from areal_like.process.errors import Failure
+from areal_like.rollout.curriculum.admission import Admission
+from areal_like.rollout.curriculum.base import RowSampler, StatefulGate
+from areal_like.rollout.curriculum.finished_group import finished_group
+from areal_like.rollout.curriculum.pools import DifficultyPools
+from areal_like.rollout.curriculum.settings import CurriculumSettings
+from areal_like.rollout.groups import Group
+
+FORGET = "set recover.skip_curriculum=true to begin without what it has seen"
+
+
+class CurriculumState(NamedTuple):
+    """For a checkpoint: the rows that are drawn, and what sampler and gates have seen."""
+
+    drawn: dict[str, Any]
+    sampler: bytes
+    gates: list[Any]
+
+
+@dataclass
+class Curriculum:
+    """`sampler`: None where rows come in the order of the data. A group is trained on if every gate admits it."""
+
+    sampler: RowSampler | None = None
+    admission: Admission = field(default_factory=Admission)
+    gates: Sequence[StatefulGate] = ()
+
+    def admits(self, group: Group, facts: Sequence[dict[str, Any]]) -> bool:
+        if not self.gates and not self.admission.is_limited:
+            return True
+        finished = finished_group(group.row, facts)
+        return self.admission.admits(finished) and all([gate.admits(finished) for gate in self.gates])
+
+    def observe(self, group: Group) -> None:
+        """A finished group shows how difficult its row is."""
+        if self.sampler is None and not self.gates:
+            return
+        finished = finished_group(group.row, group.facts)
+        if self.sampler is not None:
+            self.sampler.observe(finished)
+        for gate in self.gates:
+            gate.observe(finished)
+
+    def metrics(self) -> dict[str, float]:
+        sampler = {} if self.sampler is None else self.sampler.metrics()
+        return sampler | {name: value for gate in self.gates for name, value in gate.metrics().items()}
+
+    def state(self, drawn: dict[str, Any]) -> CurriculumState:
+        sampler = b"" if self.sampler is None else self.sampler.state()
+        return CurriculumState(drawn, sampler, [gate.state() for gate in self.gates])
+
+    def resume(self, state: CurriculumState, step: int) -> None:
+        if self.sampler is not None and state.sampler:
+            self.sampler.resume(state.sampler, step)
+        for gate, saved in zip(self.gates, state.gates, strict=False):
+            gate.resume(saved)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """Whose state a checkpoint has."""
+        return {
+            "sampler": None if self.sampler is None else self.sampler.name,
+            "gates": [gate.name for gate in self.gates],
+        }
+
+    def check(self, saved: dict[str, Any]) -> None:
+        """Raises Failure if a checkpoint has the state of another sampler or of other gates. It need not have any, nor
+        does the run."""
+        for part, name in self.names.items():
+            if name and saved[part] and name != saved[part]:
+                message = f"is {name}, and the checkpoint has the state of {saved[part]}"
+                raise Failure(f"curriculum.{part}: {message}; use the same, or {FORGET}")
+
+
+def curriculum_of(
+    settings: CurriculumSettings,
+    num_rows: int,
+    own_sampler: RowSampler | None = None,
+    own_gates: Sequence[StatefulGate] = (),
+    labels: str = "",
+) -> Curriculum:
+    """`labels`: a letter for each row, from the results of an earlier run; empty: without."""
+    pools = DifficultyPools(settings, num_rows) if settings.draws else None
+    if pools is not None and labels:
+        pools.start(labels)
+    return Curriculum(own_sampler or pools, settings.admission, own_gates)
