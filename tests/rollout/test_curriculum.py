@@ -9,9 +9,9 @@ import pytest
 from areal_like.data.row_table import KEPT, TOO_LONG, RowTable
 from areal_like.rollout.curriculum.admission import Admission, AdvantageRange, MeanReward
 from areal_like.rollout.curriculum.drawn_order import DrawnOrder
-from areal_like.rollout.curriculum.finished_group import FinishedGroup, finished_group
 from areal_like.rollout.curriculum.pool_draw import ASIDE_EASY, ASIDE_HARD, EASY, HARD, NORMAL
 from areal_like.rollout.curriculum.pools import DifficultyPools
+from areal_like.rollout.curriculum.scored_group import ScoredGroup, scored_group
 from areal_like.rollout.curriculum.settings import CurriculumSettings
 from areal_like.rollout.settings import rollout_settings
 from tests.support.rollout_world import World, facts, grpo, settings
@@ -28,8 +28,8 @@ def order_of(pools: DifficultyPools, batch_size: int, known: bool = True) -> Dra
     return DrawnOrder(pools, 1, table, batch_size, drop_last=True)
 
 
-def group(row: int, *rewards: float | None) -> FinishedGroup:
-    return finished_group(row, facts(0, rewards))
+def group(row: int, *rewards: float | None) -> ScoredGroup:
+    return scored_group(row, facts(0, rewards))
 
 
 def drawn(order: DrawnOrder, first: int, count: int) -> list[int]:
@@ -127,7 +127,7 @@ def test_groups_are_admitted_by_their_mean_reward_with_inclusive_limits(
 
 def test_the_mean_is_over_answers_with_a_reward_and_a_conversation_counts_once() -> None:
     turns = [{**fact, "conversation": 0} for fact in facts(0, [1.0, 0.0])]
-    assert finished_group(0, [*turns, *facts(0, [0.0, None])]).mean_reward == 0.5
+    assert scored_group(0, [*turns, *facts(0, [0.0, None])]).mean_reward == 0.5
 
 
 def test_built_in_gates_are_for_a_band_of_mean_rewards_and_for_spread() -> None:

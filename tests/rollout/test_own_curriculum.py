@@ -13,8 +13,8 @@ import pytest
 from areal_like.config.problems import ConfigError
 from areal_like.process.errors import Failure, FinalFailure
 from areal_like.rollout.curriculum.curriculum import Curriculum, curriculum_of
-from areal_like.rollout.curriculum.finished_group import finished_group
 from areal_like.rollout.curriculum.own_code import load_own_curriculum
+from areal_like.rollout.curriculum.scored_group import scored_group
 from areal_like.rollout.curriculum.settings import CurriculumSettings
 from tests.support.rollout_world import World, facts, grpo, settings
 
@@ -191,7 +191,7 @@ def test_what_a_sampler_must_not_return_ends_the_run(tmp_path: Path, code: str, 
         play(played, 2)
 
 
-@pytest.mark.parametrize(("value", "message"), [("group", "returned FinishedGroup"), ("1 / 0", "ZeroDivisionError")])
+@pytest.mark.parametrize(("value", "message"), [("group", "returned ScoredGroup"), ("1 / 0", "ZeroDivisionError")])
 def test_what_a_gate_must_not_do_ends_the_run(tmp_path: Path, value: str, message: str) -> None:
     played = world(own(tmp_path, GATE.format(value), "", ("Bad",)))
     with pytest.raises(FinalFailure, match=rf"^curriculum.gates.0.name: admits of .*own.py:Bad .*{message}"):
@@ -214,7 +214,7 @@ def test_a_sampler_that_cannot_be_used_is_an_error_of_its_key(tmp_path: Path, co
 
 def test_a_group_shows_answers_once_for_each_conversation() -> None:
     turns = [{**fact, "conversation": 0, "env": "maze"} for fact in facts(3, [1.0, 0.5], generated=4)]
-    group = finished_group(7, [*turns, {**facts(5, [None])[0], "finish": "length", "env": "maze"}])
+    group = scored_group(7, [*turns, {**facts(5, [None])[0], "finish": "length", "env": "maze"}])
     assert (group.row, group.environment, group.version) == (7, "maze", 3)
     assert (group.rewards, group.answer_tokens, group.truncated) == ((1.0, None), (8, 3), (False, True))
     assert group.mean_reward == 1.0 and group.parts[0] == {"part": 1.0, "score": 1.0}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from areal_like.rollout.curriculum.finished_group import FinishedGroup
+from areal_like.rollout.curriculum.scored_group import ScoredGroup
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Admission:
         """Whether a group may be refused."""
         return self.mixed_only or self.min_reward is not None or self.max_reward is not None
 
-    def admits(self, group: FinishedGroup) -> bool:
+    def admits(self, group: ScoredGroup) -> bool:
         if not self.is_limited:
             return True
         mean = group.mean_reward
@@ -36,7 +36,7 @@ class MeanReward:
             raise ValueError(f"low is {low}, above high={high}: no group would be admitted")
         self._admission = Admission(low, high)
 
-    def admits(self, group: FinishedGroup) -> bool:
+    def admits(self, group: ScoredGroup) -> bool:
         return self._admission.admits(group)
 
 
@@ -48,7 +48,7 @@ class AdvantageRange:
             raise ValueError(f"low is {low}, above high={high}: no group would be refused")
         self._low, self._high = low, high
 
-    def admits(self, group: FinishedGroup) -> bool:
+    def admits(self, group: ScoredGroup) -> bool:
         rewards, mean = [each for each in group.rewards if each is not None], group.mean_reward
         if min(rewards) == max(rewards):  # their computed mean may differ by a rounding error
             return not self._low <= 0 <= self._high

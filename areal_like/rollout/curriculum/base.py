@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from areal_like.data.row_table import RowTable
-from areal_like.rollout.curriculum.finished_group import FinishedGroup
+from areal_like.rollout.curriculum.scored_group import ScoredGroup
 
 
 class OpenDraw(Protocol):
@@ -28,7 +28,7 @@ class RowSampler(Protocol):
     def ended(self, drawn: int, size: int) -> None:
         """The draw has given so many rows of the wanted size."""
 
-    def observe(self, group: FinishedGroup) -> None:
+    def observe(self, group: ScoredGroup) -> None:
         """A finished group shows how difficult its row is."""
 
     def metrics(self) -> dict[str, float]: ...
@@ -39,7 +39,7 @@ class RowSampler(Protocol):
 
 
 class Gate(Protocol):
-    def admits(self, group: FinishedGroup) -> bool:
+    def admits(self, group: ScoredGroup) -> bool:
         """Whether a finished group is trained on. It may be asked more than once."""
 
 
@@ -48,7 +48,7 @@ class StatefulGate(Gate, Protocol):
 
     name: str
 
-    def observe(self, group: FinishedGroup) -> None: ...
+    def observe(self, group: ScoredGroup) -> None: ...
 
     def metrics(self) -> dict[str, float]: ...
 

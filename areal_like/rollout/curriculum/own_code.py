@@ -18,7 +18,7 @@ from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.curriculum.base import OpenDraw, RowSampler, StatefulGate
-from areal_like.rollout.curriculum.finished_group import FinishedGroup
+from areal_like.rollout.curriculum.scored_group import ScoredGroup
 from areal_like.rollout.curriculum.settings import curriculum_settings
 
 MAX_STATE_BYTES = 2**24
@@ -51,7 +51,7 @@ class OwnCode:
     def refuse(self, message: str) -> None:
         self._on_fault(FinalFailure(f"{self._key}: {message}"))
 
-    def observe(self, group: FinishedGroup) -> None:
+    def observe(self, group: ScoredGroup) -> None:
         if hasattr(self._thing, "observe"):
             self.call("observe", group)
 
@@ -153,7 +153,7 @@ class OwnGate:
         self._code = code
         self.observe, self.metrics, self.state, self.resume = code.observe, code.metrics, code.state, code.resume
 
-    def admits(self, group: FinishedGroup) -> bool:
+    def admits(self, group: ScoredGroup) -> bool:
         admits = self._code.call("admits", group)
         if admits is not None and not isinstance(admits, bool | np.bool_):
             self._code.refuse(f"admits of {self.name} returned {admits!r:.80}; return True or False")

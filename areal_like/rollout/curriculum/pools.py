@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from areal_like.data.row_table import RowTable
 from areal_like.process.seeds import derive_seed
-from areal_like.rollout.curriculum.finished_group import FinishedGroup
 from areal_like.rollout.curriculum.pool_draw import ASIDE_EASY, ASIDE_HARD, EASY, HARD, NORMAL, PoolDraw
+from areal_like.rollout.curriculum.scored_group import ScoredGroup
 from areal_like.rollout.curriculum.settings import CurriculumSettings
 
 LABELS = {"n": NORMAL, "e": EASY, "h": HARD}
@@ -41,7 +41,7 @@ class DifficultyPools:
         if drawn < size:
             self.pool_R[self.pool_R >= ASIDE_EASY] = NORMAL
 
-    def observe(self, group: FinishedGroup) -> None:
+    def observe(self, group: ScoredGroup) -> None:
         self.pool_R[group.row] = self._pool_of(group.mean_reward)
 
     def _pool_of(self, mean: float) -> int:

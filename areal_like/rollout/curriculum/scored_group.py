@@ -9,7 +9,7 @@ from areal_like.rollout.conversation_facts import by_conversation
 
 
 @dataclass(frozen=True)
-class FinishedGroup:
+class ScoredGroup:
     """All answers to one row. A conversation is one answer. Rewards are those before shaping and normalization."""
 
     row: int
@@ -31,9 +31,9 @@ class FinishedGroup:
         return math.fsum(rewards) / len(rewards)
 
 
-def finished_group(row: int, facts: Sequence[Mapping[str, Any]]) -> FinishedGroup:
+def scored_group(row: int, facts: Sequence[Mapping[str, Any]]) -> ScoredGroup:
     answers = by_conversation([*map(dict, facts)])
-    return FinishedGroup(
+    return ScoredGroup(
         row,
         answers[0].get("env", ""),
         tuple(each["reward"] for each in answers),
