@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from areal_like.process.errors import Failure
 from areal_like.rollout.curriculum.admission import Admission
 from areal_like.rollout.curriculum.base import RowSampler, StatefulGate
-from areal_like.rollout.curriculum.finished_group import finished_group
 from areal_like.rollout.curriculum.pools import DifficultyPools
+from areal_like.rollout.curriculum.scored_group import scored_group
 from areal_like.rollout.curriculum.settings import CurriculumSettings
 from areal_like.rollout.groups import Group
 
@@ -34,14 +34,14 @@ class Curriculum:
     def admits(self, group: Group, facts: Sequence[dict[str, Any]]) -> bool:
         if not self.gates and not self.admission.is_limited:
             return True
-        finished = finished_group(group.row, facts)
+        finished = scored_group(group.row, facts)
         return self.admission.admits(finished) and all([gate.admits(finished) for gate in self.gates])
 
     def observe(self, group: Group) -> None:
         """A finished group shows how difficult its row is."""
         if self.sampler is None and not self.gates:
             return
-        finished = finished_group(group.row, group.facts)
+        finished = scored_group(group.row, group.facts)
         if self.sampler is not None:
             self.sampler.observe(finished)
         for gate in self.gates:
