@@ -1,4 +1,5 @@
-"""Takes hours: all slow tests with many more examples, mutation tests of all keys, all learning curves.
+"""Takes hours: all slow tests with many more examples, mutation tests of all keys, all learning curves, a run of 2,000
+steps.
 
     make night                     resumes an interrupted night of the same commit
     python -m tests.night --list   the jobs and their last results
@@ -35,6 +36,7 @@ def jobs() -> dict[str, list[str]]:
         **{file.removesuffix(".py").replace("/", "."): [*pytest, file] for file in files},
         "curves": ["tests/bench/algorithm_curves.py", "--output", str(RESULTS / "curves")],
         "experiments": ["tests/bench/experiment_curves.py", "--output", str(RESULTS / "experiments")],
+        "soak": ["tests/bench/soak.py", "--output", str(RESULTS / "soak" / "soak.json")],
         "mutate-keys": ["-m", "tests.mutation.mutate_keys"],
     }
 

@@ -63,13 +63,11 @@ def _poll(root: int, watched: Watched, ended: threading.Event) -> None:
     newest: dict[int, tuple[str, float]] = {}
     roles: dict[int, str] = {}
     while not ended.wait(POLL_S):
-        parents, seconds = _processes()
+        seconds = running_below(root, roles)
         memory: dict[str, int] = {}
-        for pid in _below(root, parents):
-            if pid not in roles or roles[pid] == LAUNCHER:
-                roles[pid] = _role(pid)  # a forked process has its final role only after exec
+        for pid in seconds:
             newest[pid] = roles[pid], seconds[pid]
-            memory[roles[pid]] = memory.get(roles[pid], 0) + _memory(pid)
+            memory[roles[pid]] = memory.get(roles[pid], 0) + memory_of(pid)
         for role, size in memory.items():
             watched.memory[role] = max(watched.memory.get(role, 0), size)
         now, by_role = time.time(), dict[str, float]()
@@ -77,6 +75,16 @@ def _poll(root: int, watched: Watched, ended: threading.Event) -> None:
             by_role[role] = by_role.get(role, 0.0) + used
             watched.seen.setdefault(role, now)
         watched.looks.append((now, by_role))
+
+
+def running_below(root: int, roles: dict[int, str]) -> dict[int, float]:
+    """CPU seconds of a process and of all below it; adds the roles of new ones."""
+    parents, seconds = _processes()
+    below = _below(root, parents)
+    for pid in below:
+        if roles.get(pid, LAUNCHER) == LAUNCHER:
+            roles[pid] = _role(pid)  # a forked process has its final role only after exec
+    return {pid: seconds[pid] for pid in below}
 
 
 def _processes() -> tuple[dict[int, int], dict[int, float]]:
@@ -93,7 +101,8 @@ def _processes() -> tuple[dict[int, int], dict[int, float]]:
     return parents, seconds
 
 
-def _memory(pid: int) -> int:
+def memory_of(pid: int) -> int:
+    """Bytes that are in no file."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
