@@ -83,10 +83,7 @@ class CheckedRows:
 
     def is_too_long(self, row: Row) -> bool:
         """Raises ValueError for a row that cannot be tokenized."""
-        if not self.is_measured:
-            return False
-        length = int(self.tokenizer.longest([row])[0])
-        return self.max_length is not None and length > self.max_length
+        return self.is_measured and self.tokenizer.tokens([row]).exceed(self.max_length)
 
     def inspect(self, numbers: Sequence[int]) -> list[InspectedRow]:
         """An invalid row counts as one that is short enough, with the hash `INVALID`: the group that uses it fails."""
@@ -151,7 +148,7 @@ class RowCheck:
             hashes.append(digest)
             if is_measured:
                 tokens = self.check_tokenizes(row, number)
-                short += most is None or int(tokens.lengths_N.max()) <= most
+                short += not tokens.exceed(most)
                 unlocated += tokens.num_unlocated
         if unlocated:
             log.warning(UNLOCATED, self.section, unlocated, len(sample), raw.source)

@@ -46,6 +46,10 @@ class TokenSequences:
     def __len__(self) -> int:
         return len(self.lengths_N)
 
+    def exceed(self, most: int | None) -> bool:
+        """Whether any is longer; None: no limit."""
+        return most is not None and int(self.lengths_N.max(initial=0)) > most
+
     def split(self, per_row: int) -> "list[TokenSequences]":
         """Those of each row."""
         lengths_R = self.lengths_N.reshape(-1, per_row)
@@ -97,11 +101,6 @@ class RowTokenizer:
         if self._kind == "rw" and not tokens.lengths_N.all():
             raise ValueError("a text has no tokens, so that it cannot be scored; remove the row")
         return tokens
-
-    def longest(self, rows: Iterable[Row]) -> NDArray[np.int64]:
-        """Tokens per row, of a pair those of the longer sequence."""
-        longest_R: NDArray[np.int64] = self.tokens(rows).lengths_N.reshape(-1, self.per_row).max(axis=1)
-        return longest_R
 
     def _prompt(self, prompt: str | list[Message], tools: Any) -> TokenizerInput:
         if isinstance(prompt, str):

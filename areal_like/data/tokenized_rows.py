@@ -40,8 +40,7 @@ class TokenizedRows:
             if sequences is None:
                 self._leave_out(number)
                 continue
-            most = self.rows.max_length
-            is_too_long = most is not None and int(sequences.lengths_N.max()) > most
+            is_too_long = sequences.exceed(self.rows.max_length)
             self.table.add(InspectedRow(number, row_hash(row), is_too_long))
             if not is_too_long:
                 self._ahead[number] = sequences

@@ -88,11 +88,11 @@ def test_a_pair_is_two_sequences_the_better_one_first(tmp_path):
         assert [whole for whole, _ in shown(tokenizer, RowTokenizer(tokenizer, "rw").tokens(rows))] == expected
 
 
-def test_the_length_of_a_row_is_that_of_its_longest_sequence():
-    pairs = [{"prompt": "1+1=", "chosen": "2", "rejected": "30"}, {"prompt": "", "chosen": "123", "rejected": "3"}]
-    assert RowTokenizer(PLAIN_TEXT, "rw").longest(pairs).tolist() == [7, 4]
-    assert RowTokenizer(PLAIN_TEXT, "rl").longest([{"prompt": "1+1="}]).tolist() == [4]
-    assert RowTokenizer(PLAIN_TEXT, "rl").longest([]).tolist() == []
+def test_a_pair_is_as_long_as_its_longer_sequence():
+    pair = {"prompt": "1+1=", "chosen": "2", "rejected": "30"}
+    tokens = RowTokenizer(PLAIN_TEXT, "rw").tokens([pair])
+    assert [tokens.exceed(most) for most in (6, 7, None)] == [True, False, False]
+    assert not RowTokenizer(PLAIN_TEXT, "rl").tokens([]).exceed(1)
 
 
 def test_sequences_can_be_split_by_rows_and_joined_in_another_order():

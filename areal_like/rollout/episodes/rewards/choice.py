@@ -5,7 +5,7 @@ from string import ascii_uppercase as LETTERS
 from typing import Any
 
 from areal_like.config.argument_types import Count
-from areal_like.rollout.episodes.rewards.answers import final, last_line
+from areal_like.rollout.episodes.rewards.stated_result import final, last_line
 
 ENDS = r"\W*$|\s*[).:]"
 DECLARED_ENDS = rf"{ENDS}|,|\s+[-\u2013\u2014]\s|\s+(?:because|since|as)\b"

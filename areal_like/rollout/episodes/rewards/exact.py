@@ -3,7 +3,7 @@
 from typing import Any
 
 from areal_like.config.argument_types import Take
-from areal_like.rollout.episodes.rewards.answers import take
+from areal_like.rollout.episodes.rewards.stated_result import take
 
 
 class ExactReward:

@@ -8,7 +8,8 @@ from typing import Any
 
 from areal_like.config.argument_types import Count
 from areal_like.data.answer_text import boxed
-from areal_like.rollout.episodes.rewards.answers import number, readings, results, share
+from areal_like.rollout.episodes.rewards.numbers import number, share
+from areal_like.rollout.episodes.rewards.stated_result import readings, results
 
 MAX_CHARACTERS, MAX_DEPTH = 500, 12
 """A result that is longer, or has more brackets in each other, takes a parser minutes."""

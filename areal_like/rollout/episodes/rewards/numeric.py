@@ -4,7 +4,8 @@ from fractions import Fraction
 from typing import Any
 
 from areal_like.config.argument_types import Take
-from areal_like.rollout.episodes.rewards.answers import last_number, number, results, take
+from areal_like.rollout.episodes.rewards.numbers import last_number, number
+from areal_like.rollout.episodes.rewards.stated_result import results, take
 
 
 class NumericReward:

@@ -1,0 +1,60 @@
+"""Numbers in text: the value of a result, and the last number of an answer."""
+
+import re
+from fractions import Fraction
+
+NUMBER = re.compile(
+    r"(?<![\w.])(?P<sign>(?:(?:^|(?<=[=(:])|(?<=[=(:]\s))[-+\u2212]\s|[-+\u2212])?)[$€£]?"
+    r"(?P<whole>\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?P<part>\.\d+)?(?P<power>[eE][-+]?\d{1,3})?"
+    r"(?:\s?/\s?(?P<below>\d+(?:\.\d+)?))?(?P<percent>\s?\\?%)?"
+)
+COUNTED = re.compile(
+    rf"(?P<number>{NUMBER.pattern})\s+(?!(?:pi|sqrt|times|over|or|and|plus|minus|squared|cubed|to|by|of|mod|divided|"
+    r"hundred|thousand|million|billion|dozen|percent)\b)[A-Za-z]{2,}[A-Za-z' /-]*",
+    re.IGNORECASE,
+)
+"""A number of things: `18 dollars`. Not where a word changes the number."""
+MAX_RESULT = 2000
+"""A longer result is never a number."""
+
+
+def number(text: str) -> Fraction | None:
+    """The value of a text that is one number, with or without a currency; None for any other text."""
+    return _value(text, percent=1)
+
+
+def share(text: str) -> Fraction | None:
+    """As `number`, but `50%` is one half."""
+    return _value(text, percent=100)
+
+
+def last_number(text: str) -> str | None:
+    found = [match for match in NUMBER.finditer(text) if match["whole"] or match["part"]]
+    return found[-1].group().strip() if found else None
+
+
+def counted(text: str) -> str | None:
+    """The number in a text that is a number of things: `18 dollars`."""
+    match = COUNTED.fullmatch(text) if len(text) <= MAX_RESULT else None
+    return match["number"] if match else None
+
+
+def without_marks(text: str) -> str:
+    """Without the marks around a result: `**5**.` -> `5`"""
+    bare = text.strip().rstrip(".").strip()
+    while len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "*$`\"'":
+        bare = bare[1:-1].strip()
+    return bare
+
+
+def _value(text: str, percent: int) -> Fraction | None:
+    bare = without_marks(text)
+    match = NUMBER.fullmatch(bare) if len(bare) <= MAX_RESULT else None
+    if match is None or not (match["whole"] or match["part"]):
+        return None
+    value = Fraction((match["whole"] or "0").replace(",", "") + (match["part"] or "") + (match["power"] or ""))
+    below = Fraction(match["below"] or 1)
+    if below == 0:
+        return None
+    value = value / below / (percent if match["percent"] else 1)
+    return -value if match["sign"].strip() in ("-", "\u2212") else value

@@ -1,0 +1,70 @@
+"""Finds the result that an answer states: in a tag, in a box, or declared in words."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from areal_like.config.argument_types import Take
+from areal_like.data.answer_text import HASHES, boxed, tagged
+from areal_like.rollout.episodes.rewards.numbers import counted, last_number, without_marks
+
+DECLARED = re.compile(rf"(?:{HASHES}|\b(?:answer|option|choice)\s*(?:is|:|=))\s*+:?\s*+([^\n]+)", re.IGNORECASE)
+REASON = re.compile(r"(?:[,;]|(?<!\s))\s++(?:since|because|as|which|where)\b|[,;]\s+so\b|[.;]\s+(?=[A-Z])")
+"""Begins what follows a declared result in its line."""
+
+
+def take(which: Take, text: str) -> str | None:
+    """This part of an answer; None if the answer has none."""
+    return TAKEN[which](text)
+
+
+def results(answer: Any) -> list[str]:
+    """The right results of a row: one, or a list of which any is right. A worked solution stands for its result."""
+    answers = answer if isinstance(answer, list | tuple) else [answer]
+    return [stated if (stated := final(text)) is not None else text for text in map(_text, answers)]
+
+
+def final(text: str) -> str | None:
+    """What an answer declares to be its result, the most explicit way first."""
+    for each in (tagged, boxed, declared):
+        if (found := each(text)) is not None:
+            return found if (inner := boxed(found)) is None else inner
+    return None
+
+
+def readings(text: str) -> list[str]:
+    """Ways to read the result of an answer. One that is declared in words may be followed by a reason or a unit, which
+    do not count; without a declared one its last number."""
+    stated = final(text)
+    if stated is None:
+        return [found] if (found := last_number(text)) is not None else []
+    if tagged(text) is not None or boxed(text) is not None:
+        return [stated]
+    alone = without_marks(REASON.split(stated, maxsplit=1)[0])
+    number = counted(alone)
+    return list(dict.fromkeys([stated, alone, *([] if number is None else [number])]))
+
+
+def declared(text: str) -> str | None:
+    """What follows the last `####`, `answer is` or `answer:`."""
+    found = DECLARED.findall(text)
+    return without_marks(found[-1]) if found else None
+
+
+def last_line(text: str) -> str | None:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else None
+
+
+def _text(answer: Any) -> str:
+    return answer if isinstance(answer, str) else str(answer)
+
+
+TAKEN: dict[str, Callable[[str], str | None]] = {
+    "whole": str.strip,
+    "final": final,
+    "boxed": boxed,
+    "tag": tagged,
+    "last_line": last_line,
+    "last_number": last_number,
+}
