@@ -28,20 +28,22 @@ class TokenizedRows:
     def inspect(self, numbers: Iterable[int]) -> None:
         """Adds unknown rows to the table."""
         readable: dict[int, Row] = {}
+        hashes: dict[int, int] = {}
         for number in numbers:
             try:
-                readable[number] = self.rows.rows[number]
-                row_hash(readable[number])
+                row = self.rows.rows[number]
+                hashes[number] = row_hash(row)
             except (ValueError, TypeError, ConfigError):
-                readable.pop(number, None)
                 self._leave_out(number)
+            else:
+                readable[number] = row
         tokens = self._tokens(list(readable.values()))
-        for (number, row), sequences in zip(readable.items(), tokens, strict=True):
+        for number, sequences in zip(readable, tokens, strict=True):
             if sequences is None:
                 self._leave_out(number)
                 continue
             is_too_long = sequences.exceed(self.rows.max_length)
-            self.table.add(InspectedRow(number, row_hash(row), is_too_long))
+            self.table.add(InspectedRow(number, hashes[number], is_too_long))
             if not is_too_long:
                 self._ahead[number] = sequences
 

@@ -40,11 +40,11 @@ def start(directory, **more):
 
 def test_nothing_heavy_is_imported_by_a_worker_or_its_child():
     program = (
-        "import sys, areal_like.rollout.episodes.main, areal_like.rollout.episodes.rewards.reward_template;"
+        "import sys, areal_like.rollout.episodes.main, areal_like.rollout.episodes.rewards.processes.reward_template;"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     child = (
-        "import sys, areal_like.rollout.episodes.rewards.reward_template;"
+        "import sys, areal_like.rollout.episodes.rewards.processes.reward_template;"
         "print([name for name in ('aiohttp', 'numpy', 'tokenizers', 'yaml') if name in sys.modules])"
     )
     for code, expected in [(program, "[]"), (child, "[]")]:

@@ -7,10 +7,11 @@ import signal
 import pytest
 
 from areal_like.process.process_tree import descendants_of
-from areal_like.rollout.episodes.rewards import Reward, RewardSpec, seats
+from areal_like.rollout.episodes.rewards import Reward, RewardSpec
 from areal_like.rollout.episodes.rewards import pool as pool_module
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
-from areal_like.rollout.episodes.rewards.usual_time import CHUNK_S, UNKNOWN_FAR_S, UsualTime
+from areal_like.rollout.episodes.rewards.processes import seats
+from areal_like.rollout.episodes.rewards.processes.usual_time import CHUNK_S, UNKNOWN_FAR_S, UsualTime
 from tests.support.hurting_rewards import HURTING, THREADED
 from tests.support.reward_parts import child_of, each, is_alive, open_pool, reward_spec_in
 

@@ -22,10 +22,10 @@ from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.limits import NO_LIMITS, RewardLimits
-from areal_like.rollout.episodes.rewards.seat import Seat, WaitingAnswer
-from areal_like.rollout.episodes.rewards.seats import RewardSeats
-from areal_like.rollout.episodes.rewards.starter import StarterLost
-from areal_like.rollout.episodes.rewards.usual_time import UsualTime
+from areal_like.rollout.episodes.rewards.processes.seat import Seat, WaitingAnswer
+from areal_like.rollout.episodes.rewards.processes.seats import RewardSeats
+from areal_like.rollout.episodes.rewards.processes.starter import StarterLost
+from areal_like.rollout.episodes.rewards.processes.usual_time import UsualTime
 
 GRACE_S = 1.0
 """The process cancels an async reward at its deadline; one that is not cancelled is killed this much later."""

@@ -47,7 +47,7 @@ class RewardStarter:
         self._control.setblocking(False)
         with theirs:
             descriptor = theirs.fileno()
-            command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.reward_template"]
+            command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.processes.reward_template"]
             self.keeper = ChildProcess(
                 [*command, str(descriptor), str(os.getpid())],
                 {name: value for name, value in os.environ.items() if name not in SECRETS} | {SANDBOX: spec.sandbox},

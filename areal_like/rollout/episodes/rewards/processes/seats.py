@@ -8,8 +8,8 @@ from typing import Any
 from areal_like.config.problems import ConfigError
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
-from areal_like.rollout.episodes.rewards.seat import Seat, SeatOwner
-from areal_like.rollout.episodes.rewards.starter import KILL_TIMEOUT_S, RewardStarter
+from areal_like.rollout.episodes.rewards.processes.seat import Seat, SeatOwner
+from areal_like.rollout.episodes.rewards.processes.starter import KILL_TIMEOUT_S, RewardStarter
 
 OUTSIDE_FACTOR = 32
 """At most this many times `most` processes are outside."""

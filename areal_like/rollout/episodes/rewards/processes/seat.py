@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 import orjson
 
 from areal_like.rollout.episodes.rewards.base import Reward
-from areal_like.rollout.episodes.rewards.starter import exit_text
+from areal_like.rollout.episodes.rewards.processes.starter import exit_text
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from areal_like.process.keeper import end_as, fork_keeper
 from areal_like.process.process_tree import descendants_of, die_with_parent
 from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
-from areal_like.rollout.episodes.rewards.reward_worker import LoadedReward, run_reward
+from areal_like.rollout.episodes.rewards.processes.reward_worker import LoadedReward, run_reward
 
 PACKET_BYTES = 1 << 20
 TRACE_CHARACTERS = 1 << 15

@@ -20,9 +20,9 @@ from areal_like.data.user_code import describe_error
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.keeper import fork_keeper
 from areal_like.rollout.episodes.rewards.base import RewardCall, parse_reward
-from areal_like.rollout.episodes.rewards.bounded_output import BoundedOutput
 from areal_like.rollout.episodes.rewards.deadline import Deadline
 from areal_like.rollout.episodes.rewards.limits import AnswerCount, RewardLimits, UsageWatch
+from areal_like.rollout.episodes.rewards.processes.bounded_output import BoundedOutput
 from areal_like.rollout.episodes.rewards.weighted_sum import WeightedSum
 
 LAST_LINE_TIMEOUT_S = 1.0
