@@ -84,6 +84,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/conversations": Metric("Conversations in the step's batch, where the workflow holds any"),
         "rollout/turns_mean": Metric("Answers of the model in a conversation, mean"),
         "rollout/turns_max": Metric("Most answers of the model in a conversation"),
+        "rollout/turn_tokens_mean": Metric("Length of one answer of the model in a conversation, mean", "tokens"),
         "rollout/tool_calls_mean": Metric("Calls of tools in a conversation, mean, where the workflow has tools"),
         "rollout/tool_errors_mean": Metric(
             "Of these, those that no tool could answer: wrong calls, and tools that raised or took too long; mean"
@@ -150,6 +151,17 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "curriculum/hard": Metric("Hard rows (`curriculum.hard_border`)", "rows"),
         "curriculum/aside_easy": Metric("Rows set aside as easy (`curriculum.easy_threshold`)", "rows"),
         "curriculum/aside_hard": Metric("Rows set aside as hard (`curriculum.hard_threshold`)", "rows"),
+        "curriculum/evicted_easy": Metric("Rows set aside as easy since the previous step"),
+        "curriculum/evicted_hard": Metric("Rows set aside as hard since the previous step"),
+        "curriculum/filtered_easy": Metric(
+            "Groups left out since the previous step because their mean reward was 1 or above `curriculum.max_reward`"
+        ),
+        "curriculum/filtered_hard": Metric("Likewise, because it was 0 or below `curriculum.min_reward`"),
+        "curriculum/*/groups": Metric(
+            "Finished groups since the previous step whose rows were drawn from this pool (`normal`, `easy`, `hard`)"
+        ),
+        "curriculum/*/all_right": Metric("Of these groups, those whose answers all have a score of at least 1"),
+        "curriculum/*/all_wrong": Metric("Of these groups, those whose answers all have a score of at most 0"),
         "curriculum/own/*": Metric("What `metrics()` of a sampler or gate of your own returns, below its name"),
         "offpolicy/logprob_diff_mean": Metric(
             "Absolute difference between the sampler's and the trainer's log-probability of a token, mean", "nats"
@@ -192,8 +204,13 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "perf/threads": Metric("Threads that the trainer computes with"),
         "perf/cpu_s": Metric("CPU time of the trainer for the step, all threads", "s"),
         "perf/episode_s": Metric("From a prompt to its finished group, mean of those since the previous step", "s"),
-        "perf/episode_generate_s": Metric("Of that, waiting for answers", "s"),
-        "perf/episode_reward_s": Metric("Of that, waiting for rewards", "s"),
+        "perf/episode_generate_s": Metric("Of that, waiting for answers; samples that wait together count once", "s"),
+        "perf/episode_tools_s": Metric("Likewise for tools and environments, where the workflow has any", "s"),
+        "perf/episode_reward_s": Metric("Likewise for rewards", "s"),
+        "perf/episode_other_s": Metric(
+            "Of that, none of these, where the workflow holds conversations: programs of agents, and waiting for them",
+            "s",
+        ),
         "perf/generate_tokens_per_s": Metric("Tokens generated per second by all servers together", "tokens/s"),
         "perf/generate_busy_s": Metric("Time in which servers were generating since the previous update, mean", "s"),
         "perf/generate_busy_share": Metric("Share of the time in which servers were generating, mean", "share"),
@@ -226,6 +243,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "eval/conversations": Metric("Of these, conversations, where the workflow holds any"),
         "eval/turns_mean": Metric("Answers of the model in a conversation, mean"),
         "eval/turns_max": Metric("Most answers of the model in a conversation"),
+        "eval/turn_tokens_mean": Metric("Length of one answer of the model in a conversation, mean", "tokens"),
         "eval/tool_calls_mean": Metric("Calls of tools in a conversation, mean"),
         "eval/tool_errors_mean": Metric("Of these, those that no tool could answer, mean"),
         "eval/template_breaks": Metric("How often a chat template rewrote earlier turns of a conversation"),

@@ -29,11 +29,26 @@ class ShownSamples:
     def is_wanted(self) -> bool:
         return self._text is not None
 
-    def write(self, step: int, prompt: Sequence[int], answer: Sequence[int], reward: float | None = None) -> None:
-        """`step` counts from 1, as in metrics. `reward`: None in supervised training, or if it failed."""
+    def write(
+        self,
+        step: int,
+        prompt: Sequence[int],
+        answer: Sequence[int],
+        reward: float | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """`step` counts from 1, as in metrics. `reward`: None in supervised training, or if it failed. `messages`: of a
+        conversation."""
         if self._text is None:
             return
-        line = {"step": step, "reward": reward, "prompt": self._text(prompt), "answer": self._text(answer)}
+        line: dict[str, Any] = {
+            "step": step,
+            "reward": reward,
+            "prompt": self._text(prompt),
+            "answer": self._text(answer),
+        }
+        if messages is not None:
+            line["messages"] = messages
         log.info("%s", shown_text(line))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
@@ -41,10 +56,21 @@ class ShownSamples:
 
 
 def shown_text(line: Mapping[str, Any]) -> str:
-    """Several lines of text."""
+    """Several lines of text: the messages of a conversation, or prompt and answer."""
     reward = "" if line["reward"] is None else f", reward {line['reward']:.4g}"
-    parts = (f"  {name}: {_indented(cut_middle(line[name], HEAD, TAIL))}" for name in ("prompt", "answer"))
+    named = [(name, line[name]) for name in ("prompt", "answer")]
+    if line.get("messages"):
+        named = [(each.get("role", "message"), _content(each)) for each in line["messages"]]
+    parts = (f"  {name}: {_indented(cut_middle(text, HEAD, TAIL))}" for name, text in named)
     return "\n".join([f"a sample of step {line['step']}{reward}", *parts])
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """Calls of tools stand behind the text, as JSON."""
+    content, calls = message.get("content"), message.get("tool_calls")
+    texts = [content if isinstance(content, str) else orjson.dumps(content).decode() if content else ""]
+    texts += [orjson.dumps(calls).decode()] if calls else []
+    return "\n".join(text for text in texts if text)
 
 
 def _indented(text: str) -> str:

@@ -258,6 +258,7 @@ class RolloutLoop:
     def _drop(self, group: Group, reason: str) -> None:
         """Other groups take the place of groups that are dropped; a row of a stale group is generated again."""
         self.counts.add_left_out(group, reason)
+        self.queue.curriculum.left_out(group, reason)
         group.forget_results()
         self.counts.add("rejected" if reason == "rejected" else f"dropped_{reason}")
         self.record_event("dropped", group=group.number, row=group.row, reason=reason)
@@ -322,10 +323,9 @@ class RolloutLoop:
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: self.settings.batch_size]]
         if self.batches.next_step == 0:
             self.record_event("judged", **judge_groups(groups, self.settings.vote_rule, self.replaced_for_batch))
-        admits = self.queue.curriculum.admits
-        kept = without_equal(groups, self.settings, admits)
+        kept = without_equal(groups, self.settings, self.queue.curriculum.admits)
         for group in sorted(set(groups).difference(kept)):  # its place stays empty: the gate counts it as accepted
-            self._drop(group, "equal" if admits(group, group.facts) else "difficulty")
+            self._drop(group, "equal" if self.queue.curriculum.admits(group, group.facts) else "difficulty")
         batch = self.batches.form(kept, world, self.length)
         self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
         self.counts.add_levels(running=self.gate.running, ready=len(self.ready))

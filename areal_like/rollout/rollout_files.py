@@ -1,11 +1,12 @@
 """The answers that training steps were made of, as JSON lines: `rollouts/step_000020.jsonl`.
 
-A line is one training sample, with its texts, token ids and rewards. Files are written in a thread, while training goes
-on; a checkpoint waits for those of its steps, so that a resumed run lacks none.
+A line is one training sample, with its texts, token ids and rewards; the last one of a conversation has its messages.
+Files are written in a thread, while training goes on; a checkpoint waits for those of its steps, so that a resumed run
+lacks none.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,10 @@ class RolloutFiles:
         step = batch.step + 1
         samples = [(group, unpack_group(group.facts, group.blob)) for group in batch.groups]
         if self._shown.is_wanted:
-            first = samples[0][1][0]
-            prompt = first.prompt_ids.tolist()
-            self._shown.write(step, prompt, first.token_ids[len(prompt) :].tolist(), first.reward)
+            conversation = conversation_of_first(samples[0][1])
+            first, prompt = conversation[0], conversation[0].prompt_ids.tolist()
+            answer = first.token_ids[len(prompt) :].tolist()
+            self._shown.write(step, prompt, answer, first.reward, conversation[-1].messages)
         if not self._is_on:
             return
         lines = (orjson.dumps(line) + b"\n" for line in self._lines(step, samples))
@@ -100,6 +102,7 @@ class RolloutFiles:
                     **{"reward": each.reward, "rewards": each.rewards, "finish": each.finish},
                     "weights": [int(each.versions[each.versions >= 0].min()), int(each.versions.max())],
                     **{"prompt": prompt, "answer": answer},
+                    **({} if each.messages is None else {"messages": each.messages}),
                     "token_ids": each.token_ids.tolist(),
                     "generated": _spans(each),
                 }
@@ -109,6 +112,12 @@ def rollout_files(folder: Path) -> dict[int, Path]:
     """Step -> its file, in order."""
     found = ((step_of(path.name.removesuffix(SUFFIX)), path) for path in folder.glob(f"step_*{SUFFIX}"))
     return dict(sorted((step, path) for step, path in found if step is not None))
+
+
+def conversation_of_first(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """The first sample of a group, with all others of its conversation."""
+    first = trajectories[0]
+    return [each for each in trajectories if each is first or None is not each.conversation == first.conversation]
 
 
 def _spans(trajectory: Trajectory) -> list[list[int]]:

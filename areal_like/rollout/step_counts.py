@@ -23,7 +23,9 @@ TOO_LONG, DIFFICULTY = "dropped_too_long", "dropped_difficulty"
 TIMING_METRICS = {
     "total_s": "perf/episode_s",
     "generate_s": "perf/episode_generate_s",
+    "tools_s": "perf/episode_tools_s",
     "reward_s": "perf/episode_reward_s",
+    "other_s": "perf/episode_other_s",
 }
 """Timing of a worker -> metric."""
 

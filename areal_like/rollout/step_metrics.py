@@ -172,14 +172,16 @@ def _parts(prefix: str, facts: Facts) -> dict[str, float]:
 
 def _conversations(prefix: str, facts: Facts) -> dict[str, float]:
     """Nothing where there are none."""
-    metrics = [fact["metrics"] for fact in facts if TEMPLATE_BREAKS in fact.get("metrics", {})]
-    if not metrics:
+    conversations = [fact for fact in facts if TEMPLATE_BREAKS in fact.get("metrics", {})]
+    if not conversations:
         return {}
+    metrics = [fact["metrics"] for fact in conversations]
     turns = [each[TURNS] for each in metrics]
     statistics = {
         f"{prefix}conversations": len(metrics),
         f"{prefix}turns_mean": _mean(turns),
         f"{prefix}turns_max": max(turns),
+        f"{prefix}turn_tokens_mean": sum(fact["generated"] for fact in conversations) / sum(turns),
         f"{prefix}template_breaks": sum(each[TEMPLATE_BREAKS] for each in metrics),
     }
     for name in TOOL_STATISTICS:

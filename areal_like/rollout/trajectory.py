@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import orjson
 import xxhash
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
@@ -47,6 +48,8 @@ class Trajectory:
     metrics: dict[str, float] = field(default_factory=dict)
     conversation: int | None = None
     """A number that all samples of one conversation have; None for a sample that is one by itself."""
+    messages: list[dict[str, Any]] | None = None
+    """The conversation as messages, of its last sample; for people to read."""
 
     def __post_init__(self) -> None:
         for name, dtype in ARRAYS.items():
@@ -124,7 +127,13 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "prompt_hash": prompt_hash(trajectory.prompt_ids),
         **({} if trajectory.conversation is None else {"conversation": trajectory.conversation}),
         **({"observed_in_loss": observed} if (observed := trajectory.observed_in_loss) else {}),
+        **({} if trajectory.messages is None else {"messages": _as_json(trajectory.messages)}),
     }
+
+
+def _as_json(messages: list[dict[str, Any]]) -> Any:
+    """What JSON does not have, as a text."""
+    return orjson.loads(orjson.dumps(messages, default=str, option=orjson.OPT_NON_STR_KEYS))
 
 
 def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memoryview) -> list[Trajectory]:
@@ -145,6 +154,7 @@ def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memo
                 env=fact.get("env", ""),
                 metrics=dict(fact["metrics"]),
                 conversation=fact.get("conversation"),
+                messages=fact.get("messages"),
             )
         )
     return trajectories

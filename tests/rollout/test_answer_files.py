@@ -54,6 +54,15 @@ def test_lines_are_sorted_by_row_and_errors_have_no_score(tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "evaluations" / "step_000007").iterdir()] == ["b.jsonl"]
 
 
+def test_an_answer_of_a_conversation_has_its_messages(tmp_path: Path) -> None:
+    files, one = AnswerFiles(grpo_run(tmp_path)), evaluation(rows=1)
+    result, talk = done("a", [1.0, 0.5]), [{"role": "user", "content": "1+1="}]
+    result.facts[0]["messages"] = talk
+    one.apply(Accept(one.take(1)[0], result))
+    files.complete(one)
+    assert [line.get("messages") for line in lines_of(files.folder)] == [talk, None]
+
+
 def test_an_evaluation_that_runs_again_replaces_its_file(tmp_path: Path) -> None:
     for reward in (0.0, 1.0):
         files, one = AnswerFiles(grpo_run(tmp_path)), evaluation("", rows=2)

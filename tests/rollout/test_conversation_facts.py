@@ -35,6 +35,7 @@ def test_metrics_count_a_conversation_once():
     assert (metrics["rollout/samples"], metrics["rollout/conversations"], metrics["reward/mean"]) == (4, 2, 0.5)
     assert (metrics["rollout/turns_mean"], metrics["rollout/turns_max"]) == (2, 3)
     assert metrics["rollout/template_breaks"] == 2
+    assert metrics["rollout/turn_tokens_mean"] == sum(fact["generated"] for fact in talk.facts) / (3 + 1)
     generated = sum(fact["generated"] for fact in talk.facts[:3])
     assert metrics["rollout/answer_tokens_max"] == generated == by_conversation(talk.facts)[0]["generated"]
     record = talk.record()

@@ -270,3 +270,33 @@ def test_groups_of_another_difficulty_are_replaced(synchronous: bool) -> None:
     dropped = [event for event in played.events if event["event"] == "dropped"]
     assert {event["reason"] for event in dropped} == {"difficulty"}
     assert played.reports[0][1]["rollout/dropped_difficulty"] == len(dropped) > 0
+
+
+SIDES = ("hard", "easy")
+
+
+def test_metrics_count_what_each_pool_gave_and_which_rows_were_set_aside() -> None:
+    pools = pools_of(easy_threshold=0.9, hard_threshold=0.0)
+    pools.pool_R[:2] = EASY
+    for row, rewards in ((0, (1.0, 1.0)), (1, (1.0, 0.5)), (2, (0.0, 0.0)), (3, (0.0, 0.0)), (4, (0.5, 0.0))):
+        pools.observe(group(row, *rewards))
+    counts = {name.removeprefix("curriculum/"): value for name, value in pools.metrics().items() if value}
+    assert counts == {
+        **{"normal": 17, "aside_easy": 1, "aside_hard": 2, "evicted_easy": 1, "evicted_hard": 2},
+        **{"easy/groups": 2, "easy/all_right": 1, "normal/groups": 3, "normal/all_wrong": 2},
+    }
+    assert not any(value for name, value in pools.metrics().items() if "/all_" in name or "evicted" in name)
+
+
+def test_groups_left_out_are_counted_by_the_limit_that_refused_them() -> None:
+    played = world(admission=Admission(0.2, 0.8))
+    for _ in range(20):
+        played.load_all()
+        for lease in played.lease():
+            row = lease.group.row
+            played.finish(lease, rewards=[0.0, 0.2] if row < 3 else [1.0, 0.8] if row < 6 else [0.0, 1.0])
+        played.train()
+    left_out = [each["row"] for each in played.events if each["event"] == "dropped"]
+    counts = {side: sum(values[f"curriculum/filtered_{side}"] for _, values in played.reports) for side in SIDES}
+    assert counts == {"hard": sum(row < 3 for row in left_out), "easy": sum(row >= 3 for row in left_out)}
+    assert min(counts.values()) > 0

@@ -109,3 +109,22 @@ def test_a_sample_of_each_step_is_written_to_be_shown(tmp_path: Path, tokenizer:
     (line,) = (tmp_path / "rollouts" / SHOWN).read_text().splitlines()
     assert shown_text(json.loads(line)) == "a sample of step 1, reward 1\n  prompt: 1+2=\n  answer: 3"
     assert not rollout_files(tmp_path / "rollouts")
+
+
+def test_a_conversation_is_saved_and_shown_with_its_messages(tmp_path: Path, tokenizer: TextTokenizer):
+    ids, answer = tokenizer.encode("1+2=", special=False), tokenizer.encode("3", special=False)
+    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}
+    talk = [{"role": "user", "content": "1+2="}, called, {"role": "tool", "content": "3"}]
+    last = {"role": "assistant", "content": "it is\n3"}
+    turns = [trajectory(ids, answer, 0.5, conversation=4), trajectory(ids, answer, 1.0, conversation=4)]
+    turns[1].messages = [*talk, last]
+    other = trajectory(ids, answer, 1.0, conversation=5, messages=[{"role": "user", "content": {1, 2}}])
+    write(tmp_path, [batch(0, [*turns, other])], "log.data=true", "rollout.dump_to_file=true")
+    lines = [json.loads(line) for line in (tmp_path / "rollouts" / "step_000001.jsonl").read_text().splitlines()]
+    assert [line.get("messages") for line in lines] == [None, [*talk, last], [{"role": "user", "content": "{1, 2}"}]]
+    (shown,) = (tmp_path / "rollouts" / SHOWN).read_text().splitlines()
+    assert shown_text(json.loads(shown)).splitlines() == [
+        *("a sample of step 1, reward 0.5", "  user: 1+2="),
+        '  assistant: [{"function":{"name":"add","arguments":{"a":1}}}]',
+        *("  tool: 3", "  assistant: it is", "    3"),
+    ]

@@ -21,7 +21,8 @@ class LogConfig:
     """Write each process's log to the folder `logs` of the run directory. False: logs are only shown."""
 
     data: bool = key(False)
-    """Show the text of one training sample per step on the terminal and in the log. Anybody who can read the log can
+    """Show the text of one training sample per step, or the messages of a conversation, on the terminal and in the log.
+    Anybody who can read the log can
     read them."""
 
 

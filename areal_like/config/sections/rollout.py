@@ -35,7 +35,7 @@ class InferenceEngineConfig:
 
     dump_to_file: bool = key(False)
     """Save the answers of each training step: `rollouts/step_000020.jsonl` in the run directory has their texts, token
-    ids and rewards. `python -m launcher rewards RUN` scores them by other rewards."""
+    ids, rewards and messages of conversations. `python -m launcher rewards RUN` scores them by other rewards."""
 
     dump_steps: int | None = key(200, ge=1, rules=(no_effect(unless="dump_to_file"),))
     """Number of steps whose answers are kept, the latest ones. Null: all."""

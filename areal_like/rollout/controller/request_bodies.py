@@ -139,6 +139,8 @@ def _check_facts(facts: Sequence[Any]) -> None:
         _each(body_field(fact, "metrics", dict, {}), "metrics", lambda value: value is None or is_finite(value))
         for key in ("env", "prompt_hash"):
             body_field(fact, key, str, "")
+        if not all(isinstance(each, dict) for each in body_field(fact, "messages", list, [])):
+            raise HttpError(400, "messages: each must be an object")
     if all(fact["reward"] is None for fact in facts):
         raise HttpError(400, "reward: a result that is done needs that of at least one sample")
 

@@ -19,13 +19,17 @@ class Admission:
         return self.mixed_only or self.min_reward is not None or self.max_reward is not None
 
     def admits(self, group: ScoredGroup) -> bool:
+        return not self.refusal(group)
+
+    def refusal(self, group: ScoredGroup) -> str:
+        """`easy` or `hard` for a group that is refused."""
         if not self.is_limited:
-            return True
+            return ""
         mean = group.mean_reward
-        if self.mixed_only and mean in (0.0, 1.0):
-            return False
-        is_too_hard = self.min_reward is not None and mean < self.min_reward
-        return not is_too_hard and not (self.max_reward is not None and mean > self.max_reward)
+        if (self.mixed_only and mean == 0.0) or (self.min_reward is not None and mean < self.min_reward):
+            return "hard"
+        is_too_easy = (self.mixed_only and mean == 1.0) or (self.max_reward is not None and mean > self.max_reward)
+        return "easy" if is_too_easy else ""
 
 
 class MeanReward:

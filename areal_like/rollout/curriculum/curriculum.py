@@ -1,5 +1,6 @@
 """The curriculum of a run: its sampler and its gates, and their state in a checkpoint."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ class Curriculum:
     sampler: RowSampler | None = None
     admission: Admission = field(default_factory=Admission)
     gates: Sequence[StatefulGate] = ()
+    _filtered: Counter[str] = field(default_factory=Counter)
 
     def admits(self, group: Group, facts: Sequence[dict[str, Any]]) -> bool:
         if not self.gates and not self.admission.is_limited:
@@ -47,8 +49,17 @@ class Curriculum:
         for gate in self.gates:
             gate.observe(finished)
 
+    def left_out(self, group: Group, reason: str) -> None:
+        """A finished group is not trained on."""
+        if reason == "difficulty" and (side := self.admission.refusal(scored_group(group.row, group.facts))):
+            self._filtered[side] += 1
+
     def metrics(self) -> dict[str, float]:
+        """Counts are those since the previous step."""
         sampler = {} if self.sampler is None else self.sampler.metrics()
+        if self.admission.is_limited:
+            sampler |= {f"curriculum/filtered_{side}": float(self._filtered[side]) for side in ("easy", "hard")}
+            self._filtered.clear()
         return sampler | {name: value for gate in self.gates for name, value in gate.metrics().items()}
 
     def state(self, drawn: dict[str, Any]) -> CurriculumState:

@@ -1,6 +1,6 @@
 """The difficulty of each row, by the mean reward of its latest group: easy, normal or hard, or set aside."""
 
-from collections.abc import Sequence
+from collections import Counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from areal_like.rollout.curriculum.pool_draw import ASIDE_EASY, ASIDE_HARD, EASY
 from areal_like.rollout.curriculum.scored_group import ScoredGroup
 from areal_like.rollout.curriculum.settings import CurriculumSettings
 
+NAMES = ("normal", "easy", "hard", "aside_easy", "aside_hard")
+"""Of the pools, in metrics."""
 LABELS = {"n": NORMAL, "e": EASY, "h": HARD}
 """Letters of rows that earlier results have sorted."""
 
@@ -23,6 +25,8 @@ class DifficultyPools:
     def __init__(self, settings: CurriculumSettings, num_rows: int) -> None:
         self.settings = settings
         self.pool_R = np.full(num_rows, NORMAL, np.uint8)
+        self._counts: Counter[str] = Counter()
+        """Since the last metrics."""
 
     def start(self, labels: str) -> None:
         """From the results of an earlier run, a letter for each row."""
@@ -42,7 +46,15 @@ class DifficultyPools:
             self.pool_R[self.pool_R >= ASIDE_EASY] = NORMAL
 
     def observe(self, group: ScoredGroup) -> None:
-        self.pool_R[group.row] = self._pool_of(group.mean_reward)
+        before, after = int(self.pool_R[group.row]), self._pool_of(group.mean_reward)
+        self.pool_R[group.row] = after
+        if before < ASIDE_EASY <= after:
+            self._counts[NAMES[after].replace("aside", "evicted")] += 1
+        if self.settings.has_pools and before < ASIDE_EASY:
+            scores = group.scores
+            self._counts[f"{NAMES[before]}/groups"] += 1
+            self._counts[f"{NAMES[before]}/all_right"] += min(scores) >= 1
+            self._counts[f"{NAMES[before]}/all_wrong"] += max(scores) <= 0
 
     def _pool_of(self, mean: float) -> int:
         keys = self.settings
@@ -71,7 +83,12 @@ class DifficultyPools:
             self.pool_R[draws.choice(rows, size=round(len(rows) * fraction), replace=False)] = NORMAL
 
     def metrics(self) -> dict[str, float]:
-        """The number of rows in each pool."""
-        counts = np.bincount(self.pool_R, minlength=5)
-        names: Sequence[str] = ("normal", "easy", "hard", "aside_easy", "aside_hard")
-        return {f"curriculum/{name}": float(count) for name, count in zip(names, counts, strict=True)}
+        """The number of rows in each pool, and the counts since the last call."""
+        keys, sizes = self.settings, np.bincount(self.pool_R, minlength=len(NAMES))
+        limits = {"evicted_easy": keys.easy_threshold, "evicted_hard": keys.hard_threshold}
+        pools = NAMES[:ASIDE_EASY] if keys.has_pools else ()
+        kinds = [f"{pool}/{kind}" for pool in pools for kind in ("groups", "all_right", "all_wrong")]
+        counted = [*(name for name, limit in limits.items() if limit is not None), *kinds]
+        counts, self._counts = self._counts, Counter()
+        values = {**dict(zip(NAMES, sizes, strict=True)), **{name: counts[name] for name in counted}}
+        return {f"curriculum/{name}": float(value) for name, value in values.items()}

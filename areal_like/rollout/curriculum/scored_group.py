@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from areal_like.config.sections.reward import SCORE_PART
 from areal_like.rollout.conversation_facts import by_conversation
 
 
@@ -23,6 +24,12 @@ class ScoredGroup:
     truncated: tuple[bool, ...]
     version: int
     """Of the oldest weights that generated an answer: the number of steps before them."""
+
+    @property
+    def scores(self) -> list[float]:
+        """The part `score` of each reward, or the reward if there is none."""
+        scored = [(reward, parts) for reward, parts in zip(self.rewards, self.parts, strict=True)]
+        return [parts.get(SCORE_PART, reward) for reward, parts in scored if reward is not None]
 
     @property
     def mean_reward(self) -> float:

@@ -132,15 +132,18 @@ class Conversation:
         if turn_rewards is not None or self._rules.trajectory_strategy == BRANCHING:
             records = [each for record in records for each in record.by_answer()]
         if turn_rewards is None or reward is None:
-            return [record.trajectory(reward, self.number, metrics) for record in records]
+            return self._described([record.trajectory(reward, self.number, metrics) for record in records])
         if len(turn_rewards) != len(self.turns):
             raise ValueError(f"trajectory(): {len(turn_rewards)} turn_rewards for {len(self.turns)} answers")
         final, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
         values = discounted(turn_rewards, final, discount)
-        return [
-            record.trajectory(Reward(value, parts), self.number, metrics)
-            for record, value in zip(records, values, strict=True)
-        ]
+        rewards = [Reward(value, parts) for value in values]
+        pairs = zip(records, rewards, strict=True)
+        return self._described([record.trajectory(each, self.number, metrics) for record, each in pairs])
+
+    def _described(self, trajectories: list[Trajectory]) -> list[Trajectory]:
+        trajectories[-1].messages = list(self.messages)
+        return trajectories
 
     def _next_prompt(self) -> NextPrompt:
         if self._prepared is None:

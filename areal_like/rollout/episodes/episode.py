@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -22,6 +21,7 @@ from areal_like.rollout.episodes.conversation import Conversation, ConversationR
 from areal_like.rollout.episodes.gateway.gateway import Gateway
 from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
 from areal_like.rollout.episodes.generation_client import LeaseRoute
+from areal_like.rollout.episodes.phase_times import GENERATE, REWARD, PhaseTimes
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.pool import RewardCounts
 from areal_like.rollout.episodes.sample import RowError, Sample
@@ -73,6 +73,8 @@ class WorkerTools:
     """Those of benchmarks and environments that have their own, by split or name."""
     conversation_rules: ConversationRules = field(default_factory=ConversationRules)
     gateway: Gateway = field(default_factory=Gateway)
+    keeps_messages: bool = False
+    """Whether the messages of training conversations are kept for people to read; those of evaluations always are."""
 
     def reward_counts(self) -> dict[str, int]:
         """Those of all rewards together."""
@@ -88,8 +90,8 @@ class Episode:
     lease: dict[str, Any]
     environment: str = ""
     """That of the row; empty where there are none."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by stage."""
+    times: PhaseTimes = field(default_factory=PhaseTimes)
+    """A workflow counts what it waits for: `with episode.times.timed(TOOLS)`."""
 
     def __post_init__(self) -> None:
         self._route = LeaseRoute(self.lease["id"], self.lease["server"])
@@ -198,9 +200,8 @@ class Episode:
             "priority": self.lease.get("priority", 0),
         }
         self.trace("requests %d answers to %d tokens", group["n"], len(prompt_ids))
-        start = time.monotonic()
-        answers = await self.tools.client.generate(self._route, group)
-        self._add_time("generate_s", time.monotonic() - start)
+        with self.times.timed(GENERATE):
+            answers = await self.tools.client.generate(self._route, group)
         self.trace("got its answers from %s", self._route.server)
         samples = [Sample(each["token_ids"], each["logprobs"], each["versions"], each["finish"]) for each in answers]
         stops = params.get("stop") or ()
@@ -212,6 +213,11 @@ class Episode:
         for sample, finished in zip(samples, texts, strict=True):
             sample.text, sample.stop_text = finished.text, finished.stop
         return samples
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds by phase; with conversations also those in none."""
+        return self.times.totals(with_other=self._num_conversations > 0)
 
     def max_failed(self, count: int) -> int:
         """How many of so many answers may be without a reward: in training `reward.max_failed_share` of them."""
@@ -239,11 +245,10 @@ class Episode:
     ) -> list[Reward | None]:
         texts = [sample if isinstance(sample, str) else sample.text for sample in samples]
         self.trace("requests %d rewards", len(texts))
-        start = time.monotonic()
         place = f"{PREFIX}{self.environment}" if self.environment else self.lease["split"]
         source = self.tools.own_rewards.get(place, self.tools.rewards)
-        rewards = await source.try_score(row, texts, max_failed, self._reward_seed())
-        self._add_time("reward_s", time.monotonic() - start)
+        with self.times.timed(REWARD):
+            rewards = await source.try_score(row, texts, max_failed, self._reward_seed())
         self.trace("got its rewards")
         return rewards
 
@@ -288,6 +293,3 @@ class Episode:
                 "change that key, or set rollout.allow_mismatched_sampling=true"
             )
         return params
-
-    def _add_time(self, stage: str, seconds: float) -> None:
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds

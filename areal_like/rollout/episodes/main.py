@@ -76,6 +76,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                     config.reward.max_failed_share,
                     rewards.available,
                     conversation_rules(config, run.cwd),
+                    keeps_messages=rollout.dump_to_file or config.log.data,
                 )
                 difficulty = earlier_difficulty(config, datasets.train)
                 await controller.post("/hello", _hello(me, datasets, tokenizer, difficulty))

@@ -3,9 +3,8 @@
 import asyncio
 import copy
 import logging
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -82,7 +81,6 @@ class EpisodeRunner:
         return inspected
 
     async def run(self, lease: dict[str, Any]) -> EpisodeResult:
-        start = time.monotonic()
         name = self.datasets.of(lease["split"]).environment(lease["row"])
         own = self.environments.get(name, NONE_OWN)
         if own.sampling:
@@ -108,7 +106,7 @@ class EpisodeRunner:
             self.tools.rewards.counts.infrastructure += isinstance(fault, InfrastructureError)
             header |= {"status": FAILED, "error_kind": _kind(fault), "error": self._message(fault, lease)}
             self._log_once(fault, header)
-        header["timings"] = {**episode.seconds, "total_s": time.monotonic() - start}
+        header["timings"] = episode.timings
         episode.trace("ends: %s", header["status"])
         return EpisodeResult(header, blob)
 
@@ -129,6 +127,8 @@ class EpisodeRunner:
             raise RewardError(
                 f"{failed} of {len(answers)} answers have no reward, and {may_fail} may (reward.max_failed_share)"
             )
+        if not (episode.is_evaluation or self.tools.keeps_messages):
+            returned = [replace(each, messages=None) for each in returned]
         try:
             return pack_group(returned, trains_observed)
         except ValueError as misfit:

@@ -105,4 +105,5 @@ def answer_lines(group: Group, result: Result) -> Iterator[dict[str, Any]]:
             "weights": [fact["version_min"], fact["version_max"]],
             "prompt": texts.get("prompt", ""),
             "answer": texts["answers"][sample] if texts else "",
+            **({"messages": fact["messages"]} if "messages" in fact else {}),
         }

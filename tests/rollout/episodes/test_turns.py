@@ -67,6 +67,17 @@ def test_a_wrong_answer_gets_a_feedback_and_the_reward_is_discounted(run, tokeni
     assert [fact["conversation"] for fact in done.results["0.1"]["facts"]] == [0, 1]
     seeds = [request["seed"] for requests in server.requests for request in requests]
     assert len(set(seeds)) == 6
+    assert not any("messages" in fact for fact in done.results["0.1"]["facts"])
+
+
+def test_messages_are_kept_where_they_are_read(run, tokenizer):
+    server = Scripted(tokenizer, "111", ANSWER)
+    done = run(leases(n=1), server, "multi_turn", args={"feedback": FEEDBACK}, keeps_messages=True)
+    (fact,) = done.results["0.1"]["facts"]
+    talk = [("user", PROMPT), ("assistant", "111"), ("user", f" no, {PROMPT}"), ("assistant", ANSWER)]
+    assert [(each["role"], each["content"]) for each in fact["messages"]] == talk
+    evaluated = run(leases(n=1, purpose="eval"), server, "multi_turn", args={"feedback": FEEDBACK})
+    assert [each["content"] for each in evaluated.results["0.1"]["facts"][0]["messages"]] == [text for _, text in talk]
 
 
 @pytest.mark.parametrize(

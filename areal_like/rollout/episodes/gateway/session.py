@@ -160,14 +160,20 @@ class AgentSession:
             **metrics,
         }
         if discount is None or reward is None:
-            return [record.trajectory(reward, self.number, numbers) for record in records]
+            return _described([record.trajectory(reward, self.number, numbers) for record in records], calls[-1])
         final, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
         values = discounted([call.reward or 0.0 for call in calls], final, discount)
-        return [
-            record.trajectory(Reward(value, parts), self.number, numbers)
-            for record, value in zip(records, values, strict=True)
-        ]
+        rewards = [Reward(value, parts) for value in values]
+        pairs = zip(records, rewards, strict=True)
+        return _described([record.trajectory(each, self.number, numbers) for record, each in pairs], calls[-1])
 
     def _num_undelivered(self) -> int:
         """Answers that no client got: its connection was cut, or the agent ended before."""
         return len(self.tree.calls) - len(self.tree.delivered()) + self.pending.num_unfinished
+
+
+def _described(trajectories: list[Trajectory], last: AgentCall) -> list[Trajectory]:
+    """With the messages of the last answer, where it has any."""
+    if last.prompt.messages is not None:
+        trajectories[-1].messages = [*last.prompt.messages, last.reply]
+    return trajectories

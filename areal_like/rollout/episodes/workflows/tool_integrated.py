@@ -8,6 +8,7 @@ from areal_like.data.user_code import config_error
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.sandbox.program import START_TIMEOUT_S
 from areal_like.rollout.episodes.episode import Episode
+from areal_like.rollout.episodes.phase_times import TOOLS
 from areal_like.rollout.episodes.tools.base import tool_of
 from areal_like.rollout.episodes.tools.python import PythonTool
 from areal_like.rollout.trajectory import Trajectory
@@ -49,7 +50,8 @@ class ToolIntegrated:
                 break
             output = ""
             if code := CODE.search(written):  # a block of another language goes on
-                result = await self._python.call({"code": code[1]}, self._call_timeout_s)
+                with episode.times.timed(TOOLS):
+                    result = await self._python.call({"code": code[1]}, self._call_timeout_s)
                 num_calls, num_errors = num_calls + 1, num_errors + result.is_error
                 shown = f"error: {result.text}" if result.is_error else result.text
                 output = f"```output\n{shown[: self._max_result]}\n```\n"

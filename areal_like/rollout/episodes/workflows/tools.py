@@ -11,6 +11,7 @@ from areal_like.data.user_code import SearchFolders, config_error, is_built_in, 
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.sandbox.program import START_TIMEOUT_S
 from areal_like.rollout.episodes.episode import Episode
+from areal_like.rollout.episodes.phase_times import TOOLS as TOOLS_PHASE
 from areal_like.rollout.episodes.tools.base import Tool, ToolResult, tool_of
 from areal_like.rollout.episodes.tools.calculator import calculator
 from areal_like.rollout.episodes.tools.call_format import END, START, CallFormat, ToolCall
@@ -80,7 +81,8 @@ class Tools:
             late = self._timeout_s is not None and time.monotonic() - start >= self._timeout_s
             if not calls or late or len(chat.turns) == self._max_turns:
                 break
-            results = await asyncio.gather(*(self._call(place, call) for place, call in enumerate(calls)))
+            with episode.times.timed(TOOLS_PHASE):
+                results = await asyncio.gather(*(self._call(place, call) for place, call in enumerate(calls)))
             num_calls, num_errors = num_calls + len(calls), num_errors + sum(each.is_error for each in results)
             chat.observe(*(self._message(*each, is_text) for each in zip(calls, results, strict=True)))
             if chat.room < 1:

@@ -1,0 +1,38 @@
+"""How long an episode was in each phase. Samples that are in one at the same time count once."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+GENERATE, TOOLS, REWARD = "generate_s", "tools_s", "reward_s"
+ANY, OTHER = "any_s", "other_s"
+
+
+class PhaseTimes:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._begun = now, now()
+        self._open: Counter[str] = Counter()
+        self._since: dict[str, float] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        phases = (phase, ANY)
+        for each in phases:
+            if not self._open[each]:
+                self._since[each] = self._now()
+            self._open[each] += 1
+        try:
+            yield
+        finally:
+            for each in phases:
+                self._open[each] -= 1
+                if not self._open[each]:
+                    self._seconds[each] += self._now() - self._since[each]
+
+    def totals(self, with_other: bool = False) -> dict[str, float]:
+        """Seconds by phase, and `total_s`. `with_other`: also those in no phase."""
+        total = self._now() - self._begun
+        seconds = {phase: value for phase, value in self._seconds.items() if phase != ANY}
+        return {**seconds, **({OTHER: total - self._seconds[ANY]} if with_other else {}), "total_s": total}
