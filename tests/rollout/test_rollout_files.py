@@ -113,8 +113,12 @@ def test_a_sample_of_each_step_is_written_to_be_shown(tmp_path: Path, tokenizer:
 
 def test_a_conversation_is_saved_and_shown_with_its_messages(tmp_path: Path, tokenizer: TextTokenizer):
     ids, answer = tokenizer.encode("1+2=", special=False), tokenizer.encode("3", special=False)
-    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}
-    talk = [{"role": "user", "content": "1+2="}, called, {"role": "tool", "content": "3"}]
+    called: dict[str, Any] = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}],
+    }
+    talk: list[dict[str, Any]] = [{"role": "user", "content": "1+2="}, called, {"role": "tool", "content": "3"}]
     last = {"role": "assistant", "content": "it is\n3"}
     turns = [trajectory(ids, answer, 0.5, conversation=4), trajectory(ids, answer, 1.0, conversation=4)]
     turns[1].messages = [*talk, last]
