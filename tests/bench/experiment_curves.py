@@ -21,6 +21,7 @@ from tests.bench import learning_curves  # noqa: E402
 from tests.bench.learning_curves import Case  # noqa: E402
 
 TITLES = {
+    "agent": "An agent with a calculator",
     "code": "Programs",
     "countdown": "Countdown",
     "gsm_symbolic": "Word problems",

@@ -20,7 +20,7 @@ def test_rows_have_the_right_sum_and_their_split_does_not_depend_on_calls() -> N
 
 
 def test_imitated_rows_are_answers_calls_and_results() -> None:
-    forms, tools = Counter[str](), {"calculator": tool_of(calculator)}
+    forms, tools = Counter[str](), {"calculator": tool_of(calculator).arguments}
     for row in Sums(num_rows=400, calls=True).rows(TRAIN):
         calls = CallFormat(name="python").parse(row["answer"], tools)
         if calls:

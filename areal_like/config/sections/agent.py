@@ -1,8 +1,9 @@
 """Section `agent`: a program that talks to the policy by OpenAI's interface, and is trained as it is."""
 
-from areal_like.config.fields import config, key
+from areal_like.config.fields import config, key, no_effect
 
 ANSWER, RESULT, POSTED = "answer", "result", "posted"
+ONLY_MARKED = no_effect(unless="call_format", unless_is=("json", "xml"))
 
 
 @config
@@ -50,8 +51,13 @@ class AgentConfig:
     max_memory_gb: float | None = key(4.0, gt=0)
     """Most memory of each process of `command`. Null: no limit."""
 
-    call_start: str = key("<tool_call>")
-    """The mark before a call of a tool in an answer, which is JSON with `name` and `arguments`."""
+    call_format: str = key("json", choices=("json", "xml", "python"))
+    """How an answer calls tools. `json`: an object with `name` and `arguments` between marks, as Hermes and Qwen write;
+    `xml`: `<function=add><parameter=a>1</parameter></function>` between marks, as Qwen3-Coder; `python`: the answer is
+    a list as `[add(a=1)]`, as Llama."""
 
-    call_end: str = key("</tool_call>")
+    call_start: str = key("<tool_call>", rules=(ONLY_MARKED,))
+    """The mark before a call."""
+
+    call_end: str = key("</tool_call>", rules=(ONLY_MARKED,))
     """The mark after it."""

@@ -179,7 +179,7 @@ CODER = "<tool_call>\n<function=weather>\n<parameter=city>\n12\n</parameter>\n<p
     ],
 )
 def test_models_write_calls_in_other_formats(name, text, expected):
-    found = CallFormat(name=name).parse(text, {"weather": tool_of(weather)})
+    found = CallFormat(name=name).parse(text, {"weather": tool_of(weather).arguments})
     assert [(each.name, each.arguments) for each in found] == [(each[0], each[1]) for each in expected]
     assert all(
         each.problem.startswith(why) and bool(each.problem) == bool(why)

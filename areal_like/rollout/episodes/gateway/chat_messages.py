@@ -1,12 +1,12 @@
 """Messages of OpenAI's chat interface as chat templates take them, and the message of an answer."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from areal_like.data.chat_template import ASSISTANT, SYSTEM, USER, Message
 from areal_like.process.errors import HttpError
-from areal_like.rollout.episodes.tools.call_format import CallFormat
+from areal_like.rollout.episodes.tools.call_format import Arguments, CallFormat
 
 TOOL = "tool"
 ROLES: Mapping[str, str] = {"developer": SYSTEM, **{role: role for role in (SYSTEM, USER, ASSISTANT, TOOL)}}
@@ -33,6 +33,17 @@ def read_tools(value: Any) -> list[dict[str, Any]]:
         if not isinstance(described, dict) or not isinstance(described.get("name"), str):
             raise HttpError(400, f"tools.{place}: only functions with a name are supported")
     return value
+
+
+def arguments_of(tools: Sequence[dict[str, Any]]) -> dict[str, Arguments]:
+    """Of each described function, by its name."""
+    return {tool["function"]["name"]: _arguments(tool["function"].get("parameters")) for tool in tools}
+
+
+def _arguments(parameters: Any) -> Arguments:
+    properties = parameters.get("properties") if isinstance(parameters, dict) else None
+    known = properties if isinstance(properties, dict) else {}
+    return {name: schema if isinstance(schema, dict) else {} for name, schema in known.items()}
 
 
 def read_text(key: str, content: Any) -> str:
@@ -87,6 +98,11 @@ def read_arguments(arguments: Any) -> Any:
         return arguments
 
 
+def arguments_text(call: Mapping[str, Any]) -> str:
+    """JSON in a text, as clients expect."""
+    return json.dumps(call["function"]["arguments"], separators=(",", ":"))
+
+
 class WrittenAnswer(NamedTuple):
     """`reply` has the calls of tools as a list, and the text before them."""
 
@@ -94,11 +110,14 @@ class WrittenAnswer(NamedTuple):
     written: Message
 
 
-def read_answer(text: str, raw: str, number: int, call_format: CallFormat | None) -> WrittenAnswer:
-    """`text` is without special tokens, `raw` with them; `call_format` is None where no tools were described."""
+def read_answer(
+    text: str, raw: str, number: int, call_format: CallFormat, tools: Sequence[dict[str, Any]]
+) -> WrittenAnswer:
+    """`text` is without special tokens, `raw` with them; without `tools` no text is a call."""
     written = {"role": ASSISTANT, "content": raw}
-    calls = [each for each in call_format.parse(raw) if not each.problem] if call_format is not None else []
-    if call_format is None or not calls:
+    found = call_format.parse(raw, arguments_of(tools)) if tools else []
+    calls = [call for call in found if not call.problem and _is_json(call.arguments)]
+    if not calls:
         return WrittenAnswer({"role": ASSISTANT, "content": text}, written)
     called = [
         {
@@ -108,5 +127,14 @@ def read_answer(text: str, raw: str, number: int, call_format: CallFormat | None
         }
         for place, call in enumerate(calls)
     ]
-    before = raw.partition(call_format.start)[0].strip()
+    before = call_format.text_before(raw)
     return WrittenAnswer({"role": ASSISTANT, "content": before, "tool_calls": called}, written)
+
+
+def _is_json(value: Any) -> bool:
+    """A call of Python may have a set or bytes."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True

@@ -3,13 +3,12 @@
 import time
 from typing import Any
 
-import orjson
 from aiohttp import web
 
 from areal_like.data.chat_template import Message
 from areal_like.rollout.episodes.gateway.answer_delivery import GatewayAnswer
 from areal_like.rollout.episodes.gateway.call_tree import AgentCall
-from areal_like.rollout.episodes.gateway.chat_messages import read_messages, read_tools
+from areal_like.rollout.episodes.gateway.chat_messages import arguments_text, read_messages, read_tools
 from areal_like.rollout.episodes.gateway.request_body import flag, prompt_ids, read_body_object, refuse_top_logprobs
 from areal_like.rollout.episodes.gateway.session import AgentSession
 
@@ -27,7 +26,7 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
         prompt = session.tree.ids_prompt(prompt_ids("tokens", body["tokens"]))
     else:
         prompt = session.chat_prompt(read_messages(body.get("messages")), tools)
-    calls = await session.generate(prompt, n, sampling, describes_tools=bool(tools))
+    calls = await session.generate(prompt, n, sampling, tools)
     content = _content(body, session, calls)
     return GatewayAnswer(calls, content, _chunks(body, content) if flag(body, "stream") else None)
 
@@ -67,7 +66,6 @@ def finish_reason(call: AgentCall) -> str:
 
 
 def reply_message(reply: Message) -> dict[str, Any]:
-    """Arguments of calls are JSON in a text, as clients expect."""
     message: dict[str, Any] = {"role": "assistant", "content": reply["content"], "refusal": None}
     if calls := reply.get("tool_calls"):
         message["content"] = reply["content"] or None
@@ -76,10 +74,6 @@ def reply_message(reply: Message) -> dict[str, Any]:
             for call in calls
         ]
     return message
-
-
-def arguments_text(call: dict[str, Any]) -> str:
-    return orjson.dumps(call["function"]["arguments"]).decode()
 
 
 def _logprobs(body: dict[str, Any], session: AgentSession, call: AgentCall) -> list[dict[str, Any]]:

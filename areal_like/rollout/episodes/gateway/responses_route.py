@@ -12,12 +12,13 @@ from areal_like.rollout.episodes.gateway.answer_delivery import GatewayAnswer
 from areal_like.rollout.episodes.gateway.call_tree import AgentCall
 from areal_like.rollout.episodes.gateway.chat_messages import (
     TOOL,
+    arguments_text,
     read_arguments,
     read_messages,
     read_text,
     read_tools,
 )
-from areal_like.rollout.episodes.gateway.chat_route import arguments_text, finish_reason, usage
+from areal_like.rollout.episodes.gateway.chat_route import finish_reason, usage
 from areal_like.rollout.episodes.gateway.request_body import flag, read_body_object, refuse_top_logprobs
 from areal_like.rollout.episodes.gateway.session import AgentSession
 from areal_like.serving.requests import shorten
@@ -45,7 +46,7 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     tools = [] if body.get("tool_choice") == "none" else _tools(body.get("tools"))
     asked = {**body, "response_format": None if form in PLAIN_TEXT else form}
     prompt = session.chat_prompt(shown, tools)
-    (call,) = await session.generate(prompt, 1, session.sampling.read(asked), describes_tools=bool(tools))
+    (call,) = await session.generate(prompt, 1, session.sampling.read(asked), tools)
     session.conversations[call.id] = [*messages, call.reply]
     content = _content(body, call, tools)
     return GatewayAnswer([call], content, _events(content) if flag(body, "stream") else None, ends_with_done=False)

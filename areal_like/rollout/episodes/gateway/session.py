@@ -94,7 +94,7 @@ class AgentSession:
             raise HttpError(400, str(fault)) from fault
 
     async def generate(
-        self, prompt: CallPrompt, n: int, sampling: dict[str, Any], describes_tools: bool = False
+        self, prompt: CallPrompt, n: int, sampling: dict[str, Any], tools: Sequence[dict[str, Any]] = ()
     ) -> list[AgentCall]:
         """Raises HttpError."""
         most = self.rules.max_calls
@@ -114,16 +114,16 @@ class AgentSession:
             self.fault = self.fault or fault
             raise HttpError(502, f"no answer was generated: {fault}") from fault
         self._breaks += prompt.is_break
-        calls = [self._call(prompt, sample, describes_tools) for sample in samples]
+        calls = [self._call(prompt, sample, tools) for sample in samples]
         self.tree.calls += calls
         return calls
 
-    def _call(self, prompt: CallPrompt, sample: Sample, describes_tools: bool) -> AgentCall:
+    def _call(self, prompt: CallPrompt, sample: Sample, tools: Sequence[dict[str, Any]]) -> AgentCall:
         number, self._num_answers = self._num_answers, self._num_answers + 1
         ends_by_token = sample.finish == "stop" and sample.stop_text is None
         ids = sample.token_ids[:-1] if ends_by_token else sample.token_ids
         raw = self.tokenizer.decode(ids, skip_special=False)
-        answer = read_answer(sample.text, raw, number, self.rules.call_format if describes_tools else None)
+        answer = read_answer(sample.text, raw, number, self.rules.call_format, tools)
         self._num_tool_calls += len(answer.reply.get("tool_calls", ()))
         return AgentCall(f"call-{number}", prompt, sample, answer.reply, answer.written)
 

@@ -45,11 +45,17 @@ class Tool:
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Name -> JSON Schema."""
+        properties: dict[str, Any] = self.parameters["properties"]
+        return properties
+
     def misfit(self, arguments: Any) -> str:
         """Why it cannot be called with them; "" if it can."""
         if not isinstance(arguments, dict):
             return "the arguments are no JSON object"
-        known, required = self.parameters["properties"], self.parameters["required"]
+        known, required = self.arguments, self.parameters["required"]
         missing = [name for name in required if name not in arguments]
         unknown = [name for name in arguments if name not in known]
         if missing or unknown:

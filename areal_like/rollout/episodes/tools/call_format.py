@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from areal_like.rollout.episodes.tools.base import Tool
-
 START, END = "<tool_call>", "</tool_call>"
 FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*?)(?:</function>\s*)?", re.DOTALL)
 PARAMETER = re.compile(r"<parameter=([^>\n]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -15,6 +13,10 @@ MAYBE_CALL = re.compile(r"\[\s*[A-Za-z_][\w.]*\(")
 PYTHON_MARKS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
 MAX_PYTHON = 20_000
 """Characters. A longer text is not parsed."""
+
+
+Arguments = Mapping[str, Mapping[str, Any]]
+"""Name of an argument -> its JSON Schema, in the order of the tool."""
 
 
 class ToolCall(NamedTuple):
@@ -33,16 +35,19 @@ class CallFormat:
             raise ValueError(f"there is no format {name!r}; there are {', '.join(FORMATS)}")
         if not start or not end:
             raise ValueError("the marks of a call cannot be empty")
-        self.start = start
-        self._parse = FORMATS[name]
+        self._start, self._is_marked, self._parse = start, name in MARKED, FORMATS[name]
         self._calls = re.compile(f"{re.escape(start)}(.*?)(?:{re.escape(end)}|\\Z)", re.DOTALL)
 
-    def parse(self, text: str, tools: Mapping[str, Tool] | None = None) -> list[ToolCall]:
-        """In the order of the text. `tools` have the types and the order of arguments."""
+    def parse(self, text: str, tools: Mapping[str, Arguments] | None = None) -> list[ToolCall]:
+        """In the order of the text. `tools` have the arguments of each tool."""
         return list(self._parse(text, self._calls, tools or {}))
 
+    def text_before(self, text: str) -> str:
+        """What an answer with calls has before the first one."""
+        return text.partition(self._start)[0].strip() if self._is_marked else ""
 
-def _json(text: str, marks: re.Pattern[str], tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
+
+def _json(text: str, marks: re.Pattern[str], tools: Mapping[str, Arguments]) -> Iterator[ToolCall]:
     """`{"name": "add", "arguments": {"a": 1}}` between the marks, as Hermes and Qwen write."""
     for found in marks.findall(text):
         yield _json_call(found.strip())
@@ -64,7 +69,7 @@ def _json_call(text: str) -> ToolCall:
     return ToolCall(call["name"], arguments)
 
 
-def _xml(text: str, marks: re.Pattern[str], tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
+def _xml(text: str, marks: re.Pattern[str], tools: Mapping[str, Arguments]) -> Iterator[ToolCall]:
     """`<function=add><parameter=a>1</parameter></function>` between the marks, as Qwen3-Coder writes."""
     for found in marks.findall(text):
         match = FUNCTION.fullmatch(found)
@@ -72,14 +77,15 @@ def _xml(text: str, marks: re.Pattern[str], tools: Mapping[str, Tool]) -> Iterat
             yield ToolCall("", None, "a call is <function=NAME> with <parameter=NAME>VALUE</parameter> in it")
             continue
         name, body = match[1].strip(), match[2]
-        schemas = tools[name].parameters["properties"] if name in tools else {}
+        schemas = tools.get(name, {})
         values = {each.strip(): value for each, value in PARAMETER.findall(body)}
         yield ToolCall(name, {each: _typed(schemas.get(each, {}), value) for each, value in values.items()})
 
 
 def _typed(schema: Mapping[str, Any], text: str) -> Any:
     """A value that was written without quotes: a text where one is expected, or else JSON."""
-    if schema.get("type") == "string" or text in schema.get("enum", ()):
+    values = schema.get("enum")
+    if schema.get("type") == "string" or (isinstance(values, list) and text in values):
         return text
     try:
         return json.loads(text.strip())
@@ -87,7 +93,7 @@ def _typed(schema: Mapping[str, Any], text: str) -> Any:
         return {"True": True, "False": False, "None": None}.get(text.strip(), text)
 
 
-def _python(text: str, marks: re.Pattern[str], tools: Mapping[str, Tool]) -> Iterator[ToolCall]:
+def _python(text: str, marks: re.Pattern[str], tools: Mapping[str, Arguments]) -> Iterator[ToolCall]:
     """`[add(a=1, b=2)]`, the whole answer, as Llama writes: parsed, never executed."""
     for mark in PYTHON_MARKS:
         text = text.replace(mark, "")
@@ -103,17 +109,19 @@ def _python(text: str, marks: re.Pattern[str], tools: Mapping[str, Tool]) -> Ite
     yield from found or [ToolCall("", None, "calls are a list as [name(argument=value)]")]
 
 
-def _python_call(node: ast.expr, tools: Mapping[str, Tool]) -> ToolCall:
+def _python_call(node: ast.expr, tools: Mapping[str, Arguments]) -> ToolCall:
     if not isinstance(node, ast.Call) or any(each.arg is None for each in node.keywords):
         raise ValueError("no call")
     name = ast.unparse(node.func)
-    takes = list(tools[name].parameters["properties"]) if name in tools else []
+    takes = list(tools.get(name, ()))
     if len(node.args) > len(takes):
         return ToolCall(name, {}, f"{name} takes no {len(takes) + 1}. argument" if name in tools else "")
     values = [*zip(takes, node.args, strict=False), *((str(each.arg), each.value) for each in node.keywords)]
     return ToolCall(name, {argument: ast.literal_eval(value) for argument, value in values})
 
 
-Parser = Callable[[str, re.Pattern[str], Mapping[str, Tool]], Iterator[ToolCall]]
+Parser = Callable[[str, re.Pattern[str], Mapping[str, Arguments]], Iterator[ToolCall]]
 FORMATS: dict[str, Parser] = {"json": _json, "xml": _xml, "python": _python}
 """By the name in `call_format`."""
+MARKED = ("json", "xml")
+"""Formats with marks before and after a call."""

@@ -34,7 +34,7 @@ class Agent:
         agent = cls()
         agent._settings, agent.needs_reward = settings, settings.reward_from == ANSWER
         agent._program = _program(settings, places)
-        call_format = CallFormat(settings.call_start, settings.call_end)
+        call_format = CallFormat(settings.call_start, settings.call_end, settings.call_format)
         agent._rules = SessionRules(settings.sampling, settings.max_calls, settings.turn_discount, call_format)
         agent._free = asyncio.Semaphore(settings.max_concurrent)
         return agent

@@ -73,11 +73,12 @@ class Tools:
         start = time.monotonic()
         is_text = isinstance(row["prompt"], str)
         described = None if is_text else [each.described for each in self.tools.values()]
+        arguments = {name: tool.arguments for name, tool in self.tools.items()}
         chat = episode.conversation(row["prompt"], described)
         num_calls = num_errors = 0
         while True:
             answer = await chat.generate()
-            calls = [] if answer.is_truncated else self._format.parse(chat.messages[-1]["content"], self.tools)
+            calls = [] if answer.is_truncated else self._format.parse(chat.messages[-1]["content"], arguments)
             late = self._timeout_s is not None and time.monotonic() - start >= self._timeout_s
             if not calls or late or len(chat.turns) == self._max_turns:
                 break
