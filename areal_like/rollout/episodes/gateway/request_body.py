@@ -11,8 +11,9 @@ from areal_like.serving.client_filter import ModelLimits, filter_body
 from areal_like.serving.requests import shorten
 
 FLAGS = ("stream", "return_token_ids", "return_tokens_as_token_ids")
-NOT_FILTERED = ("messages", "tools", "input", "system")
-"""Conversations are bounded by the size of a body, and by the tokens that they become."""
+NOT_FILTERED = ("messages", "tools", "input", "system", "text")
+"""Conversations are bounded by the size of a body, and by the tokens that they become. `text` is the format of an
+answer; interfaces of engines have a prompt there."""
 
 
 async def read_body_object(request: web.Request, limits: ModelLimits) -> dict[str, Any]:
