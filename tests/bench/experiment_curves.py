@@ -24,6 +24,7 @@ TITLES = {
     "agent": "An agent with a calculator",
     "code": "Programs",
     "countdown": "Countdown",
+    "curriculum": "Curriculum",
     "gsm_symbolic": "Word problems",
     "math_format": "Results in boxes",
     "multi_env": "Two environments",
