@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.support.commands import REPOSITORY
@@ -23,11 +24,13 @@ def test_the_limit_of_open_files_is_raised_to_its_maximum():
 
 
 class TestRunProcess:
-    def run(self, folder: Path, text: str, schema: str | None = None) -> tuple[int, str, dict[str, object] | None]:
+    def run(
+        self, folder: Path, text: str, schema: str | None = None, *overrides: str
+    ) -> tuple[int, str, dict[str, object] | None]:
         """`schema`: the text of `mine.py`, whose class `Mine` has the key `mine.answer`."""
         from areal_like.config.load import load
 
-        loaded = load("grpo.yaml", [f"cluster.fileroot={folder}"])
+        loaded = load("grpo.yaml", [f"cluster.fileroot={folder}", *overrides])
         facts = {"experiment": "grpo", "run_id": "abc", "folder": str(folder), "cwd": str(folder)}
         own = {}
         if schema is not None:
@@ -106,3 +109,19 @@ class TestRunProcess:
         code, err, note = self.run(tmp_path, "def main(run, me):\n    return 1 // 0")
         assert code == 1 and note is not None and "Traceback" in err
         assert note["message"] == "ZeroDivisionError: integer division or modulo by zero"
+
+
+@pytest.mark.shows("log.level")
+@pytest.mark.parametrize(
+    ("level", "heard"),
+    [("debug", ["detail", "fact", "danger"]), ("info", ["fact", "danger"]), ("error", [])],
+)
+def test_a_process_logs_from_the_level_of_its_run(tmp_path: Path, level: str, heard: list[str]) -> None:
+    main = """
+        import logging
+        def main(run, me):
+            log = logging.getLogger("any")
+            log.debug("detail"), log.info("fact"), log.warning("danger")
+        """
+    code, err, _ = TestRunProcess().run(tmp_path, main, None, f"log.level={level}")
+    assert (code, [line.split()[-1] for line in err.splitlines()]) == (0, heard)

@@ -137,6 +137,7 @@ def test_a_reward_that_fails_on_some_rows_drops_them_and_continues(sometimes):
     assert "because every attempt failed; most frequent error (" in sometimes.out
 
 
+@pytest.mark.shows("launcher.env_file")
 def test_the_error_of_an_evaluation_is_shown_without_secrets(sometimes):
     evaluations = [line for line in sometimes.lines("metrics.jsonl") if "eval/failed" in line]
     assert [line["eval/due_step"] for line in evaluations] == [0, 2]

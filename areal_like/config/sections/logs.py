@@ -22,8 +22,7 @@ class LogConfig:
 
     data: bool = key(False)
     """Show the text of one training sample per step, or the messages of a conversation, on the terminal and in the log.
-    Anybody who can read the log can
-    read them."""
+    Anybody who can read the log can read them."""
 
 
 @config

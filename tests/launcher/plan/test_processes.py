@@ -236,6 +236,7 @@ def test_ports_by_policy():
     ]
 
 
+@pytest.mark.shows("rollout.port")
 def test_explicit_ports_count_up():
     """What others call; an engine behind it listens for its server alone."""
     plan = plan_of("grpo", "rollout.port=9000", "rollout.backend=vllm:d2", *BIG_MODEL, gpus=4)
@@ -255,6 +256,7 @@ def test_impossible_ports_are_refused(overrides, key):
     assert key in {obstacle.key for obstacle in plan_of("grpo", *overrides, gpus=4).cannot_start}
 
 
+@pytest.mark.shows("rollout.host")
 def test_servers_listen_on_loopback_unless_the_run_spans_nodes():
     local = plan_of("grpo", "rollout=vllm", *BIG_MODEL, gpus=2)
     assert {port.host for port in local.ports} == {"127.0.0.1"}

@@ -124,6 +124,7 @@ def test_a_run_to_resume_is_found_by_folder_full_name_or_trial(tmp_path, way):
     assert f"{tmp_path}/other/theirs" in plan.processes[-1].command
 
 
+@pytest.mark.shows("resume_step")
 def test_a_step_to_resume_from(tmp_path):
     made(tmp_path / "other" / "theirs", 0, 3, 8)
     assert "from step 3" in directory_of(tmp_path, "resume=theirs", "resume_step=3")[0].reason

@@ -279,6 +279,7 @@ def test_a_stalled_run_prints_once_what_it_waits_for(tmp_path):
     assert "no step for " not in ended.out
 
 
+@pytest.mark.shows("log.file")
 def test_a_failure_before_readiness_is_printed_and_not_retried(tmp_path):
     """Also where no logs are wanted: the end of one is shown all the same."""
     faults = {"server/0 1.1": {"do": "say no such model"}}
