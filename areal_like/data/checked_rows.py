@@ -10,6 +10,7 @@ import orjson
 import xxhash
 
 from areal_like.config.problems import ConfigError
+from areal_like.data.exact_json import dump_json
 from areal_like.data.readers.dataset_files import empty_message
 from areal_like.data.readers.dataset_source import RawRows
 from areal_like.data.row_format import RowFormat, is_chat
@@ -118,7 +119,7 @@ class CheckedRows:
 
 def row_hash(row: Row) -> int:
     """Of the row as JSON."""
-    return xxhash.xxh3_64_intdigest(orjson.dumps(row, option=orjson.OPT_SORT_KEYS))
+    return xxhash.xxh3_64_intdigest(dump_json(row, sort_keys=True))
 
 
 def check_rows(section: str, dataset: Any, raw: RawRows, tokenizer: TextTokenizer) -> CheckedRows:

@@ -2,10 +2,11 @@
 by the run."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from areal_like.config.built_in import TASKS
 from areal_like.config.problems import ConfigError, Problem
@@ -31,8 +32,14 @@ LARGEST_LIST_BYTES = 1 << 22
 """A JSON list has to be read whole to be counted."""
 LARGEST_COMPARED_BYTES = 1 << 22
 """More takes longer than a user should wait at the start; `overlap` compares them."""
+PARQUET_MARK = b"PAR1"
+"""Begins and ends a file."""
 MIN_TASK_ROWS = 1000
 """Every task has so many rows by default; larger batches are checked by making the rows, which takes time."""
+
+
+class UnreadableRows(ValueError):
+    """Why a file has no rows that can be read."""
 
 
 def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[Problem]:
@@ -49,13 +56,19 @@ def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[P
         place = files[0]
     is_whole = len(paths_of(data.path)) == 1
     most = data.batch_size if section == TRAIN_SECTION and data.drop_last and is_whole else 1
-    if problem := _first_row_problem(section, data, place.resolve()):
-        yield problem
-    count = _count(place.resolve(), most)
+    file = place.resolve()
+    try:
+        if problem := _first_row_problem(section, data, file):
+            yield problem
+        count = _count(file, most)
+    except (OSError, UnreadableRows) as fault:
+        why = fault if isinstance(fault, UnreadableRows) else f"cannot be read: {fault.strerror}"
+        yield Problem(f"{section}.path", f"{file} {why}")
+        return
     if count == 0:
-        yield Problem(f"{section}.path", empty_message(str(place.resolve())))
+        yield Problem(f"{section}.path", empty_message(str(file)))
     elif count is not None and count < most:
-        yield Problem(SIZE_KEY, too_few_message(most, str(place.resolve()), count))
+        yield Problem(SIZE_KEY, too_few_message(most, str(file), count))
 
 
 def task_row_problems(
@@ -117,10 +130,13 @@ def _first_row_problem(section: str, data: "DatasetConfig", file: Path) -> Probl
 
 
 def _count(file: Path, most: int) -> int | None:
-    """The number of rows, counted up to `most`; None where that is not cheap."""
-    if file.suffix == PARQUET:
-        return None
+    """The number of rows, counted up to `most`; None where that is not cheap. Raises UnreadableRows for a file that is
+    damaged or was cut off."""
     with file.open("rb") as opened:
+        if file.suffix == PARQUET:
+            if opened.read(len(PARQUET_MARK)) != PARQUET_MARK or not _ends_with(opened, PARQUET_MARK):
+                raise UnreadableRows("is no complete parquet file: its ends lack the mark PAR1; copy it again")
+            return None
         is_list = file.suffix == JSON and opened.read(4096).lstrip().startswith(b"[")
         opened.seek(0)
         if not is_list:
@@ -130,6 +146,12 @@ def _count(file: Path, most: int) -> int | None:
         return None
     try:
         rows = json.loads(content)
-    except ValueError:  # reported by the run that reads it
-        return None
+    except ValueError as fault:
+        raise UnreadableRows(f"is not a JSON list of rows: {fault}") from fault
     return len(rows) if isinstance(rows, list) else None
+
+
+def _ends_with(opened: BinaryIO, mark: bytes) -> bool:
+    size = opened.seek(0, os.SEEK_END)
+    opened.seek(max(0, size - len(mark)))
+    return opened.read() == mark

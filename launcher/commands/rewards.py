@@ -1,7 +1,7 @@
 """`rewards RUN|FILE --reward NAME[,argument=value ...]`: what rewards give for saved answers."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,12 +18,13 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.schema import Schema
-from areal_like.config.sections.reward import REWARD_MODEL, SANDBOXES
+from areal_like.config.sections.reward import REWARD_MODEL, SANDBOXES, RewardConfig
 from areal_like.observe.reward_report import ScoredAnswer, agreement_report, reward_report
 from areal_like.process.exit_codes import DONE, FAILED
 from areal_like.process.sandbox.sandbox import other_sandbox, sandbox_problem
-from areal_like.rollout.episodes.rewards.bench import score_answers
+from areal_like.rollout.episodes.rewards.bench import SavedAnswer, score_answers
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
+from areal_like.rollout.episodes.rewards.spec import RewardSpec
 from launcher.commands.saved_answers import AnswerSet, saved_answers
 
 SECTION = "reward."
@@ -56,8 +57,8 @@ def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
         _print(iter([saved.title]))
     scored: dict[str, Sequence[ScoredAnswer]] = {}
     for title, (reward, args) in given.items():
-        spec = saved.spec(reward, args, config.sandbox)
-        scored[title] = score_answers(spec, saved.answers, config, _progress(title, len(saved.answers)))
+        specs = saved.specs(reward, args, limits.get("sandbox"))
+        scored[title] = _score(title, specs.values(), saved.answers, config)
         _print(reward_report(title, scored[title]))
     failed = any(all(each.error for each in answers) for answers in scored.values())
     if saved.has_rewards:
@@ -135,6 +136,20 @@ def _limits(overrides: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
         except (InvalidValue, yaml.YAMLError) as fault:
             problems.append(Problem(key, str(fault), "command line"))
     return found, problems
+
+
+def _score(
+    title: str,
+    specs: Iterable[tuple[RewardSpec, Sequence[int]]],
+    answers: Sequence[SavedAnswer],
+    config: RewardConfig,
+) -> list[ScoredAnswer]:
+    """Each answer by its reward, in their order."""
+    scored: dict[int, ScoredAnswer] = {}
+    for spec, chosen in specs:
+        some = [answers[index] for index in chosen]
+        scored |= zip(chosen, score_answers(spec, some, config, _progress(title, len(some))), strict=True)
+    return [scored[index] for index in range(len(answers))]
 
 
 def _progress(title: str, total: int) -> Any:

@@ -1,14 +1,15 @@
 """Saved answers with the rows that they answer: those of a file, or of an evaluation or the training steps of a run."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from areal_like.config.benchmarks import SPLIT
+from areal_like.config.environments import PREFIX
 from areal_like.config.problems import ConfigError, Problem
-from areal_like.config.sections.reward import RewardConfig
+from areal_like.config.sections.reward import REWARD_OF_TASK, RewardConfig
 from areal_like.config.task_names import task_name
 from areal_like.data.datasets import Datasets, load_datasets
 from areal_like.data.user_code import SearchFolders
@@ -17,6 +18,7 @@ from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run, open_run
 from areal_like.rollout.answer_lines import read_lines
 from areal_like.rollout.episodes.main import open_tokenizer
+from areal_like.rollout.episodes.own_settings import main_reward, own_rewards
 from areal_like.rollout.episodes.rewards.bench import SavedAnswer
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
 from areal_like.rollout.evaluation.answer_folders import (
@@ -47,6 +49,11 @@ class AnswerSet:
     own: Sequence[float | None] = ()
     title: str = ""
     """Which answers of the run these are."""
+    sources: Sequence[str] = ()
+    """What each answer is of: `environment/NAME`, `benchmark/NAME`, or another split."""
+    of_sources: Mapping[str, RewardSpec] = field(default_factory=dict)
+    """The rewards of those that have their own; `main` has that of the experiment."""
+    main: RewardSpec | None = None
 
     @property
     def has_rewards(self) -> bool:
@@ -58,9 +65,21 @@ class AnswerSet:
             for each, value in zip(self.answers, self.own, strict=True)
         ]
 
-    def spec(self, name: str, args: dict[str, Any], sandbox: str) -> RewardSpec:
+    def specs(self, name: str, args: dict[str, Any], sandbox: str | None) -> dict[str, tuple[RewardSpec, list[int]]]:
+        """The reward of each answer: which answers have it. `task` is that of their environment or benchmark, if it
+        has one. `sandbox` None: that of the run."""
         places = str(Path.cwd()), str(self.folder.absolute())
-        return RewardSpec(name, args, self.task, self.task_args, *places, sandbox=sandbox)
+        named = RewardSpec(name, args, self.task, self.task_args, *places, sandbox=sandbox or self.reward.sandbox)
+        if name != REWARD_OF_TASK or not self.of_sources:
+            return {"": (named, list(range(len(self.answers))))}
+        found: dict[str, tuple[RewardSpec, list[int]]] = {}
+        for index, source in enumerate(self.sources):
+            own = self.of_sources.get(source)
+            spec = own or (named if self.task is not None or self.main is None else self.main)
+            if sandbox is not None:
+                spec = spec._replace(sandbox=sandbox)
+            found.setdefault(source if own else "", (spec, []))[1].append(index)
+        return found
 
 
 def saved_answers(name: str, words: Sequence[str]) -> AnswerSet:
@@ -138,14 +157,19 @@ def _trained(file: Path) -> Iterator[_SavedLine]:
 def _of_run(run: Run, lines: Iterable[_SavedLine], title: str) -> AnswerSet:
     """Each answer with its row, which is read again."""
     config = run.config
-    datasets = load_datasets(config, SearchFolders(run.folder, run.cwd), open_tokenizer(config, run.cwd))
-    answers, own = [], []
+    places = SearchFolders(run.folder, run.cwd)
+    datasets = load_datasets(config, places, open_tokenizer(config, run.cwd))
+    answers, own, sources = [], [], []
     for each in lines:
         answers.append(SavedAnswer(each.place, _row(datasets, each), each.line["answer"]))
+        environment = datasets.of(each.split).environment(each.line["row"])
+        sources.append(f"{PREFIX}{environment}" if environment else each.split)
         own.append(each.line["reward"])
     if not answers:
         raise ConfigError([Problem(title, "there are none")])
-    return AnswerSet(answers, config.reward, run.folder, task_name(config), dict(config.task.args), own, title)
+    found = AnswerSet(answers, config.reward, run.folder, task_name(config), dict(config.task.args), own, title)
+    of_sources = {source: spec for source, (_, spec) in own_rewards(config, places).items()}
+    return replace(found, sources=sources, of_sources=of_sources, main=main_reward(config, places))
 
 
 def _row(datasets: Datasets, saved: _SavedLine) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The same rows from JSON, parquet, folders of `datasets`, and the cache of the Hub."""
 
+import errno
 import json
 import os
 import subprocess
@@ -12,8 +13,9 @@ import pytest
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.data import DatasetConfig
+from areal_like.data.checked_rows import row_hash
 from areal_like.data.datasets import Datasets, load_datasets
-from areal_like.data.readers import arrow_tables
+from areal_like.data.readers import arrow_tables, dataset_source
 from areal_like.data.readers.hub import snapshot
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
@@ -175,6 +177,7 @@ def test_a_replaced_file_does_not_change_rows_in_use(tmp_path):
     [
         ("rows.parquet", "nonsense", "rows.parquet cannot be read as parquet"),
         ("rows.json", "[1,", "rows.json is not a JSON list of rows"),
+        ("saved/dataset_dict.json", "{", "dataset_dict.json cannot be read"),
         ("saved/state.json", "{}", "saved is not a complete folder of datasets.save_to_disk"),
         ("saved/state.json", '{"_data_files": [{"filename": "away"}]}', "saved is not a complete folder"),
     ],
@@ -185,6 +188,43 @@ def test_an_error_about_a_damaged_file_names_it(tmp_path, name, content, text):
     (tmp_path / name).write_text(content)
     message = load_error(tmp_path, name.partition("/")[0])
     assert message.startswith("train_dataset.path: ") and text in message
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.9, 0.999])
+@pytest.mark.parametrize("kind", ["parquet", "saved"])
+def test_a_file_of_tables_that_was_cut_off_is_an_error_that_names_it(tmp_path, kind, cut):
+    if kind == "parquet":
+        file = write_parquet(tmp_path / "rows.parquet", ROWS * 50)
+        path = text = file.name
+    else:
+        datasets = pytest.importorskip("datasets")
+        datasets.Dataset.from_list(ROWS * 50).save_to_disk(tmp_path / "saved")
+        [file], path, text = (tmp_path / "saved").glob("*.arrow"), "saved", "saved is not a complete folder"
+    os.truncate(file, int(file.stat().st_size * cut))
+    message = load_error(tmp_path, path)
+    assert message.startswith("train_dataset.path: ") and text in message
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.parquet"])
+def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path, name, monkeypatch):
+    write_lines(tmp_path / name)
+    monkeypatch.setattr(dataset_source.DatasetSource, "_read", refuse)
+    message = load_error(tmp_path, name)
+    assert message == f"train_dataset.path: {tmp_path / name} cannot be read: Input/output error"
+
+
+def refuse(source: Any, files: list[Path]) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(files[0]))
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_integers_of_more_than_64_bits_keep_their_digits(tmp_path, name):
+    rows = [{"prompt": "a", "answer": "b", "number": sign * 10**size + 7} for size in (17, 19, 40) for sign in (1, -1)]
+    text = json.dumps(rows) if name.endswith("json") else "\n".join(map(json.dumps, rows))
+    (tmp_path / name).write_text(text)
+    read = load(tmp_path, name).train.rows
+    assert [row["number"] for row in read] == [row["number"] for row in rows]
+    assert len({row_hash(row) for row in read}) == len(rows)
 
 
 def test_a_missing_package_is_named_with_its_install_command(tmp_path, monkeypatch):

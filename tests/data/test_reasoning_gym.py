@@ -1,16 +1,15 @@
 """The task `reasoning_gym`: puzzles and scores of that package, and answers that try to be programs."""
 
 import re
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from areal_like.data.tasks import TEST, TRAIN
-from areal_like.data.tasks.reasoning_gym import EVALUATED, REFUSED, ReasoningGym
+from areal_like.data.tasks import TEST, TRAIN, evaluating_scorers
+from areal_like.data.tasks.evaluating_scorers import evaluating_puzzles
+from areal_like.data.tasks.reasoning_gym import FILTERS, HUGE_POWER, REFUSED, ReasoningGym
 
-EVALUATES = re.compile(r"(?<![\w.])(?:sympy\.|sp\.)?(?:eval|exec|parse_expr|sympify)\((?:user_)?answer\b")
-NAME = re.compile(r"(?:register_dataset\(|DATASET_NAME = )\"(\w+)\"")
+READS = "def read(text): return sympify(text)"
+SCORES = "def score_answer(self, answer): return exec(answer)"
 
 
 def test_rows_are_the_same_each_time_and_no_held_out_question_is_trained_on():
@@ -37,15 +36,15 @@ def test_an_answer_gets_the_score_of_the_package(completion, graded, score):
     assert reward == {"graded": graded, "score": score}
 
 
-@pytest.mark.parametrize("name", sorted(EVALUATED))
+@pytest.mark.parametrize("name", sorted(FILTERS))
 def test_the_right_answer_of_a_puzzle_that_evaluates_passes_its_filter(name):
     task = ReasoningGym(name, num_rows=3)
     for number in range(3):
-        row = task.row(number)
-        assert task.reward(row["prompt"], row["answer"], number) == {"graded": 1.0, "score": 1.0}, row["answer"]
+        answer = task.row(number)["answer"]
+        assert FILTERS[name].fullmatch(answer) and not HUGE_POWER.search(answer), answer
 
 
-@pytest.mark.parametrize("name", sorted(EVALUATED))
+@pytest.mark.parametrize("name", sorted(FILTERS))
 @pytest.mark.parametrize(
     "program",
     [
@@ -66,14 +65,37 @@ def test_an_answer_that_is_a_program_is_never_evaluated(name, program, tmp_path)
     assert not made.exists()
 
 
-def test_the_table_has_every_scorer_that_evaluates_answers():
-    spec = find_spec("reasoning_gym")
-    assert spec is not None and spec.origin is not None
-    found = set()
-    for file in Path(spec.origin).parent.rglob("*.py"):
-        if EVALUATES.search(text := file.read_text()):
-            found |= {file.stem} & set(NAME.findall(text)) or {file.stem}
-    assert found == set(EVALUATED)
+def test_every_scorer_that_evaluates_text_of_the_package_is_known_and_runs_in_the_sandbox():
+    """Those without a filter evaluate their own puzzle alone."""
+    assert evaluating_puzzles() == {*FILTERS, "bitwise_arithmetic", "number_sorting"}
+    assert all(ReasoningGym(name, num_rows=1)._sandboxed is not None for name in ("countdown", "number_sorting"))
+    assert ReasoningGym("chain_sum", num_rows=1)._sandboxed is None
+
+
+@pytest.mark.parametrize(
+    ("files", "evaluates"),
+    [
+        ({"one": "def score_answer(self, answer): return eval(answer)"}, True),
+        (
+            {"one": "def score_answer(self, a): return self.read(a)\ndef read(self, a): return sympy.parse_expr(a)"},
+            True,
+        ),
+        ({"one": "from .two import read\ndef score_answer(self, a): return read(a)", "two": READS}, True),
+        ({"one": "from pkg.two import Two\nclass One(Two): pass", "two": f"class Two:\n  {SCORES}"}, True),
+        ({"one": "def make(self): return eval('1')\ndef score_answer(self, a): return json.loads(a)"}, False),
+        ({"one": "def score_answer(self, a): return parse_expr(a)\ndef parse_expr(a): return a.split()"}, False),
+    ],
+)
+def test_a_scorer_evaluates_if_any_function_that_it_may_call_does(files, evaluates, tmp_path, monkeypatch):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name, code in files.items():
+        registered = "\nregister_dataset('puzzle', One)" if name == "one" else ""
+        (package / f"{name}.py").write_text(f"{code}{registered}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(evaluating_scorers, "PACKAGE", "pkg")
+    assert evaluating_puzzles.__wrapped__() == ({"puzzle"} if evaluates else set())
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -85,6 +107,9 @@ def test_puzzles_that_run_programs_are_refused(name):
 class BrokenScorer:
     """Fails with all answers to puzzle 1, and with `?` to any other."""
 
+    def __getitem__(self, number):
+        return {"answer": "3", "number": number}
+
     def score_answer(self, answer, puzzle):
         if puzzle["number"] == 1 or answer == "?":
             raise KeyError("no such metadata")
@@ -94,6 +119,6 @@ class BrokenScorer:
 def test_a_puzzle_that_its_own_scorer_cannot_score_is_an_error_and_an_unreadable_answer_is_wrong():
     task = ReasoningGym(num_rows=20)
     task._puzzles = BrokenScorer()
-    assert task._graded("?", {"answer": "3", "number": 0}) == 0.0
+    assert task._graded("?", 0) == 0.0
     with pytest.raises(ValueError, match="the scorer of chain_sum fails with the answer of the puzzle"):
-        task._graded("3", {"answer": "3", "number": 1})
+        task._graded("3", 1)

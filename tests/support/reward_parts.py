@@ -118,8 +118,8 @@ def reward_spec_in(folder):
 
 
 @asynccontextmanager
-async def open_pool(spec, timeout_s=30.0, retries=0, row=ROW, **options):
-    pool = RewardPool(spec, timeout_s, retries, setup_timeout_s=60, **options)
+async def open_pool(spec, timeout_s=30.0, retries=0, row=ROW, setup_timeout_s=60, **options):
+    pool = RewardPool(spec, timeout_s, retries, setup_timeout_s, **options)
     try:
         await pool.ready(row)
         yield pool

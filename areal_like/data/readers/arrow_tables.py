@@ -18,6 +18,8 @@ ROWS_AT_ONCE, CONVERTED_AT_ONCE = 1024, 1 << 14
 MAX_PARQUET_BYTES = 1 << 26
 """More is not read into memory: it is converted once, to files that all processes of a run map."""
 CONVERTED = "rows.arrow"
+MAX_SAVED_BYTES = 1 << 26
+"""A larger file of `save_to_disk` is mapped, and must not be cut off while it is used: that ends the process."""
 
 
 class TableRows(RowSequence):
@@ -68,12 +70,18 @@ def _mapped(arrow: Any, file: Path) -> Any:
     return arrow.ipc.open_stream(arrow.memory_map(str(file))).read_all()
 
 
+def _stream(arrow: Any, file: Path) -> Any:
+    if file.stat().st_size > MAX_SAVED_BYTES:
+        return _mapped(arrow, file)
+    return arrow.ipc.open_stream(file.read_bytes()).read_all()
+
+
 def read_saved_dataset(key: str, folder: Path) -> TableRows:
-    """A folder that `save_to_disk` wrote for one dataset; memory-mapped."""
+    """A folder that `save_to_disk` wrote for one dataset; large files are memory-mapped."""
     arrow = import_package(key, "pyarrow", folder)
     try:
         names = [each["filename"] for each in json.loads((folder / SAVED_DATASET).read_bytes())["_data_files"]]
-        tables = [_mapped(arrow, folder / name) for name in names]
+        tables = [_stream(arrow, folder / name) for name in names]
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise config_error(
             key, f"{folder} is not a complete folder of datasets.save_to_disk: {fault}", fault
@@ -81,9 +89,12 @@ def read_saved_dataset(key: str, folder: Path) -> TableRows:
     return TableRows(_concatenate(key, arrow, tables, folder))
 
 
-def saved_splits(folder: Path) -> list[str]:
+def saved_splits(key: str, folder: Path) -> list[str]:
     """The names of the splits in a folder of several."""
-    splits: list[str] = json.loads((folder / SAVED_DATASET_DICT).read_bytes())["splits"]
+    try:
+        splits: list[str] = list(json.loads((folder / SAVED_DATASET_DICT).read_bytes())["splits"])
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise config_error(key, f"{folder / SAVED_DATASET_DICT} cannot be read: {fault}", fault) from fault
     return splits
 
 

@@ -139,6 +139,13 @@ class DatasetSource(NamedTuple):
         return self._of_files([file])
 
     def _of_files(self, files: Sequence[Path]) -> RawRows:
+        try:
+            return self._read(files)
+        except OSError as fault:
+            message = f"{fault.filename or files[0]} cannot be read: {fault.strerror}"
+            raise config_error(self.key, message, fault) from fault
+
+    def _read(self, files: Sequence[Path]) -> RawRows:
         first = files[0]
         if first.suffix == PARQUET:
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
@@ -151,7 +158,7 @@ class DatasetSource(NamedTuple):
     def _of_folder(self, folder: Path) -> RawRows:
         self.refuse(f"{folder} is a local folder", "subset")
         if (folder / SAVED_DATASET_DICT).is_file():
-            splits = saved_splits(folder)
+            splits = saved_splits(self.key, folder)
             split = next((name for name in self.names if name in splits), None)
             if split is None:
                 message = f"{folder} has no split {' or '.join(self.names)}; it has {', '.join(splits)}"

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from areal_like.data.exact_json import dump_json, parse_json
 from areal_like.data.readers.line_index import content_of, line_index
 from areal_like.data.readers.row_cache import RowCache
 from areal_like.data.tasks.base import Row, RowSequence
@@ -50,8 +49,8 @@ class JsonLineRows(RowSequence):
         line = os.pread(self._descriptor, end - start, start)
         self._check_unchanged()
         try:
-            row: Row = orjson.loads(line)
-        except orjson.JSONDecodeError as fault:
+            row: Row = parse_json(line)
+        except ValueError as fault:
             raise config_error(self._key, f"{self.place(index)} is not a JSON row: {fault}", fault) from fault
         return row
 
@@ -85,12 +84,12 @@ def read_list(key: str, file: Path, cache: RowCache) -> Sequence[Any] | None:
 
 def _parsed_list(key: str, file: Path) -> list[Any]:
     try:
-        rows: list[Any] = orjson.loads(file.read_bytes())
-    except orjson.JSONDecodeError as fault:
+        rows: list[Any] = parse_json(file.read_bytes())
+    except ValueError as fault:
         raise config_error(key, f"{file} is not a JSON list of rows: {fault}", fault) from fault
     return rows
 
 
 def _write_lines(rows: Sequence[Any], folder: Path) -> None:
     with (folder / CONVERTED).open("wb") as out:
-        out.writelines(orjson.dumps(row) + b"\n" for row in rows)
+        out.writelines(dump_json(row) + b"\n" for row in rows)

@@ -7,13 +7,16 @@ from typing import Any
 from areal_like.config.argument_types import Count
 from areal_like.data.answer_text import tagged
 from areal_like.data.tasks.base import RewardValue, Row
+from areal_like.data.tasks.evaluating_scorers import evaluating_puzzles
 from areal_like.data.tasks.generated import generate_rows
+from areal_like.data.tasks.sandboxed_scorer import SandboxedScorer
+from areal_like.data.tasks.scorer_server import score
 
 ARITHMETIC = re.compile(r"(?:[\d+\-/() .]|(?<!\*)\*(?!\*))*", re.ASCII)
 FORMULA = re.compile(r"(?:(?<![a-zA-Z])(?:[a-zA-Z]|sin|cos|tan|exp|log|sqrt)(?![a-zA-Z])|[\d+\-*/^() .])*", re.ASCII)
 HUGE_POWER = re.compile(r"(?:\*\*|\^)(?!\s*(?:\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?![\d.])(?!\s*(?:\*\*|\^)))")
 """A power whose exponent is more than a small number: computing it may take forever."""
-EVALUATED = {
+FILTERS = {
     "binary_matrix": re.compile(r"[\[\],\d\s]*"),
     "countdown": ARITHMETIC,
     "intermediate_integration": FORMULA,
@@ -24,7 +27,8 @@ EVALUATED = {
     "spiral_matrix": re.compile(r"[\[\],\d\s-]*"),
     "string_insertion": re.compile(r"""[\[\],"'A-Z\s]*"""),
 }
-"""Puzzle -> the answers that its scorer may see: it evaluates them as Python, and a model could write a program."""
+"""Puzzle -> the answers that its scorer may see. It evaluates them as Python in the sandbox: there a program can do no
+harm, but could claim any score."""
 REFUSED = {
     "codeio": "it runs programs of its data in this process",
     "composite": "it is a mix; use one of its puzzles",
@@ -44,7 +48,9 @@ class ReasoningGym:
         import reasoning_gym  # type: ignore[import-untyped]
 
         self._name, self._num_rows = dataset, num_rows
-        self._puzzles: Any = reasoning_gym.create_dataset(dataset, **{**(config or {}), "size": num_rows, "seed": seed})
+        arguments = {**(config or {}), "size": num_rows, "seed": seed}
+        self._puzzles: Any = reasoning_gym.create_dataset(dataset, **arguments)
+        self._sandboxed = SandboxedScorer(dataset, arguments) if dataset in evaluating_puzzles() else None
 
     def rows(self, split: str) -> Sequence[Row]:
         return generate_rows(self._num_rows, split, self.row)
@@ -53,30 +59,26 @@ class ReasoningGym:
         puzzle = self._puzzles[number]
         return {"prompt": puzzle["question"], "answer": puzzle["answer"], "puzzle": number}
 
+    def prepare_reward(self) -> None:
+        if self._sandboxed is not None:
+            self._sandboxed.prepare()
+
     def reward(self, prompt: Any, completion: str, puzzle: int) -> RewardValue:
         """What reasoning-gym gives, from 0 to 1; the score counts only full marks. The answer is the last `<answer>`
         tag, or all of the text."""
         stated = tagged(completion)
-        value = self._graded(completion.strip() if stated is None else stated, self._puzzles[puzzle])
+        value = self._graded(completion.strip() if stated is None else stated, puzzle)
         return {"graded": value, "score": float(value >= 1)}
 
-    def _graded(self, answer: str, puzzle: dict[str, Any]) -> float:
-        allowed = EVALUATED.get(self._name)
+    def _graded(self, answer: str, puzzle: int) -> float:
+        allowed = FILTERS.get(self._name)
         if len(answer) > MAX_ANSWER:
             return 0.0
         if allowed is not None and (allowed.fullmatch(answer) is None or HUGE_POWER.search(answer) is not None):
             return 0.0
-        try:
-            return float(self._puzzles.score_answer(answer, puzzle))
-        except Exception as fault:
-            self._check_scorer(puzzle, fault)
-            return 0.0
-
-    def _check_scorer(self, puzzle: dict[str, Any], fault: Exception) -> None:
-        """An answer that the scorer cannot read is wrong. Raises where it cannot read the puzzle's own answer: then the
-        puzzle is at fault, and its row has no reward."""
-        try:
-            if puzzle["answer"] is not None:
-                self._puzzles.score_answer(puzzle["answer"], puzzle)
-        except Exception as own:
-            raise ValueError(f"the scorer of {self._name} fails with the answer of the puzzle: {own}") from fault
+        if self._sandboxed is not None:
+            return self._sandboxed.score(answer, puzzle)
+        found = score(self._puzzles, answer, self._puzzles[puzzle])
+        if "broken" in found:
+            raise ValueError(f"the scorer of {self._name} fails with the answer of the puzzle: {found['broken']}")
+        return float(found["value"])

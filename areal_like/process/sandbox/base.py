@@ -7,6 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from areal_like.process.errors import InfrastructureError
 
+STARVED_SHARE = 0.5
+"""Of its time. A program that only competes with another one per processor gets half of one, and is not starved."""
+
 
 class SandboxError(InfrastructureError):
     """The sandbox does not work here. It is never the fault of the program."""
@@ -45,13 +48,19 @@ class End(StrEnum):
 
 class SandboxResult(NamedTuple):
     """`exit_code` is negative for a signal. Output beyond the limit is cut off. `wall_s`: from the start of the
-    program, not of the sandbox."""
+    program, not of the sandbox. `starved_s`: for so long of it no processor was free for the program."""
 
     end: End
     exit_code: int
     stdout: bytes
     stderr: bytes
     wall_s: float
+    starved_s: float = 0.0
+
+    @property
+    def is_starved(self) -> bool:
+        """It exceeded its time because the machine had no processor for it: that says nothing about the program."""
+        return self.end is End.TIME and self.starved_s > STARVED_SHARE * self.wall_s
 
     @property
     def is_success(self) -> bool:

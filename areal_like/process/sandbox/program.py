@@ -16,6 +16,7 @@ from areal_like.process.child_process import ChildProcess
 from areal_like.process.process_tree import KILL_TIMEOUT_S, descendants_of
 from areal_like.process.sandbox.base import Cell, End, SandboxError, SandboxLimits, SandboxResult
 from areal_like.process.sandbox.confine import STARTED
+from areal_like.process.sandbox.starvation import ProcessorUse, processor_use, starved_s
 
 START_TIMEOUT_S = 60.0
 """Until the program runs; a machine under load takes seconds."""
@@ -37,6 +38,8 @@ class SandboxedProgram:
         self._began = self._checked_at = time.monotonic()
         self._started_at: float | None = None
         self._ended_at, self._is_ending = 0.0, False
+        self._use: ProcessorUse | None = None
+        self._starved_s = 0.0
         with ExitStack() as stack:
             stack.callback(cell.close)
             readers, writers = zip(*(os.pipe() for _ in range(3)), strict=True)
@@ -66,6 +69,8 @@ class SandboxedProgram:
 
     def stop(self, end: End) -> None:
         if self.end is None:
+            if end is End.TIME:
+                self._count_starvation()
             self._ended_at = time.monotonic()
             self.end = end
             self._kill()
@@ -117,6 +122,11 @@ class SandboxedProgram:
     def start_clock(self) -> None:
         """Its time runs from now on."""
         self._started_at = time.monotonic()
+        self._use, self._starved_s = None, 0.0
+
+    @property
+    def starved_s(self) -> float:
+        return self._starved_s
 
     @property
     def pause_s(self) -> float:
@@ -133,7 +143,8 @@ class SandboxedProgram:
             reason = bytes(self._status.removeprefix(STARTED) or self._stderr).decode("utf-8", "replace").strip()
             raise SandboxError(f"no program can run in the sandbox: {reason[-1000:]}")
         wall_s = self._ended_at - (self._started_at or self._ended_at)
-        return SandboxResult(self.end, self._exit_code(), bytes(self._stdout), bytes(self._stderr), wall_s)
+        printed = bytes(self._stdout), bytes(self._stderr)
+        return SandboxResult(self.end, self._exit_code(), *printed, wall_s, self._starved_s)
 
     def _exit_code(self) -> int:
         code = self._process.exit_code()
@@ -142,11 +153,19 @@ class SandboxedProgram:
         return 128 - code if code > 128 else code  # bubblewrap reports a signal as a shell does
 
     def _check_use(self) -> None:
-        pids = [each.pid for each in descendants_of(self._process.pid)]
+        pids = self._count_starvation()
         if len(pids) > self._limits.processes + OWN_PROCESSES:
             self.stop(End.PROCESSES)
         elif sum(map(_memory_bytes, pids)) > self._limits.memory_gb * 2**30:
             self.stop(End.MEMORY)
+
+    def _count_starvation(self) -> list[int]:
+        """Since it was last counted. Returns the ids of the program's processes."""
+        pids = [each.pid for each in descendants_of(self._process.pid)]
+        before, self._use = self._use, processor_use(pids, time.monotonic(), self._use)
+        if before is not None:
+            self._starved_s += starved_s(before, self._use)
+        return pids
 
     def _read_rest(self) -> None:
         """What the pipes still hold."""
@@ -168,7 +187,8 @@ class SandboxedProgram:
 
 
 def wait_for(first: SandboxedProgram, *others: SandboxedProgram) -> SandboxResult:
-    """Until the first has ended; the others are stopped then. Its time runs once all have started."""
+    """Until the first has ended; the others, for which it waits, are stopped then. Its time runs once all have started,
+    and it is starved where they are."""
     programs = (first, *others)
     with DefaultSelector() as selector:
         for program in programs:
@@ -188,7 +208,8 @@ def wait_for(first: SandboxedProgram, *others: SandboxedProgram) -> SandboxResul
         if program.end is End.EXIT:
             program.result()  # raises if it never ran
         program.stop(End.STOPPED)
-    return first.result()
+    result = first.result()
+    return result._replace(starved_s=sum(program.starved_s for program in programs))
 
 
 def _file(content: bytes, stack: ExitStack) -> int:

@@ -42,6 +42,12 @@ ON_ITSELF = ("kill", "tgkill", "sched_setaffinity")
 """Allowed on the process itself and on its group. The former are refused; both where a program sees the machine's
 processes."""
 
+STARTS_AND_SIGNALS = (
+    *("fork", "vfork", "clone", "execve", "execveat", "kill", "tkill", "tgkill", "rt_sigqueueinfo"),
+    *("rt_tgsigqueueinfo", "pidfd_send_signal", "setsid"),
+)
+"""What a process that only computes has no use for."""
+
 NAMESPACES = 0x7E020000
 """Flags of clone that make any."""
 
@@ -73,6 +79,14 @@ def build_filter(own_pid: int | None, machine: str = platform.machine()) -> byte
     for number in call_numbers(ON_ITSELF if shared else (), machine):
         steps += _if_called(number, [_step(EQUAL, own_pid or 0, 2, 0), _step(EQUAL, 0, 1, 0), refuse, allow])
     return b"".join((*steps, allow))
+
+
+def build_compute_filter(machine: str = platform.machine()) -> bytes:
+    """In addition: no further process or thread, no signal."""
+    steps = [_step(LOAD, NUMBER)]
+    for number in call_numbers(STARTS_AND_SIGNALS, machine):
+        steps += [_step(EQUAL, number, 0, 1), _step(RETURN, REFUSE | errno.EPERM)]
+    return b"".join((*steps, _step(RETURN, ALLOW)))
 
 
 def _if_called(number: int, steps: list[bytes]) -> list[bytes]:

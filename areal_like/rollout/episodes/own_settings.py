@@ -54,21 +54,32 @@ def reward_pools(config: Any, places: SearchFolders, processes: int | None = Non
             reward_limits(reward),
         )
 
-    def own_pool(own: Any, task: NamedTask | None) -> RewardPool:
+    own = {place: pool(*each) for place, each in own_rewards(config, places).items()}
+    return Rewards(pool(config.reward, main_reward(config, places)), own)
+
+
+def main_reward(config: Any, places: SearchFolders) -> RewardSpec:
+    """That of the experiment."""
+    return reward_spec(config.reward, task_name(config), config.task.args, *map(Path, places))
+
+
+def own_rewards(config: Any, places: SearchFolders) -> dict[str, tuple[RewardConfig, RewardSpec]]:
+    """Those of environments and benchmarks that have one, by `environment/NAME` and `benchmark/NAME`."""
+
+    def found(own: Any, task: NamedTask | None) -> tuple[RewardConfig, RewardSpec]:
         reward, (name, args) = own_reward(config.reward, own), task or (None, {})
-        return pool(reward, reward_spec(reward, name, args, *map(Path, places)))
+        return reward, reward_spec(reward, name, args, *map(Path, places))
 
     trained = environments_of(config)
-    pools = {
-        f"{PREFIX}{name}": own_pool(each.reward, environment_task(each))
+    rewards = {
+        f"{PREFIX}{name}": found(each.reward, environment_task(each))
         for name, each in zip(names_of(trained), trained, strict=True)
         if has_own_reward(each)
     }
     for each in config.evaluator.benchmarks:
         if brings_reward(each):
-            pools[f"{SPLIT}{each.name}"] = own_pool(each.reward, benchmark_task(each))
-    spec = reward_spec(config.reward, task_name(config), config.task.args, *map(Path, places))
-    return Rewards(pool(config.reward, spec), pools)
+            rewards[f"{SPLIT}{each.name}"] = found(each.reward, benchmark_task(each))
+    return rewards
 
 
 def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSettings]:

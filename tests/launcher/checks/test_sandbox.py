@@ -52,6 +52,28 @@ def test_a_reward_of_the_user_that_makes_one_needs_it_too(tmp_path, monkeypatch,
     assert [each.key for each in needs] == [key] * is_refused
 
 
+COUNTDOWN = "task.args={dataset: countdown}"
+ENVIRONMENT = ["task.name=null", "reward.name=null", "train_dataset.path=", "valid_dataset=null"]
+GYM = ["task=reasoning_gym", "reward.name=null"]
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ([*GYM, COUNTDOWN], "task.name"),
+        ([*GYM, "task.args={dataset: chain_sum}"], None),
+        ([*GYM[:1], COUNTDOWN, "reward.name=numeric"], None),
+        ([*ENVIRONMENT, "environments.train=[{id: reasoning_gym:puzzle24}]"], "environments.train.0.id"),
+        (["evaluator.benchmarks=[{name: a, id: reasoning_gym:n_queens}]"], "evaluator.benchmarks.0.id"),
+    ],
+)
+def test_a_scorer_that_evaluates_answers_needs_it_too(words, key):
+    pytest.importorskip("reasoning_gym")
+    needs = [each for each in plan_of("grpo", *words, host=BROKEN).needs if "broken" in each.message]
+    assert [each.key for each in needs] == [key] * (key is not None)
+    assert all("evaluates answers in a sandbox: bubblewrap is broken" in each.message for each in needs)
+
+
 @pytest.mark.parametrize(
     ("words", "kind"),
     [

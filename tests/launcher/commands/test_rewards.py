@@ -130,6 +130,34 @@ def test_rollouts_of_training_are_scored_too(run: Run, evaluated: Path, words: t
     assert f"training rollouts of {directory.resolve()}, step {'4' if words else '7'}" in done.out
 
 
+ENVIRONMENTS = [
+    *("task.name=null", "reward.name=null", "train_dataset.path=", "valid_dataset=null"),
+    "environments.train=[{id: addition, name: sums}, {id: reversing, name: words, reward: {name: mine.py:seen}}]",
+]
+
+
+def test_rollouts_of_environments_are_scored_by_the_reward_of_each(run: Run):
+    Path("mine.py").write_text("def seen(prompt, completion):\n    return 0.25\n")
+    words = ["cluster.fileroot=runs", "trial_name=t", "experiment_name=sums", *ENVIRONMENTS]
+    loaded = load("grpo.yaml", words)
+    locked = lock_run(loaded, build_plan(loaded), "id", False)
+    locked.names.clear()
+    locked.names.close()
+    rows = load_datasets(locked.run.config, SearchFolders(Path(), Path()), open_tokenizer(locked.run.config, Path()))
+    lines = [
+        {"group": at, "conversation": 0, "row": at, "row_hash": hash_text(row_hash(rows.train.rows[at]))}
+        | {"answer": rows.train.rows[at]["answer"], "reward": 1.0 if rows.train.environment(at) == "sums" else 0.25}
+        for at in range(4)
+    ]
+    folder = locked.run.directory / "rollouts"
+    folder.mkdir()
+    (folder / "step_000001.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = run("rewards", "sums/t", "--reward", "task", "cluster.fileroot=runs", "rollouts=all")
+    assert "task: 4 answers to 4 prompts, 0 failed" in done.out, done.err
+    assert "mean 0.625" in done.out and "from 0.25 to 1" in done.out
+    assert "task and that of the run: 4 of 4 answers have equal rewards" in done.out
+
+
 def test_rollouts_that_are_not_there_are_refused(run: Run, evaluated: Path):
     words = ("rewards", "sums/t", "--reward", "exact", "cluster.fileroot=runs")
     assert "rollouts: " in (none := run.refusal(*words, "rollouts=3")) and "rollout.dump_to_file=true" in none

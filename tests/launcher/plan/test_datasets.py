@@ -1,6 +1,8 @@
 """Datasets are found before the start: every supported form, and one message for each missing one."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from areal_like.config.loaded import build_config
 from areal_like.config.problems import ConfigError
 from areal_like.data.readers.dataset_source import DatasetSource
 from areal_like.data.user_code import SearchFolders
+from launcher.checks import rows
 from launcher.plan.auto import resolved_values
 from launcher.plan.build import build_plan
 from launcher.plan.datasets import resolved_datasets
@@ -63,8 +66,33 @@ def against(loaded, host):
 def test_readable_datasets_are_accepted(host, where, path, file):
     there = host.directory.parent / where / file
     there.parent.mkdir(parents=True, exist_ok=True)
-    there.write_text(ROWS)
+    there.write_text(f"PAR1{ROWS}PAR1" if there.suffix == ".parquet" else ROWS)
     assert against(experiment(host, path), host) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("rows.parquet", f"PAR1{ROWS}", "is no complete parquet file: its ends lack the mark PAR1; copy it again"),
+        ("rows.parquet", "", "is no complete parquet file: its ends lack the mark PAR1; copy it again"),
+        ("rows.json", '[{"prompt": "1', "is not a JSON list of rows: Unterminated string"),
+    ],
+)
+def test_a_file_that_was_cut_off_is_reported_before_the_start(host, name, content, why):
+    file = host.directory / name
+    file.write_text(content)
+    (found,) = against(experiment(host, name), host)
+    assert found.startswith(f"{file} {why}")
+
+
+def test_a_file_that_cannot_be_read_is_reported_before_the_start(host, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    file = host.directory / "rows.json"
+    file.write_text(ROWS)
+    monkeypatch.setattr(rows, "_count", refuse)
+    assert against(experiment(host, file.name), host) == [f"{file} cannot be read: Permission denied"]
 
 
 def test_each_path_of_a_list_is_found(host):

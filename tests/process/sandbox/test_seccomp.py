@@ -16,7 +16,14 @@ HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
 }
-NAMES = (*seccomp.REFUSED, *seccomp.ABSENT, *seccomp.ATTRIBUTES, *seccomp.ON_OTHERS, *seccomp.ON_ITSELF)
+NAMES = (
+    *seccomp.REFUSED,
+    *seccomp.ABSENT,
+    *seccomp.ATTRIBUTES,
+    *seccomp.ON_OTHERS,
+    *seccomp.ON_ITSELF,
+    *seccomp.STARTS_AND_SIGNALS,
+)
 
 
 def verdict(steps: bytes, number: int, argument: int = 0, architecture: int | None = None) -> int | None:
@@ -60,6 +67,14 @@ def test_a_filter_refuses_what_it_names_and_allows_the_rest(machine: str, own_pi
     assert error("kill", ME) == error("tgkill", ME) == error("kill", 0) == {None}
     assert verdict(steps, NEWEST + 1, 0, architecture) == errno.ENOSYS
     assert verdict(steps, seccomp.X32 | 1, 0, architecture) == errno.ENOSYS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_only_computes_starts_and_signals_nothing(machine: str) -> None:
+    steps = seccomp.build_compute_filter(machine)
+    for number in call_numbers(seccomp.STARTS_AND_SIGNALS, machine):
+        assert verdict(steps, number) == errno.EPERM
+    assert verdict(steps, READ[machine]) is None
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from areal_like.process.process_tree import descendants_of
-from areal_like.rollout.episodes.rewards import RewardError
+from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.base import Reward
 from tests.support.commands import REPOSITORY
 from tests.support.reward_parts import MINE, ROW, child_of, each, is_alive, open_pool, reward_spec_in
@@ -82,6 +82,48 @@ def test_a_process_that_something_has_stopped_is_replaced_and_a_stopped_template
             return await each(pool, "046", "x")
 
     assert asyncio.run(main()) == [1.0, 0.0]
+
+
+DIES_AT_FIRST = """
+import os, pathlib, signal
+
+class Reward:
+    def prepare_reward(self):
+        starts = pathlib.Path(__file__).with_name("starts")
+        with starts.open("a") as file:
+            file.write(".")
+        if len(starts.read_text()) < {number}:
+            os.kill(os.getpid(), signal.{how})
+
+    def __call__(self, prompt, completion):
+        return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "number", "setup_s"), [("SIGKILL", 2, 120.0), pytest.param("SIGSTOP", 2, 20.0, marks=pytest.mark.slow)]
+)
+def test_a_process_that_dies_or_stops_while_it_starts_is_replaced(tmp_path, how, number, setup_s):
+    (tmp_path / "dies.py").write_text(DIES_AT_FIRST.format(number=number, how=how))
+    spec = RewardSpec("dies.py:Reward", {}, None, {}, str(tmp_path), str(tmp_path))
+
+    async def main():
+        async with open_pool(spec, setup_timeout_s=setup_s) as pool:
+            return await each(pool, "x", "y"), pool.counts.errors
+
+    assert asyncio.run(main()) == ([1.0, 1.0], 0)
+    assert len((tmp_path / "starts").read_text()) > 1
+
+
+def test_a_reward_whose_processes_always_die_while_they_start_is_an_error(tmp_path):
+    (tmp_path / "dies.py").write_text(DIES_AT_FIRST.format(number=99, how="SIGKILL"))
+    spec = RewardSpec("dies.py:Reward", {}, None, {}, str(tmp_path), str(tmp_path))
+
+    async def main():
+        async with open_pool(spec) as pool:
+            return await each(pool, "x")
+
+    assert "cannot be computed" in asyncio.run(main())[0]
 
 
 def test_the_deadline_is_that_of_each_sample_not_of_its_place_in_the_queue(reward_spec):

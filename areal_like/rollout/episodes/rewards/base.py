@@ -90,6 +90,12 @@ class RewardCall:
         method = getattr(self.function, "__call__", None)  # noqa: B004 - the method itself is needed
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(method)
 
+    def prepare(self) -> None:
+        """Calls `prepare_reward` of the reward or its task, if there is one, before the first answer of a process."""
+        owner = getattr(self.function, "__self__", self.function)
+        if (prepare := getattr(owner, "prepare_reward", None)) is not None:
+            prepare()
+
     async def aclose(self) -> None:
         """Calls the method `aclose` of the reward, if it has one, when no more answers come."""
         if (close := getattr(self.function, "aclose", None)) is not None:

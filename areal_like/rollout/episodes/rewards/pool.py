@@ -15,15 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from areal_like.data.exact_json import dump_json
 from areal_like.data.user_code import config_error
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.limits import NO_LIMITS, RewardLimits
 from areal_like.rollout.episodes.rewards.processes.seat import Seat, WaitingAnswer
-from areal_like.rollout.episodes.rewards.processes.seats import RewardSeats
+from areal_like.rollout.episodes.rewards.processes.seats import START_DELAY_S, RewardSeats
 from areal_like.rollout.episodes.rewards.processes.starter import StarterLost
 from areal_like.rollout.episodes.rewards.processes.usual_time import UsualTime
 
@@ -33,6 +32,8 @@ RETRY_DELAY_S = 0.1
 """Before the first retry; doubled before each further one."""
 CHECK_INTERVAL_S = 0.05
 """Processes are checked no more often."""
+MAX_FAILED_STARTS = 3
+"""In a row: then the reward is at fault, and not what has killed one of its processes."""
 MAX_LOGGED_ERRORS = 100
 """At most this many different errors are logged, each once."""
 
@@ -72,7 +73,9 @@ class RewardPool:
         self._waiting: deque[WaitingAnswer] = deque()
         self.is_async = False
         self._usual = UsualTime()
+        self._failed_starts = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._restart: asyncio.TimerHandle | None = None
         self._logged_errors: set[str] = set()
         self._loading: asyncio.Task[None] | None = None
         self._seats = RewardSeats(spec, timeout_s, limits, setup_timeout_s, processes)
@@ -109,7 +112,7 @@ class RewardPool:
             number = next(self._numbers)
             line = {"id": number, "prompt": row["prompt"], "completion": completion, "row": row}
             line["seed"] = derive_seed(number if seed is None else seed, "answer", index)
-            samples.append(WaitingAnswer(orjson.dumps(line) + b"\n", number, loop.create_future()))
+            samples.append(WaitingAnswer(dump_json(line) + b"\n", number, loop.create_future()))
         self._waiting.extend(samples)
         self._flush()
         try:
@@ -119,7 +122,7 @@ class RewardPool:
                 sample.future.cancel()
 
     async def close(self) -> None:
-        for handle in (self._loading, self._timer):
+        for handle in (self._loading, self._timer, self._restart):
             if handle is not None:
                 handle.cancel()
         await self._seats.close()
@@ -198,6 +201,7 @@ class RewardPool:
     def on_message(self, seat: Seat, message: dict[str, Any]) -> None:
         if "ready" in message:
             seat.pid, seat.progress_at = message["ready"], time.monotonic()
+            self._failed_starts = 0
             self._on_ready(seat)
             return
         if message["id"] not in seat.sent:
@@ -237,9 +241,12 @@ class RewardPool:
         if seat.end_reason != "":
             self.counts.children_lost += 1
         self._waiting.extendleft(reversed(seat.reserved))
-        if not was_ready and not self._seats.inside:
-            why = seat.end_reason or seat.how
-            self._fail_waiting(f"{self._name} cannot be computed: {why} before its first answer")
+        if not was_ready:
+            self._failed_starts += 1
+            if self._failed_starts >= MAX_FAILED_STARTS and not self._seats.inside:
+                why = seat.end_reason or seat.how
+                self._fail_waiting(f"{self._name} cannot be computed: {why} before its first answer")
+            self._restart = asyncio.get_running_loop().call_later(START_DELAY_S, self._flush)
         elif self.is_async and len(samples) > 1:
             for sample in samples:
                 sample.alone = True

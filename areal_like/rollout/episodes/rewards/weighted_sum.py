@@ -34,6 +34,10 @@ class WeightedSum:
         values = [returned[index] for index in range(len(order))]
         return self._await(values) if any(map(inspect.isawaitable, values)) else self._add(values)
 
+    def prepare(self) -> None:
+        for part in self._parts:
+            part.call.prepare()
+
     async def aclose(self) -> None:
         for part in self._parts:
             await part.call.aclose()

@@ -1,6 +1,6 @@
 """The tool `python`: programs in the sandbox."""
 
-from areal_like.process.sandbox.base import End, SandboxLimits
+from areal_like.process.sandbox.base import End, SandboxError, SandboxLimits
 from areal_like.process.sandbox.sandbox import Sandbox, sandbox_problem
 
 
@@ -15,6 +15,8 @@ class PythonTool:
 
     def __call__(self, code: str) -> str:
         result = self._sandbox.run_python(code)
+        if result.is_starved:
+            raise SandboxError(f"a program waited {result.starved_s:.1f} s for a processor, and its time ran out")
         printed = result.stdout.decode("utf-8", "replace")
         if result.is_success:
             return printed.rstrip() or "(it printed nothing)"

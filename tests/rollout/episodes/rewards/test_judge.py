@@ -11,7 +11,7 @@ from areal_like.process.http_body import MAX_BYTES
 from areal_like.process.identity import RUN_DIR
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.base import RewardCall
-from areal_like.rollout.episodes.rewards.judge import JudgeReward
+from areal_like.rollout.episodes.rewards.judge import SCORE, JudgeReward
 from areal_like.rollout.episodes.rewards.judge_record import JudgeRecord
 from areal_like.rollout.episodes.rewards.weighted_sum import Part, WeightedSum
 from tests.support.reward_parts import open_pool
@@ -158,6 +158,25 @@ def test_a_reward_that_is_used_no_more_closes_its_connections(tmp_path):
             return judge._session.closed
 
     assert asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("reply", "scores"),
+    [
+        ("Score: 7", ["7"]),
+        ("**Score:** 7", ["7"]),
+        ("Score (7)", ["7"]),
+        ("Score: (8/10)", ["8"]),
+        ("Score (0 to 10): 7", ["7"]),
+        ("**Score** (0-10): **7**", ["7"]),
+        ("Score [0-10]: 7.5", ["7.5"]),
+        ("Score (out of 10) = -1", ["-1"]),
+        ("Score: 7 (0 to 10)", ["7"]),
+        ("Score (0-10)", []),
+    ],
+)
+def test_the_scale_that_a_judge_repeats_is_not_its_score(reply: str, scores: list[str]) -> None:
+    assert SCORE.findall(reply) == scores
 
 
 @pytest.mark.parametrize(("budget", "calls"), [({"max_calls": 2}, 2), ({"max_tokens": 250}, 3)])

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.argument_types import Count, Positive
-from areal_like.process.sandbox.base import End, SandboxError, SandboxLimits
+from areal_like.process.errors import InfrastructureError
+from areal_like.process.sandbox.base import End, SandboxError, SandboxLimits, SandboxResult
 from areal_like.process.sandbox.program import wait_for
 from areal_like.process.sandbox.sandbox import PYTHON, Sandbox, sandbox_problem
 from areal_like.rollout.episodes.rewards.code import print_cases, remote_calls
@@ -25,8 +26,8 @@ MAX_KNOWN = 1024
 class CodeReward:
     """Runs the last fenced block of Python of an answer against the row's `tests`: its program, by what it prints, or
     its functions, by their results. `partial`: the share of the tests that it passes, instead of all or nothing.
-    `timeout_s` is for all tests of an answer; what takes longer fails. Many answers of a group are equal: a program
-    runs once for the same tests, and again only if it took too long."""
+    `timeout_s` is for all tests of an answer; what takes longer fails, unless the machine was the reason. Many answers
+    of a group are equal: a program runs once for the same tests, and again only if it took too long."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class CodeReward:
 
     def _print_cases(self, code: str, tests: RowTests) -> list[bool]:
         """Where all must pass, the first one runs alone: most wrong programs fail it."""
-        cases, left_s = tests.cases[: self._max_tests], self._timeout_s
+        cases, left_s, starved_s = tests.cases[: self._max_tests], self._timeout_s, 0.0
         alone = 0 if self._partial else 1
         passed: list[bool] = []
         for batch in (cases[:alone], cases[alone:]):
@@ -83,7 +84,8 @@ class CodeReward:
                 output_kb = min(len(batch) * OUTPUT_KB, MAX_OUTPUT_KB)
                 limits = replace(self._sandbox.limits, wall_s=left_s, output_kb=output_kb)
                 result = self._sandbox.run([*PYTHON, print_cases.PROGRAM], files=files, limits=limits)
-                left_s = max(left_s - result.wall_s, 0.0)
+                left_s, starved_s = max(left_s - result.wall_s, 0.0), starved_s + result.starved_s
+                self._check_machine(result._replace(wall_s=self._timeout_s, starved_s=starved_s))
                 lines = [*result.stdout.splitlines(), *[b""] * len(batch)]
                 passed += [_is_right(line, expected) for line, (_, expected) in zip(lines, batch, strict=False)]
         return passed
@@ -105,12 +107,18 @@ class CodeReward:
             answer = start("serve", theirs, **{remote_calls.ANSWER: code})
             checks = start("check", ours, **{remote_calls.TESTS: json.dumps(content)})
             result = wait_for(checks, answer)
+        self._check_machine(result)
         if result.end is not End.EXIT or not result.stdout:
             return [False] * (len(asserts) + len(calls))
         verdict = json.loads(result.stdout.splitlines()[-1])
         if "broken" in verdict:
             raise ValueError(f"the row's tests cannot run: {verdict['broken']}")
         return [not reason for reason in verdict["results"]]
+
+    def _check_machine(self, result: SandboxResult) -> None:
+        if result.is_starved:
+            waited = f"waited {result.starved_s:.1f} s for a processor"
+            raise InfrastructureError(f"a program exceeded timeout_s={self._timeout_s:g}, but {waited}")
 
 
 def _is_right(line: bytes, expected: str) -> bool:

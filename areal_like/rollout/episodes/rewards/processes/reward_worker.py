@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from areal_like.data.exact_json import parse_json
 from areal_like.data.user_code import describe_error
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.keeper import fork_keeper
@@ -69,6 +70,7 @@ def run_reward(
     _seed_randomness()
     limits.apply()
     call = load()
+    call.prepare()
     _send(wire, {"ready": os.getpid()})
     if call.is_async:
         asyncio.run(_answer_concurrently(wire, call, timeout_s, limits, answers))
@@ -76,7 +78,7 @@ def run_reward(
         for line in wire.makefile("rb"):
             answers.increase()
             began = time.perf_counter()
-            message = _answer(call, orjson.loads(line), limits)
+            message = _answer(call, parse_json(line), limits)
             _send(wire, {**message, "took_s": time.perf_counter() - began})
     sys.stdout.flush()
     os._exit(0)
@@ -130,7 +132,7 @@ async def _answer_concurrently(
 
     while line := await reader.readline():
         answers.increase()
-        task = asyncio.create_task(answer(orjson.loads(line)))
+        task = asyncio.create_task(answer(parse_json(line)))
         running.add(task)
         task.add_done_callback(running.discard)
     for task in running:
