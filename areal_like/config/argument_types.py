@@ -27,6 +27,15 @@ TOOLS = ("calculator", "python", "search")
 ToolNames = list[str]
 """Names of built-in tools, or functions as `package.module:function` or `file.py:function`."""
 
+INLINE_TOOLS = ("python", "calculator")
+"""Those that `tool_integrated` can run in the middle of an answer."""
+
+InlineTools = str | list[str]
+"""Their names, as a list or a text with semicolons."""
+
+ExportStyle = Literal["concat", "individual"]
+"""Whether a conversation is one sequence, or each of its answers."""
+
 CallFormatName = Literal["json", "xml", "python"]
 """How an answer calls tools."""
 
@@ -44,6 +53,9 @@ KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
 }
 """Annotation -> what it means, and the types of its values."""
 
+CHOICES = {"Take": get_args(Take), "CallFormatName": get_args(CallFormatName), "ExportStyle": get_args(ExportStyle)}
+"""Annotation -> its values."""
+
 
 def misfit(annotation: str, value: Any) -> str:
     """Why a value is not of the annotated type, given as source text; empty if it is, or if the type is not known."""
@@ -54,15 +66,20 @@ def misfit(annotation: str, value: Any) -> str:
     return "" if "" in reasons else f"is {value!r:.60}; expected {' or '.join(reasons)}"
 
 
+def inline_tools(value: Any) -> list[Any]:
+    return value.split(";") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else []
+
+
 def _reason(kind: str, value: Any) -> str:
     """What is expected instead; empty if the value is of the kind."""
     if kind == "ToolNames":
         known = isinstance(value, list) and all(":" in str(each) or each in TOOLS for each in value)
         return "" if known else f"a list of {', '.join(TOOLS)}, or functions as file.py:function"
-    if kind == "CallFormatName":
-        return "" if value in get_args(CallFormatName) else f"one of {', '.join(get_args(CallFormatName))}"
-    if kind == "Take":
-        return "" if value in get_args(Take) else f"one of {', '.join(get_args(Take))}"
+    if kind == "InlineTools":
+        known = inline_tools(value) and set(inline_tools(value)) <= set(INLINE_TOOLS)
+        return "" if known else f"a list of {' and '.join(INLINE_TOOLS)}"
+    if kind in CHOICES:
+        return "" if value in CHOICES[kind] else f"one of {', '.join(CHOICES[kind])}"
     meaning, types = KINDS[kind]
     is_of_kind = isinstance(value, types) and (kind == "bool" or not isinstance(value, bool))
     if not is_of_kind:
@@ -94,5 +111,5 @@ def _name(node: ast.expr) -> str | None:
     node = node.value if isinstance(node, ast.Subscript) else node
     if isinstance(node, ast.Constant) and node.value is None:
         return "None"
-    known = isinstance(node, ast.Name) and (node.id in KINDS or node.id in ("Take", "ToolNames", "CallFormatName"))
+    known = isinstance(node, ast.Name) and (node.id in KINDS or node.id in (*CHOICES, "ToolNames", "InlineTools"))
     return node.id if known and isinstance(node, ast.Name) else None

@@ -18,6 +18,7 @@ from areal_like.config.checks.registry import run_checks
 from areal_like.config.checks.values import is_interpolation
 from areal_like.config.dependent_keys import dependent_keys, dependents_of
 from areal_like.config.dialects.areal import infer_experiment, legacy_file_message, other_version_hint, subclass_keys
+from areal_like.config.dialects.areal_examples import example_layer
 from areal_like.config.dialects.other_frameworks import other_framework_message
 from areal_like.config.dotted_path import nested, value_at
 from areal_like.config.experiment import EXPERIMENTS
@@ -273,14 +274,15 @@ class Composition:
     def _with_known(
         self, layers: list[Layer], overrides: Sequence[Layer], trees: dict[str, dict[str, Any]]
     ) -> list[Layer]:
-        """The layers with that of known datasets, which Hydra merges as a part of the file's body."""
+        """The layers with those of known datasets and examples, which Hydra merges as a part of the file's body."""
         body = next(at for at, layer in enumerate(layers) if layer.kind == "file")
         known, problems = known_layer(self.schema, layers, body, overrides)
         self.problems += problems
-        if not known.leaves:
-            return layers
-        trees[ROOT] = nested((leaf.path, leaf.value) for leaf in (*known.leaves, *layers[body].leaves))
-        return [*layers[:body], known, *layers[body:]]
+        example = example_layer(self.schema, (*layers[body:], *overrides))
+        added = [layer for layer in (known, example) if layer.leaves]
+        if added:
+            trees[ROOT] = nested((leaf.path, leaf.value) for layer in (*added, layers[body]) for leaf in layer.leaves)
+        return [*layers[:body], *added, *layers[body:]]
 
     def _layer(self, files: CompositionFiles, name: str, package: str, changed_paths: set[str]) -> Layer:
         """One file: read and checked, without invalid values, and without dependent keys of what the command line

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from areal_like.config.argument_types import inline_tools
 from areal_like.config.benchmarks import benchmark_task, every_reward
 from areal_like.config.checks.sandboxed_code import runs_programs
 from areal_like.config.dotted_path import value_of
@@ -48,8 +49,8 @@ def _workflows(config: GRPOConfig) -> Iterator[tuple[str, WorkflowSourceConfig]]
 
 def _of_tools(key: str, workflow: WorkflowSourceConfig, kind: str, here: HostInfo) -> Iterator[Problem]:
     """Of a workflow that runs programs."""
-    tools = workflow.args.get("tools")
-    if workflow.name != "tool_integrated" and not (isinstance(tools, list) and "python" in tools):
+    default = "python" if workflow.name == "tool_integrated" else None
+    if "python" not in inline_tools(workflow.args.get("tools", default)):
         return
     own = workflow.args.get("sandbox")
     if own is not None and own not in BACKENDS:

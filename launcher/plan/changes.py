@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
     from areal_like.config.sources.layers import Origin
 
-BODY, KNOWN, CHOSEN, OVERRIDE = "file", "known dataset", "group of the command line", "override"
+BODY, CHOSEN, OVERRIDE = "file", "group of the command line", "override"
+KNOWN = ("known dataset", "known example")
 
 
 def changed_settings(loaded: "Loaded", redactor: Redactor) -> tuple[ChangedSetting, ...]:
@@ -42,9 +43,9 @@ def settings_over_base(loaded: "Loaded", redactor: Redactor, machine: "Machine")
         origin = loaded.origin(path)
         typed = origin.kind in (OVERRIDE, CHOSEN) or path in replaced
         value = loaded.get(path, MISSING)
-        if value is MISSING or (not typed and origin.kind not in (BODY, KNOWN)):
+        if value is MISSING or (not typed and origin.kind not in (BODY, *KNOWN)):
             continue
-        over, known = (OVERRIDE, CHOSEN) if typed else (BODY, KNOWN), origin.kind == KNOWN
+        over, known = (OVERRIDE, CHOSEN) if typed else (BODY, *KNOWN), origin.kind in KNOWN
         base = next((weaker.value for weaker in origin.beaten if weaker.kind not in over), None)
         if typed and alone is not None:
             base = alone.get(path)

@@ -33,7 +33,7 @@ class ChangedSetting(NamedTuple):
 
 
 class BaseSetting(NamedTuple):
-    """A key set by the command line (`typed`), by the name of a dataset (`known`) or by the body of the file, and the
+    """A key set by the command line (`typed`), by the name of a dataset or the keys of an example (`known`) or by the body of the file, and the
     `base` value that it replaces."""
 
     key: str

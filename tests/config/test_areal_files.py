@@ -146,8 +146,35 @@ class TestSubclassFiles:
         assert loaded.get("judge_engine.experiment_name") == "math-grpo"
 
     def test_the_dry_run_reports_unread_user_keys(self):
-        found = obstacles("multi_turn_math", "--schema", SUBCLASS_FILES["multi_turn_math"][0])
-        assert "n_trajs, max_turns" in found["workflow.name"][0]
+        found = obstacles("search_agent", "--schema", SUBCLASS_FILES["search_agent"][0])
+        assert "max_turns" in found["workflow.name"][0]
+
+    @pytest.mark.parametrize(
+        ("name", "expected", "max_tokens"),
+        [
+            (
+                "multi_turn_math",
+                {"name": "multi_turn", "args": {"export_style": "individual", "n_trajs": 2, "max_turns": 8}},
+                65536,
+            ),
+            (
+                "tir_math",
+                {
+                    "name": "tool_integrated",
+                    "args": {"max_calls": 2, "call_timeout_s": 30, "tools": "python;calculator"},
+                },
+                3000,
+            ),
+        ],
+    )
+    def test_the_keys_of_an_example_are_arguments_of_its_workflow(self, name, expected, max_tokens):
+        schema = SUBCLASS_FILES[name][0]
+        loaded = load(file(name), schema=schema)
+        assert {key: loaded.get(f"workflow.{key}") for key in expected} == expected
+        assert loaded.get("gconfig.max_tokens") == max_tokens
+        assert "workflow.name" not in obstacles(name, "--schema", schema)
+        own = load(file(name), ["workflow.name=single_turn"], schema=schema)
+        assert own.get("workflow.args") == {}
 
 
 class TestLegacyFiles:

@@ -11,6 +11,7 @@ import yaml
 
 from areal_like.rollout.evaluation.answer_folders import read_answers
 from tests.ring.start import run
+from tests.config.areal_files.expected import SUBCLASS_FILES
 from tests.support import areal_examples as examples
 from tests.support.commands import AREAL
 from tests.support.model_hub import hub
@@ -41,6 +42,13 @@ EXAMPLES = [
     example("reinforce"),
     example("reinforce_baseline"),
     example("rloo", "cluster.name_resolve.type=nfs", "actor.attn_impl=auto"),
+    example("multi_turn_math", "max_turns=3", slow=False),
+    example(
+        "tir_math",
+        "train_dataset.path=torl_data/train.jsonl",
+        "valid_dataset.path=torl_data/test.jsonl",
+        data=("torl_data", examples.torl),
+    ),
     example("boba_vllm", data=("inclusionAI/AReaL-boba-Data", examples.boba)),
     example("countdown", data=("data/countdown", examples.countdown)),
     example("sft", "stats_logger.wandb.mode=disabled", slow=False),
@@ -60,11 +68,12 @@ def test_an_example_of_areal_trains(tmp_path, model, name, words, data):
     rows.mkdir()
     for split in ("train", "test"):
         (rows / f"{split}.jsonl").write_text(examples.lines(make))
-    if path == "data/countdown":
+    if path in ("data/countdown", "torl_data"):
         folder = tmp_path / path
         folder.mkdir(parents=True)
-        for split in ("train", "valid"):
+        for split in ("train", "valid", "test"):
             (folder / f"{split}.jsonl").write_text(examples.lines(make))
+    schema = ("--schema", SUBCLASS_FILES[name][0]) if name in SUBCLASS_FILES else ()
     trained = "model" if name in ("sft", "hhrlhf_rw") else "actor"
     answers = ANSWERS if trained == "actor" else ("model.dtype=float32",)
     own = (
@@ -73,7 +82,7 @@ def test_an_example_of_areal_trains(tmp_path, model, name, words, data):
         f"cluster.name_resolve.nfs_record_root={tmp_path}/names",
     )
     with hub(rows, kind="datasets", name=path) as server:
-        words = (*SMALL, *answers, *own, *words)
+        words = (*SMALL, *answers, *own, *words, *schema)
         config, cache = str(AREAL / f"{name}.yaml"), str(tmp_path / "hub")
         done = run(tmp_path, *words, config=config, HF_ENDPOINT=server.address, HF_HUB_CACHE=cache, HF_HUB_OFFLINE="0")
     assert done.code == 0, done.text
@@ -83,6 +92,10 @@ def test_an_example_of_areal_trains(tmp_path, model, name, words, data):
         assert len(rewards) == 2 and all(0 <= each <= 1 for each in rewards)
         resolved = yaml.safe_load((done.directory / "config.yaml").read_text())
         assert resolved["reward"]["name"] == ("countdown" if name == "countdown" else "math")
+    if name == "multi_turn_math":
+        assert done.metric("rollout/conversations") == [8, 8], "two of each prompt (n_trajs)"
+        assert done.metric("rollout/samples") == [8 * each for each in done.metric("rollout/turns_mean")]
+        assert max(done.metric("rollout/turns_max")) == 3
     record = json.loads((done.directory / "data.json").read_text())
     assert record["train_dataset"]["rows"] == examples.NUM_ROWS
 

@@ -71,5 +71,10 @@ def countdown(number: int) -> dict[str, Any]:
     return {"query": query, "target": sum(numbers), "numbers": numbers}
 
 
+def torl(number: int) -> dict[str, Any]:
+    prompt = [{"role": "user", "content": f"What is {number} * 3?"}]
+    return {"prompt": prompt, "reward_model": {"ground_truth": str(number * 3), "style": "rule"}}
+
+
 def lines(make: Any) -> str:
     return "".join(json.dumps(make(number)) + "\n" for number in range(1, NUM_ROWS + 1))

@@ -11,6 +11,7 @@ LayerKind = Literal[
     "group of the schema",
     "group of the file",
     "known dataset",
+    "known example",
     "file",
     "group of the command line",
     "override",

@@ -105,6 +105,12 @@ class Episode:
         return int(self.lease["n"])
 
     @property
+    def stop(self) -> list[str]:
+        """The texts of `gconfig.stop`."""
+        stops = self.lease["sampling"].get("stop") or []
+        return [stops] if isinstance(stops, str) else list(stops)
+
+    @property
     def is_evaluation(self) -> bool:
         return bool(self.lease["purpose"] == "eval")
 
@@ -158,6 +164,16 @@ class Episode:
     ) -> list[Trajectory] | None:
         """`await play(episode, *args)` for each sample of the group, all at the same time: together what they return.
         None leaves a sample out."""
+        return await self.each_of(self.n_samples, play, *args, **more)
+
+    async def each_of(
+        self,
+        count: int,
+        play: Callable[Concatenate["Episode", P], Awaitable[list[Trajectory] | None]],
+        *args: P.args,
+        **more: P.kwargs,
+    ) -> list[Trajectory] | None:
+        """The same for so many samples."""
 
         async def one(number: int) -> list[Trajectory] | SystemExit | None:
             current_sample.set(number)
@@ -166,7 +182,7 @@ class Episode:
             except SystemExit as fault:  # in a task of its own it would end the worker
                 return fault
 
-        tasks = [asyncio.create_task(one(number)) for number in range(self.n_samples)]
+        tasks = [asyncio.create_task(one(number)) for number in range(count)]
         try:
             results = await asyncio.gather(*tasks)
         finally:

@@ -89,6 +89,41 @@ def test_the_openai_client_streams_and_calls_a_tool_and_its_ids_are_those_sample
 
 
 @pytest.mark.parametrize("streams", [False, True])
+def test_whatever_arguments_a_model_writes_the_client_gets_an_answer_and_can_continue_it(qwen, streams):
+    """Integers of more than 64 bits, deep nesting, other alphabets; what is no JSON is no call."""
+    deep = '{"a":' * 300 + "1" + "}" * 300
+    written = [f'{{"number": {10**40}}}', f'{{"deep": {deep}}}', '{"text": "\u00e9 \\" \\\\"}', '{"x": 1.0, "y": -0}']
+    texts = [*written, '{"x": NaN}', '{"x": 1e999}', '{"x": "\\ud800"}']
+    calls = [f'<tool_call>\n{{"name": "add", "arguments": {each}}}\n</tool_call>' for each in texts]
+    engine = SampledTexts(qwen, *calls, "done", end="<|im_end|>")
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        async with openai.AsyncOpenAI(
+            base_url=client.endpoint.base_url, api_key=client.endpoint.key, max_retries=0
+        ) as policy:
+            messages: list[Any] = [user("1+2?")]
+            for text in texts:
+                given: Any = {"model": "any", "messages": messages, "tools": [ADD]}
+                if streams:
+                    async with policy.chat.completions.stream(**given) as stream:
+                        reply = (await stream.get_final_completion()).choices[0].message
+                else:
+                    reply = (await policy.chat.completions.create(**given)).choices[0].message
+                called = reply.tool_calls or []
+                assert len(called) == (text in written)
+                messages.append(reply.to_dict() if streams else reply)
+                for each in called:
+                    assert json.loads(each.function.arguments) == json.loads(text)  # type: ignore[union-attr]
+                    messages.append({"role": "tool", "tool_call_id": each.id, "content": "3"})
+                messages.append(user("again"))
+            await policy.chat.completions.create(model="any", messages=messages, tools=[ADD])
+
+    (sample,) = at_gateway(engine, agent).trajectory(1.0)
+    engine.check_exact([sample])
+    assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (len(texts) + 1, 0)
+
+
+@pytest.mark.parametrize("streams", [False, True])
 def test_the_openai_client_uses_responses_with_a_tool_and_the_answer_before(qwen, streams):
     call = '<tool_call>\n{"name": "add", "arguments": {"carry":false}}\n</tool_call>'
     engine = SampledTexts(qwen, f"let me see\n{call}", "It is 3.", "4", end="<|im_end|>")

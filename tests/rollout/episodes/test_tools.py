@@ -150,8 +150,22 @@ def test_calls_are_found_in_the_text(text, expected):
     assert [tuple(each) for each in CallFormat().parse(text)] == expected
 
 
+def test_a_result_is_a_text_that_every_tokenizer_takes():
+    def echo(value: str) -> str:
+        """Returns it."""
+        if value.startswith("raise"):
+            raise ValueError(value)
+        return value
+
+    tool = tool_of(echo)
+    assert call(tool, {"value": "a\ud800b"}) == ("a?b", False)
+    assert call(tool, {"value": "raise \ud800"}) == ("ValueError: raise ?", True)
+    assert call(tool, {"\ud800": 1}) == ("value is missing; it takes value", True)
+
+
 def test_what_is_no_call_says_so():
     texts = ["{", "[1]", '{"name": 3}', '{"name": "a", "arguments": "{"}']
+    texts += [f'{{"name": "a", "arguments": {{"x": {value}}}}}' for value in ("NaN", "-Infinity", "1e999", '"\\ud800"')]
     found = CallFormat("[[", "]]").parse("".join(f"[[{text}]]" for text in texts))
     assert len(found) == len(texts) and all(each.problem for each in found)
 

@@ -80,6 +80,22 @@ def test_messages_are_kept_where_they_are_read(run, tokenizer):
     assert [each["content"] for each in evaluated.results["0.1"]["facts"][0]["messages"]] == [text for _, text in talk]
 
 
+@pytest.mark.parametrize(("purpose", "conversations"), [("train", 4), ("eval", 2)])
+def test_each_answer_may_be_a_sample_with_the_discounted_reward_of_those_after_it(
+    run, tokenizer, purpose, conversations
+):
+    server = Scripted(tokenizer, "111", "112", ANSWER)
+    args = {"feedback": FEEDBACK, "turn_discount": 0.5, "export_style": "individual", "n_trajs": 2}
+    samples = run(leases(purpose=purpose), server, "multi_turn", args=args).trajectories["0.1"]
+    first = samples[:3]
+    assert [sample.conversation for sample in samples] == [at for at in range(conversations) for _ in range(3)]
+    last = first[2].reward
+    assert last == 1.0 and first[1].reward < last
+    assert [int(sample.loss_mask.sum()) for sample in first] == [len(f"{ANSWER}") + 1] * 3
+    seeds = [request["seed"] for requests in server.requests for request in requests]
+    assert len(set(seeds)) == 3 * conversations
+
+
 @pytest.mark.parametrize(
     ("args", "max_tokens", "turns"),
     [({"max_turns": 2}, 400, 2), ({"max_turns": 9}, 60, 4), ({"timeout_s": 1e-9}, 400, 1)],
@@ -164,6 +180,21 @@ def test_a_chat_model_calls_several_tools_at_once(tmp_path):
 SAMPLING = {
     "sampling": {"temperature": 0.5, "greedy": False, "max_new_tokens": 600, "max_tokens": 4000, "stop_token_ids": []}
 }
+
+
+def test_a_calculation_within_an_answer_is_computed_and_the_runs_own_stop_texts_end_it(tmp_path):
+    tokenizer = TextTokenizer(folder_of("qwen2_5", tmp_path / "model"))
+    parts = ["it is <calculator>6*7</calculator>", " <calculator>6*</calculator>", "42 STOP"]
+    answers = Answers(tokenizer, *parts, ends={})
+    tools = WorkerTools(tokenizer, answers, Rewards(), False, False, 0.5)
+    row = {"prompt": [{"role": "user", "content": "6*7="}], "answer": "042"}
+    sampling = {"sampling": SAMPLING["sampling"] | {"stop": "STOP"}}
+    workflow = ToolIntegrated(tools="calculator")
+    (sample,) = asyncio.run(workflow.run(Episode(tools, lease(0, "here", n=1, row_hash="0") | sampling), row)) or []
+    assert (sample.metrics["tool_calls"], sample.metrics["tool_errors"]) == (2, 1)
+    text = tokenizer.decode(sample.token_ids[len(sample.prompt_ids) :].tolist())
+    assert text.startswith(f"{parts[0]}\n```output\n42\n```\n{parts[1]}\n```output\nerror: ValueError")
+    assert text.endswith("42 STOP") and answers.stops == [["</calculator>", "STOP"]] * 3
 
 
 def test_code_runs_in_the_middle_of_an_answer(tmp_path):

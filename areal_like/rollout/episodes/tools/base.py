@@ -68,20 +68,20 @@ class Tool:
         """A call that is wrong, fails or takes too long has a result that says so. A sandbox that does not work raises:
         that is no fault of the model."""
         if reason := self.misfit(arguments):
-            return ToolResult(f"{reason}", is_error=True)
+            return ToolResult(_shown(reason), is_error=True)
         self.hanging[:] = [each for each in self.hanging if each.is_alive()]
         if len(self.hanging) >= MAX_HANGING:
             message = f"the tool {self.name} hangs: {MAX_HANGING} of its calls still run after their limit"
             raise InfrastructureError(f"{message} of {timeout_s:g} s; give it a limit of its own, or make it async")
         try:
             running = self.function(**arguments) if self._is_async else self._in_thread(arguments)
-            return ToolResult(str(await asyncio.wait_for(running, timeout_s + self.extra_s)))
+            return ToolResult(_shown(await asyncio.wait_for(running, timeout_s + self.extra_s)))
         except InfrastructureError:
             raise
         except TimeoutError:
             return ToolResult(f"{self.name} took longer than {timeout_s:g} s", is_error=True)
         except Exception as fault:
-            return ToolResult(f"{type(fault).__name__}: {fault}", is_error=True)
+            return ToolResult(_shown(f"{type(fault).__name__}: {fault}"), is_error=True)
 
     @property
     def _is_async(self) -> bool:
@@ -118,6 +118,11 @@ class Tool:
         finally:
             if not done.done() or done.cancelled():
                 self.hanging.append(thread)
+
+
+def _shown(result: Any) -> str:
+    """Without halves of characters, which no tokenizer takes."""
+    return str(result).encode(errors="replace").decode()
 
 
 def tool_of(function: Callable[..., Any], name: str = "", extra_s: float = 0.0) -> Tool:

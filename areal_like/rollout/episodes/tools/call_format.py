@@ -53,9 +53,16 @@ def _json(text: str, marks: re.Pattern[str], tools: Mapping[str, Arguments]) -> 
         yield _json_call(found.strip())
 
 
+def _read_json(text: str) -> Any:
+    """Raises ValueError also for what Python reads, but no client could be sent: NaN, 1e999, half of a character."""
+    value = json.loads(text)
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    return value
+
+
 def _json_call(text: str) -> ToolCall:
     try:
-        call = json.loads(text)
+        call = _read_json(text)
     except (ValueError, RecursionError) as fault:
         return ToolCall("", None, f"the call is not JSON: {fault}")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
@@ -63,7 +70,7 @@ def _json_call(text: str) -> ToolCall:
     arguments = call.get("arguments", call.get("parameters", {}))
     if isinstance(arguments, str):  # some models write JSON within JSON
         try:
-            arguments = json.loads(arguments)
+            arguments = _read_json(arguments)
         except (ValueError, RecursionError) as fault:
             return ToolCall(call["name"], None, f"the arguments are not JSON: {fault}")
     return ToolCall(call["name"], arguments)
@@ -88,7 +95,7 @@ def _typed(schema: Mapping[str, Any], text: str) -> Any:
     if schema.get("type") == "string" or (isinstance(values, list) and text in values):
         return text
     try:
-        return json.loads(text.strip())
+        return _read_json(text.strip())
     except (ValueError, RecursionError):
         return {"True": True, "False": False, "None": None}.get(text.strip(), text)
 

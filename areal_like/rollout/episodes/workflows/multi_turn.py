@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from areal_like.config.argument_types import Count, Positive, Share
+from areal_like.config.argument_types import Count, ExportStyle, Positive, Share
 from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.trajectory import Trajectory
 
@@ -13,7 +13,8 @@ FEEDBACK = "This answer is wrong, or it cannot be read. Find the mistake, then a
 class MultiTurn:
     """Ends at the first answer whose score is at least `right_from`, after `max_turns` answers, without room for
     another, or after `timeout_s`. The reward is that of the last answer, times `turn_discount` for each one before.
-    `{prompt}` in the feedback stands for the prompt of the row."""
+    `{prompt}` in the feedback stands for the prompt of the row. With the export style `individual` each answer is a
+    sample of its own, whose reward is its own one plus that of the next answer times `turn_discount`."""
 
     needs_reward = True
 
@@ -24,15 +25,19 @@ class MultiTurn:
         feedback: str = FEEDBACK,
         right_from: float = 1.0,
         timeout_s: Positive | None = None,
+        n_trajs: Count = 1,
+        export_style: ExportStyle = "concat",
     ) -> None:
         self._max_turns, self._discount, self._feedback = max_turns, turn_discount, feedback
         self._right_from, self._timeout_s = right_from, timeout_s
+        self._n_trajs, self._is_individual = n_trajs, export_style == "individual"
 
     async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory] | None:
-        return await episode.each_sample(self._converse, row)
+        conversations = episode.n_samples * (1 if episode.is_evaluation else self._n_trajs)
+        return await episode.each_of(conversations, self._converse, row)
 
     async def _converse(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
-        start, discount = time.monotonic(), 1.0
+        start, discount, before = time.monotonic(), 1.0, list[float]()
         chat = episode.conversation(row["prompt"], row.get("tools"))
         while True:
             (reward,) = await episode.try_score(row, [await chat.generate()])
@@ -44,4 +49,7 @@ class MultiTurn:
             if chat.room < 1:
                 break
             discount *= self._discount
+            before.append(reward.value)
+        if self._is_individual:
+            return chat.trajectory(reward, [*before, 0.0], self._discount)
         return chat.trajectory(None if reward is None else reward.scaled(discount))

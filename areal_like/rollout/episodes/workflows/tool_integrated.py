@@ -1,25 +1,45 @@
 """Code that runs in the middle of an answer: its output is inserted, and the model continues the same answer."""
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from areal_like.config.argument_types import Count, Positive
+from areal_like.config.argument_types import Count, InlineTools, Positive, inline_tools
 from areal_like.data.user_code import config_error
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.sandbox.program import START_TIMEOUT_S
 from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.episodes.phase_times import TOOLS
-from areal_like.rollout.episodes.tools.base import tool_of
+from areal_like.rollout.episodes.tools.base import Tool, tool_of
+from areal_like.rollout.episodes.tools.calculator import calculator
 from areal_like.rollout.episodes.tools.python import PythonTool
 from areal_like.rollout.trajectory import Trajectory
 
-CODE = re.compile(r"```(?:python|py)[^\S\n]*\n((?:(?!```).)*)\n```\s*\Z", re.DOTALL)
-END_OF_CODE = "\n```\n"
+
+class InlineCall(NamedTuple):
+    """How an answer calls a tool: `call` finds the argument in a text that ends with `end`."""
+
+    call: re.Pattern[str]
+    end: str
+    argument: str
+    before_output: str
+
+
+CALLS = {
+    "python": InlineCall(
+        re.compile(r"```(?:python|py)[^\S\n]*\n((?:(?!```).)*)\n```\s*\Z", re.DOTALL), "\n```\n", "code", ""
+    ),
+    "calculator": InlineCall(
+        re.compile(r"<calculator>((?:(?!<calculator>).)*)</calculator>\s*\Z", re.DOTALL),
+        *("</calculator>", "expression", "\n"),
+    ),
+}
 
 
 class ToolIntegrated:
-    """A fenced block of Python runs in the sandbox when it ends. Its output follows as a block ```output, which is not
-    in the loss, and the answer goes on, for at most `max_calls` blocks. The reward is that of the whole answer."""
+    """A fenced block of Python runs in the sandbox when it ends, and `<calculator>1 + 2</calculator>` is computed, as
+    `tools` has them. The output follows as a block ```output, which is not in the loss, and the answer goes on, for at
+    most `max_calls` calls. The reward is that of the whole answer."""
 
     needs_reward = True
 
@@ -29,11 +49,16 @@ class ToolIntegrated:
         call_timeout_s: Positive = 10.0,
         max_result_characters: Count = 2000,
         sandbox: str | None = None,
+        tools: InlineTools = "python",
     ) -> None:
         self._max_calls, self._call_timeout_s = max_calls, call_timeout_s
         self._max_result = max_result_characters
+        make: dict[str, Callable[[], Tool]] = {
+            "python": lambda: tool_of(PythonTool(call_timeout_s, sandbox), "python", extra_s=2 * START_TIMEOUT_S),
+            "calculator": lambda: tool_of(calculator),
+        }
         try:
-            self._python = tool_of(PythonTool(call_timeout_s, sandbox), "python", extra_s=2 * START_TIMEOUT_S)
+            self._tools = [(CALLS[name], make[name]()) for name in inline_tools(tools)]
         except (ValueError, InfrastructureError) as fault:
             raise config_error("workflow.name", f"tool_integrated cannot run programs: {fault}", fault) from fault
 
@@ -42,19 +67,21 @@ class ToolIntegrated:
 
     async def _answer(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
         chat = episode.conversation(row["prompt"], row.get("tools"))
-        written, num_calls, num_errors = "", 0, 0
+        ends, written, num_calls, num_errors = [call.end for call, _ in self._tools], "", 0, 0
         while True:
-            part = await chat.generate(stop=[END_OF_CODE] if num_calls < self._max_calls else [])
-            written += part.text + (part.stop_text or "")
-            if part.stop_text is None:
+            part = await chat.generate(stop=[*(ends if num_calls < self._max_calls else []), *episode.stop])
+            written += part.text
+            if part.stop_text not in ends:
                 break
+            written += part.stop_text
             output = ""
-            if code := CODE.search(written):  # a block of another language goes on
-                with episode.times.timed(TOOLS):
-                    result = await self._python.call({"code": code[1]}, self._call_timeout_s)
-                num_calls, num_errors = num_calls + 1, num_errors + result.is_error
-                shown = f"error: {result.text}" if result.is_error else result.text
-                output = f"```output\n{shown[: self._max_result]}\n```\n"
+            for call, tool in self._tools:
+                if found := call.call.search(written):  # a block of another language goes on
+                    with episode.times.timed(TOOLS):
+                        result = await tool.call({call.argument: found[1]}, self._call_timeout_s)
+                    num_calls, num_errors = num_calls + 1, num_errors + result.is_error
+                    shown = f"error: {result.text}" if result.is_error else result.text
+                    output = f"{call.before_output}```output\n{shown[: self._max_result]}\n```\n"
             chat.insert(output)
             written += output
             if chat.room < 1:
