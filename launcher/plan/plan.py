@@ -33,8 +33,8 @@ class ChangedSetting(NamedTuple):
 
 
 class BaseSetting(NamedTuple):
-    """A key set by the command line (`typed`), by the name of a dataset or the keys of an example (`known`) or by the body of the file, and the
-    `base` value that it replaces."""
+    """A key set by the command line (`typed`), by the name of a dataset or the keys of an example (`known`) or
+    by the body of the file, and the `base` value that it replaces."""
 
     key: str
     value: Any
