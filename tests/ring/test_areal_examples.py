@@ -9,12 +9,7 @@ import json
 import pytest
 import yaml
 
-<<<<<<< HEAD
 from areal_like.rollout.evaluation.answer_folders import read_answers
-from tests.ring.start import run
-=======
-from areal_like.rollout.answer_files import read_answers
->>>>>>> e8fd7c86 (Generated pages)
 from tests.config.areal_files.expected import SUBCLASS_FILES
 from tests.ring.start import run
 from tests.support import areal_examples as examples
