@@ -76,8 +76,10 @@ def _reason(kind: str, value: Any) -> str:
         known = isinstance(value, list) and all(":" in str(each) or each in TOOLS for each in value)
         return "" if known else f"a list of {', '.join(TOOLS)}, or functions as file.py:function"
     if kind == "InlineTools":
-        known = inline_tools(value) and set(inline_tools(value)) <= set(INLINE_TOOLS)
-        return "" if known else f"a list of {' and '.join(INLINE_TOOLS)}"
+        names = inline_tools(value)
+        return (
+            "" if names and all(each in INLINE_TOOLS for each in names) else f"a list of {' and '.join(INLINE_TOOLS)}"
+        )
     if kind in CHOICES:
         return "" if value in CHOICES[kind] else f"one of {', '.join(CHOICES[kind])}"
     meaning, types = KINDS[kind]

@@ -102,8 +102,9 @@ def test_whatever_arguments_a_model_writes_the_client_gets_an_answer_and_can_con
             base_url=client.endpoint.base_url, api_key=client.endpoint.key, max_retries=0
         ) as policy:
             messages: list[Any] = [user("1+2?")]
+            tools: Any = [ADD]
             for text in texts:
-                given: Any = {"model": "any", "messages": messages, "tools": [ADD]}
+                given: Any = {"model": "any", "messages": messages, "tools": tools}
                 if streams:
                     async with policy.chat.completions.stream(**given) as stream:
                         reply = (await stream.get_final_completion()).choices[0].message
@@ -113,10 +114,10 @@ def test_whatever_arguments_a_model_writes_the_client_gets_an_answer_and_can_con
                 assert len(called) == (text in written)
                 messages.append(reply.to_dict() if streams else reply)
                 for each in called:
-                    assert json.loads(each.function.arguments) == json.loads(text)  # type: ignore[union-attr]
+                    assert json.loads(each.function.arguments) == json.loads(text)
                     messages.append({"role": "tool", "tool_call_id": each.id, "content": "3"})
                 messages.append(user("again"))
-            await policy.chat.completions.create(model="any", messages=messages, tools=[ADD])
+            await policy.chat.completions.create(model="any", messages=messages, tools=tools)
 
     (sample,) = at_gateway(engine, agent).trajectory(1.0)
     engine.check_exact([sample])
