@@ -14,6 +14,9 @@ LIST = "environments.train"
 PREFIX = "environment/"
 """Of the rewards of an environment, before its name."""
 REASONING_GYM = "reasoning_gym"
+TEXT_ENVIRONMENT = "text_environment"
+PLAYED = ("gymnasium", "openenv", "textarena")
+"""Families of text environments, `FAMILY:NAME`."""
 
 
 class NamedTask(NamedTuple):
@@ -28,6 +31,8 @@ def task_by_id(name: str | None, args: Mapping[str, Any]) -> NamedTask | None:
     family, _, puzzle = name.partition(":")
     if family == REASONING_GYM and puzzle:
         return NamedTask(family, {"dataset": puzzle, **args})
+    if family in PLAYED and puzzle:
+        return NamedTask(TEXT_ENVIRONMENT, {"name": name, "args": dict(args)})
     return NamedTask(name, dict(args))
 
 

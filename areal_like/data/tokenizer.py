@@ -89,6 +89,10 @@ class TextTokenizer:
         added = self._tokenizer.get_added_tokens_decoder().values()
         return tuple(token.content for token in added if token.special)
 
+    @property
+    def has_chat_template(self) -> bool:
+        return read_template(self.folder, self._config) is not None
+
     @cached_property
     def chat(self) -> ChatTemplate:
         """The chat template."""

@@ -23,6 +23,7 @@ from areal_like.config.suggest import nearest
 
 __all__ = [
     "SearchFolders",
+    "check_arguments",
     "check_call",
     "config_error",
     "describe_error",
@@ -80,14 +81,7 @@ def make_object(key: str, args_key: str, name: str, thing: Any, args: dict[str, 
     """`thing(**args)`, with the arguments checked first to distinguish a wrong one from an error inside."""
     if not callable(thing):
         raise config_error(key, f"{name} is {type(thing).__name__}, not a class")
-    try:
-        inspect.signature(thing).bind(**args)
-    except TypeError as misfit:
-        raise config_error(
-            args_key, f"{name} cannot be created with {args or 'no arguments'}: {misfit}", misfit
-        ) from misfit
-    except ValueError:  # a class of a C extension may have no signature
-        pass
+    check_arguments(args_key, name, thing, args)
     try:
         return thing(**args)
     except ConfigError:
@@ -98,6 +92,16 @@ def make_object(key: str, args_key: str, name: str, thing: Any, args: dict[str, 
         raise config_error(
             key, f"{name} could not be created: {describe_error(fault, _source(thing))}", fault
         ) from fault
+
+
+def check_arguments(key: str, name: str, thing: Any, args: dict[str, Any]) -> None:
+    """Raises if `thing(**args)` would not fit its signature."""
+    try:
+        inspect.signature(thing).bind(**args)
+    except TypeError as misfit:
+        raise config_error(key, f"{name} cannot be created with {args or 'no arguments'}: {misfit}", misfit) from misfit
+    except ValueError:  # a class of a C extension may have no signature
+        return
 
 
 def check_call(key: str, name: str, thing: Any, method: str, *given: str) -> None:

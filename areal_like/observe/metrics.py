@@ -119,6 +119,13 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/infrastructure_errors": Metric(
             "Failures of infrastructure that rewards and workflows reported since the previous step"
         ),
+        "rollout/environment_starts": Metric(
+            "Processes of text environments that were started since the previous step; only if there are some"
+        ),
+        "rollout/environment_failures": Metric(
+            "Calls of text environments that failed since the previous step: they raised, ended or took too long"
+        ),
+        "rollout/environment_timeouts": Metric("Of these, those that took too long"),
         "rollout/running": Metric("Groups in generation when the batch was formed"),
         "rollout/ready": Metric("Finished groups left for later batches when the batch was formed"),
         "rollout/agent/*": Metric(

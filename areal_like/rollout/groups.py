@@ -118,7 +118,7 @@ class Result:
     blob: bytes | memoryview = b""
     error: str = ""
     error_kind: str = ""
-    """`reward`, `workflow`, `infrastructure`, `server` or `row`."""
+    """`reward`, `workflow`, `environment`, `infrastructure`, `server` or `row`."""
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds by stage."""
     texts: dict[str, Any] = field(default_factory=dict)

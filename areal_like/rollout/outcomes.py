@@ -9,6 +9,7 @@ FAULT_KEYS = {
     "reward": "reward.name",
     "workflow": "workflow.name",
     "infrastructure": "workflow.name",
+    "environment": "environments.train",
     "row": "train_dataset.path",
     "server": "rollout.backend",
 }

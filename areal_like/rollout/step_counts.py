@@ -14,6 +14,8 @@ REWARD_COUNT_METRICS = {
     "infrastructure": "infrastructure_errors",
 }
 """Counter of a worker -> metric."""
+ENVIRONMENT_COUNTS = ("environment_starts", "environment_failures", "environment_timeouts")
+"""Counters of a worker that are metrics by the same names, in steps where there are some."""
 STEP_COUNTS = (
     *("dropped_stale", "dropped_equal", "rejected", "failed", "requeued", "running", "ready"),
     *REWARD_COUNT_METRICS.values(),
@@ -63,7 +65,7 @@ class StepCounts:
     def add_rewards(self, worker: str, counts: dict[str, int]) -> None:
         before = self._reward_counts.setdefault(worker, {})
         for name, count in counts.items():
-            self._counts[REWARD_COUNT_METRICS[name]] += count - before.get(name, 0)
+            self._counts[REWARD_COUNT_METRICS.get(name, name)] += count - before.get(name, 0)
         before.update(counts)
 
     def worker_started(self, worker: str) -> None:
@@ -87,7 +89,7 @@ class StepCounts:
             for name, metric in TIMING_METRICS.items()
             if any(name in one for one in timings)
         }
-        names = (*STEP_COUNTS, *(name for name in (TOO_LONG, DIFFICULTY) if counts[name]))
+        names = (*STEP_COUNTS, *(name for name in (TOO_LONG, DIFFICULTY, *ENVIRONMENT_COUNTS) if counts[name]))
         left_out, self._left_out = self._left_out, Counter()
         return {
             **{f"rollout/{name}": float(counts[name]) for name in names},

@@ -29,6 +29,7 @@ TITLES = {
     "math_format": "Results in boxes",
     "multi_env": "Two environments",
     "multi_turn": "Several tries",
+    "reasoning_gym": "Puzzles",
     "smollm2_grpo": "SmolLM2",
     "tools": "A calculator",
 }

@@ -29,7 +29,6 @@ def test_shipped_experiments_pass(experiment, gpus):
 SETTINGS = [
     "cluster.type=slurm",
     "cluster.name_resolve.type=ray",
-    "log.environment_level=error",
     "evaluator.gconfig.reasoning_effort=low",
     "evaluator.save.hf.private=true",
     "evaluator.save.env_hub=true",
@@ -138,7 +137,7 @@ def test_rewards_are_normalized_over_their_group_only_once():
 
 
 def test_all_unbuilt_keys_are_reported_at_once_by_the_start_and_the_trainer():
-    words = ("actor.model_impl=custom", "log.environment_level=error", "actor.debug.num_layers=1")
+    words = ("actor.model_impl=custom", "evaluator.save.env_hub=true", "actor.debug.num_layers=1")
     messages = loaded("grpo", *words)
     with pytest.raises(ConfigError) as by_trainer:
         refuse_config(messages.config)

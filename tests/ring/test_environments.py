@@ -42,3 +42,53 @@ def test_each_environment_has_its_reward_workflow_and_length(tmp_path: Path) -> 
     assert set(ended.metric("env/own/reward")) == {2.0}
     assert max(ended.metric("env/short/reward")) < 0 <= min(ended.metric("env/addition/reward"))
     assert len(ended.metric("eval/env/short")) == 2
+
+
+PLAYED = """
+defaults: [{algorithm: dr_grpo}, {actor: tiny}, {rollout: embedded}, {tracker: none}, _self_]
+experiment_name: played
+total_train_steps: 2
+async_training: false
+environments:
+  train:
+    - {id: "totals.py:Totals", args: {rounds: 2}}
+    - {id: addition}
+train_dataset: {batch_size: 6, max_length: 40, shuffle: false}
+valid_dataset: {drop_last: false}
+gconfig: {n_samples: 2, max_new_tokens: 6, temperature: 0.5}
+evaluator: {freq_steps: 2, num_examples: 20}
+"""
+TOTALS = """
+import os, random
+
+class Totals:
+    def __init__(self, rounds):
+        self.rounds = rounds
+    def reset(self, *, seed=None, options=None):
+        self.left, self.numbers = self.rounds, random.Random(seed)
+        return self._question(), {}
+    def step(self, action):
+        try:
+            open("crashed", "x").close()
+            os._exit(1)
+        except FileExistsError:
+            pass
+        self.left, right = self.left - 1, action == self.answer
+        return self._question(), float(right), self.left == 0, False, {"score": float(right)}
+    def _question(self):
+        a, b = (self.numbers.randrange(10, 50) for _ in range(2))
+        self.answer = f"{a + b:03}"
+        return f"{a}+{b}="
+"""
+
+
+def test_a_text_environment_is_played_beside_others_and_a_crash_of_its_process_is_only_counted(tmp_path: Path) -> None:
+    (tmp_path / "played.yaml").write_text(PLAYED)
+    (tmp_path / "totals.py").write_text(TOTALS)
+    ended = run(tmp_path, config="played.yaml")
+    assert ended.code == 0, ended.text
+    totals, sums = (ended.metric(f"env/{name}/groups") for name in ("Totals", "addition"))
+    assert totals and sums and sum(totals) + sum(sums) == 12
+    assert ended.metric("rollout/environment_failures") == [1]
+    assert ended.metric("rollout/turns_mean")[0] > 1
+    assert len(ended.metric("eval/env/Totals")) == len(ended.metric("eval/env/addition")) == 2

@@ -21,6 +21,9 @@ REWARD = Method("reward", ("prompt", "completion"), "def reward(self, prompt, co
 CALL = Method("__call__", ("prompt", "completion"), "def __call__(self, prompt, completion, **row)", more=True)
 FUNCTION = Method("", ("prompt", "completion"), "def reward(prompt, completion, **row)", more=True)
 
+RESET = Method("reset", (), "def reset(self, seed)", more=True)
+STEP = Method("step", ("action",), "def step(self, action)")
+"""Of a text environment, which a task may be instead of rows."""
 DRAW = Method("draw", ("rows", "count", "random"), "def draw(self, rows, count, random)")
 ADMITS = Method("admits", ("group",), "def admits(self, group)")
 FOLLOWING = (
@@ -40,7 +43,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def method_problems(kind: str, name: str, definition: Function | ast.ClassDef, rewards: bool) -> Iterator[str]:
     """Why the definition cannot be used; nothing if the source does not tell. `rewards`: a task's reward is called."""
-    if isinstance(definition, ast.ClassDef):
+    if kind == "task" and isinstance(definition, ast.ClassDef) and _is_played(definition):
+        yield from _method(name, definition, STEP, is_required=True)
+        yield from _seeded(name, definition)
+    elif isinstance(definition, ast.ClassDef):
         yield from _method(name, definition, REQUIRED_METHODS[kind], is_required=True)
         for method in OPTIONAL_METHODS.get(kind, ()):
             yield from _method(name, definition, method, is_required=False)
@@ -48,6 +54,20 @@ def method_problems(kind: str, name: str, definition: Function | ast.ClassDef, r
             yield from _method(name, definition, REWARD, is_required=False)
     elif kind == "reward" and not definition.decorator_list:
         yield from _arguments(name, definition, FUNCTION, is_bound=False)
+
+
+def _is_played(definition: ast.ClassDef) -> bool:
+    names = {node.name for node in definition.body if isinstance(node, Function)}
+    return RESET.name in names and ROWS.name not in names
+
+
+def _seeded(name: str, definition: ast.ClassDef) -> Iterator[str]:
+    """Whether `reset` can be called with the seed by name."""
+    (*_, reset) = (node for node in definition.body if isinstance(node, Function) and node.name == RESET.name)
+    takes = [each.arg for each in (*reset.args.args, *reset.args.kwonlyargs)]
+    if "seed" not in takes and reset.args.kwarg is None and not reset.decorator_list:
+        call = f"takes ({ast.unparse(reset.args)}) and is called as reset(seed=17)"
+        yield f"reset of {name} (line {reset.lineno}) {call}; write `{RESET.form}`"
 
 
 def _method(name: str, definition: ast.ClassDef, method: Method, is_required: bool) -> Iterator[str]:

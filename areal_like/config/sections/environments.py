@@ -17,7 +17,8 @@ class EnvironmentConfig(RowSourceConfig):
 
     id: str | None = key(None)
     """A task: a built-in one ({tasks}), `reasoning_gym:NAME` for a puzzle of reasoning-gym, or your own as
-    `package.module:thing` or `file.py:thing`. Null: the rows of `path`."""
+    `package.module:thing` or `file.py:thing`. Or a text environment: a class with `reset` and `step`,
+    `gymnasium:NAME`, `textarena:NAME` or `openenv:ADDRESS`. Null: the rows of `path`."""
 
     args: dict[str, Any] = key({})
     """Arguments of the task, checked against its signature."""

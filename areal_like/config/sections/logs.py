@@ -1,6 +1,6 @@
 """Sections `log` and `profiler`: logs, and traces of the trainers."""
 
-from areal_like.config.fields import config, key, not_built
+from areal_like.config.fields import config, key
 
 
 @config
@@ -10,12 +10,8 @@ class LogConfig:
     level: str = key("info", choices=("debug", "info", "warning", "error"))
     """Minimum level of logged messages."""
 
-    environment_level: str = key(
-        "warning",
-        choices=("debug", "info", "warning", "error"),
-        rules=(not_built("training on environments of other packages", "leave it out"),),
-    )
-    """Minimum level of messages of environments and the libraries they use."""
+    environment_level: str = key("warning", choices=("debug", "info", "warning", "error"))
+    """Minimum level of messages of environments, and of the libraries they use, which run in processes of their own."""
 
     file: bool = key(True)
     """Write each process's log to the folder `logs` of the run directory. False: logs are only shown."""

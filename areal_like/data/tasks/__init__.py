@@ -3,14 +3,25 @@
 from typing import Any
 
 from areal_like.data.tasks.base import TEST, TRAIN, RewardValue, Row, Task
-from areal_like.data.user_code import SearchFolders, check_call, config_error, load_named, make_object
+from areal_like.data.tasks.text_environment import NUM_ROWS, TextEnvironment, is_played
+from areal_like.data.user_code import (
+    SearchFolders,
+    check_arguments,
+    check_call,
+    config_error,
+    load_named,
+    make_object,
+)
 
 __all__ = ["TEST", "TRAIN", "RewardValue", "Row", "Task", "make_task"]
 
 
 def make_task(name: str, args: dict[str, Any], places: SearchFolders) -> Task:
-    """Creates the task with its arguments."""
+    """Creates the task with its arguments; of a text environment the task that plays it, which has these arguments."""
     kind = load_named("task", "task.name", name, places)
+    if is_played(kind):
+        check_arguments("task.args", name, kind, args)
+        return TextEnvironment(name, args, getattr(kind, "num_rows", NUM_ROWS))
     task: Task = make_object("task.name", "task.args", name, kind, args)
     if not callable(getattr(task, "rows", None)):
         raise config_error("task.name", f"{name} is not a task: it has no method rows(split)")

@@ -13,11 +13,12 @@ from areal_like.process.http import body_field, body_int
 from areal_like.rollout.conversation_facts import conversation_numbers
 from areal_like.rollout.groups import Result
 from areal_like.rollout.row_inspection import InspectedDataset
-from areal_like.rollout.step_counts import REWARD_COUNT_METRICS
+from areal_like.rollout.step_counts import ENVIRONMENT_COUNTS, REWARD_COUNT_METRICS
 from areal_like.rollout.trajectory import FINISHES
 
 DONE = "done"
 STATUSES = (DONE, "rejected", "failed")
+COUNTERS = (*REWARD_COUNT_METRICS, *ENVIRONMENT_COUNTS)
 FILE_TRANSPORTS = ("disk", "adapter")
 """Transports that publish a folder."""
 MAX_NAME_LENGTH = 512
@@ -75,8 +76,8 @@ def finished(frame: Frame) -> tuple[str, dict[str, int], list[Result]]:
     worker, bodies = name(frame.header, "worker"), body_field(frame.header, "results", list)
     counts = body_field(frame.header, "counts", dict, {})
     for key in counts:
-        if key not in REWARD_COUNT_METRICS:
-            raise HttpError(400, f"counts: unknown counter {key[:80]!r}; expected {', '.join(REWARD_COUNT_METRICS)}")
+        if key not in COUNTERS:
+            raise HttpError(400, f"counts: unknown counter {key[:80]!r}; expected {', '.join(COUNTERS)}")
         body_int(counts, key)
     num_done = sum(isinstance(each, dict) and each.get("status") == DONE for each in bodies)
     if num_done != len(frame.blobs):

@@ -25,6 +25,7 @@ from areal_like.rollout.episodes.phase_times import GENERATE, REWARD, PhaseTimes
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.pool import RewardCounts
 from areal_like.rollout.episodes.sample import RowError, Sample
+from areal_like.rollout.episodes.text_environments.pool import EnvironmentPools
 from areal_like.rollout.trajectory import Trajectory
 from areal_like.serving.stop_text import finished_texts
 
@@ -75,11 +76,12 @@ class WorkerTools:
     gateway: Gateway = field(default_factory=Gateway)
     keeps_messages: bool = False
     """Whether the messages of training conversations are kept for people to read; those of evaluations always are."""
+    environments: EnvironmentPools = field(default_factory=EnvironmentPools)
 
-    def reward_counts(self) -> dict[str, int]:
-        """Those of all rewards together."""
+    def counts(self) -> dict[str, int]:
+        """Those of all rewards together, and those of the processes of environments."""
         every = [vars(each.counts) for each in (self.rewards, *self.own_rewards.values())]
-        return {name: sum(counts[name] for counts in every) for name in every[0]}
+        return {**{name: sum(counts[name] for counts in every) for name in every[0]}, **self.environments.counts}
 
 
 @dataclass

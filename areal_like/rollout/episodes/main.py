@@ -35,6 +35,7 @@ from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
 from areal_like.rollout.episodes.own_settings import check_rewards, environment_settings, reward_pools
 from areal_like.rollout.episodes.runner import EpisodeRunner
+from areal_like.rollout.episodes.text_environments.pool import EnvironmentPools
 from areal_like.rollout.episodes.worker import EpisodeWorker
 from areal_like.rollout.episodes.workflows import make_workflow
 from areal_like.rollout.settings import rollout_settings
@@ -57,14 +58,14 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     config, rollout = run.config, run.config.rollout
     os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
     places = SearchFolders(run.folder, run.cwd)
-    rewards = reward_pools(config, places)
+    rewards, environments = reward_pools(config, places), EnvironmentPools(places, config.log.environment_level)
     try:
         tokenizer = open_tokenizer(config, run.cwd)
         datasets = load_datasets(data_config(config), places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places, config.agent)
         own = environment_settings(config, places)
         await rewards.ready(datasets)
-        check_rewards(config, rewards, workflow, own)
+        check_rewards(config, rewards, workflow, own, datasets)
         with open_name_store(run, me) as names:
             async with HttpClient(me, token()) as http:
                 controller = ControllerClient(http, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
@@ -77,6 +78,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                     rewards.available,
                     conversation_rules(config, run.cwd),
                     keeps_messages=rollout.dump_to_file or config.log.data,
+                    environments=environments,
                 )
                 difficulty = earlier_difficulty(config, datasets.train)
                 await controller.post("/hello", _hello(me, datasets, tokenizer, difficulty))
@@ -93,7 +95,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
             log.error("the configuration cannot be used; the error was:", exc_info=error.__cause__)
         raise
     finally:
-        await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values())))
+        await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values(), environments)))
 
 
 def _answer_source(config: Any, http: HttpClient, controller: ControllerClient) -> ChatClient | GenerationClient:

@@ -21,7 +21,7 @@ from areal_like.rollout.episodes.rewards import RewardSpec, reward_spec
 from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.runner import OwnSettings
-from areal_like.rollout.episodes.workflows import Workflow, make_workflow
+from areal_like.rollout.episodes.workflows import Workflow, make_workflow, workflow_of
 
 
 class Rewards(NamedTuple):
@@ -93,14 +93,17 @@ def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSet
     return settings
 
 
-def check_rewards(config: Any, rewards: Rewards, workflow: Workflow, own: dict[str, OwnSettings]) -> None:
+def check_rewards(
+    config: Any, rewards: Rewards, workflow: Workflow, own: dict[str, OwnSettings], datasets: Datasets
+) -> None:
     """Raises ConfigError if a workflow needs a reward and there is none."""
     if rewards.main.is_available:
         return
     for index, (name, each) in enumerate(own.items()):
-        if f"{PREFIX}{name}" not in rewards.available and getattr(each.workflow or workflow, "needs_reward", False):
+        used = each.workflow or workflow_of(datasets.of(f"{PREFIX}{name}").rows[0], workflow)
+        if f"{PREFIX}{name}" not in rewards.available and getattr(used, "needs_reward", False):
             message = "is null, and neither its task nor reward.name of the experiment gives one: name a reward"
             raise config_error(f"{LIST}.{index}.reward.name", f"{message} (docs/rewards.md)")
-    if not own and getattr(workflow, "needs_reward", False):
+    if not own and getattr(workflow_of(datasets.train.rows[0], workflow), "needs_reward", False):
         reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
         raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/rewards.md)")

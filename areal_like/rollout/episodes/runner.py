@@ -19,8 +19,9 @@ from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
 from areal_like.rollout.episodes.rewards.base import RewardError
 from areal_like.rollout.episodes.sample import RowError
+from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
 from areal_like.rollout.episodes.trajectory_check import find_problem
-from areal_like.rollout.episodes.workflows import Workflow
+from areal_like.rollout.episodes.workflows import Workflow, workflow_of
 from areal_like.rollout.trajectory import Trajectory, pack_group
 
 DONE, REJECTED, FAILED = "done", "rejected", "failed"
@@ -34,6 +35,7 @@ ERROR_KINDS: dict[type[BaseException], str] = {
     InvalidRow: "row",
     InfrastructureError: "infrastructure",
     AgentError: "workflow",
+    EnvironmentFault: "environment",
 }
 """Exception that a workflow raises -> kind of failure; any other is the workflow's own."""
 
@@ -85,13 +87,13 @@ class EpisodeRunner:
         own = self.environments.get(name, NONE_OWN)
         if own.sampling:
             lease = {**lease, "sampling": {**lease["sampling"], **own.sampling}}
-        episode, workflow = Episode(self.tools, lease, name), own.workflow or self.workflow
+        episode = Episode(self.tools, lease, name)
         episode.trace("starts: row %d of %s", lease["row"], lease["split"])
         header: dict[str, Any] = {"lease": lease["id"]}
         blob: bytes | None = None
         try:
             row = copy.deepcopy(self.datasets.of(lease["split"]).row(lease["row"], int(lease["row_hash"], 16)))
-            returned = await workflow.run(episode, row)
+            returned = await (own.workflow or workflow_of(row, self.workflow)).run(episode, row)
             _name_environment(returned, name)
             if returned is None:
                 header["status"] = REJECTED

@@ -90,7 +90,7 @@ class EpisodeWorker:
             header = {
                 "worker": self._controller.me.name,
                 "results": [result.header for result in results],
-                "counts": self._runner.tools.reward_counts(),
+                "counts": self._runner.tools.counts(),
             }
             blobs = [result.blob for result in results if result.blob is not None]
             reply = await self._controller.post("/finish", pack(header, blobs))

@@ -24,6 +24,7 @@ class TextCodec:
     """What workers use of a `TextTokenizer`."""
 
     chat = MessageTemplate()
+    has_chat_template = True
     size = NUM_CHARACTERS
     eos_id: int | None = None
     special_tokens: tuple[str, ...] = ()

@@ -7,11 +7,18 @@ from areal_like.config.sections.agent import AgentConfig
 from areal_like.data.user_code import SearchFolders, check_call, config_error, load_named, make_object
 from areal_like.rollout.episodes.workflows.agent import Agent
 from areal_like.rollout.episodes.workflows.base import Workflow
+from areal_like.rollout.episodes.workflows.text_environment import PlayEnvironment, plays
 from areal_like.rollout.episodes.workflows.tools import Tools
 
-__all__ = ["Workflow", "make_workflow"]
+__all__ = ["Workflow", "make_workflow", "plays", "workflow_of"]
 
 DEFAULT, AGENT = "single_turn", "agent"
+PLAYED = PlayEnvironment()
+
+
+def workflow_of(row: dict[str, Any], workflow: Workflow) -> Workflow:
+    """That of the experiment; rows of text environments are played, whatever others need."""
+    return PLAYED if plays(row) and not isinstance(workflow, PlayEnvironment) else workflow
 
 
 def make_workflow(

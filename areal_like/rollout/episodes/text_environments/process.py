@@ -1,0 +1,140 @@
+"""A process with one instance of a text environment: it is started, called with a limit, and ended."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from areal_like.discovery.etcd_client import PASSWORD
+from areal_like.process.identity import TOKEN
+from areal_like.process.keeper import kept_command
+from areal_like.rollout.episodes.text_environments import program
+
+SECRETS = (TOKEN, PASSWORD)
+"""Variables that an environment does not see."""
+MAX_REPLY_BYTES = 1 << 24
+TAIL_BYTES, SHOWN_LINES = 8192, 6
+LOGGED_BYTES = 256 * 1024
+"""Of what one process prints."""
+STARTS, FAILURES, TIMEOUTS = "environment_starts", "environment_failures", "environment_timeouts"
+
+
+class EnvironmentFault(Exception):
+    """An environment raised, ended or hung: an error of the episode, whose reward is then unknown."""
+
+
+class InstanceSpec(NamedTuple):
+    """What a process opens, and its limits. `args` is JSON, so that equal ones share a pool."""
+
+    name: str
+    args: bytes
+    python: str | None
+    start_timeout_s: float
+    call_timeout_s: float
+    max_processes: int
+
+
+class EnvironmentProcess:
+    """Its keeper ends everything that it starts. After a fault it is ended: nobody knows its state."""
+
+    def __init__(self, spec: InstanceSpec, process: Process, counts: Counter[str]) -> None:
+        self._spec, self._process, self._counts = spec, process, counts
+        self._tail = b""
+        self._is_calling = False
+        self._printing = asyncio.create_task(self._pass_on())
+
+    @classmethod
+    async def start(cls, spec: InstanceSpec, cwd: Path | None, counts: Counter[str]) -> "EnvironmentProcess":
+        counts[STARTS] += 1
+        process = await asyncio.create_subprocess_exec(
+            *kept_command([spec.python or sys.executable, program.__file__], 0.0),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            limit=MAX_REPLY_BYTES,
+            env={name: value for name, value in os.environ.items() if name not in SECRETS},
+            cwd=cwd,
+            start_new_session=True,
+        )
+        return cls(spec, process, counts)
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._is_calling and self._process.returncode is None
+
+    async def open(self, folders: tuple[Path, ...], level: str) -> None:
+        """`folders` are searched for the user's own; `level` is that of its log."""
+        request = {"args": orjson.loads(self._spec.args), "folders": [str(each) for each in folders], "level": level}
+        await self._call({program.OPEN: self._spec.name, **request}, self._spec.start_timeout_s, "start_timeout_s")
+
+    async def reset(self, seed: int) -> dict[str, Any]:
+        return await self._call({program.RESET: seed}, self._spec.call_timeout_s, "call_timeout_s")
+
+    async def step(self, action: str) -> dict[str, Any]:
+        return await self._call({program.STEP: action}, self._spec.call_timeout_s, "call_timeout_s")
+
+    def end(self) -> None:
+        """Its keeper kills it with what it has started."""
+        self._is_calling = True
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+
+    async def ended(self) -> None:
+        """Once it is gone."""
+        await self._process.wait()
+        await self._printing
+
+    async def _call(self, request: dict[str, Any], limit_s: float, key: str) -> dict[str, Any]:
+        """It stays in the call after a fault or a cancellation: the next answer would be of another request."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._is_calling = True
+        try:
+            with contextlib.suppress(ConnectionError):  # how it ended is read below
+                self._process.stdin.write(orjson.dumps(request) + b"\n")
+                await self._process.stdin.drain()
+            line = await asyncio.wait_for(self._process.stdout.readline(), limit_s)
+        except TimeoutError:
+            self._counts[TIMEOUTS] += 1
+            kind = next(iter(request))
+            raise self._fault(f"{kind} took longer than {limit_s:g} s (workflow.args.{key})") from None
+        except ValueError:
+            raise self._fault(f"an observation is larger than {MAX_REPLY_BYTES >> 20} MiB") from None
+        if not line.endswith(b"\n"):
+            await self.ended()
+            code = self._process.returncode or 0
+            how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+            raise self._fault(f"its process ended with {how}: {self._last_lines() or 'it printed nothing'}")
+        reply: dict[str, Any] = orjson.loads(line)
+        if "error" in reply:
+            raise self._fault(reply["error"])
+        self._is_calling = False
+        return reply
+
+    def _fault(self, reason: str) -> EnvironmentFault:
+        self._counts[FAILURES] += 1
+        return EnvironmentFault(f"{self._spec.name}: {reason}")
+
+    async def _pass_on(self) -> None:
+        """What it prints goes to the log, up to a limit."""
+        assert self._process.stderr is not None
+        left = LOGGED_BYTES
+        while part := await self._process.stderr.read(TAIL_BYTES):
+            self._tail = (self._tail + part)[-TAIL_BYTES:]
+            if left > 0:
+                sys.stderr.write(part[:left].decode("utf-8", "replace"))
+                sys.stderr.flush()
+                left -= len(part)
+                if left <= 0:
+                    sys.stderr.write(f"\n[{self._spec.name} prints too much; the rest is dropped]\n")
+
+    def _last_lines(self) -> str:
+        lines = [line.strip() for line in self._tail.decode("utf-8", "replace").splitlines() if line.strip()]
+        return " | ".join(lines[-SHOWN_LINES:])
