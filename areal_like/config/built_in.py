@@ -13,7 +13,6 @@ BUILT_IN = {
         "reversing": "areal_like.data.tasks.reversing:Reversing",
         "sorting": "areal_like.data.tasks.sorting:Sorting",
         "sums": "areal_like.data.tasks.sums:Sums",
-        "text_environment": "areal_like.data.tasks.text_environment:TextEnvironment",
         "word_problems": "areal_like.data.tasks.word_problems:WordProblems",
     },
     "workflow": {

@@ -14,7 +14,7 @@ LIST = "environments.train"
 PREFIX = "environment/"
 """Of the rewards of an environment, before its name."""
 REASONING_GYM = "reasoning_gym"
-TEXT_ENVIRONMENT = "text_environment"
+TEXT_ENVIRONMENT, NUM_ROWS = "areal_like.data.tasks.text_environment:TextEnvironment", "num_rows"
 PLAYED = ("gymnasium", "openenv", "textarena")
 """Families of text environments, `FAMILY:NAME`."""
 
@@ -32,7 +32,9 @@ def task_by_id(name: str | None, args: Mapping[str, Any]) -> NamedTask | None:
     if family == REASONING_GYM and puzzle:
         return NamedTask(family, {"dataset": puzzle, **args})
     if family in PLAYED and puzzle:
-        return NamedTask(TEXT_ENVIRONMENT, {"name": name, "args": dict(args)})
+        own = {each: value for each, value in args.items() if each != NUM_ROWS}
+        count = {NUM_ROWS: args[NUM_ROWS]} if NUM_ROWS in args else {}
+        return NamedTask(TEXT_ENVIRONMENT, {"name": name, "args": own, **count})
     return NamedTask(name, dict(args))
 
 

@@ -31,6 +31,33 @@ def test_ids_name_tasks_and_names_follow_from_them(tmp_path: Path) -> None:
     assert names_of(trained) == ["chain_sum", "addition", "train"]
 
 
+def test_text_environments_of_packages_are_named_by_their_family(tmp_path: Path) -> None:
+    items = '{id: "gymnasium:FrozenLake-v1", args: {render_mode: ansi, num_rows: 50}}, {id: "textarena:Wordle-v0"}'
+    trained = read(tmp_path, items).environments.train
+    tasks = [environment_task(each) for each in trained]
+    assert [task and task.args for task in tasks] == [
+        {"name": "gymnasium:FrozenLake-v1", "args": {"render_mode": "ansi"}, "num_rows": 50},
+        {"name": "textarena:Wordle-v0", "args": {}},
+    ]
+    assert names_of(trained) == ["FrozenLake-v1", "Wordle-v0"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ("def reset(self): ...", "is called as reset(seed=17); write `def reset(self, seed)`"),
+        ("def reset(self, *, seed=None, options=None): ...", "has no method step; write `def step(self, action)`"),
+        ("def reset(self, seed): ...\n    def step(self): ...", "write `def step(self, action)`"),
+    ],
+)
+def test_a_text_environment_that_cannot_be_played_is_refused(tmp_path: Path, methods: str, message: str) -> None:
+    (tmp_path / "game.py").write_text(f"class Game:\n    {methods}\n")
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, '{id: "game.py:Game"}')
+    assert {each.key for each in refused.value.problems} == {"environments.train.0.id"}
+    assert any(message in each.message for each in refused.value.problems)
+
+
 @pytest.mark.parametrize(
     ("items", "mix", "expected"),
     [
