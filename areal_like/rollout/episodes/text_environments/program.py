@@ -60,10 +60,11 @@ class TextArenaGame:
     def __init__(self, name: str, args: dict[str, Any]) -> None:
         import textarena  # type: ignore[import-not-found, unused-ignore]
 
-        self._env = textarena.make(env_id=name, **args)
+        self._env, self._seen = textarena.make(env_id=name, **args), ""
 
     def reset(self, seed: int) -> tuple[str, Any]:
         self._env.reset(num_players=1, seed=seed)
+        self._seen = ""
         return self._observation(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Any]:
@@ -74,8 +75,11 @@ class TextArenaGame:
         return "", float((rewards or {}).get(0, 0.0)), True, False, {}
 
     def _observation(self) -> str:
-        _, seen = self._env.get_observation()
-        return seen if isinstance(seen, str) else "\n".join(str(each[1]) for each in seen)
+        """What is new in it: most games show all that was before again."""
+        _, shown = self._env.get_observation()
+        text = shown if isinstance(shown, str) else "\n".join(str(each[1]) for each in shown)
+        before, self._seen = self._seen, text
+        return text.removeprefix(before).strip()
 
 
 class OpenEnvironment:
