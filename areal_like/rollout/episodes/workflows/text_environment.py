@@ -9,8 +9,8 @@ from areal_like.config.argument_types import Count, Positive, Share, Take
 from areal_like.data.chat_template import SYSTEM, USER, Message
 from areal_like.data.tasks.text_environment import ENVIRONMENT, ENVIRONMENT_ARGS, SEED
 from areal_like.rollout.episodes.episode import Episode
-from areal_like.rollout.episodes.rewards.answers import take as take_part
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
+from areal_like.rollout.episodes.rewards.stated_result import take as take_part
 from areal_like.rollout.episodes.sample import RowError, Sample
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault, EnvironmentProcess, InstanceSpec
 from areal_like.rollout.trajectory import Trajectory
