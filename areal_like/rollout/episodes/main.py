@@ -95,7 +95,8 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
             log.error("the configuration cannot be used; the error was:", exc_info=error.__cause__)
         raise
     finally:
-        await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values(), environments)))
+        await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values())))
+        await environments.close()
 
 
 def _answer_source(config: Any, http: HttpClient, controller: ControllerClient) -> ChatClient | GenerationClient:

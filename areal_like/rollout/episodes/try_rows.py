@@ -19,6 +19,7 @@ from areal_like.rollout.episodes.episode import AnswerSource, WorkerTools
 from areal_like.rollout.episodes.main import conversation_rules, open_tokenizer
 from areal_like.rollout.episodes.own_settings import check_rewards, environment_settings, reward_pools
 from areal_like.rollout.episodes.runner import EpisodeResult, EpisodeRunner
+from areal_like.rollout.episodes.text_environments.pool import EnvironmentPools
 from areal_like.rollout.episodes.workflows import make_workflow
 from areal_like.rollout.groups import TRAIN
 from areal_like.rollout.sampling import sampling_params
@@ -45,18 +46,22 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
     os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
     config = replace(config, evaluator=replace(config.evaluator, benchmarks=[]))  # their rewards are not tried
     rewards = reward_pools(config, places, processes=1)
+    environments = EnvironmentPools(places, config.log.environment_level)
     try:
         tokenizer = open_tokenizer(config, places.cwd)
         datasets = load_datasets(config, places, tokenizer)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places, config.agent)
         own = environment_settings(config, places)
         await rewards.ready(datasets)
-        check_rewards(config, rewards, workflow, own)
+        check_rewards(config, rewards, workflow, own, datasets)
         source, counts = await opened(tokenizer, datasets.train)
         # Answers whose reward fails are shown, however many they are.
         mismatched = config.rollout.allow_mismatched_sampling
         rules = conversation_rules(config, places.cwd)
-        tools = WorkerTools(tokenizer, source, rewards.main, mismatched, False, 1.0, rewards.available, rules)
+        tools = WorkerTools(
+            *(tokenizer, source, rewards.main, mismatched, False, 1.0, rewards.available, rules),
+            environments=environments,
+        )
         runner = EpisodeRunner(tools, datasets, workflow, config.rollout.check_trajectory_format, own)
         rows = datasets.train.inspect(list(counts))
         results = [
@@ -73,6 +78,7 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
             await tools.gateway.close()
     finally:
         await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values())))
+        await environments.close()
 
 
 def _lease(config: Any, group: int, row: int, row_hash: str, num_answers: int | None) -> dict[str, Any]:
