@@ -119,6 +119,12 @@ class BrokenScorer:
 def test_a_puzzle_that_its_own_scorer_cannot_score_is_an_error_and_an_unreadable_answer_is_wrong():
     task = ReasoningGym(num_rows=20)
     task._puzzles = BrokenScorer()
-    assert task._graded("?", 0) == 0.0
+    assert task._graded("?", task._puzzles[0]) == 0.0
     with pytest.raises(ValueError, match="the scorer of chain_sum fails with the answer of the puzzle"):
-        task._graded("3", 1)
+        task._graded("3", task._puzzles[1])
+
+
+def test_a_row_whose_puzzle_is_another_one_in_this_process_is_an_error():
+    task = ReasoningGym(num_rows=20)
+    with pytest.raises(ValueError, match="export PYTHONHASHSEED=0"):
+        task.reward("", "3", 1, "no such answer")

@@ -65,16 +65,16 @@ def attack(texts: dict[str, str], kind: str, folder: Path, monkeypatch: pytest.M
     require_sandbox(kind)
     monkeypatch.setenv(SANDBOX, kind)
     monkeypatch.setenv(TOKEN, SECRET)
-    right = ReasoningGym("countdown", num_rows=ARGUMENTS["size"]).row(0)["answer"]
+    puzzle = ReasoningGym("countdown", num_rows=ARGUMENTS["size"])._puzzles[0]
     with socket.create_server(("127.0.0.1", 0)) as listening:
         with closing(SandboxedScorer("countdown", ARGUMENTS, **limits)) as scorer:
             for what, text in texts.items():
                 answer = text.format(folder=folder, port=listening.getsockname()[1]) if "{" in text else text
                 try:
-                    assert scorer.score(answer, 0) < 1, what
+                    assert scorer.score(answer, puzzle) < 1, what
                 except InfrastructureError as fault:  # of a machine under load
                     assert "for a processor" in str(fault), what
-                assert scorer.score(right, 0) == 1.0, f"after one that {what}"
+                assert scorer.score(puzzle["answer"], puzzle) == 1.0, f"after one that {what}"
         listening.setblocking(False)
         with pytest.raises(BlockingIOError):
             listening.accept()

@@ -2,16 +2,22 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from areal_like.models import model_folder
 from areal_like.rollout.evaluation.answer_folders import read_answers
 from tests.ring.start import Ended, Running, directory_of, run, wait_until_gone
+from tests.ring.test_servers_alone import serving
 from tests.support.chat_service import KEY, ChatService, Reply, added, chat_service, completion
+from tests.support.engine_environments import require_engine
+from tests.support.tiny_models import tiny_qwen3
 
 ROWS, AT_ONCE, BEFORE_KILL = 24, 4, 10
 FILE = """
@@ -134,3 +140,30 @@ def test_changed_rows_are_refused_with_both_hashes(evaluated: Evaluated) -> None
         (root / "rows.jsonl").write_text(text)
     assert refused.code == 1, refused.text
     assert "evaluator.benchmarks (sums): the saved answers are of other rows: when row 3 was answered" in refused.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "engine", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("vllm", "sglang")]
+)
+def test_servers_of_ours_are_such_an_api(engine: str, tmp_path: Path) -> None:
+    """A random model with the tokenizer and the template of a real one: engines render chats while they start."""
+    real, model, rows = Path(model_folder("builtin:smollm2-135m")), tmp_path / "model", 4
+    config = json.loads((real / "config.json").read_text())
+    changes = {name: config[name] for name in ("vocab_size", "bos_token_id", "eos_token_id")}
+    changes |= {"pad_token_id": config["eos_token_id"], "max_position_embeddings": 512, "head_dim": 32}
+    tiny_qwen3(**changes).save_pretrained(model)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(real / name, model / name)
+    (tmp_path / "rows.jsonl").write_text('{"q": "1+1=", "answer": "2"}\n' * rows)
+    words = (f"rollout={engine}", f"{engine}.python={require_engine(engine)}", "rollout.setup_timeout=900")
+    with serving(tmp_path / "served", *words, f"actor.path={model}", "trial_name=t") as servers:
+        (address,) = servers.addresses(limit_s=900)
+        (tmp_path / "e.yaml").write_text(FILE.format(address=f"http://{address}/v1", at_once=AT_ONCE))
+        sampling = ("gconfig.max_new_tokens=6", f"actor.path={model}")
+        ended = run(tmp_path, "eval", *sampling, config="e.yaml", OPENAI_API_KEY=KEY)
+    assert ended.code == 0, ended.text
+    lines = read_answers(ended.directory / "evaluations/step_000000/sums.jsonl")
+    assert len(lines) == rows and not [line for line in lines if "error" in line]
+    assert all(line["answer"] for line in lines)

@@ -18,7 +18,12 @@ from tests.ring.start import run
 from tests.support.answer_knowledge import answer_chance
 from tests.support.sandboxes import require_sandbox
 
-STARTS = {"tiny-countdown": "countdown.yaml", "tiny-problems": "gsm_symbolic.yaml", "tiny-programs": "code.yaml"}
+STARTS = {
+    "tiny-countdown": "countdown.yaml",
+    "tiny-problems": "gsm_symbolic.yaml",
+    "tiny-programs": "code.yaml",
+    "tiny-tools": "tools.yaml",
+}
 """Built-in model -> an experiment that starts from it."""
 
 

@@ -63,14 +63,18 @@ class ReasoningGym:
         if self._sandboxed is not None:
             self._sandboxed.prepare()
 
-    def reward(self, prompt: Any, completion: str, puzzle: int) -> RewardValue:
+    def reward(self, prompt: Any, completion: str, puzzle: int, answer: Any = None) -> RewardValue:
         """What reasoning-gym gives, from 0 to 1; the score counts only full marks. The answer is the last `<answer>`
         tag, or all of the text."""
+        own = self._puzzles[puzzle]
+        if answer is not None and own["answer"] != answer:
+            differs = f"puzzle {puzzle} of {self._name} is another one here, as it depends on Python's hashes"
+            raise ValueError(f"{differs}: export PYTHONHASHSEED=0 for all processes of the run")
         stated = tagged(completion)
-        value = self._graded(completion.strip() if stated is None else stated, puzzle)
+        value = self._graded(completion.strip() if stated is None else stated, own)
         return {"graded": value, "score": float(value >= 1)}
 
-    def _graded(self, answer: str, puzzle: int) -> float:
+    def _graded(self, answer: str, puzzle: dict[str, Any]) -> float:
         allowed = FILTERS.get(self._name)
         if len(answer) > MAX_ANSWER:
             return 0.0
@@ -78,7 +82,7 @@ class ReasoningGym:
             return 0.0
         if self._sandboxed is not None:
             return self._sandboxed.score(answer, puzzle)
-        found = score(self._puzzles, answer, self._puzzles[puzzle])
+        found = score(self._puzzles, answer, puzzle)
         if "broken" in found:
             raise ValueError(f"the scorer of {self._name} fails with the answer of the puzzle: {found['broken']}")
         return float(found["value"])

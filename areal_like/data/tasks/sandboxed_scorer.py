@@ -36,12 +36,13 @@ class SandboxedScorer:
         except SandboxError:
             return
 
-    def score(self, answer: str, puzzle: int) -> float:
+    def score(self, answer: str, puzzle: dict[str, Any]) -> float:
         """From 0 to 1. An answer that exceeds a limit or ends its process is a 0. Raises ValueError where the scorer
-        cannot read the puzzle's own answer, and InfrastructureError."""
+        cannot read the puzzle's own answer, and InfrastructureError. The puzzle goes with it, since a few puzzles
+        depend on the hashes of a process."""
         self._server = self._server or self._start()
         try:
-            reply = self._server.ask(json.dumps({"answer": answer, "puzzle": puzzle}).encode())
+            reply = self._server.ask(json.dumps({"answer": answer, "puzzle": repr(puzzle)}).encode())
         except ServerEnded as ended:
             self.close()
             if ended.result.is_starved:

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import sys
+from ast import literal_eval
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,7 @@ def main() -> None:
     with open(wire, "rb", closefd=False) as lines:
         for line in lines:
             request = json.loads(line)
-            work = partial(score, puzzles, request["answer"], puzzles[request["puzzle"]])
+            work = partial(score, puzzles, request["answer"], literal_eval(request["puzzle"]))
             os.write(wire, _in_fork(work, order) + b"\n")
 
 
