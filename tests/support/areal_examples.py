@@ -15,7 +15,7 @@ TEMPLATE = (
 NUM_ROWS = 24
 
 
-def write_chat_model(folder: Path) -> Path:
+def write_chat_model(folder: Path, hidden_size: int = 32) -> Path:
     """A Qwen2 with random weights, a token per byte, and a chat template."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -28,7 +28,7 @@ def write_chat_model(folder: Path) -> Path:
     tokenizer.add_special_tokens([PAD, END, START])
     shape = Qwen2Config(
         vocab_size=len(tokens),
-        hidden_size=32,
+        hidden_size=hidden_size,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
