@@ -56,7 +56,7 @@ environments:
 train_dataset: {batch_size: 6, max_length: 40, shuffle: false}
 valid_dataset: {drop_last: false}
 gconfig: {n_samples: 2, max_new_tokens: 6, temperature: 0.5}
-evaluator: {freq_steps: 2, num_examples: 20}
+evaluator: {freq_steps: 2, num_examples: 100}
 """
 TOTALS = """
 import os, random
