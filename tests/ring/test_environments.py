@@ -51,7 +51,9 @@ total_train_steps: 2
 async_training: false
 environments:
   train:
-    - {id: "totals.py:Totals", args: {rounds: 2}}
+    - id: totals.py:Totals
+      args: {rounds: 2}
+      workflow: {name: text_environment, args: {max_processes: 1}}   # groups wait for one another
     - {id: addition}
 train_dataset: {batch_size: 6, max_length: 40, shuffle: false}
 valid_dataset: {drop_last: false}

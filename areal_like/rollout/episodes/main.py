@@ -33,7 +33,7 @@ from areal_like.rollout.episodes.controller_client import ControllerClient
 from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
-from areal_like.rollout.episodes.own_settings import check_rewards, environment_settings, reward_pools
+from areal_like.rollout.episodes.own_settings import check_rewards, environment_settings, reward_pools, waits_for_others
 from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.text_environments.pool import EnvironmentPools
 from areal_like.rollout.episodes.worker import EpisodeWorker
@@ -84,6 +84,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                 await controller.post("/hello", _hello(me, datasets, tokenizer, difficulty))
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
                 runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format, own)
+                runner = replace(runner, keeps_order=not waits_for_others(datasets, workflow, own))
                 try:
                     async with watch.watching() if watch is not None else nullcontext():
                         await EpisodeWorker(controller, runner, max_in_flight(config)).work()

@@ -93,6 +93,14 @@ def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSet
     return settings
 
 
+def waits_for_others(datasets: Datasets, workflow: Workflow, own: dict[str, OwnSettings]) -> bool:
+    """Whether a group may wait for the end of another one, in any part of the run."""
+    splits = [datasets.train, *([] if datasets.valid is None else [datasets.valid]), *datasets.benchmarks.values()]
+    rows = [each.rows[0] for each in (*splits, *datasets.environments.values())]
+    used = [*(workflow_of(each, workflow) for each in rows), *(each.workflow for each in own.values())]
+    return any(getattr(each, "waits_for_others", False) for each in used)
+
+
 def check_rewards(
     config: Any, rewards: Rewards, workflow: Workflow, own: dict[str, OwnSettings], datasets: Datasets
 ) -> None:

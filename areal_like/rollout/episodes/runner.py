@@ -70,6 +70,8 @@ class EpisodeRunner:
     environments: Mapping[str, OwnSettings] = field(default_factory=dict)
     """By name."""
     logged_errors: set[str] = field(default_factory=set)
+    keeps_order: bool = True
+    """Whether the groups of a synchronous step start together: not where one may wait for the end of another."""
 
     async def inspect(self, rows: Mapping[str, Sequence[int]]) -> dict[str, list[Any]]:
         """The rows of each dataset as [row, hash, whether it is too long]. Leases run on in between."""
@@ -85,6 +87,8 @@ class EpisodeRunner:
     async def run(self, lease: dict[str, Any]) -> EpisodeResult:
         name = self.datasets.of(lease["split"]).environment(lease["row"])
         own = self.environments.get(name, NONE_OWN)
+        if not self.keeps_order:
+            lease = {**lease, "order": None}
         if own.sampling:
             lease = {**lease, "sampling": {**lease["sampling"], **own.sampling}}
         episode = Episode(self.tools, lease, name)

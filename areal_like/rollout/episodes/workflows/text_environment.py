@@ -24,6 +24,9 @@ class PlayEnvironment:
     those of its steps, each times `turn_discount` for each step before; with `turn_rewards` each answer has that of the
     steps from its own one on."""
 
+    waits_for_others = True
+    """For an instance."""
+
     def __init__(
         self,
         max_turns: Count = 16,
