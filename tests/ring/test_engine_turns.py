@@ -48,13 +48,13 @@ reward: {name: random}
 """
 
 
-def trained(engine: str, root: Path) -> Ended:
+def trained(engine: str, root: Path, *words: str) -> Ended:
     write_chat_model(root / "model", hidden_size=128)  # vLLM has no kernels for heads of less than 32
     (root / "agent.py").write_text(AGENT)
     (root / "turns.yaml").write_text(EXPERIMENT.replace("ENGINE", engine))
     own = [] if engine == "embedded" else [f"{engine}.python={require_engine(engine)}"]
-    words = ("actor.path=model", "actor.dtype=float32", f"total_train_steps={STEPS}", *own)
-    return run(root, *words, config="turns.yaml", limit_s=500)
+    ours = ("actor.path=model", "actor.dtype=float32", f"total_train_steps={STEPS}", *own)
+    return run(root, *ours, *words, config="turns.yaml", limit_s=500)
 
 
 def saved_samples(ended: Ended, environment: str) -> list[dict[str, Any]]:
@@ -91,3 +91,22 @@ def test_turns_and_calls_of_a_program_are_trained_as_the_engine_sampled_them(eng
     assert sorted(spans) == sorted(calls)
     tries = saved_samples(ended, "tries")
     assert len(tries) == STEPS * 2 * 2 and max(len(sample["generated"]) for sample in tries) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("vllm")
+def test_an_update_of_the_weights_within_a_conversation_shows_in_its_versions(tmp_path: Path) -> None:
+    words = (
+        "rollout.max_head_offpolicyness=2",
+        "total_train_steps=8",
+        "environments.train.0.workflow.args.max_turns=8",
+    )
+    ended = trained("vllm", tmp_path, *words)
+    assert ended.code == 0, ended.text
+    assert audit(ended.ledger(), 2) == []
+    weights = [each["weights"] for name in ("tries", "program") for each in saved_samples(ended, name)]
+    assert any(oldest < newest for oldest, newest in weights)
+    lines = [line for line in ended.lines("metrics.jsonl") if "train/loss" in line]
+    fresh = [line["offpolicy/logprob_diff_max"] for line in lines if line["offpolicy/staleness_max"] == 0]
+    assert fresh and max(fresh) < 1e-4
