@@ -1,10 +1,12 @@
 """A run with a curriculum counts its pools, and a resumed one continues with them."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.ring.start import SHORT, run
+from areal_like.rollout.rollout_files import rollout_files
+from tests.ring.start import SHORT, run, running
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -39,3 +41,48 @@ def test_an_error_in_a_sampler_ends_the_run_and_names_its_key(tmp_path: Path) ->
     assert ended.code == 1, ended.text
     assert "curriculum.sampler.name: draw of mine.py:Sampler failed: " in ended.text
     assert "mine.py line 7, in draw: KeyError: 2" in ended.text
+
+
+LOWEST = """
+class Lowest:
+    def __init__(self):
+        self.means = {}
+
+    def draw(self, rows, count, random):
+        return sorted(random.permutation(rows).tolist(), key=lambda row: self.means.get(row, 0.3))[:count]
+
+    def observe(self, group):
+        self.means[group.row] = group.mean_reward
+
+    def state(self):
+        return list(self.means.items())
+
+    def resume(self, state):
+        self.means = dict(state)
+"""
+SYNCHRONOUS = (
+    *("curriculum.sampler.name=mine.py:Lowest", "valid_dataset=null", "async_training=false"),
+    *("total_train_steps=8", "rollout.dump_to_file=true"),
+)
+
+
+@pytest.mark.slow
+def test_a_sampler_continues_exactly_after_a_kill(tmp_path: Path) -> None:
+    """What each step was made of is the same as in a run whose controller was not killed."""
+    (tmp_path / "mine.py").write_text(LOWEST)
+    whole = run(tmp_path, *SHORT, *SYNCHRONOUS, trial="whole")
+    with running(tmp_path, *SHORT, *SYNCHRONOUS) as killed:
+        killed.wait_for_step(4)
+        killed.kill("rollout")
+        ended = killed.wait()
+    assert whole.code == ended.code == 0, ended.text
+    assert ended.summary["attempts"] == 2
+    files = rollout_files(whole.directory / "rollouts")
+    assert list(files) == list(range(1, 9))
+    assert [rows_and_tokens(file) for file in files.values()] == [
+        rows_and_tokens(file) for file in rollout_files(ended.directory / "rollouts").values()
+    ]
+
+
+def rows_and_tokens(file: Path) -> list[tuple[int, list[int]]]:
+    return [(line["row"], line["token_ids"]) for line in map(json.loads, file.read_text().splitlines())]

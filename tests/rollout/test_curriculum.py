@@ -106,6 +106,20 @@ def test_a_fraction_of_the_rows_set_aside_returns_with_a_checkpoint() -> None:
     assert Counter(pools.pool_R.tolist()) == {ASIDE_EASY: 5, NORMAL: 9, EASY: 16}
 
 
+@pytest.mark.parametrize(("rows", "fraction", "left"), [(5, 0.5, 3), (7, 0.5, 3), (3, 0.1, 3), (6, 1.0, 0)])
+def test_the_number_of_rows_that_return_is_rounded(rows: int, fraction: float, left: int) -> None:
+    pools = pools_of(num_rows=rows, easy_return_fraction=fraction)
+    pools.resume(np.full(rows, ASIDE_EASY, np.uint8).tobytes(), step=1)
+    assert int((pools.pool_R == ASIDE_EASY).sum()) == left
+
+
+@pytest.mark.parametrize(("size", "fraction", "count"), [(16, 0.1, 1), (10, 0.3, 3), (9, 0.1, 0), (8, 1.0, 8)])
+def test_fractions_of_a_batch_are_rounded_down(size: int, fraction: float, count: int) -> None:
+    pools = pools_of(num_rows=60, easy_fraction=fraction, hard_fraction=0.0)
+    pools.pool_R[:20] = EASY
+    assert Counter(pools.pool_R[drawn(order_of(pools, size), 0, size)].tolist())[EASY] == count
+
+
 @pytest.mark.parametrize(
     ("admission", "rewards", "admitted"),
     [
