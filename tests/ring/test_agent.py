@@ -21,11 +21,11 @@ complete(complete(row["prompt"]) + row["prompt"])
 
 
 def test_a_run_trains_on_the_calls_of_a_program(tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text(PROGRAM)
+    (tmp_path / "calls_twice.py").write_text(PROGRAM)
     stats = ["actor.log_agent_stats=true", "actor.log_agent_stats_keys=[undelivered_calls, sequences]"]
     ended = run(
         tmp_path,
-        *(*SHORT, *stats, "workflow.name=agent", "agent.command=[python, agent.py]", "evaluator.freq_steps=null"),
+        *(*SHORT, *stats, "workflow.name=agent", "agent.command=[python, calls_twice.py]", "evaluator.freq_steps=null"),
         *("train_dataset.batch_size=4", "n_samples=2", "total_train_steps=1", "valid_dataset=null"),
     )
     assert ended.code == 0, ended.text
