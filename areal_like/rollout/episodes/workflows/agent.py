@@ -23,6 +23,8 @@ class Agent:
     """Runs the program of the section `agent` for each sample of a group. One that fails has no reward, or
     `agent.failed_reward`; a server that fails is no fault of the agent."""
 
+    waits_for_others = True
+    """For its turn among `agent.max_concurrent`."""
     needs_reward: bool
     _settings: AgentConfig
     _program: AgentProgram
