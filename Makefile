@@ -15,7 +15,7 @@ export PYTHON
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs mutate-keys night bench gpu vllm sglang vllm-cpu sglang-cpu etcd env-run env-dev
+.PHONY: help quickstart test lint format docs mutate-keys night bench gpu vllm sglang vllm-cpu sglang-cpu verifiers etcd env-run env-dev
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ vllm-cpu: ## Installs vLLM for a machine without a GPU, likewise
 
 sglang-cpu: ## Installs SGLang for a machine without a GPU, likewise
 	@.ci/engine sglang-cpu
+
+verifiers: ## Installs verifiers in build/verifiers, for tests of its environments
+	@.ci/verifiers build/verifiers
 
 etcd: env-dev ## Runs an etcd in the foreground, for cluster.name_resolve.type=etcd3 (ETCD=host:port, data in build/etcd)
 	@mkdir -p -m 700 build/etcd

@@ -5,7 +5,7 @@ from typing import Any
 
 from areal_like.config.built_in import TASKS
 from areal_like.config.environments import LIST as ENVIRONMENTS
-from areal_like.config.environments import NamedTask, has_own_reward, own_reward, task_by_id
+from areal_like.config.environments import NamedTask, has_own_reward, has_task_reward, own_reward, task_by_id
 from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.data import DatasetConfig, RowSourceConfig
 from areal_like.config.sections.evaluation import BenchmarkConfig
@@ -31,7 +31,7 @@ def benchmark_task(benchmark: BenchmarkConfig) -> NamedTask | None:
     """Its task; a built-in one may also be named as the path."""
     path, task = benchmark.path, benchmark.task
     if benchmark.id is not None:
-        return task_by_id(benchmark.id, benchmark.args)
+        return task_by_id(benchmark.id, benchmark.args, benchmark.python)
     name = path if isinstance(path, str) and path in TASKS else task.name
     return None if name is None else NamedTask(name, dict(task.args))
 
@@ -51,7 +51,7 @@ def best_clock(config: Any) -> FrequencyConfig:
 
 def brings_reward(benchmark: BenchmarkConfig) -> bool:
     """Whether it has a task or a reward of its own."""
-    return benchmark_task(benchmark) is not None or bool(configured_rewards(benchmark.reward))
+    return has_task_reward(benchmark_task(benchmark)) or bool(configured_rewards(benchmark.reward))
 
 
 def every_reward(config: Any) -> list[tuple[str, RewardConfig]]:

@@ -9,6 +9,7 @@ from areal_like.config.built_in import TASKS
 from areal_like.config.sections.data import DatasetConfig, RowSourceConfig, paths_of
 from areal_like.config.sections.environments import EnvironmentConfig
 from areal_like.config.sections.reward import OwnRewardConfig, RewardConfig, configured_rewards
+from areal_like.config.verifiers import is_played_by_itself, package_task, task_arguments
 
 LIST = "environments.train"
 PREFIX = "environment/"
@@ -24,10 +25,12 @@ class NamedTask(NamedTuple):
     args: dict[str, Any]
 
 
-def task_by_id(name: str | None, args: Mapping[str, Any]) -> NamedTask | None:
-    """The task that the `id` of an environment names."""
+def task_by_id(name: str | None, args: Mapping[str, Any], python: str | None = None) -> NamedTask | None:
+    """The task that the `id` of an environment names; `python` is for those of verifiers."""
     if name is None:
         return None
+    if (package := package_task(name)) is not None:
+        return NamedTask(package, task_arguments(args, python))
     family, _, puzzle = name.partition(":")
     if family == REASONING_GYM and puzzle:
         return NamedTask(family, {"dataset": puzzle, **args})
@@ -42,15 +45,16 @@ def environment_task(environment: EnvironmentConfig) -> NamedTask | None:
     """None: its rows are those of `path`."""
     path = environment.path
     is_task = environment.id is None and isinstance(path, str) and path in TASKS
-    return NamedTask(str(path), {}) if is_task else task_by_id(environment.id, environment.args)
+    return NamedTask(str(path), {}) if is_task else task_by_id(environment.id, environment.args, environment.python)
 
 
 def environment_name(name: str | None, task_id: str | None, path: str | Sequence[str]) -> str:
-    """`chain_sum` of `reasoning_gym:chain_sum`, `gsm8k` of `openai/gsm8k`, `train` of `data/train.jsonl`."""
+    """`chain_sum` of `reasoning_gym:chain_sum`, `gsm8k` of `openai/gsm8k`, `wordle` of `owner/wordle@1.0`, `train` of
+    `data/train.jsonl`."""
     if name is not None:
         return name
     if task_id is not None:
-        return task_id.rpartition(":")[2].rpartition("/")[2]
+        return task_id.rpartition(":")[2].rpartition("/")[2].partition("@")[0]
     paths = paths_of(path if isinstance(path, str) else list(path))
     return PurePosixPath(paths[0]).stem if paths else ""
 
@@ -75,8 +79,13 @@ def rows_of(environment: EnvironmentConfig, all_rows: DatasetConfig) -> DatasetC
 
 
 def has_own_reward(environment: EnvironmentConfig) -> bool:
-    """By name or parts, or from its task."""
-    return environment_task(environment) is not None or bool(configured_rewards(environment.reward))
+    """By name or parts, or from its task. An environment of verifiers scores its answers itself."""
+    task = environment_task(environment)
+    return has_task_reward(task) or bool(configured_rewards(environment.reward))
+
+
+def has_task_reward(task: NamedTask | None) -> bool:
+    return task is not None and not is_played_by_itself(task.name)
 
 
 def own_reward(reward: RewardConfig, own: OwnRewardConfig) -> RewardConfig:

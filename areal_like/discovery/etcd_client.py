@@ -11,9 +11,10 @@ from typing import Any
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.cluster import NameResolveConfig
 from areal_like.process.errors import Failure
+from areal_like.process.identity import ETCD_PASSWORD
 
 PACKAGE, DISTRIBUTION = "pyetcd", "etcd-sdk-python"
-PASSWORD = "ETCDCTL_PASSWORD"
+PASSWORD = ETCD_PASSWORD
 """Variable with the password; every process of a run inherits it."""
 SECTION = "cluster.name_resolve"
 ADDRESS_KEY, USER_KEY = f"{SECTION}.etcd3_addr", f"{SECTION}.etcd3_user"

@@ -11,6 +11,9 @@ SERVER, REWARD, CONTROLLER, EPISODES, TRAINER = "server", "reward", "rollout", "
 """Roles of processes, and the first part of their names."""
 
 RUN_DIR, PROCESS, TOKEN = "AREAL_LIKE_RUN_DIR", "AREAL_LIKE_PROCESS", "AREAL_LIKE_TOKEN"
+ETCD_PASSWORD = "ETCDCTL_PASSWORD"
+SECRETS = (TOKEN, ETCD_PASSWORD)
+"""Variables that the code of others does not see: rewards and environments may run what a model wrote."""
 ATTEMPT, INCARNATION = "AREAL_LIKE_ATTEMPT", "AREAL_LIKE_INCARNATION"
 
 RUN_ID = "AREAL_LIKE_RUN_ID"

@@ -23,6 +23,7 @@ from launcher.checks import (
     rewards,
     sandbox,
     unread_keys,
+    verifiers,
     warnings,
 )
 from launcher.checks.changed_values import changed_value_warnings, earlier_configuration_warnings
@@ -127,6 +128,7 @@ PLAN_CHECKS = (
     Check("the engine's installation", Stage.MISSING, engines.engine_problems),
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
     Check("packages of built-in tasks and rewards", Stage.MISSING, rewards.missing_packages),
+    Check("environments of verifiers", Stage.MISSING, verifiers.missing_environments),
     Check("the package that writes datasets", Stage.MISSING, missing.missing_pyarrow),
     Check("programs of agents that are here", Stage.MISSING, agent.missing_program),
     Check("keys of judges", Stage.MISSING, rewards.missing_judge_keys),

@@ -24,7 +24,7 @@ def missing_packages(config: "BaseExperimentConfig", here: HostInfo) -> Iterator
     used = [("reward", f"{reward.section}.name", reward.name) for reward in _rewards(config)]
     task = getattr(config, "task", None)
     used += [("task", "task.name", task.name)] if task is not None and task.name is not None else []
-    used += [("task", key, each.name) for key, each in _own_tasks(config)]
+    used += [("task", key, each.name) for key, each in own_tasks(config)]
     for kind, key, name in used:
         module, package = PACKAGES[kind].get(name, ("", ""))
         if module and module not in here.packages:
@@ -32,7 +32,7 @@ def missing_packages(config: "BaseExperimentConfig", here: HostInfo) -> Iterator
             yield Problem(key, f"{needs}; {pip_command(package)} installs it")
 
 
-def _own_tasks(config: "BaseExperimentConfig") -> Iterator[tuple[str, NamedTask]]:
+def own_tasks(config: "BaseExperimentConfig") -> Iterator[tuple[str, NamedTask]]:
     """Those of environments and benchmarks, with their keys."""
     trained = config.environments.train if isinstance(config, GRPOConfig) else []
     found = [(f"{LIST}.{index}.id", environment_task(each)) for index, each in enumerate(trained)]

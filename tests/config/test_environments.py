@@ -84,7 +84,7 @@ def test_a_reward_of_its_own_has_the_limits_of_the_experiment_unless_it_sets_the
 
 INVALID = [
     ("{id: adition}", ".0.id", "did you mean addition?"),
-    ("{id: owner/name}", ".0.id", "a dataset is named in path"),
+    ("{id: nowhere}", ".0.id", "a dataset is named in path"),
     ("{id: addition, args: {digitz: 1}}", ".0.args.digitz", "takes no such argument"),
     ("{id: 'reasoning_gym:chain_sum', args: {rows: 3}}", ".0.args.rows", "takes no such argument"),
     ("{name: a}", ".0.id", "names no rows"),

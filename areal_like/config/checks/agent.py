@@ -10,6 +10,7 @@ from areal_like.config.dotted_path import value_at
 from areal_like.config.environments import LIST
 from areal_like.config.problems import Problem
 from areal_like.config.suggest import nearest
+from areal_like.config.verifiers import package_task
 
 AGENT = "agent"
 GIVEN = ("row", "base_url", "api_key", "client")
@@ -43,6 +44,12 @@ def runs_agents(config: Any) -> bool:
     """Also for one of several environments."""
     trained = config.environments.train or []
     return AGENT in (config.workflow.name, *(each.workflow.name for each in trained))
+
+
+def calls_gateway(config: Any) -> bool:
+    """Also environments of verifiers do."""
+    named = [*config.environments.train, *config.evaluator.benchmarks]
+    return runs_agents(config) or any(each.id is not None and package_task(each.id) is not None for each in named)
 
 
 def _workflows(values: dict[str, Any]) -> list[Any]:

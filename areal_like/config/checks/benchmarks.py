@@ -6,7 +6,7 @@ from typing import Any
 
 from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_server
 from areal_like.config.checks.agreement import short_temperature
-from areal_like.config.checks.environments import below, task_problems
+from areal_like.config.checks.environments import below, own_parts, task_problems
 from areal_like.config.checks.rewards import reward_problems, rewards_in
 from areal_like.config.checks.user_code import named_problems, user_code_problems
 from areal_like.config.dotted_path import value_at
@@ -51,7 +51,8 @@ def benchmark_code(values: dict[str, Any], folder: Path) -> Iterator[Problem]:
         own = {"reward": {**benchmark["reward"], "timeout_s": limit_s}}
         needs_reward = not rewards_in(own) and not rewards_in(values)
         found = [*named_problems("task", benchmark["task"], folder, needs_reward)]
-        found += task_problems(benchmark["id"], benchmark["args"], folder, needs_reward)
+        found += task_problems(benchmark["id"], benchmark["args"], folder, needs_reward, benchmark["python"])
+        found += own_parts(benchmark["id"], benchmark["reward"], {})
         task = {"name": benchmark["id"]} if benchmark["task"]["name"] is None else benchmark["task"]
         found += [*reward_problems({**own, "task": task}), *user_code_problems(own, folder)]
         if any(reward.name == REWARD_MODEL for reward in rewards_in(own)):

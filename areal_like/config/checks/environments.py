@@ -8,13 +8,14 @@ from typing import Any
 
 from areal_like.config.built_in import TASKS
 from areal_like.config.checks.rewards import reward_problems, rewards_in
-from areal_like.config.checks.user_code import is_built_in, named_problems, user_code_problems
+from areal_like.config.checks.user_code import find_source, named_problems, user_code_problems
 from areal_like.config.dotted_path import value_at
 from areal_like.config.environments import LIST, environment_name, task_by_id
 from areal_like.config.problems import Problem
 from areal_like.config.sections.environments import NAME_HINT, NAME_PATTERN
 from areal_like.config.sections.reward import REWARD_MODEL
 from areal_like.config.suggest import nearest
+from areal_like.config.verifiers import FAMILY, package_of, package_task
 
 ValueGetter = Callable[[str], Any]
 RATES = "environments.mix.probabilities"
@@ -93,7 +94,8 @@ def environment_code(values: dict[str, Any], folder: Path) -> Iterator[Problem]:
         limit_s = each["reward"]["timeout_s"] or value_at(values, "reward.timeout_s")
         own = {"reward": {**each["reward"], "timeout_s": limit_s}, "workflow": each["workflow"]}
         needs_reward = not rewards_in(own) and not rewards_in(values)
-        found = [*task_problems(each["id"], each["args"], folder, needs_reward)]
+        found = [*task_problems(each["id"], each["args"], folder, needs_reward, each["python"])]
+        found += own_parts(each["id"], each["reward"], each["workflow"])
         task = {"name": each["id"], "args": each["args"]}
         found += [*reward_problems({**own, "task": task}), *user_code_problems(own, folder)]
         if any(reward.name == REWARD_MODEL for reward in rewards_in(own)):
@@ -101,19 +103,39 @@ def environment_code(values: dict[str, Any], folder: Path) -> Iterator[Problem]:
         yield from below(f"{LIST}.{index}", found)
 
 
-def task_problems(name: str | None, args: dict[str, Any], folder: Path, needs_reward: bool) -> Iterator[Problem]:
+def task_problems(
+    name: str | None, args: dict[str, Any], folder: Path, needs_reward: bool, python: str | None = None
+) -> Iterator[Problem]:
     """Of an `id`, and of the arguments of its task."""
     task = task_by_id(name, args)
+    package = None if task is None else package_of(task.name)
+    if python is not None and package is None:
+        yield Problem("python", "is for environments of verifiers; leave it out")
     if task is None:
         return
-    if is_built_in(task.name) and task.name not in TASKS:
-        guess = nearest(task.name, list(TASKS))
-        hint = f"; did you mean {guess[0]}?" if guess else "."
-        known = f"There are: {', '.join(TASKS)}, and reasoning_gym:NAME; your own is pkg.module:thing or file.py:thing"
-        yield Problem("id", f"{name!r} is not an environment{hint} {known}; a dataset is named in path")
+    if package is not None:
+        if name == package.name and python is None and find_source(package.module, folder) is None:
+            guess = nearest(name, list(TASKS))
+            hint = f"; did you mean {guess[0]}?" if guess else "."
+            known = f"There are: {', '.join(TASKS)}, and reasoning_gym:NAME; your own is pkg.module:thing or"
+            other = f"of verifiers no package {name} is installed; a dataset is named in path"
+            yield Problem("id", f"{name!r} is not an environment{hint} {known} file.py:thing; {other}")
+        return
+    if task.name.startswith(f"{FAMILY}:"):
+        yield Problem("id", f"{name!r} names no package; write verifiers:name or verifiers:owner/name")
         return
     for problem in named_problems("task", task._asdict(), folder, needs_reward):
         yield replace(problem, key=_as_id(problem.key), also=tuple(map(_as_id, problem.also)))
+
+
+def own_parts(name: str | None, reward: dict[str, Any], workflow: dict[str, Any]) -> Iterator[Problem]:
+    """An environment of verifiers plays its rows and scores its answers."""
+    if name is None or package_task(name) is None:
+        return
+    for key in ("reward.name", "reward.parts", "workflow.name"):
+        section, _, part = key.partition(".")
+        if (reward if section == "reward" else workflow).get(part):
+            yield Problem(key, f"{name} is an environment of verifiers, which brings its own; leave it out")
 
 
 def _as_id(key: str) -> str:

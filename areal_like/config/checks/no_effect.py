@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, trained_models
 from areal_like.config.benchmarks import INTERVALS, best_clock, brings_reward, clock_of, is_on
-from areal_like.config.checks.agent import runs_agents
+from areal_like.config.checks.agent import calls_gateway
 from areal_like.config.checks.built_in_code import loss_arguments, loss_parameters
 from areal_like.config.checks.key_rules import changed_keys, unread_values
 from areal_like.config.checks.user_code import is_built_in
@@ -66,7 +66,7 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
     if config.evaluator.pin and not (isinstance(config, GRPOConfig) and is_asynchronous(config)):
         yield Problem("evaluator.pin", "has no effect: every evaluation uses one version of the weights here")
     if generates(config):
-        if not runs_agents(config):
+        if not calls_gateway(config):
             for key in changed_keys(config, "agent"):
                 yield Problem(key, "has no effect: no workflow is agent (workflow.name)")
         yield from _reference_without_effect(config)

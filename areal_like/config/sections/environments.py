@@ -18,10 +18,15 @@ class EnvironmentConfig(RowSourceConfig):
     id: str | None = key(None)
     """A task: a built-in one ({tasks}), `reasoning_gym:NAME` for a puzzle of reasoning-gym, or your own as
     `package.module:thing` or `file.py:thing`. Or a text environment: a class with `reset` and `step`,
-    `gymnasium:NAME`, `textarena:NAME` or `openenv:ADDRESS`. Null: the rows of `path`."""
+    `gymnasium:NAME`, `textarena:NAME` or `openenv:ADDRESS`; or `owner/name` or `name` for an installed environment of
+    verifiers. Null: the rows of `path`."""
 
     args: dict[str, Any] = key({})
     """Arguments of the task, checked against its signature."""
+
+    python: str | None = key(None)
+    """The Python with which an environment of verifiers is installed, such as `envs/wordle/bin/python`; a relative path
+    starts in the working directory. Null: that of the run."""
 
     name: str | None = key(None, pattern=NAME_PATTERN, pattern_hint=NAME_HINT)
     """Name in metrics and trajectories. Null: made from `id` or `path`, such as `chain_sum` for
@@ -71,3 +76,16 @@ class EnvironmentsConfig:
 
     mix: EnvironmentMixConfig = section(EnvironmentMixConfig)
     """How several environments are mixed."""
+
+    processes: int = key(1, ge=1)
+    """Processes of each environment of verifiers in each episodes worker. One that ends is started again."""
+
+    max_concurrent: int = key(64, ge=1)
+    """Most episodes of an environment of verifiers that each worker plays at the same time."""
+
+    timeout_s: float = key(600.0, gt=0)
+    """Most seconds of the episodes of one group in an environment of verifiers. They are then stopped, and have
+    failed."""
+
+    max_memory_gb: float | None = key(8.0, gt=0)
+    """Most memory of each process of an environment of verifiers. Null: no limit."""

@@ -115,6 +115,9 @@ class BenchmarkConfig(RowSourceConfig):
     args: dict[str, Any] = key({})
     """Arguments of the task that `id` names."""
 
+    python: str | None = key(None)
+    """The Python with which an environment of verifiers is installed, as in `environments.train[].python`."""
+
     task: TaskConfig = section(TaskConfig)
     """The task whose rows are used; not with `path` or `id`."""
 

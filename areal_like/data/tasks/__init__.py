@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from areal_like.config.verifiers import is_played_by_itself
 from areal_like.data.tasks.base import TEST, TRAIN, RewardValue, Row, Task
 from areal_like.data.tasks.text_environment import NUM_ROWS, TextEnvironment, is_played
 from areal_like.data.user_code import (
@@ -18,6 +19,10 @@ __all__ = ["TEST", "TRAIN", "RewardValue", "Row", "Task", "make_task"]
 
 def make_task(name: str, args: dict[str, Any], places: SearchFolders) -> Task:
     """Creates the task with its arguments; of a text environment the task that plays it, which has these arguments."""
+    if is_played_by_itself(name):
+        from areal_like.data.tasks.verifiers import EnvironmentRows, hosted_package
+
+        return EnvironmentRows(hosted_package(name, places=places, **args))
     kind = load_named("task", "task.name", name, places)
     if is_played(kind):
         check_arguments("task.args", name, kind, args)

@@ -33,8 +33,15 @@ from areal_like.rollout.episodes.controller_client import ControllerClient
 from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
-from areal_like.rollout.episodes.own_settings import check_rewards, environment_settings, reward_pools, waits_for_others
-from areal_like.rollout.episodes.runner import EpisodeRunner
+from areal_like.rollout.episodes.own_settings import (
+    check_rewards,
+    close_environments,
+    environment_settings,
+    reward_pools,
+    scored_by_themselves,
+    waits_for_others,
+)
+from areal_like.rollout.episodes.runner import EpisodeRunner, OwnSettings
 from areal_like.rollout.episodes.text_environments.pool import EnvironmentPools
 from areal_like.rollout.episodes.worker import EpisodeWorker
 from areal_like.rollout.episodes.workflows import make_workflow
@@ -59,12 +66,13 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
     places = SearchFolders(run.folder, run.cwd)
     rewards, environments = reward_pools(config, places), EnvironmentPools(places, config.log.environment_level)
+    own: dict[str, OwnSettings] = {}
     try:
         tokenizer = open_tokenizer(config, run.cwd)
         datasets = load_datasets(data_config(config), places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places, config.agent)
         own = environment_settings(config, places)
-        await rewards.ready(datasets)
+        await rewards.ready(datasets, scored_by_themselves(own))
         check_rewards(config, rewards, workflow, own, datasets)
         with open_name_store(run, me) as names:
             async with HttpClient(me, token()) as http:
@@ -96,7 +104,8 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
             log.error("the configuration cannot be used; the error was:", exc_info=error.__cause__)
         raise
     finally:
-        await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values())))
+        pools = (rewards.main, *rewards.own.values())
+        await asyncio.gather(close_environments(own), *(each.close() for each in pools))
         await environments.close()
 
 

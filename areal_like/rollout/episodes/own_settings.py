@@ -1,5 +1,7 @@
 """What benchmarks and environments have of their own: rewards, workflows and sampling."""
 
+import asyncio
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +17,16 @@ from areal_like.config.environments import (
 )
 from areal_like.config.sections.reward import RewardConfig
 from areal_like.config.task_names import task_name
+from areal_like.config.verifiers import is_played_by_itself
 from areal_like.data.datasets import Datasets, environments_of, item_errors
+from areal_like.data.tasks.verifiers import hosted_package
 from areal_like.data.user_code import SearchFolders, config_error
 from areal_like.rollout.episodes.rewards import RewardSpec, reward_spec
 from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.runner import OwnSettings
 from areal_like.rollout.episodes.workflows import Workflow, make_workflow, workflow_of
+from areal_like.rollout.episodes.workflows.verifiers import VerifiersEnvironment
 
 
 class Rewards(NamedTuple):
@@ -34,12 +39,14 @@ class Rewards(NamedTuple):
     def available(self) -> dict[str, RewardPool]:
         return {place: each for place, each in self.own.items() if each.is_available}
 
-    async def ready(self, datasets: Datasets) -> None:
-        """Waits until all are imported. Raises ConfigError if one cannot be, or a row lacks what it needs."""
+    async def ready(self, datasets: Datasets, unscored: Collection[str] = ()) -> None:
+        """Waits until all are imported. Raises ConfigError if one cannot be, or a row lacks what it needs. `unscored`:
+        environments that score their answers themselves."""
         for place, each in self.own.items():
             with item_errors(datasets.section_of(place)):
                 await each.ready(datasets.of(place).rows[0])
-        others = [rows for name, rows in datasets.environments.items() if name not in self.available]
+        scored = {*self.available, *(f"{PREFIX}{name}" for name in unscored)}
+        others = [rows for name, rows in datasets.environments.items() if name not in scored]
         await self.main.ready((others or [datasets.train])[0].rows[0])
 
 
@@ -83,13 +90,19 @@ def own_rewards(config: Any, places: SearchFolders) -> dict[str, tuple[RewardCon
 
 
 def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSettings]:
+    """Also of benchmarks, by split."""
     trained, settings = environments_of(config), {}
+    played: dict[str, VerifiersEnvironment] = {}
     for index, (name, each) in enumerate(zip(names_of(trained), trained, strict=True)):
         with item_errors(f"{LIST}.{index}"):
-            own = each.workflow.name
-            workflow = None if own is None else make_workflow(own, dict(each.workflow.args), places, config.agent)
+            own, workflow = each.workflow.name, _of_verifiers(environment_task(each), config, places, played)
+            if own is not None:
+                workflow = make_workflow(own, dict(each.workflow.args), places, config.agent)
         sampling = {} if each.max_new_tokens is None else {"max_new_tokens": each.max_new_tokens}
         settings[name] = OwnSettings(workflow, sampling)
+    for benchmark in config.evaluator.benchmarks:
+        if (workflow := _of_verifiers(benchmark_task(benchmark), config, places, played)) is not None:
+            settings[f"{SPLIT}{benchmark.name}"] = OwnSettings(workflow)
     return settings
 
 
@@ -101,6 +114,27 @@ def waits_for_others(datasets: Datasets, workflow: Workflow, own: dict[str, OwnS
     return any(getattr(each, "waits_for_others", False) for each in used)
 
 
+def _of_verifiers(
+    task: NamedTask | None, config: Any, places: SearchFolders, played: dict[str, VerifiersEnvironment]
+) -> Workflow | None:
+    """Equal environments are one."""
+    if task is None or not is_played_by_itself(task.name):
+        return None
+    package = hosted_package(task.name, places=places, **task.args)
+    if package.key not in played:
+        played[package.key] = VerifiersEnvironment(package, config.environments, config.agent)
+    return played[package.key]
+
+
+async def close_environments(own: Mapping[str, OwnSettings]) -> None:
+    played = {id(each.workflow): each.workflow for each in own.values()}
+    await asyncio.gather(*(each.close() for each in played.values() if isinstance(each, VerifiersEnvironment)))
+
+
+def scored_by_themselves(own: Mapping[str, OwnSettings]) -> list[str]:
+    return [name for name, each in own.items() if isinstance(each.workflow, VerifiersEnvironment)]
+
+
 def check_rewards(
     config: Any, rewards: Rewards, workflow: Workflow, own: dict[str, OwnSettings], datasets: Datasets
 ) -> None:
@@ -108,10 +142,13 @@ def check_rewards(
     if rewards.main.is_available:
         return
     for index, (name, each) in enumerate(own.items()):
+        if name.startswith(SPLIT):  # played by an environment, which scores it
+            continue
         used = each.workflow or workflow_of(datasets.of(f"{PREFIX}{name}").rows[0], workflow)
         if f"{PREFIX}{name}" not in rewards.available and getattr(used, "needs_reward", False):
             message = "is null, and neither its task nor reward.name of the experiment gives one: name a reward"
             raise config_error(f"{LIST}.{index}.reward.name", f"{message} (docs/rewards.md)")
-    if not own and getattr(workflow_of(datasets.train.rows[0], workflow), "needs_reward", False):
+    train_workflow = workflow_of(datasets.train.rows[0], workflow)
+    if not environments_of(config) and getattr(train_workflow, "needs_reward", False):
         reason = f"task {task_name(config)} has none" if task_name(config) else "there is no task"
         raise config_error("reward.name", f"is null, and {reason}: name a reward (docs/rewards.md)")

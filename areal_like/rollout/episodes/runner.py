@@ -68,7 +68,7 @@ class EpisodeRunner:
     workflow: Workflow
     check_format: bool
     environments: Mapping[str, OwnSettings] = field(default_factory=dict)
-    """By name."""
+    """By name; those of benchmarks by split."""
     logged_errors: set[str] = field(default_factory=set)
     keeps_order: bool = True
     """Whether the groups of a synchronous step start together: not where one may wait for the end of another."""
@@ -86,7 +86,7 @@ class EpisodeRunner:
 
     async def run(self, lease: dict[str, Any]) -> EpisodeResult:
         name = self.datasets.of(lease["split"]).environment(lease["row"])
-        own = self.environments.get(name, NONE_OWN)
+        own = self.environments.get(name or lease["split"], NONE_OWN)
         if not self.keeps_order:
             lease = {**lease, "order": None}
         if own.sampling:

@@ -17,8 +17,14 @@ from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.episode import AnswerSource, WorkerTools
 from areal_like.rollout.episodes.main import conversation_rules, open_tokenizer
-from areal_like.rollout.episodes.own_settings import check_rewards, environment_settings, reward_pools
-from areal_like.rollout.episodes.runner import EpisodeResult, EpisodeRunner
+from areal_like.rollout.episodes.own_settings import (
+    check_rewards,
+    close_environments,
+    environment_settings,
+    reward_pools,
+    scored_by_themselves,
+)
+from areal_like.rollout.episodes.runner import EpisodeResult, EpisodeRunner, OwnSettings
 from areal_like.rollout.episodes.text_environments.pool import EnvironmentPools
 from areal_like.rollout.episodes.workflows import make_workflow
 from areal_like.rollout.groups import TRAIN
@@ -47,12 +53,13 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
     config = replace(config, evaluator=replace(config.evaluator, benchmarks=[]))  # their rewards are not tried
     rewards = reward_pools(config, places, processes=1)
     environments = EnvironmentPools(places, config.log.environment_level)
+    own: dict[str, OwnSettings] = {}
     try:
         tokenizer = open_tokenizer(config, places.cwd)
         datasets = load_datasets(config, places, tokenizer)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places, config.agent)
         own = environment_settings(config, places)
-        await rewards.ready(datasets)
+        await rewards.ready(datasets, scored_by_themselves(own))
         check_rewards(config, rewards, workflow, own, datasets)
         source, counts = await opened(tokenizer, datasets.train)
         # Answers whose reward fails are shown, however many they are.
@@ -77,7 +84,8 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
             await asyncio.gather(*results, return_exceptions=True)
             await tools.gateway.close()
     finally:
-        await asyncio.gather(*(each.close() for each in (rewards.main, *rewards.own.values())))
+        pools = (rewards.main, *rewards.own.values())
+        await asyncio.gather(close_environments(own), *(each.close() for each in pools))
         await environments.close()
 
 

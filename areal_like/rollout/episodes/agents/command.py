@@ -13,14 +13,11 @@ from typing import Any
 
 import orjson
 
-from areal_like.discovery.etcd_client import PASSWORD
-from areal_like.process.identity import TOKEN
+from areal_like.process.identity import SECRETS
 from areal_like.process.process_tree import descendants_of, die_with_parent, kill
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
 
-SECRETS = (TOKEN, PASSWORD)
-"""Variables that an agent does not see."""
 TAIL_BYTES = 16384
 """What is kept of an output."""
 SHOWN_LINES = 8

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
+from areal_like.config.sections.agent import AgentConfig
 from areal_like.data.chat_template import Message
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.errors import HttpError
@@ -38,6 +39,11 @@ class SessionRules:
     call_format: CallFormat = field(default_factory=CallFormat)
     warned: set[str] = field(default_factory=set)
     """What was logged, each once."""
+
+    @classmethod
+    def configured(cls, agent: AgentConfig) -> Self:
+        call_format = CallFormat(agent.call_start, agent.call_end, agent.call_format)
+        return cls(agent.sampling, agent.max_calls, agent.turn_discount, call_format)
 
 
 class AgentSession:

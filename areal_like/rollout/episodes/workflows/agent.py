@@ -15,7 +15,6 @@ from areal_like.rollout.episodes.agents.function import FunctionAgent
 from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
 from areal_like.rollout.episodes.rewards.base import Reward, parse_reward
-from areal_like.rollout.episodes.tools.call_format import CallFormat
 from areal_like.rollout.trajectory import Trajectory
 
 
@@ -36,8 +35,7 @@ class Agent:
         agent = cls()
         agent._settings, agent.needs_reward = settings, settings.reward_from == ANSWER
         agent._program = _program(settings, places)
-        call_format = CallFormat(settings.call_start, settings.call_end, settings.call_format)
-        agent._rules = SessionRules(settings.sampling, settings.max_calls, settings.turn_discount, call_format)
+        agent._rules = SessionRules.configured(settings)
         agent._free = asyncio.Semaphore(settings.max_concurrent)
         return agent
 

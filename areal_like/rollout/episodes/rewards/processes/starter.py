@@ -12,16 +12,13 @@ from typing import Any
 import orjson
 
 from areal_like.data.user_code import config_error
-from areal_like.discovery.etcd_client import PASSWORD
 from areal_like.process.child_process import ChildProcess
-from areal_like.process.identity import TOKEN
+from areal_like.process.identity import SECRETS
 from areal_like.process.process_tree import descendants_of, kill
 from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
 
-SECRETS = (TOKEN, PASSWORD)
-"""Variables that rewards do not see: they may run text of the model."""
 PACKET_BYTES = 1 << 20
 KILL_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.005
 """A process that hangs in the kernel for longer is left behind; the launcher kills it at the end."""

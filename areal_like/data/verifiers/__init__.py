@@ -1,0 +1,1 @@
+"""Environments of the package verifiers, each in a process of its own."""

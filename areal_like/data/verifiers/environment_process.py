@@ -1,0 +1,170 @@
+"""PackageProcess: an environment of verifiers in a process of its own, with the Python where it is installed."""
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from areal_like.config.verifiers import package_of
+from areal_like.data.user_code import config_error
+from areal_like.process.child_process import ChildProcess
+from areal_like.process.identity import SECRETS
+from areal_like.process.keeper import kept_command
+
+HOST = Path(__file__).parent / "host"
+LOCAL = "127.0.0.1,localhost"
+LOAD_LIMIT_S = 600.0
+END_GRACE_S, END_LIMIT_S = 1.0, 5.0
+
+_parked: dict[str, "PackageProcess"] = {}
+"""Processes that have given their rows, until they are taken to play them."""
+
+
+class HostedPackage(NamedTuple):
+    """An environment as its process needs it. `folders`: where modules are searched after the installed ones, and that
+    of the experiment first."""
+
+    task: str
+    args: dict[str, Any]
+    python: str | None
+    folders: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return json.dumps(self)
+
+    @property
+    def name(self) -> str:
+        return self.task.partition(":")[2]
+
+
+class PackageProcess:
+    """Is loaded and asked for rows by one caller at a time, and then played by who takes its socket."""
+
+    def __init__(self, package: HostedPackage) -> None:
+        self.package = package
+        self.wire, theirs = socket.socketpair()
+        self.wire.settimeout(LOAD_LIMIT_S)
+        self._lines = self.wire.makefile("rb")
+        with theirs:
+            descriptor = theirs.fileno()
+            self._process = ChildProcess(
+                kept_command([*_python(package), str(HOST), str(descriptor)], END_GRACE_S),
+                {name: value for name, value in os.environ.items() if name not in SECRETS} | _no_proxy(),
+                stdout=2,
+                pass_fds=(descriptor,),
+            )
+
+    def load(self) -> None:
+        """Raises ConfigError with the keys of a task."""
+        package = package_of(self.package.task)
+        assert package is not None, "configurations have names of packages"
+        request = {"do": "load", "id": self.package.name, "module": package.module, "args": self.package.args}
+        self._send(request | {"folders": self.package.folders})
+        reply = self._receive()
+        if "problem" in reply:
+            key = "task.args" if reply["problem"].startswith("args: ") else "task.name"
+            raise self._failed(key, "cannot be loaded: " + reply["problem"].removeprefix("args: "), reply["trace"])
+
+    def rows(self, held_out: bool) -> list[dict[str, Any]]:
+        """Raises ConfigError."""
+        self._send({"do": "rows", "held_out": held_out})
+        rows: list[dict[str, Any]] = []
+        while "row" in (reply := self._receive()):
+            rows.append(reply["row"])
+        if "problem" in reply:
+            raise self._failed("task.name", f"gave no rows: {reply['problem']}", reply["trace"])
+        return rows
+
+    def kill(self) -> None:
+        """Begins to kill it with everything that it has started."""
+        self._process.signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        """Returns when it has ended, which it does when its socket is closed."""
+        self._lines.close()
+        self.wire.close()
+        if self._process.wait(END_LIMIT_S) is None:
+            self.kill()
+        if self._process.wait(END_GRACE_S + END_LIMIT_S) is None:
+            self._process.kill()
+
+    @property
+    def ending(self) -> str:
+        """How it has ended."""
+        code = self._process.wait(END_LIMIT_S)
+        if code is None:
+            return "it was closed"
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+    def _send(self, request: dict[str, Any]) -> None:
+        try:
+            self.wire.sendall(orjson.dumps(request) + b"\n")
+        except OSError as fault:
+            raise self._ended() from fault
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            line = self._lines.readline()
+        except TimeoutError as fault:
+            self.close()
+            raise self._failed("task.name", f"took longer than {LOAD_LIMIT_S:g} s to be loaded") from fault
+        except OSError:
+            line = b""
+        if not line:
+            raise self._ended()
+        return dict(orjson.loads(line))
+
+    def _ended(self) -> Exception:
+        return self._failed("task.name", f"ended with {self.ending} while it was loaded; its log says more")
+
+    def _failed(self, key: str, what: str, trace: str = "") -> Exception:
+        error = config_error(key, f"the environment {self.package.name} {what}")
+        if trace:
+            error.add_note(trace)
+        return error
+
+
+def loaded_process(package: HostedPackage) -> PackageProcess:
+    process = PackageProcess(package)
+    try:
+        process.load()
+    except BaseException:
+        process.close()
+        raise
+    return process
+
+
+def park(process: PackageProcess) -> None:
+    """Keeps it for who asks for the same package; only one."""
+    if process.package.key in _parked:
+        process.close()
+    else:
+        _parked[process.package.key] = process
+
+
+def take(package: HostedPackage) -> PackageProcess | None:
+    """One that is loaded already, if there is one."""
+    return _parked.pop(package.key, None)
+
+
+def close_parked() -> None:
+    while _parked:
+        _parked.popitem()[1].close()
+
+
+def _python(package: HostedPackage) -> list[str]:
+    """Variables of this Python are not for another one."""
+    if package.python is None:
+        return [sys.executable]
+    place = Path(package.folders[-1]) / Path(package.python).expanduser()
+    return ["env", "-u", "PYTHONPATH", "-u", "PYTHONHOME", os.path.abspath(place)]
+
+
+def _no_proxy() -> dict[str, str]:
+    return {"NO_PROXY": LOCAL, "no_proxy": LOCAL}

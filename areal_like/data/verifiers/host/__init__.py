@@ -1,0 +1,1 @@
+"""What runs inside the Python of an environment of verifiers: the standard library and its packages alone."""

@@ -1,0 +1,64 @@
+"""EnvironmentPool: the processes of one environment in an episodes worker."""
+
+import asyncio
+import logging
+from typing import Any
+
+from areal_like.config.problems import ConfigError
+from areal_like.config.sections.environments import EnvironmentsConfig
+from areal_like.data.verifiers.environment_process import HostedPackage, PackageProcess, take
+from areal_like.rollout.episodes.agents.base import AgentError
+from areal_like.rollout.episodes.verifiers.seat import EnvironmentSeat
+
+GB = 1e9
+
+log = logging.getLogger(__name__)
+
+
+class EnvironmentPool:
+    """Starts processes as they are needed, up to `environments.processes`, and another one where one has ended."""
+
+    def __init__(self, package: HostedPackage, settings: EnvironmentsConfig) -> None:
+        memory = settings.max_memory_gb
+        self._package, self._max_processes = package, settings.processes
+        self._max_bytes = None if memory is None else int(memory * GB)
+        self._seats: list[EnvironmentSeat] = []
+        self._starting = asyncio.Lock()
+        self.num_ended = 0
+        """Processes that have ended by themselves, or hung."""
+
+    async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        return await (await self._free_seat()).play(request)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(seat.close() for seat in self._seats))
+        if (process := take(self._package)) is not None:
+            await asyncio.to_thread(process.close)
+
+    async def _free_seat(self) -> EnvironmentSeat:
+        async with self._starting:
+            await self._remove_ended()
+            seats = self._seats
+            if not seats or (len(seats) < self._max_processes and all(seat.num_playing for seat in seats)):
+                seats.append(await self._new_seat())
+            return min(seats, key=lambda seat: seat.num_playing)
+
+    async def _remove_ended(self) -> None:
+        for seat in [seat for seat in self._seats if seat.has_ended]:
+            self._seats.remove(seat)
+            self.num_ended += 1
+            log.warning("environment %s: process %d that ended; another is started", self._package.name, self.num_ended)
+            await seat.close()
+
+    async def _new_seat(self) -> EnvironmentSeat:
+        process = take(self._package)
+        if process is None:
+            process = PackageProcess(self._package)
+            try:
+                await asyncio.to_thread(process.load)
+            except ConfigError as fault:
+                await asyncio.to_thread(process.close)
+                raise AgentError(str(fault)) from fault
+        seat = EnvironmentSeat(process, self._max_bytes)
+        await seat.open()
+        return seat

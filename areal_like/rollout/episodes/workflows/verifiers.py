@@ -1,0 +1,92 @@
+"""Rows of an environment of the package verifiers: it plays them with the policy, and scores what it got."""
+
+import asyncio
+import time
+from typing import Any
+
+from areal_like.config.sections.agent import AgentConfig
+from areal_like.config.sections.environments import EnvironmentsConfig
+from areal_like.data.verifiers.environment_process import HostedPackage
+from areal_like.rollout.episodes.agents.base import AgentError
+from areal_like.rollout.episodes.episode import Episode
+from areal_like.rollout.episodes.gateway.further_routes import MODEL
+from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
+from areal_like.rollout.episodes.rewards.base import Reward, parse_reward
+from areal_like.rollout.episodes.verifiers.pool import EnvironmentPool
+from areal_like.rollout.trajectory import Trajectory
+
+SENT_SAMPLING = {"temperature": "temperature", "max_tokens": "max_new_tokens"}
+"""What an environment is given to ask for -> sampling of a lease."""
+
+
+class VerifiersEnvironment:
+    """A group is played by one process, so that rewards may compare its episodes. Each episode has an address of the
+    gateway for itself. Groups wait where `environments.max_concurrent` are played."""
+
+    needs_reward, waits_for_others = False, True
+
+    def __init__(self, package: HostedPackage, settings: EnvironmentsConfig, agent: AgentConfig) -> None:
+        self._settings, self._failed_reward = settings, agent.failed_reward
+        self._pool = EnvironmentPool(package, settings)
+        self._rules = SessionRules.configured(agent)
+        self._num_playing, self._has_room = 0, asyncio.Condition()
+
+    async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory] | None:
+        number = min(episode.n_samples, self._settings.max_concurrent)
+        async with self._has_room:
+            await self._has_room.wait_for(lambda: self._num_playing + number <= self._settings.max_concurrent)
+            self._num_playing += number
+        try:
+            return await self._play(episode, row)
+        finally:
+            self._num_playing -= number
+            async with self._has_room:
+                self._has_room.notify_all()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _play(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
+        sessions = [episode.agent_session(self._rules) for _ in range(episode.n_samples)]
+        gateway, start = episode.tools.gateway, time.monotonic()
+        endpoints = [await gateway.open(session) for session in sessions]
+        sampling = {name: episode.lease["sampling"][key] for name, key in SENT_SAMPLING.items()}
+        request = {
+            **{"row": row, "model": MODEL, "sampling": sampling},
+            "policies": [{"base_url": each.base_url, "key": each.key} for each in endpoints],
+        }
+        try:
+            results = await asyncio.wait_for(self._pool.play(request), self._settings.timeout_s)
+        except TimeoutError as late:
+            message = f"environments.timeout_s: the group took longer than {self._settings.timeout_s:g} s"
+            raise AgentError(message) from late
+        except AgentError:
+            if fault := next((each.fault for each in sessions if each.fault is not None), None):
+                raise fault from None
+            raise
+        finally:
+            for endpoint in endpoints:
+                await gateway.end(endpoint)
+        seconds = time.monotonic() - start
+        return [
+            trajectory
+            for session, result in zip(sessions, results, strict=True)
+            for trajectory in session.trajectory(self._reward(episode, session, result), environment_s=seconds)
+        ]
+
+    def _reward(self, episode: Episode, session: AgentSession, result: dict[str, Any]) -> Reward | None:
+        failure = result.get("error") or ""
+        if session.fault is not None and (failure or session.last_answer is None):
+            raise session.fault
+        refused = f"; its last refused call: {session.refusal}" if session.refusal else ""
+        if session.last_answer is None:
+            raise AgentError(f"{failure or 'the environment ended without an answer of the policy'}{refused}")
+        if not failure:
+            try:
+                return parse_reward(Reward(result["reward"], result["metrics"]))
+            except ValueError as misfit:
+                failure = f"the environment gave no reward: {misfit}"
+        if self._failed_reward is not None:
+            return Reward(self._failed_reward)
+        episode.count_failed(f"{failure}{refused}")
+        return None
