@@ -16,10 +16,9 @@ class EnvironmentConfig(RowSourceConfig):
     """Rows to train on, with their own reward, workflow and length of answers."""
 
     id: str | None = key(None)
-    """A task: a built-in one ({tasks}), `reasoning_gym:NAME` for a puzzle of reasoning-gym, or your own as
-    `package.module:thing` or `file.py:thing`. Or a text environment: a class with `reset` and `step`,
-    `gymnasium:NAME`, `textarena:NAME` or `openenv:ADDRESS`; or `owner/name` or `name` for an installed environment of
-    verifiers. Null: the rows of `path`."""
+    """A task: a built-in one ({tasks}), `reasoning_gym:NAME`, or your own as `package.module:thing` or `file.py:thing`.
+    Or a text environment (a class with `reset` and `step`, `gymnasium:NAME`, `textarena:NAME`, `openenv:ADDRESS`), or
+    `owner/name` of verifiers. Null: the rows of `path`."""
 
     args: dict[str, Any] = key({})
     """Arguments of the task, checked against its signature."""
