@@ -56,7 +56,7 @@ def build_plan(
     config = loaded.config
     host = host or local_host(machine)
     shown = loaded.redactor
-    directory, directory_problems = plan_run_directory(config, loaded.file, host, replace_existing)
+    directory, directory_problems = plan_run_directory(config, loaded.file, host, replace_existing, purpose.trains)
     allocation, allocation_problems = allocate.allocate(config, host.machine, trains=purpose.trains)
     auto = resolve_auto(config, allocation, host, directory)
     trains = purpose.trains and not allocate.only_evaluates(config)

@@ -23,13 +23,39 @@ TRIAL = re.compile(r"r(\d{4,})(?:-\d+)?")
 MODEL = "config.json"
 """A file that every model folder has."""
 EXISTING_RUN_REMEDY = "name another with trial_name=, continue with resume={run}, or start over with --replace"
+NO_CHECKPOINT_REMEDY = (
+    "name a run that has one with trial_name= or resume=, or set recover.mode=auto to begin a new one"
+)
 NEW_RUN_REMEDY = "name another with trial_name=, or start over with --replace"
 
 
 def plan_run_directory(
-    config: "BaseExperimentConfig", file: Path | None, host: HostInfo, replace_existing: bool = False
+    config: "BaseExperimentConfig",
+    file: Path | None,
+    host: HostInfo,
+    replace_existing: bool = False,
+    trains: bool = True,
 ) -> tuple[RunDirectory, list[Problem]]:
-    """The directory, and problems that prevent its use."""
+    """The directory, and problems that prevent its use. `trains`: not a command that only starts servers."""
+    directory, problems = _planned(config, file, host, replace_existing)
+    begins = directory.state in ("new", "replaced") and trains and not only_evaluates(config) and not config.bench
+    if begins and config.recover.mode == "resume":
+        reason = f"resume needs a checkpoint, and {_why_it_begins(config, directory)}"
+        problems = [*problems, Problem("recover.mode", f"{reason}; {NO_CHECKPOINT_REMEDY}")]
+    return directory, problems
+
+
+def _why_it_begins(config: "BaseExperimentConfig", directory: RunDirectory) -> str:
+    if directory.state == "replaced":
+        return "--replace starts over"
+    if config.trial_name == "auto":
+        return "trial_name=auto starts a new run"
+    return f"{directory.path} {directory.reason}"
+
+
+def _planned(
+    config: "BaseExperimentConfig", file: Path | None, host: HostInfo, replace_existing: bool
+) -> tuple[RunDirectory, list[Problem]]:
     root = Path(os.path.abspath(host.directory / Path(config.cluster.fileroot).expanduser()))
     if config.resume is not None:
         return _resumed(config, root, file, host)
