@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -102,6 +103,8 @@ def _prepare(model: PreTrainedModel, config: CompileConfig, section: str, device
     if is_gpu(device) and config.fullgraph and (missing := _missing(model, section)):
         message = f"on a GPU attention is not compiled with {missing} set {section}.compile.fullgraph=false"
         raise config_error(f"{section}.compile.fullgraph", message)
+    # Results in float32 are to be exact, so these are not wanted.
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
 
 

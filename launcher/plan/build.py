@@ -68,7 +68,7 @@ def build_plan(
     if trains:
         sent = plan_sent_copy(config, allocation, host, shared.server_bytes)
         micro_batches = resolved_micro_batches(loaded, allocation, host, shared.server_bytes, sent.num_bytes)
-        compiled = list(compiled_layers(loaded, allocation))
+        compiled = list(compiled_layers(loaded, allocation, host))
     auto |= {each.key: each for each in (*shared.resolved, *micro_batches, *compiled)}
     staging = plan_staging(config, allocation, host, auto, shared.staged_bytes, shared.written)
     auto |= {each.key: each for each in staging.resolved}

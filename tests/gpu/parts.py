@@ -22,6 +22,7 @@ PARTS = (
     Part("layers_7b", "steps:layers_7b", 300, "training steps of eight layers of Qwen2.5-7B's shape"),
     Part("rl_step", "rl_step:rl_step", 300, "a step of reinforcement learning, with its synchronizations"),
     Part("update", "real_runs:update", 500, "weights from trainer to embedded server in runs of Qwen3-0.6B's shape"),
+    Part("graphs", "graphs:graphs", 120, "captured decode steps of the embedded engine against plain ones"),
     Part("decode", "decode:decode", 300, "the embedded server with 64 and 256 sequences"),
     Part("first_step", "real_runs:first_step", 240, "from the command to the first step of the quickstart"),
     Part("vllm", "real_runs:vllm", 580, "updates, parity and speed of vLLM"),

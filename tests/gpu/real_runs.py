@@ -139,7 +139,8 @@ def sized(root: Path, folder: Path, engine: str, small: bool) -> list[str]:
 def run(root: Path, trial: str, *words: str) -> Finished:
     """Raises RuntimeError with the end of its output if it fails."""
     command = [sys.executable, "-m", "launcher", "--config", "grpo.yaml", f"trial_name={trial}", *words]
-    variables = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(root / "state"), "PYTHONWARNINGS": "ignore"}
+    found = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    variables = {"PYTHONPATH": found, "XDG_STATE_HOME": str(root / "state"), "PYTHONWARNINGS": "ignore"}
     output = root / f"{trial}.output"
     began = time.time()
     with output.open("wb") as file:

@@ -22,7 +22,7 @@ from tests.gpu.report import CANNOT, DONE, FAILED, RUNNING, Aim, CannotRun, Repo
 from tests.gpu.summary import summary
 from tests.support.engine_environments import require_engine
 
-IN_PROCESS = ("kernels", "parity", "steps", "head", "rl_step")
+IN_PROCESS = ("kernels", "parity", "steps", "head", "rl_step", "graphs")
 SLOW = ("compiled", "recomputation", "layers_7b")
 RINGS = ("update", "decode", "first_step")
 ENGINES = ("vllm", "sglang")

@@ -1,6 +1,7 @@
 """`--help` covers every key, `--explain` names the source of a value, and the output of `--cfg` loads again."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,8 @@ class TestCfg:
     def test_a_printed_configuration_loads_to_the_same_values(self, run: Run, file: Path) -> None:
         schema = SUBCLASS_FILES[file.stem][0] if file.parent == AREAL and file.stem in SUBCLASS_FILES else None
         first = load(file, schema=schema)
+        for program in file.parent.glob("*.py"):  # that it names by a path beside itself
+            shutil.copy(program, program.name)
         Path("again.yaml").write_text(configuration_text(first), encoding="utf-8")
         second = load("again.yaml", schema=schema)
         assert (second.values, second.cls) == (first.values, first.cls)

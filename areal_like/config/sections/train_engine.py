@@ -198,7 +198,7 @@ class TrainEngineConfig:
 
     compile: CompileConfig | None = optional_section(CompileConfig)
     """Compile each layer with torch.compile. Null: do not. Where nothing sets it, layers are compiled on a GPU, with
-    `required=false`, and not on a CPU."""
+    `required=false`, if the model has 50 million parameters or more, and not on a CPU."""
 
     activation_checkpointing: ActivationCheckpointingConfig | None = optional_section(ActivationCheckpointingConfig)
     """Which layers recompute their activations, with `gradient_checkpointing`. Null: all."""

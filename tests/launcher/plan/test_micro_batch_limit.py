@@ -145,6 +145,16 @@ def test_layers_are_compiled_on_a_gpu_unless_the_key_is_set():
         assert "actor.compile.required" not in autos(plan_of("grpo", *QWEN, *own, gpus=gpus))
 
 
+def test_layers_of_a_small_model_are_not_compiled():
+    plan = plan_of("ppo", gpus=1)
+    chosen = {key: each for key, each in autos(plan).items() if ".compile" in key}
+    assert {key: each.value for key, each in chosen.items()} == {"actor.compile": None, "critic.compile": None}
+    assert "compiling takes longer than it saves" in chosen["actor.compile"].reason
+    assert resolved_values(loaded("ppo"), plan.auto)["actor"]["compile"] is None
+    own = plan_of("grpo", "actor.compile.fullgraph=false", gpus=1)
+    assert not [key for key in autos(own) if ".compile" in key]
+
+
 @pytest.mark.parametrize(("gpu_gib", "gpus"), [(24, 1), (24, 2), (40, 1), (80, 2)])
 def test_reasons_and_memory_give_a_rank_the_same_size(gpu_gib, gpus):
     plan = plan_of("grpo", "actor=qwen2_5_1_5b", *QWEN[1:], host=machine(gpu_gib, gpus))

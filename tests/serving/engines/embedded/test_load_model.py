@@ -97,26 +97,55 @@ def test_a_missing_gpu_is_refused(folder: Path) -> None:
         made(folder, device="cuda")
 
 
-def test_a_capture_calls_cuda_as_torch_defines_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    signature = inspect.signature(torch.cuda.graph)
+class FakeCuda:
+    """What a capture calls of torch.cuda. Each pool has a name of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self.num_pools = 0
+        self._signature = inspect.signature(torch.cuda.graph)
+        calls = self.calls
+
+        class Graph:
+            def replay(self) -> None:
+                calls.append("replay")
+
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"a stream of {device}")
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", self._new_pool)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(torch.cuda, "graph", self._graph)
+
+    def _new_pool(self) -> str:
+        self.num_pools += 1
+        return f"pool {self.num_pools}"
 
     @contextmanager
-    def graph(*given: Any, **named: Any) -> Iterator[None]:
-        arguments = signature.bind(*given, **named).arguments
-        assert (arguments["pool"], arguments["stream"]) == ("the pool", "a stream of cuda:0")
-        assert arguments["capture_error_mode"] == "thread_local"
-        calls.append("begin")
+    def _graph(self, *given: Any, **named: Any) -> Iterator[None]:
+        arguments = self._signature.bind(*given, **named).arguments
+        assert (arguments["stream"], arguments["capture_error_mode"]) == ("a stream of cuda:0", "thread_local")
+        self.calls.append(f"begin in {arguments['pool']}")
         yield
-        calls.append("end")
+        self.calls.append("end")
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"a stream of {device}")
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "the pool")
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: calls.append("replay")))
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    replay = CudaCapture(torch.device("cuda:0"))(lambda: calls.append("step"))
+
+def test_a_capture_calls_cuda_as_torch_defines_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    replay = CudaCapture(torch.device("cuda:0"))(lambda: cuda.calls.append("step"))
     replay()
-    assert calls == ["begin", "step", "end", "replay"]
+    assert cuda.calls == ["begin in pool 1", "step", "end", "replay"]
+
+
+def test_graphs_share_a_pool_until_all_of_them_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses to capture into a pool that had graphs and has none."""
+    cuda = FakeCuda(monkeypatch)
+    capture = CudaCapture(torch.device("cuda:0"))
+    replays = [capture(lambda: None) for _ in range(2)]
+    del replays[0]
+    replays.append(capture(lambda: None))
+    replays.clear()
+    replays.append(capture(lambda: None))
+    pools = [call for call in cuda.calls if call.startswith("begin")]
+    assert pools == ["begin in pool 1"] * 3 + ["begin in pool 2"]
 
 
 def test_steps_are_captured_on_a_gpu_unless_forbidden() -> None:

@@ -6,6 +6,7 @@ rows and columns and for each of the two sets of weights. The first time, it is 
 """
 
 import logging
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,13 +45,16 @@ class CudaCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
 
     def __call__(self, step: Callable[[], None]) -> Replay:
+        if not self._graphs:  # torch fails to capture into a pool that all graphs have left
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         # The other thread, which loads weights, may allocate memory meanwhile.
         with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
             step()
+        self._graphs.add(graph)
         return graph.replay
 
 
