@@ -71,6 +71,11 @@ class TextTokenizer:
         """Upper bound of token ids."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: a text has no more of them for each of its tokens."""
+        return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)))
+
     @property
     def eos_id(self) -> int | None:
         token = self.named_tokens.get("eos_token")

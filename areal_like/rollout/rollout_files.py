@@ -1,6 +1,7 @@
 """The answers that training steps were made of, as JSON lines: `rollouts/step_000020.jsonl`.
 
-A line is one training sample, with its texts, token ids and rewards; the last one of a conversation has its messages.
+A line is one training sample, with its texts, token ids and rewards; the last one of a conversation has its messages,
+and each one of an agent those up to its last answer.
 Files are written in a thread, while training goes on; a checkpoint waits for those of its steps, so that a resumed run
 lacks none.
 """

@@ -49,7 +49,7 @@ class Trajectory:
     conversation: int | None = None
     """A number that all samples of one conversation have; None for a sample that is one by itself."""
     messages: list[dict[str, Any]] | None = None
-    """The conversation as messages, of its last sample; for people to read."""
+    """The conversation as messages, for people to read: of its last sample, or of each of an agent."""
 
     def __post_init__(self) -> None:
         for name, dtype in ARRAYS.items():

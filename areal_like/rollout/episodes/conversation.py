@@ -111,8 +111,7 @@ class Conversation:
             self.messages.append({})
         self._answer_ids += sample.token_ids
         self._prepared, self._continues = None, False
-        ends_by_token = sample.finish == "stop" and sample.stop_text is None
-        self.messages[-1] = self._text.answer(self._answer_ids[:-1] if ends_by_token else self._answer_ids)
+        self.messages[-1] = self._text.answer(self._answer_ids[:-1] if sample.ends_by_token else self._answer_ids)
         return sample
 
     def trajectory(

@@ -22,3 +22,8 @@ class Sample:
     @property
     def is_truncated(self) -> bool:
         return self.finish == "length"
+
+    @property
+    def ends_by_token(self) -> bool:
+        """Whether its last token is a stop token."""
+        return self.finish == "stop" and self.stop_text is None

@@ -26,6 +26,7 @@ class TextCodec:
     chat = MessageTemplate()
     has_chat_template = True
     size = NUM_CHARACTERS
+    longest_token = 1
     eos_id: int | None = None
     special_tokens: tuple[str, ...] = ()
     named_tokens: Mapping[str, str] = {}

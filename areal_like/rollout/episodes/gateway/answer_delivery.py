@@ -28,17 +28,36 @@ class GatewayAnswer:
 
 
 @dataclass(eq=False)
-class PendingAnswer:
-    fingerprint: int
+class ClientRequest:
+    """One request for an answer: `retry` is how often the client has repeated it already. A connection is closed by a
+    client that no longer waits."""
+
+    retry: int
     key: str | None
+    transport: asyncio.BaseTransport | None
+    pending: "PendingAnswer"
+    is_answered: bool = False
+    is_repeated: bool = False
+    """Whether a later request was taken for its repetition."""
+
+    @property
+    def is_closed(self) -> bool:
+        return self.transport is None or self.transport.is_closing()
+
+
+@dataclass(eq=False)
+class PendingAnswer:
     task: "asyncio.Task[GatewayAnswer]"
-    requests: list[web.Request] = field(default_factory=list)
-    is_delivered: bool = False
+    requests: list[ClientRequest] = field(default_factory=list)
+
+    @property
+    def has_failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
     @property
     def is_cut(self) -> bool:
         """Whether nobody waits for it or has got it."""
-        return not self.is_delivered and all(_is_closed(request) for request in self.requests)
+        return all(each.is_closed and not each.is_answered for each in self.requests)
 
 
 class PendingAnswers:
@@ -46,26 +65,27 @@ class PendingAnswers:
 
     def __init__(self) -> None:
         self._answers: list[PendingAnswer] = []
+        self._of_body: dict[int, list[PendingAnswer]] = {}
+        """By the fingerprint of the request."""
         self.num_unfinished = 0
         """Calls that were still generated when the episode ended."""
 
     async def deliver(self, request: web.Request, start: Callable[[], Awaitable[GatewayAnswer]]) -> web.StreamResponse:
         """The answer of an equal request that is repeated, or else of a new call."""
-        pending = self._repeated(request, fingerprint := await _fingerprint(request))
+        fingerprint, key, retry = await _fingerprint(request), request.headers.get(IDEMPOTENCY_KEY), _retry(request)
+        await asyncio.sleep(0)  # connections that clients have closed are seen before
+        equal = self._of_body.setdefault(fingerprint, [])
+        pending = _repeated(equal, key, retry)
         if pending is None:
-            task = asyncio.create_task(_as_task(start))
-            pending = PendingAnswer(fingerprint, request.headers.get(IDEMPOTENCY_KEY), task)
+            pending = PendingAnswer(asyncio.create_task(_as_task(start)))
+            equal.append(pending)
             self._answers.append(pending)
-        pending.requests.append(request)
-        try:
-            answer = await asyncio.shield(pending.task)
-        except BaseException:
-            if pending.task.done() and pending in self._answers:
-                self._answers.remove(pending)  # a failure is no answer: the next request tries again
-            raise
+        asked = ClientRequest(retry, key, request.transport, pending)
+        pending.requests.append(asked)
+        answer = await asyncio.shield(pending.task)
         response = await _send(request, answer)
-        if not _is_closed(request):
-            pending.is_delivered = True
+        if not asked.is_closed:
+            asked.is_answered = True
             for call in answer.calls:
                 call.is_delivered = True
         return response
@@ -77,15 +97,45 @@ class PendingAnswers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _repeated(self, request: web.Request, fingerprint: int) -> PendingAnswer | None:
-        """The newest one. Equal requests are several calls, unless the client says that it repeats one, or its
-        connection was cut."""
-        key, is_retry = request.headers.get(IDEMPOTENCY_KEY), request.headers.get(RETRY_COUNT, "0") not in ("", "0")
-        for pending in reversed(self._answers):
-            is_named = key is not None and pending.key == key
-            if pending.fingerprint == fingerprint and (is_named or is_retry or pending.is_cut):
-                return pending
+
+def _repeated(equal: list[PendingAnswer], key: str | None, retry: int) -> PendingAnswer | None:
+    """The answer that a request repeats the request for, of all that equal requests began. Equal requests are several
+    calls, unless the client says that it repeats one, or the connection of one was cut. A client that repeats one has
+    not got its answer: that of another call is not given to it."""
+    answers = [each for each in equal if not each.has_failed]
+    if key is not None:
+        return next((each for each in answers if any(key == one.key for one in each.requests)), None)
+    if (cut := next((each for each in answers if each.is_cut), None)) is not None:
+        for request in cut.requests:
+            request.is_repeated = True
+        return cut
+    if not retry:
         return None
+    before = [one for each in equal for one in each.requests if one.retry == retry - 1 and not one.is_repeated]
+    for may_be in (_has_failed, _is_waiting, _may_be_lost):
+        for request in filter(may_be, before):
+            request.is_repeated = True
+            return None if request.pending.has_failed else request.pending
+    return None
+
+
+def _has_failed(request: ClientRequest) -> bool:
+    return request.pending.has_failed
+
+
+def _is_waiting(request: ClientRequest) -> bool:
+    """Also where something between hides that the client has gone."""
+    return not request.is_answered and not request.is_closed
+
+
+def _may_be_lost(request: ClientRequest) -> bool:
+    """The client may have gone while its answer was sent."""
+    return request.is_answered and request.is_closed
+
+
+def _retry(request: web.Request) -> int:
+    number = request.headers.get(RETRY_COUNT, "")
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 5 else 0
 
 
 async def _as_task(start: Callable[[], Awaitable[GatewayAnswer]]) -> GatewayAnswer:
@@ -94,10 +144,6 @@ async def _as_task(start: Callable[[], Awaitable[GatewayAnswer]]) -> GatewayAnsw
 
 async def _fingerprint(request: web.Request) -> int:
     return xxhash.xxh3_64_intdigest(request.rel_url.raw_path.encode() + b"\0" + await request.read())
-
-
-def _is_closed(request: web.Request) -> bool:
-    return request.transport is None or request.transport.is_closing()
 
 
 async def _send(request: web.Request, answer: GatewayAnswer) -> web.StreamResponse:

@@ -104,10 +104,13 @@ def arguments_text(call: Mapping[str, Any]) -> str:
 
 
 class WrittenAnswer(NamedTuple):
-    """`reply` has the calls of tools as a list, and the text before them."""
+    """`reply` has the calls of tools as a list, and the text before them. Malformed calls and those of tools that there
+    are not are `num_errors` of all `num_calls`."""
 
     reply: Message
     written: Message
+    num_calls: int = 0
+    num_errors: int = 0
 
 
 def read_answer(
@@ -115,10 +118,12 @@ def read_answer(
 ) -> WrittenAnswer:
     """`text` is without special tokens, `raw` with them; without `tools` no text is a call."""
     written = {"role": ASSISTANT, "content": raw}
-    found = call_format.parse(raw, arguments_of(tools)) if tools else []
+    known = arguments_of(tools)
+    found = call_format.parse(raw, known) if tools else []
     calls = [call for call in found if not call.problem and _is_json(call.arguments)]
+    counts = (len(found), len(found) - sum(call.name in known for call in calls))
     if not calls:
-        return WrittenAnswer({"role": ASSISTANT, "content": text}, written)
+        return WrittenAnswer({"role": ASSISTANT, "content": text}, written, *counts)
     called = [
         {
             "id": f"c{number % 100000:05d}{place % 1000:03d}",  # nine signs, as some templates require
@@ -128,7 +133,7 @@ def read_answer(
         for place, call in enumerate(calls)
     ]
     before = call_format.text_before(raw)
-    return WrittenAnswer({"role": ASSISTANT, "content": before, "tool_calls": called}, written)
+    return WrittenAnswer({"role": ASSISTANT, "content": before, "tool_calls": called}, written, *counts)
 
 
 def _is_json(value: Any) -> bool:

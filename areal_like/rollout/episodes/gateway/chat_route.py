@@ -25,7 +25,7 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     if body.get("tokens") is not None:
         prompt = session.tree.ids_prompt(prompt_ids("tokens", body["tokens"]))
     else:
-        prompt = session.chat_prompt(read_messages(body.get("messages")), tools)
+        prompt = await session.chat_prompt(read_messages(body.get("messages")), tools)
     calls = await session.generate(prompt, n, sampling, tools)
     content = _content(body, session, calls)
     return GatewayAnswer(calls, content, _chunks(body, content) if flag(body, "stream") else None)

@@ -32,7 +32,7 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
         given = given[0]
     if isinstance(given, str) and given:
-        prompt = session.text_prompt(given)
+        prompt = await session.text_prompt(given)
     else:
         prompt = session.tree.ids_prompt(prompt_ids("prompt", given))
     sampling = session.sampling.read(body, DEFAULT_MAX_TOKENS)

@@ -30,18 +30,16 @@ async def reward(request: web.Request, session: AgentSession) -> web.Response:
 async def tokenize(request: web.Request, session: AgentSession) -> web.Response:
     """Of a text, or of messages as the next prompt has them."""
     body = await read_body_object(request, session.limits)
-    try:
-        if body.get("messages") is not None:
-            prompt = session.tree.chat_prompt(read_messages(body["messages"]), read_tools(body.get("tools")))
-            ids = prompt.ids
-        elif isinstance(body.get("prompt"), str):
-            ids = session.tokenizer.encode(body["prompt"], special=body.get("add_special_tokens") is not False)
-        else:
-            raise HttpError(400, "prompt: give a text, or messages")
-    except ValueError as fault:
-        raise HttpError(400, str(fault)) from fault
-    names = [session.tokenizer.decode([token], skip_special=False) for token in ids]
-    strs = names if flag(body, "return_token_strs") else None
+    if body.get("messages") is not None:
+        prompt = await session.chat_prompt(read_messages(body["messages"]), read_tools(body.get("tools")))
+        ids = prompt.ids
+    elif isinstance(body.get("prompt"), str):
+        ids = await session.encode(body["prompt"], special=body.get("add_special_tokens") is not False)
+    else:
+        raise HttpError(400, "prompt: give a text, or messages")
+    strs = None
+    if flag(body, "return_token_strs"):
+        strs = session.tokenizer.decode_all([[token] for token in ids], skip_special=False)
     return json_response(
         {"count": len(ids), "max_model_len": session.context_length, "tokens": ids, "token_strs": strs}
     )

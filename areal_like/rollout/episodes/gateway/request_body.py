@@ -12,8 +12,8 @@ from areal_like.serving.requests import shorten
 
 FLAGS = ("stream", "return_token_ids", "return_tokens_as_token_ids")
 NOT_FILTERED = ("messages", "tools", "input", "system", "text")
-"""Conversations are bounded by the size of a body, and by the tokens that they become. `text` is the format of an
-answer; interfaces of engines have a prompt there."""
+"""Conversations are bounded by the size of a body, and by the tokens that they become, as is a `prompt` that is a text.
+`text` is the format of an answer; interfaces of engines have a prompt there."""
 
 
 async def read_body_object(request: web.Request, limits: ModelLimits) -> dict[str, Any]:
@@ -24,15 +24,16 @@ async def read_body_object(request: web.Request, limits: ModelLimits) -> dict[st
         raise HttpError(400, f"the body is not JSON: {broken}") from broken
     if not isinstance(body, dict):
         raise HttpError(400, "the body must be an object")
+    kept = {key: body[key] for key in NOT_FILTERED if key in body}
+    if isinstance(body.get("prompt"), str):
+        kept["prompt"] = body["prompt"]
     try:
-        filtered = filter_body(
-            {key: value for key, value in body.items() if key not in NOT_FILTERED}, limits, is_known=True
-        )
+        filtered = filter_body({key: value for key, value in body.items() if key not in kept}, limits, is_known=True)
     except RecursionError as deep:
         raise HttpError(400, "the body is nested too deeply") from deep
     for key in FLAGS:
         flag(filtered, key)
-    return {**filtered, **{key: body[key] for key in NOT_FILTERED if key in body}}
+    return {**filtered, **kept}
 
 
 def flag(body: dict[str, Any], key: str) -> bool:

@@ -45,7 +45,7 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
         raise HttpError(400, "input: give a text or a list of items")
     tools = [] if body.get("tool_choice") == "none" else _tools(body.get("tools"))
     asked = {**body, "response_format": None if form in PLAIN_TEXT else form}
-    prompt = session.chat_prompt(shown, tools)
+    prompt = await session.chat_prompt(shown, tools)
     (call,) = await session.generate(prompt, 1, session.sampling.read(asked), tools)
     session.conversations[call.id] = [*messages, call.reply]
     content = _content(body, call, tools)

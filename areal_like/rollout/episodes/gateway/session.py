@@ -1,5 +1,6 @@
 """AgentSession: one episode of an agent at the gateway, its calls and its reward."""
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from areal_like.process.errors import HttpError
 from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules, discounted
 from areal_like.rollout.episodes.gateway.answer_delivery import PendingAnswers
 from areal_like.rollout.episodes.gateway.call_sampling import GCONFIG, CallSampling
-from areal_like.rollout.episodes.gateway.call_tree import AgentCall, CallPrompt, CallTree, record_of
+from areal_like.rollout.episodes.gateway.call_tree import AgentCall, CallPrompt, CallTree, PromptDraft, record_of
 from areal_like.rollout.episodes.gateway.chat_messages import read_answer
 from areal_like.rollout.episodes.rewards.base import MAX_REWARD, Reward
 from areal_like.rollout.episodes.sample import RowError, Sample
@@ -26,6 +27,8 @@ AgentGenerator = Callable[[Sequence[int], int, dict[str, Any], tuple[str | int, 
 
 CONTEXT_EXCEEDED = "context_length_exceeded"
 """Begins the refusal of a prompt that is too long; agents know it as the code of OpenAI's error."""
+SHORT_TEXT = 10_000
+"""Characters that are tokenized at once, in some hundredths of a second."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class AgentSession:
         """Why its last call was refused."""
         self._generator, self._rules = generator, conversation_rules
         self._repeats: dict[str, int] = {}
-        self._num_answers = self._breaks = self._num_tool_calls = 0
+        self._num_answers = 0
 
     @property
     def limits(self) -> ModelLimits:
@@ -86,18 +89,35 @@ class AgentSession:
         calls = self.tree.delivered()
         return calls[-1].sample if calls else None
 
-    def chat_prompt(self, messages: list[Message], tools: Any) -> CallPrompt:
-        """Raises HttpError where there is no template, or it cannot show them."""
+    async def chat_prompt(self, messages: list[Message], tools: Any) -> CallPrompt:
+        """Raises HttpError where there is no template, it cannot show them, or they are too long."""
+        return await self._prompt(lambda: self.tree.chat_prompt(messages, tools))
+
+    async def text_prompt(self, text: str) -> CallPrompt:
+        return await self._prompt(lambda: self.tree.text_prompt(text))
+
+    async def encode(self, text: str, special: bool, room: int | None = None) -> list[int]:
+        """Raises HttpError for a text that is longer than so many tokens can be. Long texts take seconds, and the other
+        episodes of the worker go on meanwhile."""
+        room = self.context_length if room is None else room
+        if len(text) > max(0, room) * self.tokenizer.longest_token:
+            raise HttpError(400, f"{CONTEXT_EXCEEDED}: a text of {len(text)} characters {_no_room(self.context_length)}")
         try:
-            return self.tree.chat_prompt(messages, tools)
+            if len(text) > SHORT_TEXT:
+                return await asyncio.to_thread(self.tokenizer.encode, text, special)
+            return self.tokenizer.encode(text, special)
         except ValueError as fault:
             raise HttpError(400, str(fault)) from fault
 
-    def text_prompt(self, text: str) -> CallPrompt:
+    async def _prompt(self, draft: Callable[[], PromptDraft]) -> CallPrompt:
         try:
-            return self.tree.text_prompt(text)
+            drafted = draft()
         except ValueError as fault:
             raise HttpError(400, str(fault)) from fault
+        if not drafted.rest:
+            return drafted.begun
+        room = self.context_length - len(drafted.begun.ids)
+        return drafted.completed(await self.encode(drafted.rest, drafted.special, room))
 
     async def generate(
         self, prompt: CallPrompt, n: int, sampling: dict[str, Any], tools: Sequence[dict[str, Any]] = ()
@@ -108,8 +128,8 @@ class AgentSession:
             raise HttpError(400, f"agent.max_calls: an episode has at most {most} calls")
         self.num_calls += 1
         if len(prompt.ids) >= self.context_length:
-            message = f"the prompt has {len(prompt.ids)} tokens and leaves no room in the context length"
-            raise HttpError(400, f"{CONTEXT_EXCEEDED}: {message} of {self.context_length} tokens")
+            message = f"the prompt has {len(prompt.ids)} tokens and {_no_room(self.context_length)}"
+            raise HttpError(400, f"{CONTEXT_EXCEEDED}: {message}")
         name = prompt_hash(prompt.ids)
         repeat = self._repeats[name] = self._repeats.get(name, -1) + 1
         try:
@@ -119,19 +139,17 @@ class AgentSession:
         except Exception as fault:
             self.fault = self.fault or fault
             raise HttpError(502, f"no answer was generated: {fault}") from fault
-        self._breaks += prompt.is_break
         calls = [self._call(prompt, sample, tools) for sample in samples]
         self.tree.calls += calls
         return calls
 
     def _call(self, prompt: CallPrompt, sample: Sample, tools: Sequence[dict[str, Any]]) -> AgentCall:
         number, self._num_answers = self._num_answers, self._num_answers + 1
-        ends_by_token = sample.finish == "stop" and sample.stop_text is None
-        ids = sample.token_ids[:-1] if ends_by_token else sample.token_ids
-        raw = self.tokenizer.decode(ids, skip_special=False)
+        ids = sample.token_ids
+        raw, text = self.tokenizer.decode_all([ids[:-1] if sample.ends_by_token else ids, ids], skip_special=False)
         answer = read_answer(sample.text, raw, number, self.rules.call_format, tools)
-        self._num_tool_calls += len(answer.reply.get("tool_calls", ()))
-        return AgentCall(f"call-{number}", prompt, sample, answer.reply, answer.written)
+        counts = (answer.num_calls, answer.num_errors)
+        return AgentCall(f"call-{number}", prompt, sample, answer.reply, answer.written, text, *counts)
 
     def post_reward(self, value: Any, call_id: str | None) -> None:
         """Of the episode, or of one call. Raises HttpError."""
@@ -157,29 +175,37 @@ class AgentSession:
         calls = self.tree.delivered()
         trains_observed, discount = not self._rules.mask_env_responses, self.rules.turn_discount
         if discount is not None or self._rules.trajectory_strategy == BRANCHING:
-            records = [record_of(call, trains_observed) for call in calls]
+            records = [(record_of(call, trains_observed), call) for call in calls]
         else:
             records = self.tree.records(trains_observed)
+        breaks = {id(call.prompt) for call in calls if call.prompt.is_break}
         numbers = {
-            **{TURNS: float(len(calls)), TEMPLATE_BREAKS: float(self._breaks), "sequences": float(len(records))},
-            **{"tool_calls": float(self._num_tool_calls), "undelivered_calls": float(self._num_undelivered())},
+            **{TURNS: float(len(calls)), TEMPLATE_BREAKS: float(len(breaks)), "sequences": float(len(records))},
+            "tool_calls": float(sum(call.num_tool_calls for call in calls)),
+            "tool_errors": float(sum(call.num_tool_errors for call in calls)),
+            "undelivered_calls": float(self._num_undelivered()),
             **metrics,
         }
-        if discount is None or reward is None:
-            return _described([record.trajectory(reward, self.number, numbers) for record in records], calls[-1])
-        final, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
-        values = discounted([call.reward or 0.0 for call in calls], final, discount)
-        rewards = [Reward(value, parts) for value in values]
+        rewards: Sequence[Reward | float | None] = [reward] * len(records)
+        if discount is not None and reward is not None:
+            final, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
+            values = discounted([call.reward or 0.0 for call in calls], final, discount)
+            rewards = [Reward(value, parts) for value in values]
         pairs = zip(records, rewards, strict=True)
-        return _described([record.trajectory(each, self.number, numbers) for record, each in pairs], calls[-1])
+        return [_described(record.trajectory(each, self.number, numbers), last) for (record, last), each in pairs]
 
     def _num_undelivered(self) -> int:
         """Answers that no client got: its connection was cut, or the agent ended before."""
         return len(self.tree.calls) - len(self.tree.delivered()) + self.pending.num_unfinished
 
 
-def _described(trajectories: list[Trajectory], last: AgentCall) -> list[Trajectory]:
-    """With the messages of the last answer, where it has any."""
+
+def _no_room(context_length: int) -> str:
+    return f"leaves no room in the context length of {context_length} tokens"
+
+
+def _described(trajectory: Trajectory, last: AgentCall) -> Trajectory:
+    """With the messages up to its last answer, where it has any."""
     if last.prompt.messages is not None:
-        trajectories[-1].messages = [*last.prompt.messages, last.reply]
-    return trajectories
+        trajectory.messages = [*last.prompt.messages, last.reply]
+    return trajectory

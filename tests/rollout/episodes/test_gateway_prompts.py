@@ -1,0 +1,146 @@
+"""Prompts at the gateway: what continues the ids of an earlier call, what breaks them, and texts that are too long."""
+
+import asyncio
+import threading
+from typing import Any
+
+import aiohttp
+import pytest
+
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules
+from areal_like.rollout.episodes.gateway.session import SHORT_TEXT, SessionRules
+from tests.data.test_chat_template_real import folder_of
+from tests.support.agents import AgentClient, SampledTexts, open_session, user
+from tests.support.chat_models import chat_tokenizer
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return chat_tokenizer(tmp_path / "plain")
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    return TextTokenizer(folder_of("qwen2_5", tmp_path_factory.mktemp("prompts") / "qwen"))
+
+
+def at_gateway(engine: SampledTexts, agent: Any, rules: SessionRules | None = None, **conversation: Any) -> list[Any]:
+    """What is trained on of the agent."""
+
+    async def run() -> Any:
+        opened = open_session(engine, rules, ConversationRules(**conversation))
+        async with aiohttp.ClientSession() as http, opened as (session, endpoint):
+            await agent(AgentClient(endpoint, http))
+        return session.trajectory(1.0) if engine.log else []
+
+    samples: list[Any] = asyncio.run(run())
+    engine.check_exact(samples)
+    return samples
+
+
+async def complete(client: AgentClient, prompt: Any, **more: Any) -> Any:
+    status, answer = await client.post(COMPLETIONS, {"prompt": prompt, **more})
+    assert status == 200, answer
+    return answer["choices"][0]
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_a_prompt_that_repeats_an_answer_without_its_stop_token_is_a_break_of_the_ids_that_were_sampled(qwen, as_ids):
+    """The client sees the text without it. The characters `12` and `3` are tokens that would not be merged again."""
+    engine = SampledTexts(qwen, "so 1", "46", "", "9", end="<|im_end|>")
+
+    async def agent(client: AgentClient) -> None:
+        prompt = "1+1="
+        for _ in range(2):
+            given = qwen.encode(prompt, special=False) if as_ids else prompt
+            prompt += (await complete(client, given))["text"] + "2+2="
+        await complete(client, "5+5=")
+        await complete(client, "5+5=")  # an empty answer is repeated by nothing
+
+    samples = at_gateway(engine, agent)
+    assert [each.metrics["template_breaks"] for each in samples] == [1, 1, 1, 1]
+    assert len(samples) == 4
+    if not as_ids:
+        prompt, (first_prompt, first) = engine.log[1][0], engine.log[0]
+        before = [*first_prompt, *first["token_ids"][:-1]]
+        assert prompt[: len(before)] == before and prompt[len(before) :] == qwen.encode("2+2=", special=False)
+
+
+def test_a_prompt_that_repeats_all_that_was_sampled_continues_it_without_a_break(qwen):
+    engine = SampledTexts(qwen, "so 1", "46", end="<|im_end|>")
+
+    async def agent(client: AgentClient) -> None:
+        first = await complete(client, "1+1=")
+        await complete(client, f"1+1={first['text']}<|im_end|>2+2=")
+
+    (sample,) = at_gateway(engine, agent)
+    assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (2, 0)
+
+
+@pytest.mark.parametrize("route", [CHAT, "/v1/responses", COMPLETIONS, "/tokenize"])
+@pytest.mark.parametrize("characters", [500_000, SHORT_TEXT + 1, 10])
+def test_a_long_text_is_refused_before_it_is_tokenized_or_tokenized_beside_the_other_episodes(
+    plain, monkeypatch, route, characters
+):
+    engine, threads, here = SampledTexts(plain, "1"), [], threading.current_thread()
+    encode = plain.encode
+
+    def seen(text: str, special: bool = True) -> list[int]:
+        threads.append((len(text), threading.current_thread() is here))
+        ids: list[int] = encode(text, special)
+        return ids
+
+    monkeypatch.setattr(plain, "encode", seen)
+    text = "1" * characters
+    keys = {"/v1/responses": {"input": text}, CHAT: {"messages": [user(text)]}}
+
+    async def agent(client: AgentClient) -> None:
+        status, answer = await client.post(route, keys.get(route, {"prompt": text}))
+        if characters == 500_000 or (characters > SHORT_TEXT and route != "/tokenize"):
+            assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        else:
+            assert status == 200, answer
+
+    at_gateway(engine, agent)
+    threads = [each for each in threads if each[0] >= characters]
+    if characters == 500_000:
+        assert not threads
+    else:
+        assert [is_here for _, is_here in threads] == [characters == 10]
+
+
+def test_calls_that_no_tool_could_answer_count_as_tool_errors(qwen):
+    written = ['{"name": "add", "arguments": {}}', '{"name": "subtract", "arguments": {}}', "add 1 and 2"]
+    calls = "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in written)
+    engine = SampledTexts(qwen, calls, "<tool_call>\nadd\n</tool_call>", "2", end="<|im_end|>")
+
+    async def agent(client: AgentClient) -> None:
+        for text in ("1+1?", "1+2?"):
+            await client.post(CHAT, {"messages": [user(text)], "tools": [ADD]})
+        await client.post(CHAT, {"messages": [user("1+3?")]})
+
+    samples = at_gateway(engine, agent)
+    assert {(each.metrics["tool_calls"], each.metrics["tool_errors"]) for each in samples} == {(4, 3)}
+
+
+@pytest.mark.parametrize("strategy", ["interleaved", BRANCHING])
+def test_each_sample_has_the_messages_up_to_its_last_answer(plain, strategy):
+    engine = SampledTexts(plain, *"1234")
+
+    async def agent(client: AgentClient) -> None:
+        async def ask(*messages: Any) -> Any:
+            return (await client.post(CHAT, {"messages": list(messages)}))[1]["choices"][0]["message"]
+
+        one = await ask(user("1+1"))
+        await ask(user("sub"))
+        await ask(user("1+1"), one, user("2+2"))
+        await complete(client, "3+3=")
+
+    samples = at_gateway(engine, agent, trajectory_strategy=strategy)
+    contents = [each.messages and [message["content"] for message in each.messages] for each in samples]
+    talk, sub = ["1+1", "1", "2+2", "3"], ["sub", "2"]
+    assert contents == ([talk[:2], sub, talk, None] if strategy == BRANCHING else [talk, sub, None])
