@@ -87,11 +87,11 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/turn_tokens_mean": Metric("Length of one answer of the model in a conversation, mean", "tokens"),
         "rollout/tool_calls_mean": Metric("Calls of tools in a conversation, mean, where the workflow has tools"),
         "rollout/tool_errors_mean": Metric(
-            "Of these, those that no tool could answer: wrong calls, and tools that raised or took too long; mean. Of an "
-            "agent, only wrong calls are known"
+            "Of these, those that no tool could answer: wrong calls, and tools that raised or took too long; mean. "
+            "Of an agent, only wrong calls are known"
         ),
         "rollout/template_breaks": Metric(
-            "How often a chat template, or an agent, rewrote earlier turns of a conversation, so that a new sequence began"
+            "How often a chat template or an agent rewrote earlier turns of a conversation, so that a new sequence began"
         ),
         "rollout/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
         "rollout/answer_tokens_max": Metric("Length of the longest answer", "tokens"),

@@ -89,7 +89,7 @@ def test_of_equal_calls_that_are_open_the_one_that_was_cut_is_repeated(plain):
         async with aiohttp.ClientSession() as http:
             client = AgentClient(endpoint, http)
             calls = []
-            for number in range(3):
+            for _ in range(3):
                 calls.append(asyncio.create_task(client.post(CHAT, {"messages": ONE})))
                 await until(lambda: len(engine.groups) == len(calls))
             calls[1].cancel()

@@ -88,9 +88,7 @@ class CallTree:
         before = parent.prompt.text + parent.text
         if not text.startswith(before):
             return PromptDraft(CallPrompt([], text, messages, rendered, tools, None, True), text)
-        return PromptDraft(
-            CallPrompt(parent.token_ids, text, messages, rendered, tools, parent), text[len(before) :]
-        )
+        return PromptDraft(CallPrompt(parent.token_ids, text, messages, rendered, tools, parent), text[len(before) :])
 
     def text_prompt(self, text: str) -> PromptDraft:
         """Continues a call whose prompt and answer it begins with. Without the token that ended the answer, which

@@ -101,7 +101,8 @@ class AgentSession:
         episodes of the worker go on meanwhile."""
         room = self.context_length if room is None else room
         if len(text) > max(0, room) * self.tokenizer.longest_token:
-            raise HttpError(400, f"{CONTEXT_EXCEEDED}: a text of {len(text)} characters {_no_room(self.context_length)}")
+            message = f"a text of {len(text)} characters {_no_room(self.context_length)}"
+            raise HttpError(400, f"{CONTEXT_EXCEEDED}: {message}")
         try:
             if len(text) > SHORT_TEXT:
                 return await asyncio.to_thread(self.tokenizer.encode, text, special)
@@ -197,7 +198,6 @@ class AgentSession:
     def _num_undelivered(self) -> int:
         """Answers that no client got: its connection was cut, or the agent ended before."""
         return len(self.tree.calls) - len(self.tree.delivered()) + self.pending.num_unfinished
-
 
 
 def _no_room(context_length: int) -> str:
