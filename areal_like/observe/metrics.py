@@ -91,7 +91,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "Of an agent, only wrong calls are known"
         ),
         "rollout/template_breaks": Metric(
-            "How often a chat template or an agent rewrote earlier turns of a conversation, so that a new sequence began"
+            "How often a chat template or agent rewrote earlier turns of a conversation, so that a new sequence began"
         ),
         "rollout/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
         "rollout/answer_tokens_max": Metric("Length of the longest answer", "tokens"),
