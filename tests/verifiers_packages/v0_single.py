@@ -11,7 +11,7 @@ def right(completion, answer):
 def length(completion):
     if _text(completion) == "broken":
         raise RuntimeError("this rubric cannot read it")
-    return float(len(_text(completion)))
+    return None if _text(completion) == "none" else float(len(_text(completion)))
 
 
 def longest(completions):

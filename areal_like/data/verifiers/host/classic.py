@@ -9,6 +9,7 @@ from typing import Any
 
 FAULTS: ContextVar[list[str]] = ContextVar("FAULTS")
 """Of the functions of a rubric, in the group that is scored."""
+STATE = "state"
 KEPT_SAMPLING = ("n", "extra_body", "logprobs", "max_tokens", "temperature")
 
 
@@ -19,7 +20,7 @@ class ClassicEnvironment:
     def __init__(self, module: Any, args: dict[str, Any]) -> None:
         inspect.signature(module.load_environment).bind(**args)
         self._environment = module.load_environment(**args)
-        for rubric in _rubrics(self._environment.rubric):
+        for rubric in {id(each): each for each in _rubrics(self._environment.rubric)}.values():
             rubric.funcs = [_noticed(function) for function in rubric.funcs]
 
     def rows(self, held_out: bool) -> Iterator[dict[str, Any]]:
@@ -28,32 +29,59 @@ class ClassicEnvironment:
         return (dict(row) for row in rows)
 
     async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        environment, row = self._environment, request["row"]
-        clients = [_client(policy, is_text=isinstance(row["prompt"], str)) for policy in request["policies"]]
-        sampling = self._sampling(request["sampling"], is_text=isinstance(row["prompt"], str))
-        try:
-            plays = [environment.rollout(dict(row), client, request["model"], sampling) for client in clients]
-            states = await asyncio.gather(*plays, return_exceptions=True)
-            results = [_problem(state) for state in states]
-            played = [state for state, result in zip(states, results, strict=True) if result is None]
-            await self._score(played)
-        finally:
-            await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
-        return [_result(state) if problem is None else problem for state, problem in zip(states, results, strict=True)]
+        environment, row = _routed(self._environment, request["row"])
+        is_text = isinstance(row["prompt"], str)
+        clients = [_client(policy, is_text) for policy in request["policies"]]
+        sampling = self._sampling(request["sampling"], is_text)
+        states: dict[int, Any] = {}
 
-    async def _score(self, states: list[Any]) -> None:
-        faults: list[str] = []
-        FAULTS.set(faults)
-        if states:
-            await self._environment.rubric.score_group(states)
-        for state in states:
-            await self._environment.rubric.cleanup(state)
-        if faults:
-            raise ValueError(f"a function of the rubric failed: {faults[0]}")
+        async def play_one(number: int, client: Any) -> None:
+            states[number] = await environment.rollout(dict(row), client, request["model"], sampling)
+
+        try:
+            plays = [play_one(number, client) for number, client in enumerate(clients)]
+            raised = await asyncio.gather(*plays, return_exceptions=True)
+            await _score(environment, [states[number] for number in sorted(states)])
+        finally:
+            await _clean_up(environment.rubric, list(states.values()))
+            await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+        return [_result(states.get(number, fault)) for number, fault in enumerate(raised)]
 
     def _sampling(self, given: dict[str, Any], is_text: bool) -> dict[str, Any]:
         own = {name: value for name, value in self._environment.sampling_args.items() if name not in KEPT_SAMPLING}
         return {**own, **given, "logprobs": 1 if is_text else True, "extra_body": {"return_token_ids": True}}
+
+
+def _routed(environment: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """For a row of a group of environments: the one that plays and scores it, and its own row."""
+    while (route := getattr(environment, "_route_child_input", None)) is not None:
+        name, row, _ = route(row)
+        environment = environment.get_env_for_name(name)
+    return environment, row
+
+
+async def _score(environment: Any, states: list[Any]) -> None:
+    """Also episodes with an error, as functions may compare all of a group."""
+    faults: list[str] = []
+    FAULTS.set(faults)
+    if states and getattr(environment, "score_rollouts", True):
+        await environment.rubric.score_group(states)
+    elif states:
+        await environment.rubric.dummy_score_group(states)
+    if faults:
+        raise ValueError(f"a function of the rubric failed: {faults[0]}")
+
+
+async def _clean_up(rubric: Any, states: list[Any]) -> None:
+    """All of them, whatever one raises."""
+    faults = []
+    for state in states:
+        try:
+            await rubric.cleanup(state)
+        except Exception as fault:
+            faults.append(fault)
+    if faults:
+        raise faults[0]
 
 
 def _client(policy: dict[str, str], is_text: bool) -> Any:
@@ -72,48 +100,64 @@ def _client(policy: dict[str, str], is_text: bool) -> Any:
 
 
 def _rubrics(rubric: Any) -> Iterator[Any]:
-    """Also those of a group of rubrics."""
+    """Also those of a group of rubrics, and of a group of environments."""
     yield rubric
     for each in getattr(rubric, "rubrics", ()):
         yield from _rubrics(each)
+    for environment in getattr(rubric, "env_map", {}).values():
+        yield from _rubrics(environment.rubric)
 
 
 def _noticed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose errors are kept in `FAULTS`."""
+    """The same function, whose errors are kept in `FAULTS`, but for one about an episode that has an error anyway. A
+    rubric gives what a signature names: it has `state` in any case."""
+    signature = inspect.signature(function)
+    takes_state = STATE in signature.parameters or any(
+        each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values()
+    )
 
     @functools.wraps(function)
     def call(*args: Any, **more: Any) -> Any:
+        state = more.get(STATE) if takes_state else more.pop(STATE, None)
         try:
             returned = function(*args, **more)
+            if inspect.isawaitable(returned):
+                return _awaited(function, returned, state)
+            return _checked(returned, state)
         except Exception as fault:
-            _note(function, fault)
+            _note(function, fault, state)
             raise
-        return _awaited(function, returned) if inspect.isawaitable(returned) else returned
 
+    if not takes_state:
+        state = inspect.Parameter(STATE, inspect.Parameter.KEYWORD_ONLY)
+        parameters = [*signature.parameters.values(), state]
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
 
 
-async def _awaited(function: Callable[..., Any], returned: Any) -> Any:
+async def _awaited(function: Callable[..., Any], returned: Any, state: Any) -> Any:
     try:
-        return await returned
+        return _checked(await returned, state)
     except Exception as fault:
-        _note(function, fault)
+        _note(function, fault, state)
         raise
 
 
-def _note(function: Callable[..., Any], fault: Exception) -> None:
-    FAULTS.get([]).append(f"{getattr(function, '__name__', function)}: {type(fault).__name__}: {fault}")
+def _checked(returned: Any, state: Any) -> Any:
+    """Functions about one episode return a number; those about a group get no `state`."""
+    return returned if state is None else float(returned)
 
 
-def _problem(state: Any) -> dict[str, Any] | None:
-    """What it raised, or has noted as its error."""
-    error = state if isinstance(state, BaseException) else state.get("error")
-    if error is None:
-        return None
-    causes = [error, error.__cause__] if error.__cause__ is not None else [error]
-    return {"error": ", from ".join(f"{type(each).__name__}: {each}".removesuffix(": ") for each in causes)}
+def _note(function: Callable[..., Any], fault: Exception, state: Any) -> None:
+    if state is None or state.get("error") is None:
+        FAULTS.get([]).append(f"{getattr(function, '__name__', function)}: {type(fault).__name__}: {fault}")
 
 
 def _result(state: Any) -> dict[str, Any]:
+    """Or what it raised, or has noted as its error."""
+    error = state if isinstance(state, BaseException) else state.get("error")
+    if error is not None:
+        causes = [error, error.__cause__] if error.__cause__ is not None else [error]
+        return {"error": ", from ".join(f"{type(each).__name__}: {each}".removesuffix(": ") for each in causes)}
     metrics = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
     return {"reward": float(state["reward"]), "metrics": metrics, "stop": state.get("stop_condition")}
