@@ -4,7 +4,7 @@ import ctypes
 import os
 import time
 
-import v0_single
+import v0_single  # type: ignore[import-not-found]
 import verifiers as vf  # type: ignore[import-not-found]
 from datasets import Dataset  # type: ignore[import-untyped]
 
@@ -42,7 +42,7 @@ def found(completion, answer):
 
 def aligned(state):
     """Each step has ids and log-probabilities, and begins with the ids of the step before."""
-    before = []
+    before: list[int] = []
     for step in state["trajectory"]:
         tokens = step["tokens"]
         assert tokens is not None, "a step has no tokens"
