@@ -3,6 +3,7 @@
     python -m tests.gpu.check --out DIR                   # all parts that fit into ten minutes
     python -m tests.gpu.check --out DIR                   # again: the parts that are left, until none is
     python -m tests.gpu.check --out DIR --parts head,vllm # these, also if they have run
+    python -m tests.gpu.check --out DIR --parts update --set actor.compile=null   # with an override of the run
     python -m tests.gpu.check --out DIR --small           # tiny sizes, also without a GPU: tests the program
 
 DIR/checks.json has every figure with what was aimed at and the reason of each failure, DIR/summary.txt the same as a
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,8 +69,9 @@ class Results:
             log.write(f"=== {name}\n{output[-KEPT_OUTPUT:]}\n")
 
 
-def command(part: Part, file: Path, small: bool) -> list[str]:
-    return [sys.executable, "-m", "tests.gpu.part", part.name, str(file), *(["--small"] if small else [])]
+def command(part: Part, file: Path, small: bool, words: Sequence[str]) -> list[str]:
+    more = [*(["--small"] if small else []), *(f"--set={word}" for word in words)]
+    return [sys.executable, "-m", "tests.gpu.part", part.name, str(file), *more]
 
 
 def kept_process(words: list[str], sink: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -86,14 +89,14 @@ def kept_process(words: list[str], sink: IO[bytes]) -> "subprocess.Popen[bytes]"
     )
 
 
-def run_part(part: Part, results: Results, small: bool, limit_s: float) -> bool:
+def run_part(part: Part, results: Results, small: bool, limit_s: float, words: Sequence[str] = ()) -> bool:
     """In a process, which is ended with all that it has started after `limit_s`. Its figures are kept as they come.
     Returns whether it failed."""
     with tempfile.TemporaryDirectory(prefix="gpu-part-") as name:
         file, output = Path(name) / "part.json", Path(name) / "output"
         began = time.monotonic()
         with output.open("wb") as sink:
-            process = kept_process(command(part, file, small), sink)
+            process = kept_process(command(part, file, small, words), sink)
         seen = 0.0
         try:
             while process.poll() is None and time.monotonic() - began < limit_s:
@@ -142,6 +145,9 @@ def arguments_of(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--parts", metavar="A,B", help=f"which parts: {', '.join(part.name for part in PARTS)}")
     parser.add_argument("--limit", type=seconds, default=CALL_LIMIT_S, metavar="S", help="seconds of this call")
     parser.add_argument("--small", action="store_true", help="tiny sizes, also without a GPU")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="an override for rl_step and for whole runs"
+    )
     arguments = parser.parse_args(argv)
     try:
         arguments.wanted = by_name(arguments.parts)
@@ -171,7 +177,7 @@ def main(argv: list[str] | None = None) -> int:
             left.append(part.name)
             continue
         print(f"{part.name}: {part.about} ...", flush=True)
-        failed = run_part(part, results, arguments.small, min(part.limit_s, rest)) or failed
+        failed = run_part(part, results, arguments.small, min(part.limit_s, rest), arguments.set) or failed
     print(summary(results.parts), end="")
     if left:
         print(f"no time left for {', '.join(left)}: call it again with the same --out")

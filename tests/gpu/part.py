@@ -1,10 +1,11 @@
-"""Runs one part of the checks in this process: `python -m tests.gpu.part NAME FILE [--small]`."""
+"""Runs one part of the checks in this process: `python -m tests.gpu.part NAME FILE [--small] [--set KEY=VALUE]`."""
 
 import argparse
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from tests.gpu.parts import Part, by_name
 from tests.gpu.report import CANNOT, DONE, FAILED, CannotRun, Report
 
 
-def run_part(part: Part, file: Path, small: bool) -> Report:
+def run_part(part: Part, file: Path, small: bool, words: Sequence[str] = ()) -> Report:
     """Whatever the part raises is the reason in its report."""
-    report = Report(part.name, file, small)
+    report = Report(part.name, file, small, words)
     try:
         module, name = part.where.split(":")
         getattr(import_module(f"tests.gpu.{module}"), name)(report)
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("file", type=Path)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--set", action="append", default=[])
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what the part has started
     import transformers
@@ -42,7 +44,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     (part,) = by_name(arguments.name)
-    report = run_part(part, arguments.file, arguments.small)
+    report = run_part(part, arguments.file, arguments.small, arguments.set)
     report.fact("machine", machine())
     sys.stdout.flush()
     sys.stderr.flush()

@@ -16,6 +16,7 @@ PARTS = (
     Part("kernels", "kernels:kernels", 150, "which attention kernels there are, their time, and how far they are off"),
     Part("parity", "parity:parity", 200, "log-probabilities and gradients against an independent reference"),
     Part("compiled", "parity:compiled", 300, "the same of compiled layers, and the number of graphs"),
+    Part("rehearsal", "rehearsal:rehearsal", 300, "how long the rehearsal of compiled layers takes, cold and again"),
     Part("steps", "steps:steps", 300, "training steps of Qwen3-0.6B's shape"),
     Part("recomputation", "steps:recomputation", 240, "the same with activations kept and recomputed"),
     Part("head", "head:head", 120, "log-probabilities from hidden states alone"),

@@ -89,7 +89,7 @@ def first_step(report: Report) -> None:
         if report.small:
             return
         folder = write_model(root / "model", QWEN3_0_6B)
-        words = [*sized(root, folder, "embedded", small=False), "total_train_steps=1"]
+        words = [*sized(root, folder, "embedded", small=False), "total_train_steps=1", *report.words]
         started(report, "Qwen3-0.6B's shape", run(root, "large", *words))
 
 
@@ -103,7 +103,7 @@ def attempt(report: Report, name: str, work: Callable[[], None]) -> None:
 
 def updates(report: Report, root: Path, folder: Path, mode: str, engine: str) -> None:
     steps = SMALL_STEPS if report.small else STEPS
-    words = sized(root, folder, engine, report.small)
+    words = [*sized(root, folder, engine, report.small), *report.words]
     ended = run(root, f"{engine}-{mode}", *words, f"actor.weight_update_mode={mode}", f"total_train_steps={steps}")
     skipped = 0 if report.small else WARM_UP
     publish, delay = (ended.values(f"perf/{name}_s", skipped) for name in ("publish", "serve_delay"))

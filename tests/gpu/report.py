@@ -30,12 +30,14 @@ class Aim(NamedTuple):
 
 
 class Report:
-    """`small`: sizes at which only the program is tested: nothing is then aimed at, but limits hold."""
+    """`small`: sizes at which only the program is tested: nothing is then aimed at, but limits hold. `words`: overrides
+    of the configuration of whole runs and of `rl_step`."""
 
-    def __init__(self, part: str, file: Path, small: bool) -> None:
-        self._file, self.small = file, small
+    def __init__(self, part: str, file: Path, small: bool, words: Sequence[str] = ()) -> None:
+        self._file, self.small, self.words = file, small, words
         self.content: dict[str, Any] = {"part": part, "status": RUNNING, "reason": None, "figures": [], "facts": {}}
         self.content |= {"small": True} if small else {}
+        self.content |= {"overrides": list(words)} if words else {}
         self._write()
 
     def figure(self, name: str, value: float | None, unit: str = "", aim: Aim | None = None, note: str = "") -> None:

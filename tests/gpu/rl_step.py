@@ -44,6 +44,7 @@ def rl_step(report: Report) -> None:
             *("actor.dtype=bfloat16", "actor.entropy_coef=0.001", "gconfig.n_samples=4"),
             *(f"train_dataset.fake.batch_size={count}", f"train_dataset.fake.seq_len={length}"),
             *("valid_dataset=null", "evaluator.freq_steps=null", "total_train_steps=100"),
+            *report.words,
         )
         config = run.config.actor
         report.fact("actor", {key: _value(config, key) for key in CHOSEN})

@@ -23,7 +23,7 @@ from tests.gpu.summary import summary
 from tests.support.engine_environments import require_engine
 
 IN_PROCESS = ("kernels", "parity", "steps", "head", "rl_step", "graphs")
-SLOW = ("compiled", "recomputation", "layers_7b")
+SLOW = ("compiled", "rehearsal", "recomputation", "layers_7b")
 RINGS = ("update", "decode", "first_step")
 ENGINES = ("vllm", "sglang")
 
