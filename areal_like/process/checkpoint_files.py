@@ -27,6 +27,14 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 CHECKPOINT_FOLDER = re.compile(r"step_(\d{6,})")
 
 
+OnRead = Callable[[int], None]
+"""Called with the size of each block that was read; may raise to end the reading."""
+
+
+def _nothing(_size: int) -> None:
+    pass
+
+
 def folder_name(step: int) -> str:
     return f"step_{step:06d}"
 
@@ -50,13 +58,14 @@ def attempt_of(checkpoint: Path) -> int:
     return int(json.loads(path.read_text(encoding="utf-8")).get("attempt", 0)) if path.is_file() else 0
 
 
-def hash_of(file: Path) -> str:
+def hash_of(file: Path, on_read: OnRead = _nothing) -> str:
     blocks = hash_blocks(file)
     while True:
         try:
-            next(blocks)
+            size = next(blocks)
         except StopIteration as end:
             return str(end.value)
+        on_read(size)
 
 
 def hash_blocks(file: Path) -> Generator[int, None, str]:
@@ -93,7 +102,7 @@ def write_manifest(folder: Path, step: int, written: Mapping[str, FilePart] = Ma
     fsync_path(folder)
 
 
-def checkpoint_problems(folder: Path, with_hashes: bool = True) -> list[str]:
+def checkpoint_problems(folder: Path, with_hashes: bool = True, on_read: OnRead = _nothing) -> list[str]:
     """What is missing or damaged in a checkpoint, file by file. Without hashes only names and sizes are compared."""
     if not (folder / COMPLETE).is_file():
         return [f"{folder.name} was never completed"]
@@ -103,7 +112,7 @@ def checkpoint_problems(folder: Path, with_hashes: bool = True) -> list[str]:
         return [f"{folder.name}/{MANIFEST} cannot be read ({type(fault).__name__}: {fault})"]
 
     def problem_of(name: str) -> str | None:
-        return _file_problem(folder / name, parts[name].bytes, parts[name].hash if with_hashes else None)
+        return _file_problem(folder / name, parts[name].bytes, parts[name].hash if with_hashes else None, on_read)
 
     problems = zip(parts, _in_threads(problem_of, parts) if with_hashes else map(problem_of, parts), strict=True)
     return [f"{folder.name}/{name} {problem}" for name, problem in problems if problem]
@@ -122,12 +131,12 @@ def manifest_parts(folder: Path) -> dict[str, FilePart]:
     return {name: FilePart(int(part["bytes"]), str(part["hash"])) for name, part in parts.items()}
 
 
-def _file_problem(file: Path, size: int, digest: str | None) -> str | None:
+def _file_problem(file: Path, size: int, digest: str | None, on_read: OnRead) -> str | None:
     if not file.is_file():
         return "is missing"
     if (actual := file.stat().st_size) != size:
         return f"has {actual} bytes instead of {size}"
-    return OTHER_CONTENT if digest is not None and hash_of(file) != digest else None
+    return OTHER_CONTENT if digest is not None and hash_of(file, on_read) != digest else None
 
 
 def can_resume(folder: Path) -> bool:
@@ -139,9 +148,9 @@ def can_resume(folder: Path) -> bool:
     return any(name.startswith(f"{RESUME}/") for name in parts)
 
 
-def resume_problem(folder: Path, with_hashes: bool = False) -> str | None:
+def resume_problem(folder: Path, with_hashes: bool = False, on_read: OnRead = _nothing) -> str | None:
     """Why a complete checkpoint cannot be resumed from; None where it can."""
-    if problems := checkpoint_problems(folder, with_hashes):
+    if problems := checkpoint_problems(folder, with_hashes, on_read):
         return "; ".join(problems)
     return None if can_resume(folder) else f"{folder.name} has weights alone, and nothing to resume from"
 

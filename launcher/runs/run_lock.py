@@ -1,12 +1,13 @@
 """Acquires the run directory: its folder, the name of its launcher, and the start point of the next attempt."""
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.allocation.models import generates, only_evaluates, trained_models
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.loaded import Loaded, build_config
 from areal_like.config.problems import ConfigError, Problem
@@ -23,7 +24,9 @@ from launcher.plan.purpose import Purpose
 from launcher.runs.linked_folders import create_links
 from launcher.runs.registry import LAUNCHER, last_attempt, register, running_text
 from launcher.runs.run_files import read_facts, write_description, write_start_point
+from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
 from launcher.supervisor.rollback import roll_back
+from launcher.terminal import write_line
 
 
 class LockedRun(NamedTuple):
@@ -83,16 +86,29 @@ def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedR
     if run.folder == directory.resolve():  # resumed with its own configuration
         run = replace(run, folder=Path(read_facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1
+    found = None if attempt == 1 else _checkpoint_to_resume(run)
     if attempt == 1:
         messages += (*create_links(run), *_free_answers_folder(run, plan.run_directory.state == "replaced"))
     write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt, run.serves)
-    if attempt == 1:
+    if found is None:
         write_start_point(directory, StartPoint(1, 0, None))
     else:
-        step = config.resume_step
-        messages += roll_back(run, attempt, attempt, None if step is None or step < 0 else step).messages
+        messages += roll_back(run, attempt, attempt, found=found).messages
     register(config.experiment_name, config.trial_name, directory)
     return LockedRun(plan, run, names, run.start_point(), messages)
+
+
+def _checkpoint_to_resume(run: Run) -> FoundCheckpoint:
+    """Raises ConfigError where the user asked for a checkpoint and every one is damaged."""
+    config, step = run.config, run.config.resume_step
+    search = CheckpointSearch(run, None if step is None or step < 0 else step)
+    found = search.wait(lambda text: write_line(f"  {text}", sys.stdout))
+    asks = config.resume is not None or config.recover.mode == "resume"
+    if found.checkpoint is None and found.skipped and asks and not only_evaluates(config):
+        key = "recover.mode" if config.resume is None else "resume"
+        remedy = "restore its files, or start another run with trial_name="
+        raise ConfigError([Problem(key, f"{run.directory} has no undamaged checkpoint; {remedy}: {found.skipped[0]}")])
+    return found
 
 
 def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, purpose: Purpose) -> tuple[Plan, bool]:

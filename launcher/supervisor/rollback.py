@@ -1,15 +1,21 @@
-"""Rolls a run back to a checkpoint: chooses it, moves later checkpoints aside, removes weights in transit."""
+"""Rolls a run back to a checkpoint: moves later checkpoints aside, removes weights in transit, writes the start
+point."""
 
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.checkpoint_files import attempt_of, resume_problem, step_of
-from areal_like.process.run import ATTEMPT, Run, StartPoint
+from areal_like.process.checkpoint_files import attempt_of, step_of
+from areal_like.process.run import Run, StartPoint
 from areal_like.process.run_memory import is_private
 from areal_like.process.shared_segments import RECORD
-from launcher.runs.checkpoints import complete_steps, move_aside_after, step_folder
+from launcher.runs.checkpoints import move_aside_after
 from launcher.runs.run_files import write_start_point
+from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
+from launcher.supervisor.lifecycle import WaitLimits
+
+RESUME_ONLY = "resume"
+"""The `recover.mode` that requires a checkpoint."""
 
 
 class Rollback(NamedTuple):
@@ -20,15 +26,41 @@ class Rollback(NamedTuple):
     messages: tuple[str, ...]
 
 
-def roll_back(run: Run, attempt: int, began: int, at_most: int | None = None) -> Rollback:
-    """Chooses the newest undamaged checkpoint (of up to `at_most` steps) and records that `attempt` begins there.
-    `began` is the first attempt of the same command."""
-    checkpoint, messages = None, []
-    for candidate in _candidates(run, at_most):
-        if (why := resume_problem(candidate, with_hashes=True)) is None:
-            checkpoint = candidate
-            break
-        messages.append(f"the checkpoint of step {step_of(candidate.name)} is skipped: {why}")
+class PendingRollback(NamedTuple):
+    """A rollback whose checkpoint is still searched. `reason`: what ended the attempt before."""
+
+    search: CheckpointSearch
+    reason: str
+
+    def failure_text(self, limits: WaitLimits, mode: str) -> str | None:
+        """Why it will not come to an end; `mode` is recover.mode."""
+        if not self.search.is_done():
+            if self.search.silent_s() <= limits.setup_s:
+                return None
+            what = f"{self.search.progress_text()}, and nothing was read for {limits.setup_s:g} s"
+            return f"{limits.setup_key}: {what}; see whether its disk answers"
+        found = self.search.result()
+        if mode != RESUME_ONLY or found.checkpoint is not None or not found.skipped:
+            return None
+        return f"recover.mode: resume needs an undamaged checkpoint; {found.skipped[0]}"
+
+    def result_lines(self, back: Rollback, attempt: int, evaluates: bool) -> list[str]:
+        """What is said of it when the attempt begins."""
+        what = "starts from the beginning, as there is no checkpoint yet"
+        if evaluates:
+            what = "goes on with the answers so far"
+        elif back.checkpoint is not None:
+            what = f"resumes from step {step_of(back.checkpoint.name)}"
+        return [f"{self.reason}; attempt {attempt} {what}", *(f"  {message}" for message in back.messages)]
+
+
+def roll_back(
+    run: Run, attempt: int, began: int, at_most: int | None = None, found: FoundCheckpoint | None = None
+) -> Rollback:
+    """Records that `attempt` begins at the newest undamaged checkpoint (of up to `at_most` steps; `found`, where it was
+    searched already). `began` is the first attempt of the same command."""
+    checkpoint, skipped = found if found is not None else CheckpointSearch(run, at_most).wait()
+    messages = list(skipped)
     step = 0 if checkpoint is None else step_of(checkpoint.name) or 0
     if checkpoint is not None and run.config.recover.skip_progress and attempt_of(checkpoint) < began:
         step = 0
@@ -43,18 +75,6 @@ def roll_back(run: Run, attempt: int, began: int, at_most: int | None = None) ->
     _empty(run.weights)
     write_start_point(run.directory, StartPoint(attempt, step, checkpoint, began, is_checked=checkpoint is not None))
     return Rollback(step, checkpoint, tuple(messages))
-
-
-def _candidates(run: Run, at_most: int | None) -> list[Path]:
-    """Newest first, then the checkpoint that the attempt before started from: it lies outside the run directory where
-    its steps did not count."""
-    steps = [step for step in complete_steps(run.directory) if at_most is None or step <= at_most]
-    found = [step_folder(run.directory, step) for step in reversed(steps)]
-    if at_most is None and (run.directory / ATTEMPT).is_file():
-        earlier = run.start_point().checkpoint
-        if earlier is not None and earlier.is_dir() and earlier not in found:
-            found.append(earlier)
-    return found
 
 
 def _empty(folder: Path) -> None:

@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from areal_like.discovery import NameMissing, NameStore, parse_entry
-from areal_like.process.checkpoint_files import resume_problem, step_of
+from areal_like.process.checkpoint_files import resume_problem
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED, STOPPED_EARLY
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run, StartPoint
 from launcher.agent.base import ProcessExit
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import EVALUATION_STOPS, evaluation_point_text, resume_point_text, stop_message
+from launcher.supervisor.checkpoint_search import CheckpointSearch
 from launcher.supervisor.failure_report import failure_text, headline, not_ready_text
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
-from launcher.supervisor.rollback import roll_back
+from launcher.supervisor.rollback import PendingRollback, roll_back
 from launcher.supervisor.roster import Roster, RunningProcess
 from launcher.supervisor.signal_wait import SignalWait
 from launcher.supervisor.stall_detector import StallDetector
@@ -62,6 +63,7 @@ class Supervisor:
         self._steps_bytes = self._steps_file_bytes()
         self._has_stepped = False
         self._addresses: Sequence[str] = ()
+        self._pending: PendingRollback | None = None
         self._stall_detector = StallDetector(noun="answer" if self._evaluates else "step")
         self._startup_progress = StartupProgress(f"{limits.setup_s:g} s, {limits.setup_key}")
         self._checked_at = self._reported_at = self._last_end = 0.0
@@ -80,6 +82,8 @@ class Supervisor:
                     self.roster.end()
                 return ending
         finally:
+            if self._pending is not None:
+                self._pending.search.cancel()
             self.roster.kill()
             self.roster.agent.close()
 
@@ -94,7 +98,8 @@ class Supervisor:
         ending = self._handle_exits(exits) if exits else None
         if ending is None and early:
             ending = self._handle_failures(early)
-        return ending or self._finished() or self._check_readiness() or self._check_stop_timeout()
+        ending = ending or self._check_rollback() or self._finished()
+        return ending or self._check_readiness() or self._check_stop_timeout()
 
     def _name_lost(self, why: str) -> RunEnding:
         message = (
@@ -175,20 +180,30 @@ class Supervisor:
         self._ended.clear()
         self._ended_workers.clear()
         self._stall_detector.restarted()
-        last_attempt, self.attempt = self.attempt, self.attempt + 1
-        back = roll_back(self.run, self.attempt, self._first_attempt)
-        self._lifecycle.rewind_metrics(back.step, last_attempt)
+        self.attempt += 1
+        self._pending = PendingRollback(CheckpointSearch(self.run), why or headline(exited))
+        self._reported_at = time.monotonic()
+
+    def _check_rollback(self) -> RunEnding | None:
+        """Starts the next attempt once its checkpoint is found. Until then only servers run."""
+        pending = self._pending
+        if pending is None:
+            return None
+        if (failure := pending.failure_text(self.limits, self.policy.mode)) is not None:
+            return RunEnding("failed", FAILED, failure)
+        if not pending.search.is_done():
+            if self._report_is_due():
+                self._say(f"  {pending.search.progress_text()}")
+            return None
+        self._pending = None
+        back = roll_back(self.run, self.attempt, self._first_attempt, found=pending.search.result())
+        self._lifecycle.rewind_metrics(back.step, self.attempt - 1)
         self._steps_bytes = self._steps_file_bytes()
-        what = "starts from the beginning, as there is no checkpoint yet"
-        if self._evaluates:
-            what = "goes on with the answers so far"
-        elif back.checkpoint is not None:
-            what = f"resumes from step {step_of(back.checkpoint.name)}"
-        self._say(f"{why or headline(exited)}; attempt {self.attempt} {what}")
-        for message in back.messages:
-            self._say(f"  {message}")
-        for name in again:
+        for line in pending.result_lines(back, self.attempt, self._evaluates):
+            self._say(line)
+        for name in self.roster.names(CONTROLLER, EPISODES, TRAINER):
             self.roster.start(name, self.attempt)
+        return None
 
     def _was_ready(self, identity: Identity) -> bool:
         """Servers become ready one by one; the other processes count as ready after the first step."""
@@ -236,7 +251,7 @@ class Supervisor:
         self._reported_at = time.monotonic()
         self._stopping = ("interrupted" if number == signal.SIGINT else "stopped", self._reported_at)
         self._check_progress(at_once=True)
-        if not self._has_stepped:  # nothing to save
+        if not self._has_stepped or self._pending is not None:  # nothing to save
             self.roster.kill()
             return self._stopped()
         controller = self.roster.names(CONTROLLER)
@@ -319,7 +334,7 @@ class Supervisor:
 
     def _report_stall(self) -> None:
         """Says once that no step comes; not while processes start or stop."""
-        if self._not_ready():
+        if self._not_ready() or self._pending is not None:
             self._stall_detector.restarted()
         elif self._stopping is None and not self._ended:
             for line in self._stall_detector.report_lines(

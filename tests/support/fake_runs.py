@@ -28,13 +28,31 @@ def main(words: list[str]) -> int:
     from launcher import cli
     from launcher.runs import run_lock
 
-    for name, value in json.loads(os.environ.get("FAKE_PROCESS", "{}")).get("constants", {}).items():
+    behaviour = json.loads(os.environ.get("FAKE_PROCESS", "{}"))
+    for name, value in behaviour.get("constants", {}).items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
+    if "hold_hashes" in behaviour:
+        _hold_hashes(Path(behaviour["hold_hashes"]))
     api.COMMAND = (sys.executable, "-m", "tests.support.fake_runs")
     for module in (run, run_lock):
         setattr(module, "build_plan", _with_fake_processes)  # noqa: B010
     return cli.main(words)
+
+
+def _hold_hashes(while_exists: Path) -> None:
+    """The launcher reads files as slowly as from a busy disk, while this file exists."""
+    from areal_like.process import checkpoint_files
+
+    whole = checkpoint_files.hash_of
+
+    def slowly(file: Path, on_read: Any) -> str:
+        while while_exists.exists():
+            on_read(0)
+            time.sleep(0.02)
+        return whole(file, on_read)
+
+    checkpoint_files.hash_of = slowly
 
 
 def _with_fake_processes(loaded: Loaded, **more: Any) -> Plan:

@@ -1,0 +1,111 @@
+"""Searches the newest undamaged checkpoint in a thread: every byte is read, and signals are served meanwhile."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from areal_like.process.checkpoint_files import manifest_parts, resume_problem, step_of
+from areal_like.process.run import ATTEMPT, Run
+from launcher.runs.checkpoints import complete_steps, step_folder
+
+POLL_S, REPORT_S = 0.2, 5.0
+
+
+class FoundCheckpoint(NamedTuple):
+    """None: there is no undamaged checkpoint. `skipped`: messages about the damaged ones."""
+
+    checkpoint: Path | None
+    skipped: tuple[str, ...]
+
+
+class SearchCancelled(Exception):
+    """The result is no longer wanted."""
+
+
+class CheckpointSearch:
+    """Begins at once; `at_most` limits the step."""
+
+    def __init__(self, run: Run, at_most: int | None = None) -> None:
+        self._run, self._at_most = run, at_most
+        self._found: FoundCheckpoint | None = None
+        self._fault: BaseException | None = None
+        self._is_cancelled = False
+        self._candidate, self._total_bytes, self._bytes = "", 0, 0
+        self._count = threading.Lock()  # several threads read
+        self._read_at = time.monotonic()
+        self._thread = threading.Thread(target=self._search, name="checkpoint search", daemon=True)
+        self._thread.start()
+
+    def is_done(self, wait_s: float = 0.0) -> bool:
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def result(self) -> FoundCheckpoint:
+        """Of a search that is done."""
+        if self._fault is not None:
+            raise self._fault
+        assert self._found is not None
+        return self._found
+
+    def wait(self, report: Callable[[str], None] | None = None) -> FoundCheckpoint:
+        """Waits in the main thread, which handles signals meanwhile. `report` is told now and then how far it is."""
+        reported_at = time.monotonic()
+        try:
+            while not self.is_done(POLL_S):
+                if report is not None and time.monotonic() - reported_at > REPORT_S:
+                    reported_at = time.monotonic()
+                    report(self.progress_text())
+        finally:
+            self.cancel()
+        return self.result()
+
+    def cancel(self) -> None:
+        """Ends the reading at its next block."""
+        self._is_cancelled = True
+
+    def progress_text(self) -> str:
+        read, total = self._bytes / 1e9, self._total_bytes / 1e9
+        return f"checking {self._candidate or 'the checkpoints'} before it is loaded: {read:.1f} of {total:.1f} GB"
+
+    def silent_s(self) -> float:
+        """How long ago the last block was read."""
+        return time.monotonic() - self._read_at
+
+    def _search(self) -> None:
+        try:
+            self._found = self._newest_undamaged()
+        except BaseException as fault:
+            self._fault = fault
+
+    def _newest_undamaged(self) -> FoundCheckpoint:
+        skipped = []
+        for candidate in self._candidates():
+            if (why := resume_problem(candidate)) is None:
+                self._candidate, self._bytes = candidate.name, 0
+                self._total_bytes = sum(part.bytes for part in manifest_parts(candidate).values())
+                why = resume_problem(candidate, with_hashes=True, on_read=self._on_read)
+            if why is None:
+                return FoundCheckpoint(candidate, tuple(skipped))
+            skipped.append(f"the checkpoint of step {step_of(candidate.name)} is skipped: {why}")
+        return FoundCheckpoint(None, tuple(skipped))
+
+    def _on_read(self, size: int) -> None:
+        if self._is_cancelled:
+            raise SearchCancelled
+        with self._count:
+            self._bytes += size
+        self._read_at = time.monotonic()
+
+    def _candidates(self) -> list[Path]:
+        """Newest first, then the checkpoint that the attempt before started from: it lies outside the run directory
+        where its steps did not count."""
+        directory, at_most = self._run.directory, self._at_most
+        steps = [step for step in complete_steps(directory) if at_most is None or step <= at_most]
+        found = [step_folder(directory, step) for step in reversed(steps)]
+        if at_most is None and (directory / ATTEMPT).is_file():
+            earlier = self._run.start_point().checkpoint
+            if earlier is not None and earlier.is_dir() and earlier not in found:
+                found.append(earlier)
+        return found
