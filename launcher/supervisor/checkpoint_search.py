@@ -80,7 +80,7 @@ class CheckpointSearch:
             self._fault = fault
 
     def _newest_undamaged(self) -> FoundCheckpoint:
-        skipped = []
+        skipped: list[str] = []
         for candidate in self._candidates():
             if (why := resume_problem(candidate)) is None:
                 self._candidate, self._bytes = candidate.name, 0

@@ -46,7 +46,7 @@ def _hold_hashes(while_exists: Path) -> None:
 
     whole = checkpoint_files.hash_of
 
-    def slowly(file: Path, on_read: Any) -> str:
+    def slowly(file: Path, on_read: checkpoint_files.OnRead = lambda _size: None) -> str:
         while while_exists.exists():
             on_read(0)
             time.sleep(0.02)
