@@ -18,6 +18,7 @@ from areal_like.config.checks.registry import run_checks
 from areal_like.config.checks.values import is_interpolation
 from areal_like.config.dependent_keys import dependent_keys, dependents_of
 from areal_like.config.dialects.areal import infer_experiment, legacy_file_message, other_version_hint, subclass_keys
+from areal_like.config.dialects.areal_evaluation import is_of_areal, script_layer
 from areal_like.config.dialects.areal_examples import example_layer
 from areal_like.config.dialects.other_frameworks import other_framework_message
 from areal_like.config.dotted_path import nested, value_at
@@ -27,7 +28,7 @@ from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem, Stage, fold_consequences, plural
 from areal_like.config.resolve import resolve_and_check
 from areal_like.config.schema import Schema, accepts_map
-from areal_like.config.sources.known_layer import known_layer, with_known_items
+from areal_like.config.sources.known_layer import known_layer, known_name, with_known_items
 from areal_like.config.sources.layers import Layer, LayerKind, Provenance
 from areal_like.config.sources.leaves import LayerReader, Leaf
 from areal_like.config.sources.library import Library, find_config
@@ -278,8 +279,11 @@ class Composition:
         body = next(at for at, layer in enumerate(layers) if layer.kind == "file")
         known, problems = known_layer(self.schema, layers, body, overrides)
         self.problems += problems
-        example = example_layer(self.schema, (*layers[body:], *overrides))
-        added = [layer for layer in (known, example) if layer.leaves]
+        own = (*layers[body:], *overrides)
+        implied = [known, example_layer(self.schema, own)]
+        if is_of_areal(own):
+            implied.append(script_layer(self.schema, own, known_name(self.schema, (*layers, *overrides))))
+        added = [layer for layer in implied if layer.leaves]
         if added:
             trees[ROOT] = nested((leaf.path, leaf.value) for layer in (*added, layers[body]) for leaf in layer.leaves)
         return [*layers[:body], *added, *layers[body:]]

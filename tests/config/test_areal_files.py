@@ -215,6 +215,45 @@ class TestPlan:
     def test_what_the_scripts_decide_is_known_from_the_datasets_name(self, name):
         assert not {REWARD, "workflow.name"} & set(obstacles(name))
 
+    @pytest.mark.parametrize(
+        ("name", "words", "temperature", "template"),
+        [
+            ("grpo", (), 0.6, {"enable_thinking": False}),
+            ("gsm8k_ppo", (), 0.6, {"enable_thinking": False}),
+            ("grpo", ("allocation_mode=sglang:d4+eval",), 1.0, {"enable_thinking": False}),
+            ("rloo", ("allocation_mode=sglang:d4+eval",), 0.9, {"enable_thinking": False}),
+            ("countdown", (), 1.0, {}),
+            ("boba_vllm", (), None, {}),
+            ("grpo", ("train_dataset.path=rows.jsonl",), None, {}),
+            ("grpo", ("train_dataset.known=none",), None, {}),
+            ("grpo", ("evaluator.gconfig.top_p=0.9",), None, {"enable_thinking": False}),
+            ("grpo", ("evaluator.gconfig.temperature=0.3",), 0.3, {"enable_thinking": False}),
+            ("grpo", ("evaluator.gconfig.greedy=true",), None, {"enable_thinking": False}),
+            ("grpo", ("+chat_template_args.enable_thinking=true",), 0.6, {"enable_thinking": True}),
+            ("grpo", ("+chat_template_args.style=short",), 0.6, {"enable_thinking": False, "style": "short"}),
+        ],
+    )
+    def test_evaluations_sample_and_prompts_think_as_the_scripts_decide(self, name, words, temperature, template):
+        loaded = load(file(name), words)
+        assert loaded.get("evaluator.gconfig.temperature") == temperature
+        assert loaded.get("chat_template_args") == template
+
+    def test_a_file_that_does_not_repeat_the_names_keeps_the_defaults_of_this_framework(self, tmp_path):
+        own = body("grpo")
+        del own["evaluator"]["experiment_name"]
+        (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
+        loaded = load(tmp_path / "own.yaml")
+        assert loaded.get("evaluator.gconfig.temperature") is None and loaded.get("chat_template_args") == {}
+
+    def test_the_plan_says_what_the_scripts_decide(self):
+        assert "as in AReaL's script for gsm8k" in load(file("grpo")).origin("evaluator.gconfig.temperature").where
+        said = launcher("--config", file("grpo"), "--dry-run=full").stdout
+        lines = [line.split() for line in said.splitlines() if "as in AReaL's script" in line]
+        assert [line[:3] for line in lines] == [
+            ["chat_template_args.enable_thinking", "=", "false"],
+            ["evaluator.gconfig.temperature", "=", "0.6"],
+        ]
+
     def test_a_named_reward_is_enough(self):
         assert REWARD not in obstacles("grpo", "reward.name=my.rewards:score")
 

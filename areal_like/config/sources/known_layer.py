@@ -49,6 +49,12 @@ def known_layer(
     return Layer("known dataset", found), reader.problems
 
 
+def known_name(schema: Schema, layers: Sequence[Layer]) -> str | None:
+    """The name of the known dataset that `train_dataset` has."""
+    leaves = {leaf.path: leaf for layer in layers for leaf in layer.leaves}
+    return _KnownReader(schema, nested((path, leaf.value) for path, leaf in leaves.items()), leaves).entry(TRAIN)
+
+
 def _names_data(layer: Layer) -> bool:
     return any(leaf.path in (f"{TRAIN}.path", f"{TRAIN}.known") for leaf in layer.leaves)
 
@@ -90,7 +96,7 @@ class _KnownReader:
 
     def leaves(self) -> Iterator[Leaf]:
         """Those of both datasets. What `valid_dataset` has in common with `train_dataset` it follows."""
-        train, kind = self._entry(TRAIN), self._get(f"{TRAIN}.type")
+        train, kind = self.entry(TRAIN), self._get(f"{TRAIN}.type")
         if train is not None:
             keys = {f"{TRAIN}.{name}": value for name, value in row_keys(self.table[train], kind).items()}
             names = answer_keys(self.table[train], kind)
@@ -98,14 +104,14 @@ class _KnownReader:
             yield from self._read(
                 train, TRAIN, {key: value for key, value in keys.items() if not _is_default(key, value)}
             )
-        valid = self._entry(VALID) if isinstance(self.values.get(VALID), dict) else None
+        valid = self.entry(VALID) if isinstance(self.values.get(VALID), dict) else None
         if valid is not None and valid != train:
             keys = row_keys(self.table[valid], self._get(f"{VALID}.type") or kind)
             yield from self._read(valid, VALID, {f"{VALID}.{name}": value for name, value in keys.items()})
 
     def complete(self, item: dict[str, Any], place: str) -> None:
         """Adds what is known of the rows of an item, and their reward and workflow where none is set."""
-        name = self._entry(place)
+        name = self.entry(place)
         if name is None:
             return
         for key, value in row_keys(self.table[name], "rl").items():
@@ -117,7 +123,7 @@ class _KnownReader:
             if takes and not own.get("name") and not own.get("parts"):
                 item[section] = {**own, "name": value}
 
-    def _entry(self, section: str) -> str | None:
+    def entry(self, section: str) -> str | None:
         """The name of the dataset's entry."""
         name, key = self._get(f"{section}.known"), f"{section}.known"
         if name == NONE or (section == VALID and name is None and self._get(f"{TRAIN}.known") == NONE):
