@@ -34,6 +34,9 @@ class ValidDatasetConfig(DatasetConfig):
     fields: dict[str, str] = key("${train_dataset.fields}")
     """Names of the columns. Follows `train_dataset.fields`."""
 
+    require: dict[str, str] = key("${train_dataset.require}")
+    """Values that columns have in every row that has them. Follows `train_dataset.require`."""
+
     as_chat: bool = key("${train_dataset.as_chat}")
     """Treat a prompt that is a text as a user message. Follows `train_dataset.as_chat`."""
 

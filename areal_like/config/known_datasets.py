@@ -12,6 +12,7 @@ from typing import Any
 
 ROW_KEYS: dict[str, Any] = {
     "fields": {},
+    "require": {},
     "as_chat": False,
     "prompt_template": None,
     "system_prompt": None,
@@ -42,10 +43,10 @@ KNOWN_DATASETS: dict[str, dict[str, Any]] = {
         "rl": {"prompt_template": f"{{prompt}}\n{BOXED}", **MATHEMATICS},
     },
     "boba": {
-        "paths": ["areal-boba*", "boba"],
+        "paths": ["inclusionai/areal-boba-data", "areal-boba-data", "areal-boba-106k*", "areal-boba-sft-200*", "boba"],
         "fields": {"answer": "solutions"},
         "remove_text": ["<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<think>\n", "<think>"],
-        "rl": MATHEMATICS,
+        "rl": {"require": {"task": "math"}, **MATHEMATICS},
         "sft": {"fields": {"answer": "solutions.0"}},
     },
     "torl": {

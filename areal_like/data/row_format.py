@@ -21,6 +21,7 @@ class RowFormat:
 
     def __init__(self, dataset: Any, key: str) -> None:
         self.type, self.key, self._fields = dataset.type, key, dataset.fields
+        self._require = dataset.require
         self._choices, self._answer_from = dataset.multiple_choice, dataset.answer_from
         self._prompt = PromptFormat(dataset, key)
 
@@ -29,6 +30,7 @@ class RowFormat:
         required = REQUIRED_FIELDS[self.type]
         if not isinstance(raw, dict):
             raise ValueError(f"is {type(raw).__name__}; a row is a dict with {' and '.join(required)}")
+        self._check_required(raw)
         row = self._renamed(dict(raw))
         if "messages" in row and self.type != "rw":
             row = self._of_messages(row)
@@ -40,6 +42,14 @@ class RowFormat:
         if self.type == "sft" and row["answer"] == "":
             raise ValueError("'answer' is empty: there is nothing to learn")
         return row
+
+    def _check_required(self, row: Row) -> None:
+        for name, wanted in self._require.items():
+            if name in row and str(row[name]) != wanted:
+                raise ValueError(
+                    f"{name!r} is {row[name]!r:.60}, and its reward is for {wanted!r} alone ({self.key}.require); leave "
+                    f"such rows out of the data, or train on them with a reward of theirs"
+                )
 
     def _with_answer(self, row: Row) -> Choices | None:
         """Changes the answer to what it is compared with, and returns the choices."""

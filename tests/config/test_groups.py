@@ -280,6 +280,7 @@ NAMED: dict[str, Any] = {
         for section in ("train_dataset", "valid_dataset")
         for name, value in {
             "fields": {"prompt": "question"},
+            "require": {"level": "easy"},
             "known": "none",
             "prompt_template": "{question}!",
             "answer_from": "letter",

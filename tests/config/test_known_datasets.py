@@ -47,8 +47,10 @@ def problems_of(written, *overrides):
         ("gsm8k.jsonl", "gsm8k"),
         ("HuggingFaceH4/MATH-500", "math"),
         ("EleutherAI/hendrycks_math", "math"),
-        ("inclusionAI/AReaL-boba-Data", "boba"),
         ("AReaL-boba-106k.jsonl", "boba"),
+        ("inclusionAI/AReaL-boba-Data", "boba"),
+        ("inclusionAI/AReaL-boba-2-RL-Code", None),
+        ("AReaL-boba-2-8B-subset", None),
         ("/tmp/areal/torl_data/train.parquet", "torl"),
         ("data/countdown/train.jsonl", "countdown"),
         ("Anthropic/hh-rlhf", "hh-rlhf"),
@@ -192,6 +194,14 @@ class TestTableOfTheUser:
         assert loaded.get("train_dataset.fields") == {"prompt": "q"}
         assert loaded.get("train_dataset.system_prompt") == "Be brief."
         assert loaded.origin("reward.name").where == "org/ours-v2 is known as ours"
+
+    def test_an_entry_may_name_a_workflow(self, written):
+        own = self.OWN.replace("reward: addition,", "reward: addition, workflow: multi_turn,")
+        loaded = written(own, "train_dataset.path=org/ours-v2")
+        assert loaded.get("workflow.name") == "multi_turn"
+        assert loaded.origin("workflow.name").where == "org/ours-v2 is known as ours"
+        named = written(own, "train_dataset.path=org/ours-v2", "workflow.name=single_turn")
+        assert named.get("workflow.name") == "single_turn"
 
     def test_an_entry_of_the_same_name_replaces_the_shipped_one(self, written):
         own = GRPO + "known_datasets:\n  gsm8k:\n    paths: [gsm8k]\n    fields: {prompt: q}\n"

@@ -33,6 +33,13 @@ def test_a_template_is_filled_with_columns(template, expected):
     assert row_of(row, prompt_template=template)["prompt"] == expected
 
 
+def test_a_row_of_another_kind_than_required_is_an_error():
+    row = {"prompt": "1", "task": "math", "level": 3}
+    assert row_of(row, require={"task": "math", "level": "3", "absent": "x"})["prompt"] == "1"
+    with pytest.raises(ValueError, match=r"'task' is 'code', and its reward is for 'math' alone"):
+        row_of({**row, "task": "code"}, require={"task": "math"})
+
+
 def test_a_template_makes_the_prompt_of_rows_without_one():
     row = row_of({"numbers": [3, 4], "target": 7}, prompt_template="Make {target} of {numbers}.", as_chat=True)
     assert row["prompt"] == [message(USER, "Make 7 of [3, 4].")] and row["target"] == 7

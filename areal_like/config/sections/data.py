@@ -52,6 +52,10 @@ class RowSourceConfig:
     """Names of the columns: `{prompt: question, answer: solution}`. A dotted name reads a nested value:
     `reward_model.ground_truth`."""
 
+    require: dict[str, str] = key({})
+    """Values that columns have in every row that has them: `{task: math}`. A row with another value is an error, as its
+    answers would be judged by the wrong reward. Empty: any."""
+
     as_chat: bool = key(False)
     """Treat a prompt that is a text as a user message, and apply the tokenizer's chat template. The template is always
     applied to prompts that are lists of messages."""
