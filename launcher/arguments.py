@@ -13,8 +13,8 @@ DOTTED_KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 COMMANDS = {
     "run": "start the experiment (the default)",
     "serve": "start only the experiment's inference servers, for other programs and later runs",
-    "eval": "eval RUN [with=RUN] [step=N]: scores of saved answers, or a paired comparison; eval [MODEL] --config "
-    "FILE: evaluate a model without training; eval resume=RUN: go on with that",
+    "eval": "eval RUN [with=RUN] [step=N]: scores of saved answers, or a paired comparison; eval [MODEL] "
+    "[with=MODEL] --config FILE: evaluate a model without training, or compare two; eval resume=RUN: go on with that",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one per line, greedily",
     "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
     "rewards": "rewards RUN --reward NAME, or FILE: what rewards give for saved answers, and how far they agree",

@@ -99,10 +99,14 @@ def _dispatch(arguments: Arguments) -> int:
         assert arguments.operand is not None
         return chat(arguments.operand, arguments.overrides)
     if arguments.command == EVAL:
-        from launcher.commands.evaluate import model_evaluation, show_evaluation
+        from launcher.commands.evaluate import WITH, model_evaluation, show_evaluation
 
         if arguments.operand is not None and arguments.config is None:
             return show_evaluation(arguments.operand, arguments.overrides)
+        if arguments.config is not None and any(word.startswith(WITH) for word in arguments.overrides):
+            from launcher.commands.compare_models import compare_models
+
+            return compare_models(arguments)
         arguments = model_evaluation(arguments)
     if arguments.command == "rewards":
         from launcher.commands.rewards import rewards

@@ -24,7 +24,7 @@ MODEL_FILE = "config.json"
 
 def show_evaluation(name: str, words: Sequence[str]) -> int:
     """Prints a table; returns the exit code."""
-    known = "eval RUN takes only with=RUN and step=N; --config FILE evaluates a model"
+    known = "eval RUN takes only with=RUN and step=N; --config FILE evaluates models"
     if unknown := unknown_words(words, (STEP, WITH), known):
         raise ConfigError(unknown)
     step, other = last_value(words, STEP), last_value(words, WITH)

@@ -89,6 +89,23 @@ def test_a_killed_evaluation_of_a_model_goes_on_with_the_same_answers(whole: End
 
 
 @pytest.mark.slow
+def test_two_models_are_evaluated_in_turn_and_compared(whole: Ended, tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "go").touch()
+    other = "builtin:tiny-programs"
+    ended = run(tmp_path, "eval", MODEL, f"with={other}", config="e.yaml")
+    assert ended.code == 0, ended.text
+    first, second = (directory_of(tmp_path, f"t-{side}") for side in ("first", "second"))
+    assert read_answers(first / "evaluations/step_000000/sums.jsonl") == answers(whole)
+    answered = read_answers(second / "evaluations/step_000000/sums.jsonl")
+    assert len(answered) == ROWS
+    table = ended.out[ended.out.index("first   ") :]
+    (line,) = [each.split() for each in table.splitlines() if each.startswith("sums ")]
+    scores = [sum(each["score"] for each in lines) / ROWS for lines in (answers(whole), answered)]
+    assert line[:4] == ["sums", str(ROWS), *(f"{score:.3f}" for score in scores)]
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "engine", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("vllm", "sglang")]

@@ -10,6 +10,7 @@ import pytest
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 from launcher.arguments import parse_arguments
+from launcher.cli import main
 from launcher.commands.evaluate import model_evaluation
 from launcher.runs.score_tables import comparison, score_table
 from tests.support.planning import plan_of
@@ -136,3 +137,16 @@ def test_without_steps_there_must_be_an_evaluation_of_answers() -> None:
     benchmark = "evaluator.benchmarks=[{name: a, path: addition, freq_steps: 1}]"
     assert refusals("grpo", "total_train_steps=0", "valid_dataset=null", benchmark) == {}
     assert "no answers are sampled here" in refusals("sft", "total_train_steps=0")["total_train_steps"]
+
+
+def test_two_models_are_both_checked_and_planned_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", "builtin:tiny-addition", "with=builtin:tiny-programs", "--config", "grpo.yaml"]
+    assert main([*words, "trial_name=t", "--dry-run=json"]) == 0
+    plans = [json.loads(each) for each in split_json(capsys.readouterr().out)]
+    assert [Path(each["run_dir"]).name for each in plans] == ["t-first", "t-second"]
+    assert main([*words, "actor.dtype=nonsense"]) == 2
+    assert main([*words, "--explain", "actor.path"]) == 2 and "of one configuration" in capsys.readouterr().err
+
+
+def split_json(text: str) -> list[str]:
+    return [each for each in text.replace("\n}\n{", "\n}\x00{").split("\x00") if each.strip()]
