@@ -1,5 +1,6 @@
 """Fast tokenizers without torch or transformers: `tokenizer.json` and the chat template of a model folder."""
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -19,6 +20,9 @@ ROLE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", 
 class TextTokenizer:
     """The tokenizer of a model folder; `chat_template_args` are variables of its chat template."""
 
+    renders_chats = True
+    """False where somebody else applies a chat template."""
+
     def __init__(self, folder: Path, chat_template_args: Mapping[str, Any] = NO_ARGUMENTS) -> None:
         self.folder, self._chat_template_args = folder, chat_template_args
         file = folder / "tokenizer.json"
@@ -34,6 +38,13 @@ class TextTokenizer:
         # A file may contain padding and truncation settings.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+
+    def with_template_args(self, arguments: Mapping[str, Any]) -> "TextTokenizer":
+        """The same tokenizer, with further variables of the chat template."""
+        other = copy.copy(self)
+        other.__dict__.pop("chat", None)
+        other._chat_template_args = {**self._chat_template_args, **arguments}
+        return other
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """`special` adds the model's special tokens around the text, such as a first token."""

@@ -8,6 +8,8 @@ from areal_like.config.sections.generation import GenerationHyperparameters
 
 SAMPLING = ("temperature", "greedy", "max_new_tokens", "max_tokens", "stop_token_ids")
 """Keys of `gconfig` that every request has; others are added where they differ from their default."""
+EFFORT = "reasoning_effort"
+"""In the parameters of an evaluation, for the chat template or an API: no engine gets it."""
 NOT_SAMPLING = ("n_samples", "seed")
 CHOICE = ("temperature", "top_p", "top_k", "min_p")
 """Keys that have no effect where the most likely token is taken."""
@@ -33,7 +35,8 @@ def evaluation_params(gconfig: GenerationHyperparameters, n_samples: int, *level
         own = {name: value for name, value in vars(level).items() if value is not None}
         if any(name in own for name in CHOICE):
             changed.pop("greedy", None)
-        changed |= {name: value for name, value in own.items() if name not in ("seed", "reasoning_effort")}
+        changed |= {name: value for name, value in own.items() if name != "seed"}
+    effort = {EFFORT: changed.pop(EFFORT)} if EFFORT in changed else {}
     is_chosen = any(name in changed for name in CHOICE)
     greedy = changed.pop("greedy", (gconfig.greedy or n_samples == 1) and not is_chosen)
-    return sampling_params(replace(gconfig, **changed, greedy=greedy))
+    return sampling_params(replace(gconfig, **changed, greedy=greedy)) | effort

@@ -71,7 +71,12 @@ def reward_problems(name: str, args: dict[str, Any], text: str, sandbox: str) ->
     """Those that need no import of the reward."""
     where = f"--reward {text}"
     if name == REWARD_MODEL:
-        yield Problem("reward.name", "a reward model is served by a run; it has no scores without one", where)
+        yield Problem(
+            "reward.name",
+            "a reward model needs its server, which rewards does not start; `try --config FILE reward.name=model "
+            "+reward.args.path=MODEL` starts it, and shows what it gives for eight rows",
+            where,
+        )
         return
     for problem in user_code_problems({"reward": {"name": name, "args": args}}, Path.cwd()):
         yield Problem(problem.key, problem.message.replace(f"+{SECTION}args.", f"--reward {name},"), where)

@@ -39,6 +39,17 @@ def check_experiment(loaded: Loaded) -> None:
     if config.resume is not None:
         message = "continues a run, and try starts none; name its model: --config RUN/config.yaml actor.path=CHECKPOINT"
         raise ConfigError([Problem("resume", message)])
+    if config.rollout.server_type == "openai":
+        raise ConfigError(
+            [
+                Problem(
+                    "rollout.server_type",
+                    "try shows the token ids of prompts and answers, and an API gives none; leave server_type and "
+                    "server_addresses out, so that servers of this machine answer, or give answers as a file: --answers "
+                    "FILE. `eval --config FILE` evaluates the model behind an API",
+                )
+            ]
+        )
 
 
 def try_answers(loaded: Loaded, file: Path) -> int:

@@ -83,12 +83,6 @@ def test_a_wrong_benchmark_is_refused_with_its_place(items: str, place: str, mes
     assert message in found[f"{BENCH}{place}"]
 
 
-def test_what_a_start_refuses_is_refused_in_an_item_too() -> None:
-    items = "[{name: a, path: addition}, {name: b, path: addition, gconfig: {reasoning_effort: low}}]"
-    (problem,) = plan_of("grpo", f"{BENCH}={items}").cannot_start
-    assert problem.key == f"{BENCH}.1.gconfig.reasoning_effort"
-
-
 @pytest.mark.parametrize("experiment", ["sft", "reward_model"])
 def test_supervised_training_refuses_benchmarks(experiment: str) -> None:
     (problem,) = plan_of(experiment, f"{BENCH}=[{{name: a, path: addition}}]").cannot_start

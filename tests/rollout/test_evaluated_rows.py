@@ -60,6 +60,15 @@ def test_a_benchmark_that_says_how_to_sample_is_not_greedy_because_the_evaluator
     assert both["b"].sampling["greedy"] is True
 
 
+@pytest.mark.shows("evaluator.benchmarks[].gconfig.reasoning_effort")
+def test_the_effort_of_a_benchmark_is_its_own_and_training_has_none() -> None:
+    found = rows_of("evaluator.gconfig.reasoning_effort=low", benchmark(gconfig="{reasoning_effort: high}"))
+    assert [found[name].sampling["reasoning_effort"] for name in ("", "b")] == ["low", "high"]
+    assert found[""].sampling["greedy"] is True
+    assert "reasoning_effort" not in rows_of()[""].sampling
+    assert "reasoning_effort" not in rollout_settings(grpo("evaluator.gconfig.reasoning_effort=low")).sampling
+
+
 @pytest.mark.shows("evaluator.gconfig.stop", "evaluator.gconfig.seed")
 def test_stop_texts_and_the_seed_of_an_evaluation_are_its_own() -> None:
     found = rows_of("evaluator.gconfig.stop=[a]", "evaluator.gconfig.seed=5", benchmark(gconfig="{seed: 6, stop: [b]}"))

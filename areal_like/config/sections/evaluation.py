@@ -49,12 +49,9 @@ class EvalSampling:
     stop: list[str] | None = key(None)
     """Texts that end an answer as soon as it contains one of them."""
 
-    reasoning_effort: str | None = key(
-        None,
-        choices=("minimal", "low", "medium", "high"),
-        rules=(not_built("an effort that chat templates read", "leave it out"),),
-    )
-    """Requested length of the reasoning, for chat templates and servers that support it."""
+    reasoning_effort: str | None = key(None, choices=("minimal", "low", "medium", "high"))
+    """Requested length of the reasoning: the variable `reasoning_effort` of the chat template, and a parameter of the
+    requests to an API. No effect on prompts without a chat template, and on models whose template does not read it."""
 
     seed: int | None = key(None, ge=0)
     """Seed of the sampling noise; the answers to one example still differ."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from areal_like.data.checked_rows import InvalidRow
 from areal_like.data.datasets import Datasets
 from areal_like.data.row_table import hash_text
-from areal_like.data.tokenizer import KEY
+from areal_like.data.tokenizer import KEY, TextTokenizer
 from areal_like.data.user_code import describe_error
 from areal_like.process.errors import FinalFailure, InfrastructureError
 from areal_like.rollout.episodes.agents.base import AgentError
@@ -22,6 +22,7 @@ from areal_like.rollout.episodes.sample import RowError
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
 from areal_like.rollout.episodes.trajectory_check import find_problem
 from areal_like.rollout.episodes.workflows import Workflow, workflow_of
+from areal_like.rollout.sampling import EFFORT
 from areal_like.rollout.trajectory import Trajectory, pack_group
 
 DONE, REJECTED, FAILED = "done", "rejected", "failed"
@@ -70,6 +71,8 @@ class EpisodeRunner:
     environments: Mapping[str, OwnSettings] = field(default_factory=dict)
     """By name; those of benchmarks by split."""
     logged_errors: set[str] = field(default_factory=set)
+    tokenizers: dict[str, TextTokenizer] = field(default_factory=dict)
+    """By reasoning effort."""
     keeps_order: bool = True
     """Whether the groups of a synchronous step start together: not where one may wait for the end of another."""
 
@@ -91,7 +94,8 @@ class EpisodeRunner:
             lease = {**lease, "order": None}
         if own.sampling:
             lease = {**lease, "sampling": {**lease["sampling"], **own.sampling}}
-        episode = Episode(self.tools, lease, name)
+        tools, lease = self._with_effort(lease)
+        episode = Episode(tools, lease, name)
         episode.trace("starts: row %d of %s", lease["row"], lease["split"])
         header: dict[str, Any] = {"lease": lease["id"]}
         blob: bytes | None = None
@@ -115,6 +119,17 @@ class EpisodeRunner:
         header["timings"] = episode.timings
         episode.trace("ends: %s", header["status"])
         return EpisodeResult(header, blob)
+
+    def _with_effort(self, lease: dict[str, Any]) -> tuple[WorkerTools, dict[str, Any]]:
+        """The tools and the lease of an evaluation whose reasoning effort the chat template reads."""
+        tokenizer, sampling = self.tools.tokenizer, lease["sampling"]
+        if EFFORT not in sampling or not tokenizer.renders_chats:
+            return self.tools, lease
+        effort = sampling[EFFORT]
+        if effort not in self.tokenizers:
+            self.tokenizers[effort] = tokenizer.with_template_args({EFFORT: effort})
+        rest = {name: value for name, value in sampling.items() if name != EFFORT}
+        return replace(self.tools, tokenizer=self.tokenizers[effort]), {**lease, "sampling": rest}
 
     def _pack(self, returned: Any, episode: Episode) -> tuple[list[dict[str, Any]], bytes]:
         if not isinstance(returned, list) or not all(isinstance(each, Trajectory) for each in returned):

@@ -184,7 +184,7 @@ def test_a_reward_that_fails_for_all_answers_fails(run: Run):
     [
         (["--reward", "exat"], "reward.name [--reward exat]: 'exat' is not built in; did you mean exact?"),
         (["--reward", "exact,tak=tag"], "reward.args.tak [--reward exact,tak=tag]: exact takes no such argument"),
-        (["--reward", "model"], "reward.name [--reward model]: a reward model is served by a run"),
+        (["--reward", "model"], "reward.name [--reward model]: a reward model needs its server"),
         (["--reward", "length"], "is missing; length needs it: --reward length,limit=LIMIT"),
         (["--reward", "task"], "reward.name: is the reward of the task, and there is no task: name a reward"),
         (["--reward", "exact,tag"], "--reward [exact,tag]: 'tag' is no argument; write NAME,argument=value"),

@@ -92,6 +92,7 @@ def test_a_text_of_several_lines_stands_as_it_is():
         ((), [{"row": 3}], "answers.jsonl:1: is an answer without a text `completion`, or a list of texts"),
         ((), [{"row": -1, "completion": "1"}], "answers.jsonl:1: there is no row -1"),
         ((), [{"prompt": "5", "completion": "1"}], "answers.jsonl:1: no row of the train split of task addition"),
+        (("rollout.server_type=openai",), [], "rollout.server_type: try shows the token ids of prompts and answers"),
         (("--multirun",), [], "try [command line]: tries the rows of one configuration; remove --multirun"),
         (("reward.name=exat",), [], "reward.name [override reward.name=exat]: 'exat' is not built in"),
     ],

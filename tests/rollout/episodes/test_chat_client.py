@@ -67,6 +67,7 @@ def test_sampling_has_the_names_of_the_api_and_nothing_that_changes_nothing() ->
     sampled = {**GREEDY, "greedy": False, "top_p": 0.9, "min_p": 0.1, "stop": ["\n"], "frequency_penalty": 0.0}
     assert parameters(sampled) == {"max_tokens": 9, "temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "stop": ["\n"]}
     assert parameters({**sampled, "greedy": True}) == {"max_tokens": 9, "temperature": 0.0, "stop": ["\n"]}
+    assert parameters({**GREEDY, "reasoning_effort": "low"})["reasoning_effort"] == "low"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from areal_like.process.errors import FinalFailure
 from areal_like.process.http_body import read_body
 from areal_like.rollout.episodes.api.text_codec import END, request_of
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
+from areal_like.rollout.sampling import EFFORT
 
 RETRIED = (408, 409, 425, 429)
 """Statuses, besides those of 500 and more, after which the same request may succeed."""
@@ -30,8 +31,11 @@ PARAMETERS = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
     "stop": None,
+    EFFORT: None,
 }
 """Parameters that are sent only if they change something: not every service knows all of them."""
+NOT_OF_THE_CHOICE = ("stop", EFFORT)
+"""Those that also change what is greedy."""
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +129,9 @@ def parameters(sampling: Mapping[str, Any]) -> dict[str, Any]:
     sent = {"max_tokens": sampling["max_new_tokens"]}
     sent["temperature"] = 0.0 if sampling["greedy"] else sampling["temperature"]
     given = {name: sampling[name] for name, default in PARAMETERS.items() if sampling.get(name, default) != default}
-    return sent | ({name: each for name, each in given.items() if name == "stop"} if sampling["greedy"] else given)
+    if sampling["greedy"]:
+        given = {name: each for name, each in given.items() if name in NOT_OF_THE_CHOICE}
+    return sent | given
 
 
 def seconds_of(text: str | None) -> float:

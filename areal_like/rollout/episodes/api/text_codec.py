@@ -24,6 +24,7 @@ class TextCodec:
     """What workers use of a `TextTokenizer`."""
 
     chat = MessageTemplate()
+    renders_chats = False
     has_chat_template = True
     size = NUM_CHARACTERS
     longest_token = 1
