@@ -47,8 +47,8 @@ class RowFormat:
         for name, wanted in self._require.items():
             if name in row and str(row[name]) != wanted:
                 raise ValueError(
-                    f"{name!r} is {row[name]!r:.60}, and its reward is for {wanted!r} alone ({self.key}.require); leave "
-                    f"such rows out of the data, or train on them with a reward of theirs"
+                    f"{name!r} is {row[name]!r:.60}, and its reward is for {wanted!r} alone ({self.key}.require); "
+                    f"leave such rows out of the data, or train on them with a reward of theirs"
                 )
 
     def _with_answer(self, row: Row) -> Choices | None:

@@ -45,8 +45,8 @@ def check_experiment(loaded: Loaded) -> None:
                 Problem(
                     "rollout.server_type",
                     "try shows the token ids of prompts and answers, and an API gives none; leave server_type and "
-                    "server_addresses out, so that servers of this machine answer, or give answers as a file: --answers "
-                    "FILE. `eval --config FILE` evaluates the model behind an API",
+                    "server_addresses out, so that servers of this machine answer, or give answers as a file: "
+                    "--answers FILE. `eval --config FILE` evaluates the model behind an API",
                 )
             ]
         )
