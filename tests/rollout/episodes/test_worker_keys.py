@@ -107,7 +107,7 @@ def test_the_chat_template_reads_the_reasoning_effort_of_an_evaluation(tmp_path,
     data = [f"{section}.path={tmp_path}/rows.jsonl" for section in ("train_dataset", "valid_dataset")]
     words = (*words, *data, "train_dataset.batch_size=1", "~task", "reward.name=exact", f"tokenizer_path={folder}")
     (evaluated,) = rollout_settings(grpo(*words)).evaluated
-    leased = {"split": "valid", "row_hash": hash_text(row_hash(row)), "n": 1, "sampling": dict(evaluated.sampling)}
+    leased: Any = {"split": "valid", "row_hash": hash_text(row_hash(row)), "n": 1, "sampling": dict(evaluated.sampling)}
     controller, server, log = worked(tmp_path, *words, purpose="eval", **leased)
     assert controller.results["0.1"]["status"] == "done", log
     assert TextTokenizer(folder).decode(server.requests[0][0]["prompt"]) == expected
