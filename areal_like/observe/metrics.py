@@ -121,10 +121,12 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "Failures of infrastructure that rewards and workflows reported since the previous step"
         ),
         "rollout/environment_starts": Metric(
-            "Processes of text environments that were started since the previous step; only if there are some"
+            "Processes of text environments and of those of verifiers that were started since the previous step; only "
+            "if there are some"
         ),
         "rollout/environment_failures": Metric(
-            "Calls of text environments that failed since the previous step: they raised, ended or took too long"
+            "Calls of text environments, and groups of those of verifiers, that failed since the previous step: they "
+            "raised, ended or took too long"
         ),
         "rollout/environment_timeouts": Metric("Of these, those that took too long"),
         "rollout/running": Metric("Groups in generation when the batch was formed"),
@@ -213,7 +215,11 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "perf/cpu_s": Metric("CPU time of the trainer for the step, all threads", "s"),
         "perf/episode_s": Metric("From a prompt to its finished group, mean of those since the previous step", "s"),
         "perf/episode_generate_s": Metric("Of that, waiting for answers; samples that wait together count once", "s"),
-        "perf/episode_tools_s": Metric("Likewise for tools and environments, where the workflow has any", "s"),
+        "perf/episode_tools_s": Metric(
+            "Likewise for tools and environments, where the workflow has any; for an environment of verifiers, the "
+            "time in which no answer was generated",
+            "s",
+        ),
         "perf/episode_reward_s": Metric("Likewise for rewards", "s"),
         "perf/episode_other_s": Metric(
             "Of that, none of these, where the workflow holds conversations: programs of agents, and waiting for them",

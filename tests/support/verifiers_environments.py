@@ -53,7 +53,7 @@ class Player:
         if not (folder / "model").exists():
             shutil.copytree(model_folder("builtin:tiny-tools"), folder / "model")
             (folder / "model" / "chat_template.jinja").write_text(PLAIN)
-        self.package = package
+        self.package, self.episodes = package, list[Episode]()
         self.engine = SampledTexts(TextTokenizer(folder / "model"))
         own = EnvironmentsConfig(**{"max_memory_gb": 20.0, **settings})
         self.environment = VerifiersEnvironment(package, own, AgentConfig())  # type: ignore[call-arg]
@@ -69,7 +69,12 @@ class Player:
         return await self.environment.run(self.episode(n), row) or []
 
     def episode(self, n: int = 1) -> Episode:
-        return Episode(self.tools, lease(0, "here", n=n, row_hash="0") | {"sampling": SAMPLING})
+        self.episodes.append(Episode(self.tools, lease(0, "here", n=n, row_hash="0") | {"sampling": SAMPLING}))
+        return self.episodes[-1]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self.tools.environments.counts
 
     async def close(self) -> None:
         await self.environment.close()

@@ -1,5 +1,6 @@
 """Several turns: a guess is answered with `higher` or `lower`; in a group with environments of one turn."""
 
+import asyncio
 import ctypes
 import os
 import time
@@ -24,11 +25,11 @@ class Guessing(vf.MultiTurnEnv):
             case "hang":
                 time.sleep(600)
             case "wait":
-                import asyncio
-
                 await asyncio.sleep(600)
             case "fill":
                 state["filled"] = ctypes.create_string_buffer(4000 * MB)
+            case "pid":
+                return [{"role": "user", "content": f"process {os.getpid()}"}]
             case "error":
                 raise vf.InfraError("no sandbox is left")
             case "raise":

@@ -87,4 +87,4 @@ class EnvironmentsConfig:
     failed."""
 
     max_memory_gb: float | None = key(8.0, gt=0)
-    """Most memory of each process of an environment of verifiers. Null: no limit."""
+    """Most memory of each process of a text environment or an environment of verifiers. Null: no limit."""

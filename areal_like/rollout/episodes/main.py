@@ -65,7 +65,8 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     config, rollout = run.config, run.config.rollout
     os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
     places = SearchFolders(run.folder, run.cwd)
-    rewards, environments = reward_pools(config, places), EnvironmentPools(places, config.log.environment_level)
+    rewards = reward_pools(config, places)
+    environments = EnvironmentPools(places, config.log.environment_level, config.environments.max_memory_gb)
     own: dict[str, OwnSettings] = {}
     try:
         tokenizer = open_tokenizer(config, run.cwd)

@@ -18,7 +18,21 @@ class PhaseTimes:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        phases = (phase, ANY)
+        with self._opened(phase, ANY):
+            yield
+
+    @contextmanager
+    def timed_besides(self, phase: str, other: str) -> Iterator[None]:
+        """Counts as `phase` the time in which nobody is in the other one."""
+        begun, before = self._now(), self._seconds[other]
+        try:
+            with self._opened(ANY):
+                yield
+        finally:
+            self._seconds[phase] += self._now() - begun - (self._seconds[other] - before)
+
+    @contextmanager
+    def _opened(self, *phases: str) -> Iterator[None]:
         for each in phases:
             if not self._open[each]:
                 self._since[each] = self._now()

@@ -52,7 +52,7 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
     os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
     config = replace(config, evaluator=replace(config.evaluator, benchmarks=[]))  # their rewards are not tried
     rewards = reward_pools(config, places, processes=1)
-    environments = EnvironmentPools(places, config.log.environment_level)
+    environments = EnvironmentPools(places, config.log.environment_level, config.environments.max_memory_gb)
     own: dict[str, OwnSettings] = {}
     try:
         tokenizer = open_tokenizer(config, places.cwd)

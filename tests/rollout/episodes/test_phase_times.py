@@ -23,6 +23,24 @@ def test_phases_that_overlap_count_once_and_the_rest_is_other_time() -> None:
     assert times.totals(with_other=True)["other_s"] == 17
 
 
+def test_the_time_besides_another_phase_counts_as_this_one() -> None:
+    clock = [0.0]
+    times = PhaseTimes(lambda: clock[0])
+
+    def wait(seconds: float) -> None:
+        clock[0] += seconds
+
+    with times.timed("generate_s"):
+        wait(1)
+    with times.timed_besides("tools_s", "generate_s"):
+        wait(2)
+        with times.timed("generate_s"):
+            wait(4)
+        wait(8)
+    wait(16)
+    assert times.totals(with_other=True) == {"generate_s": 5, "tools_s": 10, "other_s": 16, "total_s": 31}
+
+
 def test_a_phase_that_fails_counts_as_well() -> None:
     clock = [0.0]
     times = PhaseTimes(lambda: clock[0])

@@ -43,6 +43,8 @@ class Guess:
             raise KeyError("no such move")
         if action == "nothing":
             return "?"
+        if action == "fill":
+            bytearray(10**9)
         if action == "pid":
             return f"{os.getpid()}", 0.0, False, False, {}
         right = action.strip() == str(self.number)
@@ -71,12 +73,13 @@ class Answers:
 class Played:
     """Environments of `guess.py`, in a worker's parts."""
 
-    def __init__(self, folder: Path, level: str = "warning") -> None:
+    def __init__(self, folder: Path, level: str = "warning", max_memory_gb: float | None = None) -> None:
         (folder / "guess.py").write_text(GUESS)
         self.places = SearchFolders(folder, folder)
-        self.pools = EnvironmentPools(self.places, level)
+        self.pools = EnvironmentPools(self.places, level, max_memory_gb)
         self.tokenizer = TextTokenizer(model_folder("builtin:tiny-addition"))
         self.answers = Answers(self.tokenizer)
+        self.episodes = list[Episode]()
 
     def row(self, name: str = "guess.py:Guess", split: str = TRAIN, **args: Any) -> Any:
         return next(each for each in make_task(name, args, self.places).rows(split) if each["seed"] % 10 == 7)
@@ -88,6 +91,7 @@ class Played:
         )
         one = lease(0, "", n=n)
         episode = Episode(tools, one | {"sampling": one["sampling"] | {"max_tokens": 200}})
+        self.episodes.append(episode)
         return await PlayEnvironment(**args).run(episode, row or self.row())
 
     def spec(self, **limits: Any) -> InstanceSpec:
@@ -165,6 +169,19 @@ def test_a_fault_is_an_error_of_the_episode_and_another_process_takes_its_place(
     assert sample.reward == 1.0
     timeouts = {"environment_timeouts": 1} if action == "hang" else {}
     assert played.pools.counts == {"environment_starts": 2, "environment_failures": 1, **timeouts}
+
+
+@pytest.mark.parametrize("max_memory_gb", [0.5, None])
+def test_a_process_has_a_limit_of_memory(tmp_path, max_memory_gb):
+    played = Played(tmp_path, max_memory_gb=max_memory_gb)
+    (sample,) = run(played, lambda: played.play("fill", "7", max_failed_share=1.0))
+    assert (sample.reward is None) == (max_memory_gb is not None)
+
+
+def test_the_time_in_an_environment_is_that_of_tools(played):
+    run(played, lambda: played.play("3", "7"))
+    times = played.episodes[0].times.totals(with_other=True)
+    assert times["tools_s"] > times["other_s"]
 
 
 def test_a_sample_whose_environment_fails_may_be_left_out_of_the_loss(played):

@@ -8,14 +8,19 @@ from pathlib import Path
 
 from areal_like.rollout.episodes.text_environments.process import EnvironmentProcess, InstanceSpec
 
+GB = 1e9
+
 
 class EnvironmentPools:
     """Those of a worker, one for each environment with its arguments and limits. `folders` are searched for the user's
-    own; `level` is that of the environments' logs."""
+    own; `level` is that of the environments' logs; `max_memory_gb` limits each process."""
 
-    def __init__(self, folders: tuple[Path, ...] = (), level: str = "warning") -> None:
+    def __init__(
+        self, folders: tuple[Path, ...] = (), level: str = "warning", max_memory_gb: float | None = None
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._folders, self._level = folders, level
+        self._max_bytes = None if max_memory_gb is None else int(max_memory_gb * GB)
         self._cwd = folders[-1] if folders else None
         self._pools: dict[InstanceSpec, _Pool] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -34,7 +39,7 @@ class EnvironmentPools:
                 process = await EnvironmentProcess.start(spec, self._cwd, self.counts)
             try:
                 if is_new:
-                    await process.open(self._folders, self._level)
+                    await process.open(self._folders, self._level, self._max_bytes)
                 yield process
             finally:
                 if process.is_usable:

@@ -69,9 +69,10 @@ class EnvironmentProcess:
     def is_usable(self) -> bool:
         return not self._is_calling and self._process.returncode is None
 
-    async def open(self, folders: tuple[Path, ...], level: str) -> None:
-        """`folders` are searched for the user's own; `level` is that of its log."""
-        request = {"args": orjson.loads(self._spec.args), "folders": [str(each) for each in folders], "level": level}
+    async def open(self, folders: tuple[Path, ...], level: str, max_bytes: int | None) -> None:
+        """`folders` are searched for the user's own; `level` is that of its log; `max_bytes` limits its memory."""
+        request = {"args": orjson.loads(self._spec.args), "folders": [str(each) for each in folders]}
+        request |= {"level": level, "max_bytes": max_bytes}
         await self._call({program.OPEN: self._spec.name, **request}, self._spec.start_timeout_s, "start_timeout_s")
 
     async def reset(self, seed: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import re
+import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -157,6 +158,8 @@ class Session:
         if OPEN in request:
             logging.basicConfig(level=request["level"].upper(), format="%(levelname)s %(name)s: %(message)s")
             self._name = request[OPEN]
+            if (limit := request["max_bytes"]) is not None:
+                resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
             self._env = open_environment(self._name, request["args"], request["folders"])
             return {}
         if RESET in request:

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.environments import EnvironmentsConfig
 from areal_like.data.verifiers.environment_process import HostedPackage, PackageProcess, take
 from areal_like.rollout.episodes.agents.base import AgentError
+from areal_like.rollout.episodes.text_environments.process import STARTS
 from areal_like.rollout.episodes.verifiers.seat import EnvironmentSeat
 
 GB = 1e9
@@ -24,30 +26,34 @@ class EnvironmentPool:
         self._max_bytes = None if memory is None else int(memory * GB)
         self._seats: list[EnvironmentSeat] = []
         self._starting = asyncio.Lock()
-        self.num_ended = 0
-        """Processes that have ended by themselves, or hung."""
+        self._num_ended = 0
 
-    async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        return await (await self._free_seat()).play(request)
+    async def play(self, request: dict[str, Any], limit_s: float, counts: Counter[str]) -> list[dict[str, Any]]:
+        """The start of a process is counted, and is not within the limit. Raises TimeoutError."""
+        seat = await self._free_seat(counts)
+        async with asyncio.timeout(limit_s):
+            return await seat.play(request)
 
     async def close(self) -> None:
         await asyncio.gather(*(seat.close() for seat in self._seats))
         if (process := take(self._package)) is not None:
             await asyncio.to_thread(process.close)
 
-    async def _free_seat(self) -> EnvironmentSeat:
+    async def _free_seat(self, counts: Counter[str]) -> EnvironmentSeat:
         async with self._starting:
             await self._remove_ended()
             seats = self._seats
             if not seats or (len(seats) < self._max_processes and all(seat.num_playing for seat in seats)):
+                counts[STARTS] += 1
                 seats.append(await self._new_seat())
             return min(seats, key=lambda seat: seat.num_playing)
 
     async def _remove_ended(self) -> None:
         for seat in [seat for seat in self._seats if seat.has_ended]:
             self._seats.remove(seat)
-            self.num_ended += 1
-            log.warning("environment %s: process %d that ended; another is started", self._package.name, self.num_ended)
+            self._num_ended += 1
+            name, number = self._package.name, self._num_ended
+            log.warning("environment %s: process %d that ended; another is started", name, number)
             await seat.close()
 
     async def _new_seat(self) -> EnvironmentSeat:
@@ -59,6 +65,9 @@ class EnvironmentPool:
             except ConfigError as fault:
                 await asyncio.to_thread(process.close)
                 raise AgentError(str(fault)) from fault
+            except asyncio.CancelledError:
+                process.kill()
+                raise
         seat = EnvironmentSeat(process, self._max_bytes)
         await seat.open()
         return seat

@@ -1,6 +1,7 @@
 """Plays a text environment: its observations are the messages, the answers of the model its actions."""
 
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ from areal_like.config.argument_types import Count, Positive, Share, Take
 from areal_like.data.chat_template import SYSTEM, USER, Message
 from areal_like.data.tasks.text_environment import ENVIRONMENT, ENVIRONMENT_ARGS, SEED
 from areal_like.rollout.episodes.episode import Episode
+from areal_like.rollout.episodes.phase_times import TOOLS
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.stated_result import take as take_part
 from areal_like.rollout.episodes.sample import RowError, Sample
@@ -54,12 +56,15 @@ class PlayEnvironment:
     async def _play(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
         args = orjson.dumps(row[ENVIRONMENT_ARGS], option=orjson.OPT_SORT_KEYS)
         spec = InstanceSpec(row[ENVIRONMENT], args, *self._limits)
-        async with episode.tools.environments.instance(spec) as environment:
+        async with AsyncExitStack() as opened:
+            with episode.times.timed(TOOLS):
+                environment = await opened.enter_async_context(episode.tools.environments.instance(spec))
             return await self._converse(episode, environment, row[SEED])
 
     async def _converse(self, episode: Episode, environment: EnvironmentProcess, seed: int) -> list[Trajectory]:
         start, waited_s = time.monotonic(), 0.0
-        state = await environment.reset(seed)
+        with episode.times.timed(TOOLS):
+            state = await environment.reset(seed)
         waited_s += time.monotonic() - start
         chat = episode.conversation(self._first(episode, state["observation"]))
         rewards: list[float] = []
@@ -67,7 +72,8 @@ class PlayEnvironment:
             answer = await chat.generate()
             sent = time.monotonic()
             try:
-                state = await environment.step(self._action(answer))
+                with episode.times.timed(TOOLS):
+                    state = await environment.step(self._action(answer))
             except EnvironmentFault as fault:
                 try:
                     episode.count_failed(str(fault))

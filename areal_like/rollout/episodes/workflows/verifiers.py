@@ -7,11 +7,14 @@ from typing import Any
 from areal_like.config.sections.agent import AgentConfig
 from areal_like.config.sections.environments import EnvironmentsConfig
 from areal_like.data.verifiers.environment_process import HostedPackage
+from areal_like.process.errors import InfrastructureError
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.episodes.gateway.further_routes import MODEL
 from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
+from areal_like.rollout.episodes.phase_times import GENERATE, TOOLS
 from areal_like.rollout.episodes.rewards.base import Reward, parse_reward
+from areal_like.rollout.episodes.text_environments.process import FAILURES, TIMEOUTS
 from areal_like.rollout.episodes.verifiers.pool import EnvironmentPool
 from areal_like.rollout.trajectory import Trajectory
 
@@ -33,15 +36,16 @@ class VerifiersEnvironment:
 
     async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory] | None:
         number = min(episode.n_samples, self._settings.max_concurrent)
-        async with self._has_room:
-            await self._has_room.wait_for(lambda: self._num_playing + number <= self._settings.max_concurrent)
-            self._num_playing += number
-        try:
-            return await self._play(episode, row)
-        finally:
-            self._num_playing -= number
+        with episode.times.timed_besides(TOOLS, GENERATE):
             async with self._has_room:
-                self._has_room.notify_all()
+                await self._has_room.wait_for(lambda: self._num_playing + number <= self._settings.max_concurrent)
+                self._num_playing += number
+            try:
+                return await self._play(episode, row)
+            finally:
+                self._num_playing -= number
+                async with self._has_room:
+                    self._has_room.notify_all()
 
     async def close(self) -> None:
         await self._pool.close()
@@ -55,14 +59,18 @@ class VerifiersEnvironment:
             **{"row": row, "model": MODEL, "sampling": sampling},
             "policies": [{"base_url": each.base_url, "key": each.key} for each in endpoints],
         }
+        counts = episode.tools.environments.counts
         try:
-            results = await asyncio.wait_for(self._pool.play(request), self._settings.timeout_s)
+            results = await self._pool.play(request, self._settings.timeout_s, counts)
         except TimeoutError as late:
+            counts.update((FAILURES, TIMEOUTS))
             message = f"environments.timeout_s: the group took longer than {self._settings.timeout_s:g} s"
             raise AgentError(message) from late
-        except AgentError:
-            if fault := next((each.fault for each in sessions if each.fault is not None), None):
+        except (AgentError, InfrastructureError) as failure:
+            fault = next((each.fault for each in sessions if each.fault is not None), None)
+            if fault is not None and isinstance(failure, AgentError):
                 raise fault from None
+            counts[FAILURES] += 1
             raise
         finally:
             for endpoint in endpoints:
