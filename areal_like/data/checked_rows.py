@@ -74,6 +74,8 @@ class CheckedRows:
     """Whether a row that cannot be tokenized is invalid."""
     name: str = ""
     """That of their environment."""
+    parts: Sequence["CheckedRows"] = ()
+    """Of several environments: the rows of each, in the order of the configuration."""
 
     def environment(self, number: int) -> str:
         """The environment of a row; empty where there are none."""

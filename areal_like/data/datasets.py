@@ -14,8 +14,8 @@ from areal_like.config.sections.environments import EnvironmentConfig
 from areal_like.config.task_names import task_name
 from areal_like.data.checked_rows import CheckedRows, check_rows
 from areal_like.data.data_record import open_section
-from areal_like.data.mixed_rows import mixed, training_mix
-from areal_like.data.mixing import concatenated
+from areal_like.data.mixed_rows import mixed
+from areal_like.data.mixing import concatenated, training_mix
 from areal_like.data.readers.dataset_files import too_few_message
 from areal_like.data.readers.dataset_source import DatasetSource, RawRows
 from areal_like.data.tasks import TEST, TRAIN, Task, make_task

@@ -2,34 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import orjson
 import xxhash
-from numpy.typing import NDArray
 
-from areal_like.config.environments import frequencies
 from areal_like.data.checked_rows import CheckedRows
-from areal_like.data.mixing import by_draws, concatenated, in_rotation
+from areal_like.data.mixing import Mix
 from areal_like.data.row_table import InspectedRow
 from areal_like.data.tasks.base import Row, RowSequence
-from areal_like.process.seeds import derive_seed
-
-Mix = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""The source of each mixed row, and its number there."""
-
-
-def training_mix(config: Any, sizes: Sequence[int]) -> Mix:
-    """As `environments.mix` sets it."""
-    mix = config.environments.mix
-    if mix.strategy == "concatenate" or len(sizes) == 1:
-        return concatenated(sizes)
-    rates = frequencies(mix, config.environments.train)
-    if rates is None:
-        return in_rotation(sizes, mix.stopping_strategy)
-    seed = derive_seed(config.seed, "environments") if mix.seed is None else mix.seed
-    return by_draws(sizes, rates, mix.stopping_strategy, seed)
 
 
 class MixedSequence(RowSequence):
@@ -56,8 +36,6 @@ class MixedSequence(RowSequence):
 @dataclass(frozen=True)
 class MixedRows(CheckedRows):
     """Rows that know their environment; each is inspected and read as a row of that environment alone."""
-
-    parts: Sequence[CheckedRows] = ()
 
     def environment(self, number: int) -> str:
         return self._locate(number)[0].environment(0)

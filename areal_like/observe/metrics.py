@@ -156,6 +156,20 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "env/*/all_right": Metric("Of these groups, those whose answers all have a score of at least 1"),
         "env/*/all_wrong": Metric("Of these groups, those whose answers all have a score of at most 0"),
         "env/*/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
+        "env/*/normal": Metric("Its rows that are neither easy nor hard, or not drawn yet", "rows"),
+        "env/*/easy": Metric("Its easy rows (`curriculum.easy_border`)", "rows"),
+        "env/*/hard": Metric("Its hard rows (`curriculum.hard_border`)", "rows"),
+        "env/*/aside_easy": Metric("Its rows set aside as easy (`curriculum.easy_threshold`)", "rows"),
+        "env/*/aside_hard": Metric("Its rows set aside as hard (`curriculum.hard_threshold`)", "rows"),
+        "env/*/evicted_easy": Metric("Its rows set aside as easy since the previous step"),
+        "env/*/evicted_hard": Metric("Its rows set aside as hard since the previous step"),
+        "env/*/filtered_easy": Metric("Its groups left out as `curriculum/filtered_easy`, in steps with some"),
+        "env/*/filtered_hard": Metric("Its groups left out as `curriculum/filtered_hard`, in steps with some"),
+        "env/*/finished": Metric(
+            "Its groups that finished since the previous step, where a curriculum draws rows or leaves groups out: "
+            "shares of evicted and filtered ones are of these"
+        ),
+        "curriculum/finished": Metric("Groups that finished since the previous step, also those that were left out"),
         "curriculum/normal": Metric("Rows that are neither easy nor hard, or not drawn yet", "rows"),
         "curriculum/easy": Metric("Easy rows (`curriculum.easy_border`)", "rows"),
         "curriculum/hard": Metric("Hard rows (`curriculum.hard_border`)", "rows"),

@@ -9,6 +9,7 @@ from areal_like.data.row_table import RowTable
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.curriculum.curriculum import Curriculum, CurriculumState
 from areal_like.rollout.curriculum.drawn_order import DrawnOrder
+from areal_like.rollout.curriculum.prompts import unmixed
 from areal_like.rollout.groups import Group
 from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.settings import RolloutSettings
@@ -32,7 +33,10 @@ class GroupQueue:
             settings.seed, rows, settings.batch_size, shuffle=settings.shuffle, drop_last=settings.drop_last
         )
         if (sampler := self.curriculum.sampler) is not None:
-            self.row_order = DrawnOrder(sampler, settings.seed, rows, settings.batch_size, drop_last=settings.drop_last)
+            prompts = self.curriculum.prompts or unmixed(len(rows))
+            self.row_order = DrawnOrder(
+                sampler, settings.seed, rows, prompts, settings.batch_size, drop_last=settings.drop_last
+            )
         self._step_start: StepStart | None = None
         self.next_number = self._wanted = 0
         self.dataset = InspectedDataset(rows, self.unknown, settings.batch_size if settings.drop_last else 1)

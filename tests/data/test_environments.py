@@ -61,6 +61,14 @@ def test_with_probabilities_the_seed_draws_the_environment_of_each_row(tmp_path:
     assert first.index("b0") >= 3 and [each for each in first if each != "b0"][:4] == ["a0", "a1", "a2", "a0"]
 
 
+def test_where_the_environment_of_each_row_is_drawn_later_all_rows_come_once(tmp_path: Path) -> None:
+    drawn = "curriculum.type=by_environment"
+    train = rows_of(tmp_path, TWO, drawn, "environments.train.0.ratio=9").train
+    assert prompts(train) == ["a0", "a1", "a2", "b0"]
+    with pytest.raises(ConfigError, match="has a 0: that environment would never be drawn"):
+        rows_of(tmp_path, TWO, drawn, f"{MIX}.probabilities=[1,0]", f"{MIX}.stopping_strategy=first_exhausted")
+
+
 @pytest.mark.shows("environments.train[].id", "environments.train[].args", "environments.train[].name")
 def test_a_row_knows_its_environment_and_is_read_as_one_of_it(tmp_path: Path) -> None:
     datasets = rows_of(tmp_path, "{path: b.jsonl}, {id: addition, args: {digits: 1}, name: sums}")

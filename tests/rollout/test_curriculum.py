@@ -11,21 +11,22 @@ from areal_like.rollout.curriculum.admission import Admission, AdvantageRange, M
 from areal_like.rollout.curriculum.drawn_order import DrawnOrder
 from areal_like.rollout.curriculum.pool_draw import ASIDE_EASY, ASIDE_HARD, EASY, HARD, NORMAL
 from areal_like.rollout.curriculum.pools import DifficultyPools
+from areal_like.rollout.curriculum.prompts import Prompts, unmixed
 from areal_like.rollout.curriculum.scored_group import ScoredGroup, scored_group
 from areal_like.rollout.curriculum.settings import CurriculumSettings
 from areal_like.rollout.settings import rollout_settings
 from tests.support.rollout_world import World, facts, grpo, settings
 
 
-def pools_of(num_rows: int = 20, **keys: Any) -> DifficultyPools:
+def pools_of(num_rows: int = 20, prompts: Prompts | None = None, **keys: Any) -> DifficultyPools:
     usual = {"draws": True, "has_pools": True, "easy_border": 0.8, "hard_border": 0.2}
-    return DifficultyPools(CurriculumSettings(**{**usual, **keys}), num_rows)
+    return DifficultyPools(CurriculumSettings(**{**usual, **keys}), prompts or unmixed(num_rows))
 
 
 def order_of(pools: DifficultyPools, batch_size: int, known: bool = True) -> DrawnOrder:
-    table = RowTable(len(pools.pool_R))
+    table = RowTable(len(pools.prompts.prompt_R))
     table.states[:] = KEPT if known else 0
-    return DrawnOrder(pools, 1, table, batch_size, drop_last=True)
+    return DrawnOrder(pools, 1, table, pools.prompts, batch_size, drop_last=True)
 
 
 def group(row: int, *rewards: float | None) -> ScoredGroup:
@@ -44,33 +45,33 @@ def test_a_row_is_in_the_pool_of_its_latest_group(mean: float, pool: int) -> Non
     pools = pools_of()
     pools.observe(group(3, 1.0 - mean))
     pools.observe(group(3, mean))
-    assert pools.pool_R[3] == pool and pools.pool_R.sum() == pool
+    assert pools.pool_P[3] == pool and pools.pool_P.sum() == pool
 
 
 @pytest.mark.parametrize(("mean", "pool"), [(0.9, ASIDE_EASY), (0.89, NORMAL), (0.11, NORMAL), (0.1, ASIDE_HARD)])
 def test_thresholds_are_inclusive_and_set_rows_aside(mean: float, pool: int) -> None:
     pools = pools_of(has_pools=False, easy_threshold=0.9, hard_threshold=0.1)
     pools.observe(group(0, mean))
-    assert pools.pool_R[0] == pool
+    assert pools.pool_P[0] == pool
 
 
 def test_a_batch_has_its_fractions_of_easy_and_hard_rows_and_no_row_twice() -> None:
     pools = pools_of(easy_fraction=0.25, hard_fraction=0.3)
-    pools.pool_R[:5], pools.pool_R[5:10] = EASY, HARD
+    pools.pool_P[:5], pools.pool_P[5:10] = EASY, HARD
     order = order_of(pools, batch_size=8)
     for step in range(5):
         rows = drawn(order, 8 * step, 8)
-        assert pools.pool_R[rows].tolist() == [EASY] * 2 + [HARD] * 2 + [NORMAL] * 4
+        assert pools.pool_P[rows].tolist() == [EASY] * 2 + [HARD] * 2 + [NORMAL] * 4
         assert len(set(rows)) == 8
 
 
 def test_normal_rows_take_the_place_of_missing_easy_ones_and_others_that_of_missing_normal_ones() -> None:
     pools = pools_of(num_rows=10, easy_fraction=0.5)
-    pools.pool_R[:1] = EASY
+    pools.pool_P[:1] = EASY
     rows = drawn(order_of(pools, batch_size=6), 0, 6)
     assert rows[0] == 0 and len(set(rows)) == 6
-    pools.pool_R[:8] = HARD
-    assert Counter(pools.pool_R[drawn(order_of(pools, batch_size=6), 0, 6)].tolist()) == {NORMAL: 2, HARD: 4}
+    pools.pool_P[:8] = HARD
+    assert Counter(pools.pool_P[drawn(order_of(pools, batch_size=6), 0, 6)].tolist()) == {NORMAL: 2, HARD: 4}
 
 
 def test_draws_are_those_of_the_seed_and_follow_what_was_observed() -> None:
@@ -85,7 +86,7 @@ def test_rows_that_are_set_aside_are_drawn_again_once_fewer_than_a_batch_are_lef
     for row in range(4):
         pools.observe(group(row, 1.0))
     rows = drawn(order, 0, 3)
-    assert set(rows[:2]) == {4, 5} and not (pools.pool_R >= ASIDE_EASY).any()
+    assert set(rows[:2]) == {4, 5} and not (pools.pool_P >= ASIDE_EASY).any()
 
 
 def test_a_row_is_inspected_before_it_is_drawn_and_a_long_one_is_replaced() -> None:
@@ -103,21 +104,21 @@ def test_a_fraction_of_the_rows_set_aside_returns_with_a_checkpoint() -> None:
     pools = pools_of(num_rows=30, easy_return_fraction=0.5, hard_return_fraction=1.0)
     state = np.array([ASIDE_EASY] * 10 + [ASIDE_HARD] * 4 + [EASY] * 16, np.uint8)
     pools.resume(state.tobytes(), step=7)
-    assert Counter(pools.pool_R.tolist()) == {ASIDE_EASY: 5, NORMAL: 9, EASY: 16}
+    assert Counter(pools.pool_P.tolist()) == {ASIDE_EASY: 5, NORMAL: 9, EASY: 16}
 
 
 @pytest.mark.parametrize(("rows", "fraction", "left"), [(5, 0.5, 3), (7, 0.5, 3), (3, 0.1, 3), (6, 1.0, 0)])
 def test_the_number_of_rows_that_return_is_rounded(rows: int, fraction: float, left: int) -> None:
     pools = pools_of(num_rows=rows, easy_return_fraction=fraction)
     pools.resume(np.full(rows, ASIDE_EASY, np.uint8).tobytes(), step=1)
-    assert int((pools.pool_R == ASIDE_EASY).sum()) == left
+    assert int((pools.pool_P == ASIDE_EASY).sum()) == left
 
 
 @pytest.mark.parametrize(("size", "fraction", "count"), [(16, 0.1, 1), (10, 0.3, 3), (9, 0.1, 0), (8, 1.0, 8)])
 def test_fractions_of_a_batch_are_rounded_down(size: int, fraction: float, count: int) -> None:
     pools = pools_of(num_rows=60, easy_fraction=fraction, hard_fraction=0.0)
-    pools.pool_R[:20] = EASY
-    assert Counter(pools.pool_R[drawn(order_of(pools, size), 0, size)].tolist())[EASY] == count
+    pools.pool_P[:20] = EASY
+    assert Counter(pools.pool_P[drawn(order_of(pools, size), 0, size)].tolist())[EASY] == count
 
 
 @pytest.mark.parametrize(
@@ -185,9 +186,9 @@ def test_thresholds_and_what_returns_are_keys_of_every_type_that_draws() -> None
     keys = ("easy_threshold=0.9", "hard_threshold=0.1", "easy_return_fraction=0.5", "hard_return_fraction=1")
     aside = curriculum("curriculum.type=simple", *(f"curriculum.{key}" for key in keys))
     assert (aside.easy_threshold, aside.hard_threshold) == (0.9, 0.1)
-    pools = DifficultyPools(aside, 20)
+    pools = DifficultyPools(aside, unmixed(20))
     pools.resume(np.array([ASIDE_EASY] * 10 + [ASIDE_HARD] * 10, np.uint8).tobytes(), step=1)
-    assert Counter(pools.pool_R.tolist()) == {ASIDE_EASY: 5, NORMAL: 15}
+    assert Counter(pools.pool_P.tolist()) == {ASIDE_EASY: 5, NORMAL: 15}
 
 
 def test_without_refill_groups_of_another_difficulty_leave_a_smaller_batch() -> None:
@@ -267,9 +268,9 @@ def test_a_resumed_run_may_forget_the_curriculum() -> None:
     play(played, 3)
     played.save()
     played.begin(forget_curriculum=True)
-    assert pools_in(played).pool_R.tolist() == [NORMAL] * 10
+    assert pools_in(played).pool_P.tolist() == [NORMAL] * 10
     played.begin()
-    assert pools_in(played).pool_R.any()
+    assert pools_in(played).pool_P.any()
 
 
 @pytest.mark.parametrize("synchronous", [True, False])
@@ -291,7 +292,7 @@ SIDES = ("hard", "easy")
 
 def test_metrics_count_what_each_pool_gave_and_which_rows_were_set_aside() -> None:
     pools = pools_of(easy_threshold=0.9, hard_threshold=0.0)
-    pools.pool_R[:2] = EASY
+    pools.pool_P[:2] = EASY
     for row, rewards in ((0, (1.0, 1.0)), (1, (1.0, 0.5)), (2, (0.0, 0.0)), (3, (0.0, 0.0)), (4, (0.5, 0.0))):
         pools.observe(group(row, *rewards))
     counts = {name.removeprefix("curriculum/"): value for name, value in pools.metrics().items() if value}

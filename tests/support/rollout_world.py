@@ -201,7 +201,12 @@ class World:
         return leases
 
     def finish(
-        self, lease: Lease, status: str = "done", rewards: Sequence[float | None] | None = None, **more: Any
+        self,
+        lease: Lease,
+        status: str = "done",
+        rewards: Sequence[float | None] | None = None,
+        environment: str = "",
+        **more: Any,
     ) -> None:
         lease, version = self.leases.pop(lease.id, (lease, 0))
         server = self.loop.server_pool.of(lease.server).servers.get(lease.server)
@@ -209,6 +214,7 @@ class World:
         newest = max(version, server.version) if server else version
         given = [float(index) for index in range(lease.group.n)] if rewards is None else rewards
         samples = facts(version, given, newest) if status == "done" else []
+        samples = [{**each, "env": environment} for each in samples] if environment else samples
         blob = lease.id.encode() if status == "done" else b""
         self.loop.finish(lease.worker, [Result(lease.id, status, samples, blob, **more)])
         self.after()

@@ -12,6 +12,7 @@ from areal_like.config.checks.user_code import find_source, named_problems, user
 from areal_like.config.dotted_path import value_at
 from areal_like.config.environments import LIST, environment_name, task_by_id
 from areal_like.config.problems import Problem
+from areal_like.config.sections.curriculum import BY_ENVIRONMENT
 from areal_like.config.sections.environments import NAME_HINT, NAME_PATTERN
 from areal_like.config.sections.reward import REWARD_MODEL
 from areal_like.config.suggest import nearest
@@ -76,6 +77,8 @@ def _mix(get: ValueGetter, trained: list[dict[str, Any]]) -> Iterator[Problem]:
         yield Problem(RATES, message, also=(LIST,))
     elif shares is not None and (sum(shares) <= 0 or min(shares, default=0) < 0):
         yield Problem(RATES, "must each be at least 0, with a sum above 0")
+    elif shares is not None and 0 in shares and get("curriculum.type") == BY_ENVIRONMENT:
+        yield Problem(RATES, f"has a 0: that environment would never be drawn; leave it out of {LIST}")
     elif shares is not None and 0 in shares and get("environments.mix.stopping_strategy") == "all_exhausted":
         key = "environments.mix.stopping_strategy"
         yield Problem(RATES, f"has a 0: that environment would never be exhausted; set {key}=first_exhausted")

@@ -4,8 +4,8 @@ from typing import Any
 
 from areal_like.config.fields import config, key, no_effect, section
 
-POOLS, ONLINE = "difficulty_pool", "online_difficulty"
-DRAWS = no_effect(unless="type", unless_is=("simple", POOLS, ONLINE))
+POOLS, ONLINE, BY_ENVIRONMENT = "difficulty_pool", "online_difficulty", "by_environment"
+DRAWS = no_effect(unless="type", unless_is=("simple", POOLS, ONLINE, BY_ENVIRONMENT))
 ONLY_POOLS = no_effect(unless="type", unless_is=(POOLS,))
 ONLY_ONLINE = no_effect(unless="type", unless_is=(ONLINE,))
 
@@ -38,10 +38,12 @@ class GateConfig:
 class CurriculumConfig:
     """Which prompts are drawn next and which finished groups are trained on, by the mean raw reward of a group."""
 
-    type: str = key("none", choices=("none", "simple", POOLS, ONLINE))
+    type: str = key("none", choices=("none", "simple", POOLS, ONLINE, BY_ENVIRONMENT))
     """`none` uses the data in order, the others draw a batch at a time, no prompt twice in it, and any prompt again in
     the next. `simple` draws from all prompts alike, `difficulty_pool` fixed fractions of easy, normal and hard prompts,
-    `online_difficulty` as `simple`, and trains only on groups neither too easy nor too hard."""
+    `online_difficulty` as `simple`, and trains only on groups neither too easy nor too hard. Another rule has
+    `by_environment`: each prompt is drawn by itself, first its environment by `ratio` (without any: by its number of
+    prompts), then any prompt of it, so that one may be twice in a batch."""
 
     from_scratch: bool = key(True, rules=(ONLY_POOLS,))
     """Start without results: all prompts are normal. False sorts them by the columns `metadata` and `rollouts` of the

@@ -48,7 +48,8 @@ class EnvironmentConfig(RowSourceConfig):
 @config
 class EnvironmentMixConfig:
     """How the rows of several environments are mixed into the training rows. `train_dataset.shuffle` shuffles the mixed
-    rows; with false they are used in the order of the mix."""
+    rows; with false they are used in the order of the mix. With `curriculum.type=by_environment` nothing is mixed: the
+    environment of each prompt is drawn when it is needed."""
 
     strategy: str = key("interleave", choices=("interleave", "concatenate"))
     """Alternate between the environments (`interleave`), or join their rows one after the other (`concatenate`)."""

@@ -24,7 +24,7 @@ from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import model_publication, read_publication
 from areal_like.rollout.controller.servers import Servers
 from areal_like.rollout.controller.weight_broadcast import WeightBroadcast
-from areal_like.rollout.curriculum.curriculum import curriculum_of
+from areal_like.rollout.curriculum.curriculum import curriculum_for
 from areal_like.rollout.curriculum.own_code import load_own_curriculum
 from areal_like.rollout.evaluation.answer_files import AnswerFiles
 from areal_like.rollout.evaluation.tracker_samples import EvaluationSamples
@@ -175,7 +175,7 @@ class Controller:
             self.probe_tokens = self._saved_tokens or train["probe_tokens"]
             tables = {split: RowTable(count) for split, count in {**benchmark_rows, "valid": self.valid_rows}.items()}
             rows, start = RowTable(train["rows"]), self.start.step
-            curriculum = curriculum_of(self.settings.curriculum, len(rows), *self._own, train.get("difficulty", ""))
+            curriculum = curriculum_for(self.run.config, train, *self._own)
             loop = RolloutLoop(self.settings, self.server_pool, rows, tables, start, curriculum=curriculum)
             loop.record_event("begun", steps=loop.length.total_steps)
             self._restore(loop, digest)

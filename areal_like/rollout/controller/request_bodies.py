@@ -50,6 +50,9 @@ def datasets(body: Any) -> dict[str, Any]:
     labels = body_field(parts["train"], "difficulty", str, "")
     if labels and (len(labels) != parts["train"]["rows"] or not set(labels) <= set("neh")):
         raise HttpError(400, "datasets.train: difficulty must have a letter of n, e and h for each row")
+    for each in body_field(parts["train"], "environments", list, []):
+        if not (isinstance(each, list) and [type(value) for value in each] == [str, int] and 0 < each[1] <= MAX_ROWS):
+            raise HttpError(400, "datasets.train: environments must have a name and a number of rows for each")
     tokens = body_field(parts["train"], "probe_tokens", list)
     if not all(type(each) is int and 0 <= each < MAX_TOKEN for each in tokens):
         raise HttpError(400, f"datasets.train: probe_tokens must be token ids, numbers from 0 to {MAX_TOKEN - 1}")

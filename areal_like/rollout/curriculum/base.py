@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 from areal_like.data.row_table import RowTable
+from areal_like.rollout.curriculum.prompts import Prompts
 from areal_like.rollout.curriculum.scored_group import ScoredGroup
 
 
@@ -22,8 +23,9 @@ class RowSampler(Protocol):
     name: str
     """A checkpoint is continued by the sampler of the same name alone."""
 
-    def begin(self, table: RowTable, size: int, number: int) -> OpenDraw:
-        """The draw of this number. The same number gives the same random numbers."""
+    def begin(self, table: RowTable, prompts: Prompts, size: int, number: int) -> OpenDraw:
+        """The draw of this number. The same number gives the same random numbers. Of the rows of one prompt it gives
+        the first."""
 
     def ended(self, drawn: int, size: int) -> None:
         """The draw has given so many rows of the wanted size."""

@@ -1,7 +1,7 @@
 """The curriculum of a run: its sampler and its gates, and their state in a checkpoint."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -9,8 +9,9 @@ from areal_like.process.errors import Failure
 from areal_like.rollout.curriculum.admission import Admission
 from areal_like.rollout.curriculum.base import RowSampler, StatefulGate
 from areal_like.rollout.curriculum.pools import DifficultyPools
-from areal_like.rollout.curriculum.scored_group import scored_group
-from areal_like.rollout.curriculum.settings import CurriculumSettings
+from areal_like.rollout.curriculum.prompts import Prompts, prompts_of, unmixed
+from areal_like.rollout.curriculum.scored_group import ScoredGroup, scored_group
+from areal_like.rollout.curriculum.settings import CurriculumSettings, curriculum_settings
 from areal_like.rollout.groups import Group
 
 FORGET = "set recover.skip_curriculum=true to begin without what it has seen"
@@ -31,19 +32,23 @@ class Curriculum:
     sampler: RowSampler | None = None
     admission: Admission = field(default_factory=Admission)
     gates: Sequence[StatefulGate] = ()
-    _filtered: Counter[str] = field(default_factory=Counter)
+    prompts: Prompts | None = None
+    """None: each row is one."""
+    _counts: Counter[str] = field(default_factory=Counter)
+    """Since the last metrics."""
 
     def admits(self, group: Group, facts: Sequence[dict[str, Any]]) -> bool:
         if not self.gates and not self.admission.is_limited:
             return True
-        finished = scored_group(group.row, facts)
+        finished = self._scored(group, facts)
         return self.admission.admits(finished) and all([gate.admits(finished) for gate in self.gates])
 
     def observe(self, group: Group) -> None:
         """A finished group shows how difficult its row is."""
-        if self.sampler is None and not self.gates:
+        if self.sampler is None and not self.gates and not self.admission.is_limited:
             return
-        finished = scored_group(group.row, group.facts)
+        finished = self._scored(group, group.facts)
+        self._count("finished", finished.environment)
         if self.sampler is not None:
             self.sampler.observe(finished)
         for gate in self.gates:
@@ -51,15 +56,27 @@ class Curriculum:
 
     def left_out(self, group: Group, reason: str) -> None:
         """A finished group is not trained on."""
-        if reason == "difficulty" and (side := self.admission.refusal(scored_group(group.row, group.facts))):
-            self._filtered[side] += 1
+        if reason == "difficulty":
+            finished = self._scored(group, group.facts)
+            if side := self.admission.refusal(finished):
+                self._count(f"filtered_{side}", finished.environment)
+
+    def _scored(self, group: Group, facts: Sequence[dict[str, Any]]) -> ScoredGroup:
+        return scored_group(group.row if self.prompts is None else self.prompts.first(group.row), facts)
+
+    def _count(self, name: str, environment: str) -> None:
+        """In all, and of the environment where there are several."""
+        self._counts[f"curriculum/{name}"] += 1
+        if environment and self.prompts is not None and len(self.prompts.names) > 1:
+            self._counts[f"env/{environment}/{name}"] += 1
 
     def metrics(self) -> dict[str, float]:
         """Counts are those since the previous step."""
         sampler = {} if self.sampler is None else self.sampler.metrics()
         if self.admission.is_limited:
-            sampler |= {f"curriculum/filtered_{side}": float(self._filtered[side]) for side in ("easy", "hard")}
-            self._filtered.clear()
+            sampler |= {f"curriculum/filtered_{side}": 0.0 for side in ("easy", "hard")}
+        sampler |= {name: float(count) for name, count in self._counts.items()}
+        self._counts.clear()
         return sampler | {name: value for gate in self.gates for name, value in gate.metrics().items()}
 
     def state(self, drawn: dict[str, Any]) -> CurriculumState:
@@ -91,13 +108,23 @@ class Curriculum:
 
 def curriculum_of(
     settings: CurriculumSettings,
-    num_rows: int,
+    rows: int | Prompts,
     own_sampler: RowSampler | None = None,
     own_gates: Sequence[StatefulGate] = (),
     labels: str = "",
 ) -> Curriculum:
-    """`labels`: a letter for each row, from the results of an earlier run; empty: without."""
-    pools = DifficultyPools(settings, num_rows) if settings.draws else None
+    """`rows`: their number, where each is a prompt. `labels`: a letter for each row, from the results of an earlier
+    run; empty: without."""
+    prompts = unmixed(rows) if isinstance(rows, int) else rows
+    pools = DifficultyPools(settings, prompts) if settings.draws else None
     if pools is not None and labels:
         pools.start(labels)
-    return Curriculum(own_sampler or pools, settings.admission, own_gates)
+    return Curriculum(own_sampler or pools, settings.admission, own_gates, prompts)
+
+
+def curriculum_for(
+    config: Any, train: Mapping[str, Any], own_sampler: RowSampler | None, own_gates: Sequence[StatefulGate]
+) -> Curriculum:
+    """`train` is what a worker has told about the training rows."""
+    prompts = prompts_of(config, train["rows"], train.get("environments", ()))
+    return curriculum_of(curriculum_settings(config), prompts, own_sampler, own_gates, train.get("difficulty", ""))

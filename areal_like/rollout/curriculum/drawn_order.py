@@ -4,16 +4,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from areal_like.data.row_order import RowOrder
-from areal_like.data.row_table import RowTable
+from areal_like.data.row_table import TOO_LONG, RowTable
 from areal_like.rollout.curriculum.base import OpenDraw, RowSampler
+from areal_like.rollout.curriculum.prompts import Prompts
 
 
 class DrawnOrder(RowOrder):
     """Group number -> row. A row may come again in the next batch. Only rows that are not taken yet have a number."""
 
-    def __init__(self, sampler: RowSampler, seed: int, table: RowTable, batch_size: int, *, drop_last: bool) -> None:
+    def __init__(
+        self,
+        sampler: RowSampler,
+        seed: int,
+        table: RowTable,
+        prompts: Prompts,
+        batch_size: int,
+        *,
+        drop_last: bool,
+    ) -> None:
         super().__init__(seed, table, batch_size, shuffle=True, drop_last=drop_last)
-        self._sampler = sampler
+        self._sampler, self._prompts = sampler, prompts
         self._first = self._num_draws = 0
         self._drawn: list[int] = []
         self._open: OpenDraw | None = None
@@ -27,7 +37,7 @@ class DrawnOrder(RowOrder):
     def is_known(self, number: int) -> bool:
         while number >= self._first + len(self._drawn):
             if self._open is None:
-                self._open = self._sampler.begin(self._table, self._batch_size, self._num_draws)
+                self._open = self._sampler.begin(self._table, self._prompts, self._batch_size, self._num_draws)
                 self._num_draws += 1
             rows = self._open.rows()
             if rows is None:
@@ -35,7 +45,7 @@ class DrawnOrder(RowOrder):
             self._open = None
             self._drawn += rows
             self._sampler.ended(len(rows), self._batch_size)
-            if not rows and self._table.is_complete and self._table.num_too_long == len(self._table):
+            if not rows and (self._table.states[self._prompts.first_P] == TOO_LONG).all():
                 return False
         return True
 

@@ -18,6 +18,7 @@ from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.curriculum.base import OpenDraw, RowSampler, StatefulGate
+from areal_like.rollout.curriculum.prompts import Prompts
 from areal_like.rollout.curriculum.scored_group import ScoredGroup
 from areal_like.rollout.curriculum.settings import curriculum_settings
 
@@ -94,8 +95,8 @@ class OwnSampler:
         self._code, self._seed = code, seed
         self.observe, self.metrics = code.observe, code.metrics
 
-    def begin(self, table: RowTable, size: int, number: int) -> OpenDraw:
-        rows = np.flatnonzero(table.states != TOO_LONG)
+    def begin(self, table: RowTable, prompts: Prompts, size: int, number: int) -> OpenDraw:
+        rows = prompts.first_P[table.states[prompts.first_P] != TOO_LONG]
         random = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "draw", number)))
         drawn = self._code.call("draw", rows.copy(), size, random) if len(rows) else []
         return OwnDraw(self._checked(drawn, rows, size) if len(rows) else rows, table)

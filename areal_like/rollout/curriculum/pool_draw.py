@@ -7,18 +7,21 @@ from numpy.typing import NDArray
 
 from areal_like.data.row_order import KeptRows
 from areal_like.data.row_table import RowTable
+from areal_like.rollout.curriculum.prompts import Prompts
 
 NORMAL, EASY, HARD, ASIDE_EASY, ASIDE_HARD = range(5)
 """Pools of rows. Those that are set aside are not drawn."""
 
 
 class PoolDraw:
-    """Some easy and some hard rows, and normal ones for the rest; no row twice. Where a pool has too few rows, normal
-    ones take their place, and then hard and easy ones. Rows are final once they were inspected."""
+    """Some easy and some hard rows, and normal ones for the rest; no prompt twice. Where a pool has too few rows,
+    normal ones take their place, and then hard and easy ones. Rows are final once they were inspected. A prompt that
+    the mix repeats has as many places in the draw."""
 
     def __init__(
         self,
-        pool_R: NDArray[np.uint8],
+        pool_P: NDArray[np.uint8],
+        prompts: Prompts,
         wanted: dict[int, int],
         table: RowTable,
         size: int,
@@ -26,8 +29,9 @@ class PoolDraw:
     ) -> None:
         """`wanted`: how many rows of the easy and of the hard pool."""
         self._size, self._wanted = size, wanted
+        pool_R = pool_P[prompts.prompt_R]
         shuffled = {pool: draws.permutation(np.flatnonzero(pool_R == pool)) for pool in (EASY, HARD, NORMAL)}
-        self._rows = {pool: KeptRows(rows, table) for pool, rows in shuffled.items()}
+        self._rows = {pool: KeptRows(prompts.without_repeats(rows), table) for pool, rows in shuffled.items()}
 
     def rows(self) -> list[int] | None:
         """Easy, hard and normal rows; fewer if there are no more. None while some are not inspected."""

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal_like.config.sections.curriculum import ONLINE, POOLS
+from areal_like.config.environments import frequencies
+from areal_like.config.sections.curriculum import BY_ENVIRONMENT, ONLINE, POOLS
 from areal_like.rollout.curriculum.admission import Admission
 
 
@@ -23,6 +24,10 @@ class CurriculumSettings:
     easy_return_fraction: float = 0.0
     hard_return_fraction: float = 0.0
     has_pools: bool = False
+    by_environment: bool = False
+    """Each row is drawn by itself: first its environment, by these rates, then any row of it."""
+    rates: tuple[float, ...] | None = None
+    """None: by the number of rows of each environment."""
     admission: Admission = field(default_factory=Admission)
     has_own_gates: bool = False
 
@@ -33,7 +38,8 @@ class CurriculumSettings:
 
 
 def curriculum_settings(config: Any) -> CurriculumSettings:
-    keys = config.curriculum
+    keys, environments = config.curriculum, config.environments
+    rates = frequencies(environments.mix, environments.train)
     has_pools, is_online = keys.type == POOLS, keys.type == ONLINE
     return CurriculumSettings(
         draws=keys.type != "none",
@@ -47,6 +53,8 @@ def curriculum_settings(config: Any) -> CurriculumSettings:
         easy_return_fraction=keys.easy_return_fraction,
         hard_return_fraction=keys.hard_return_fraction,
         has_pools=has_pools,
+        by_environment=keys.type == BY_ENVIRONMENT,
+        rates=None if rates is None else tuple(rates),
         admission=Admission(
             keys.min_reward if is_online else None,
             keys.max_reward if is_online else None,

@@ -161,6 +161,7 @@ def _hello(me: Identity, datasets: Datasets, tokenizer: TextTokenizer, difficult
     probe_tokens = first_tokens(datasets.train.rows, tokenizer, PROBE_TOKENS)
     benchmarks = {split: _describe(rows) for split, rows in datasets.benchmarks.items()}
     train = {**_describe(datasets.train), "probe_tokens": probe_tokens, "difficulty": difficulty}
+    train["environments"] = [[part.name, len(part)] for part in datasets.train.parts]
     described = {"train": train, "valid": valid, "benchmarks": benchmarks}
     return {"worker": me.name, "incarnation": me.incarnation, "datasets": described}
 
