@@ -39,11 +39,10 @@ class CurriculumConfig:
     """Which prompts are drawn next and which finished groups are trained on, by the mean raw reward of a group."""
 
     type: str = key("none", choices=("none", "simple", POOLS, ONLINE, BY_ENVIRONMENT))
-    """`none` uses the data in order, the others draw a batch at a time, no prompt twice in it, and any prompt again in
-    the next. `simple` draws from all prompts alike, `difficulty_pool` fixed fractions of easy, normal and hard prompts,
-    `online_difficulty` as `simple`, and trains only on groups neither too easy nor too hard. Another rule has
-    `by_environment`: each prompt is drawn by itself, first its environment by `ratio` (without any: by its number of
-    prompts), then any prompt of it, so that one may be twice in a batch."""
+    """`none` uses the data in order. The others draw batches, no prompt twice in one: `simple` from all prompts alike,
+    `difficulty_pool` fractions of easy, normal and hard prompts, `online_difficulty` as `simple`, but too easy and too
+    hard groups are left out. `by_environment` draws each prompt by itself, some twice: first its environment by
+    `ratio`, else by its number of prompts."""
 
     from_scratch: bool = key(True, rules=(ONLY_POOLS,))
     """Start without results: all prompts are normal. False sorts them by the columns `metadata` and `rollouts` of the
