@@ -7,6 +7,8 @@ MUTATE ?=
 GPU_ARGS ?=
 SERVING_ARGS ?=
 ETCD ?= localhost:2379
+N ?= 50
+SEED ?= 1
 
 SHELL := /bin/bash
 PY := "$(VENV)/bin/python"
@@ -15,7 +17,7 @@ export PYTHON
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs mutate-keys night bench gpu vllm sglang vllm-cpu sglang-cpu verifiers etcd env-run env-dev
+.PHONY: help quickstart test lint format docs mutate-keys night chaos bench gpu vllm sglang vllm-cpu sglang-cpu verifiers etcd env-run env-dev
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +46,9 @@ mutate-keys: env-dev ## Mutation tests: disables each key in turn, lists those w
 
 night: env-dev ## Takes hours: slow tests with many examples, learning curves, mutation tests; resumes if interrupted
 	@$(PY) -m tests.night
+
+chaos: env-dev ## Runs N short runs to which something happens (N=50 SEED=1); resumes; results in build/chaos/
+	@$(PY) -m tests.chaos --n "$(N)" --seed "$(SEED)" --out "build/chaos"
 
 bench: env-dev ## Measures start, rewards, weight updates, training, serving, whole runs, evaluation and data; JSON in build/bench/
 	@$(PY) tests/bench/bench_config.py

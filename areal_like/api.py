@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import IO, Any, NamedTuple
 
 from areal_like.config.problems import ConfigError
 from areal_like.process.command_result import PLANNED, RESULT
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, INTERRUPTED, STOPPED_EARLY
+from areal_like.process.temporary_folders import RESULT as RESULT_FOLDER
+from areal_like.process.temporary_folders import temporary_folder
 
 MAX_ERROR_LENGTH = 1 << 16
 NOT_A_RUN = ("--multirun", "-m", "--help", "-h", "--version", "--cfg", "--explain", "--schema", "serve", "chat", "keys")
@@ -111,8 +112,8 @@ class CommandResult(NamedTuple):
 def run_command(words: Sequence[str]) -> CommandResult:
     """Runs `python -m launcher` with these arguments in a new process group; forwards its output, and the signals that
     this process gets. It is stopped when this process dies."""
-    with TemporaryDirectory(prefix="areal-like-") as folder:
-        result = Path(folder) / "result.json"
+    with temporary_folder(RESULT_FOLDER) as folder:
+        result = folder / "result.json"
         process = subprocess.Popen(
             [*COMMAND, *words],
             env={**os.environ, RESULT: str(result), "PYTHONPATH": _import_path()},

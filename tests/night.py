@@ -1,5 +1,5 @@
 """Takes hours: all slow tests with many more examples, mutation tests of all keys, all learning curves, a run of 2,000
-steps.
+steps, 200 runs to which something happens.
 
     make night                     resumes an interrupted night of the same commit
     python -m tests.night --list   the jobs and their last results
@@ -36,6 +36,7 @@ def jobs() -> dict[str, list[str]]:
         **{file.removesuffix(".py").replace("/", "."): [*pytest, file] for file in files},
         "curves": ["tests/bench/algorithm_curves.py", "--output", str(RESULTS / "curves")],
         "experiments": ["tests/bench/experiment_curves.py", "--output", str(RESULTS / "experiments")],
+        "chaos": ["-m", "tests.chaos", "--n", "200", "--seed", "1", "--out", str(RESULTS / "chaos")],
         "soak": ["tests/bench/soak.py", "--output", str(RESULTS / "soak" / "soak.json")],
         "mutate-keys": ["-m", "tests.mutation.mutate_keys"],
     }

@@ -8,6 +8,9 @@ from areal_like.observe.metrics import BENCHMARK, LINE_FIELDS, TEXTS
 from areal_like.observe.reading import DUE, EVALUATION, JOINED, Line, dump_lines, read_lines
 from areal_like.process import atomic_file
 
+MAX_WAITING = 64
+"""Steps whose lines are incomplete. A process that writes none any more must not let them grow for ever."""
+
 
 class JoinedLine(NamedTuple):
     """`kind` is "step", "eval", or "late" for values of a step whose line has been written already."""
@@ -93,7 +96,8 @@ class MetricJoiner:
             lines.clear()
         lines[source] = {**lines.get(source, {}), **line}
         if not self.required <= lines.keys():
-            return []
+            too_many = max(0, len(self._waiting) - MAX_WAITING)
+            return [self._complete(known) for known in sorted(self._waiting)[:too_many]]
         # Every process writes its steps in order: missing values of earlier steps do not come any more.
         earlier = sorted(known for known in self._waiting if known < step)
         return [self._complete(known) for known in [*earlier, step]]

@@ -1,22 +1,20 @@
-"""Removes shared memory of runs without processes, such as after launcher and guardian were killed together. Each start
-of a command that runs, serves, sweeps or chats does it for its own user.
+"""Removes shared memory and temporary folders of runs without processes, such as after launcher and guardian were
+killed together. Each start of a command that runs, serves, sweeps or chats does it for its own user.
 
 A run is alive while a process holds the lock on its folder (guardian, launcher, writers of weights; the kernel releases
 it with the last of them) or a process of this user has the run's id in its environment. Both are checked under the
 exclusive lock, so that no process can take a folder that is being removed (see `run_memory.lock_folder`).
 """
 
-import contextlib
-import fcntl
 import logging
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from areal_like.process.identity import RUN_ID
-from areal_like.process.run_memory import OPEN_FOLDER, PREFIX, SHARED_MEMORY, is_same_file, remove_folder
+from areal_like.process.run_memory import PREFIX, SHARED_MEMORY, hold_if_free, remove_folder
 from areal_like.process.shared_segments import remove_recorded
+from areal_like.process.temporary_folders import remove_abandoned_folders
 
 LAUNCHER_RUN_ID = re.compile(r"[0-9a-f]{12}")
 """Run ids that the launcher gives."""
@@ -32,12 +30,13 @@ def remove_run_memory(memory: Path) -> None:
 
 
 def remove_abandoned_memory() -> None:
-    """Removes shared memory of this user's runs that have no process."""
+    """Removes shared memory of this user's runs that have no process, and temporary folders that no process holds."""
+    remove_abandoned_folders()
     for folder in sorted(SHARED_MEMORY.glob(f"{PREFIX}{os.getuid()}.*")):
         run_id = folder.name.rpartition(".")[2]
         if folder.name != f"{PREFIX}{os.getuid()}.{run_id}" or not LAUNCHER_RUN_ID.fullmatch(run_id):
             continue
-        with _locked(folder) as is_free:
+        with hold_if_free(folder, os.getuid()) as is_free:
             if is_free and run_id not in running_run_ids():
                 try:
                     remove_run_memory(folder)
@@ -60,25 +59,3 @@ def running_run_ids() -> set[str]:
                 each.removeprefix(prefix).decode(errors="replace") for each in variables if each.startswith(prefix)
             }
     return run_ids
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Whether the folder is this user's and unlocked; it stays locked inside the `with`."""
-    try:
-        handle = os.open(folder, OPEN_FOLDER)
-    except OSError:  # no folder, or not readable
-        yield False
-        return
-    try:
-        if os.fstat(handle).st_uid != os.getuid():
-            yield False
-            return
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield is_same_file(handle, folder)
-    finally:
-        os.close(handle)

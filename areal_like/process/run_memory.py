@@ -5,10 +5,12 @@ Processes that create or write it hold a shared lock on it, which the kernel rel
 `abandoned_memory`.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from areal_like.process.errors import Failure
@@ -72,6 +74,28 @@ def lock_folder(folder: Path) -> bool:
 def unlock_folder(folder: Path) -> None:
     handle = _held.pop(folder, None)
     if handle is not None:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def hold_if_free(folder: Path, owner: int) -> Iterator[bool]:
+    """Whether the folder is that user's and unlocked; it stays locked inside the `with`."""
+    try:
+        handle = os.open(folder, OPEN_FOLDER)
+    except OSError:  # no folder, or not readable
+        yield False
+        return
+    try:
+        if os.fstat(handle).st_uid != owner:
+            yield False
+            return
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield is_same_file(handle, folder)
+    finally:
         os.close(handle)
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import areal_like
 from areal_like.config.redact import SECRET
 from areal_like.process.child_process import reap_leftovers
+from areal_like.process.entrypoint import stacks_path
 from areal_like.process.identity import RUN_ID, TOKEN, Identity
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import cpu_seconds, has_handler
 from areal_like.process.run import Run
 from areal_like.process.shared_segments import remove_recorded
 from launcher.agent.base import ProcessExit
+from launcher.agent.log_rotation import rotate
 from launcher.agent.managed_process import ManagedProcess, log_name
 from launcher.plan.plan import PORT, Process
 
@@ -24,6 +26,7 @@ TERMINATE_TIMEOUT_S = 3.0
 STACKS_S = 0.5
 """What a process may take to write its stack traces."""
 REAP_INTERVAL_S = 1.0
+SIZES_INTERVAL_S = 5.0
 MASTER_PORT = "MASTER_PORT"
 
 
@@ -35,7 +38,7 @@ class LocalAgent:
         self._alive: dict[str, ManagedProcess] = {}
         self._variables = _import_path()
         self._leases: dict[str, PortLease] = {}
-        self._reaped_at = 0.0
+        self._reaped_at = self._sizes_at = 0.0
 
     def start(self, process: Process, identity: Identity) -> str:
         filled = self._filled(process, identity)
@@ -52,6 +55,9 @@ class LocalAgent:
         if time.monotonic() - self._reaped_at > REAP_INTERVAL_S:
             self._reaped_at = time.monotonic()
             reap_leftovers()
+        if time.monotonic() - self._sizes_at > SIZES_INTERVAL_S:
+            self._sizes_at = time.monotonic()
+            self._rotate_logs()
         return sorted(exits, key=lambda exited: (exited.code >= 0, exited.time))
 
     def signal(self, names: Iterable[str], number: int) -> None:
@@ -104,6 +110,12 @@ class LocalAgent:
         child.process.kill()
         remove_recorded(self._run.memory, child.identity.file_name)
         child.close()
+
+    def _rotate_logs(self) -> None:
+        most = self._run.config.log.max_mb << 20
+        for child in self._alive.values():
+            for path in (child.log, stacks_path(self._run, child.identity)):
+                rotate(path, most)
 
     def _filled(self, process: Process, identity: Identity) -> Process:
         """Replaces the plan's placeholders. Other secrets are in the launcher's environment already."""

@@ -42,6 +42,10 @@ class ManagedProcess:
             cores=planned.cores,
         )
 
+    @property
+    def log(self) -> Path | None:
+        return Path(self._log) if self._log else None
+
     def exited(self) -> ProcessExit | None:
         """How it ended, if it has."""
         code = self.process.exit_code()

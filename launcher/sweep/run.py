@@ -6,7 +6,6 @@ code = sweep(SweepRequest(overrides, trial="r0001", hydra_overrides=..., groups=
 import itertools
 import os
 import sys
-import tempfile
 import traceback
 import uuid
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from typing import TextIO
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import scrub
 from areal_like.process.exit_codes import INTERRUPTED, STOPPED_EARLY
+from areal_like.process.temporary_folders import SWEEP, temporary_folder
 from launcher.sweep.hydra_session import quoted, run_multirun
 from launcher.sweep.job import SweepJob, records
 from launcher.sweep.plan import SweepPlan, plan_sweep
@@ -48,7 +48,7 @@ def sweep(
         return 2
     with ExitStack() as stack:
         if request.dry_run:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweep-")))
+            directory = stack.enter_context(temporary_folder(SWEEP))
         else:
             directory = new_sweep_directory(Path(settings.directory))
         for line in opening_lines(request, plan, len(sample), directory):

@@ -10,7 +10,7 @@ import pytest
 
 from areal_like.config.experiment import GRPOConfig, SFTConfig
 from areal_like.observe.evaluations import why_no_score
-from areal_like.observe.joiner import MetricJoiner, rewind_metrics
+from areal_like.observe.joiner import MAX_WAITING, MetricJoiner, rewind_metrics
 from areal_like.observe.milestones import Milestones
 from areal_like.observe.observer import Observer
 from areal_like.observe.reading import read_metrics
@@ -212,6 +212,17 @@ def test_a_step_that_one_process_skipped_does_not_wait_for_ever(observed: Observ
     observed.write("trainer", 1, train__loss=1.0)
     observed.step(2)
     assert [line["step"] for line in observed.poll()] == [1, 2]
+
+
+def test_steps_of_which_a_process_never_reports_are_written_without_it_and_do_not_pile_up() -> None:
+    joiner = MetricJoiner({"trainer-0", "rollout-0"})
+    written = [
+        line.line["step"]
+        for step in range(1, 1001)
+        for line in joiner.add("trainer-0", {"step": step, "attempt": 1, "time": 0.0, "train/loss": 1.0})
+    ]
+    assert written == list(range(1, 1001 - MAX_WAITING))
+    assert [line.line["step"] for line in joiner.flush()] == list(range(1001 - MAX_WAITING, 1001))
 
 
 def test_half_a_step_is_written_at_the_end(observed: ObservedRun) -> None:

@@ -116,7 +116,8 @@ def directory_of(root: Path, trial: str) -> Path:
 class Running:
     """A running run, which a test observes or disturbs."""
 
-    def __init__(self, root: Path, words: Sequence[str], trial: str, config: str) -> None:
+    def __init__(self, root: Path, words: Sequence[str], trial: str, config: str, **more: str) -> None:
+        """`more` is for its environment."""
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.trial = root, trial
         self.output = root / f"{trial}.output"
@@ -124,7 +125,7 @@ class Running:
             self.process = subprocess.Popen(
                 command(f"trial_name={trial}", *words, config=config),
                 cwd=root,
-                env=environment(root),
+                env=environment(root, **more),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -203,8 +204,8 @@ def let_ctrl_c_end_it() -> None:
 
 
 @contextmanager
-def running(root: Path, *words: str, trial: str = "t", config: str = "grpo.yaml") -> Iterator[Running]:
-    one = Running(root, words, trial, config)
+def running(root: Path, *words: str, trial: str = "t", config: str = "grpo.yaml", **more: str) -> Iterator[Running]:
+    one = Running(root, words, trial, config, **more)
     try:
         yield one
     finally:

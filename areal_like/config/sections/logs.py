@@ -16,6 +16,11 @@ class LogConfig:
     file: bool = key(True)
     """Write each process's log to the folder `logs` of the run directory. False: logs are only shown."""
 
+    max_mb: int = key(256, ge=1)
+    """Size of a process's log at which its content moves to a second file with the ending `.1`, which replaces the one
+    before, and the log begins anew: a start of a process keeps at most twice as much. Sizes are checked every few
+    seconds."""
+
     data: bool = key(False)
     """Show the text of one training sample per step, or the messages of a conversation, on the terminal and in the log.
     Anybody who can read the log can read them."""

@@ -4,9 +4,7 @@ import os
 import platform
 import signal
 import stat
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from areal_like.process.sandbox.places import (
 )
 from areal_like.process.sandbox.system_calls import MACHINES
 from areal_like.process.sandbox.unprivileged_user import unused_user
+from areal_like.process.temporary_folders import SANDBOX, make_temporary_folder, remove_temporary_folder
 
 KEPT_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME")
 """The environment of the keeper; the program gets none of it."""
@@ -54,7 +53,7 @@ class ResourceLimits:
 
     def open_cell(self, limits: SandboxLimits, readable: Sequence[str]) -> Cell:
         user = unused_user()
-        folder = tempfile.mkdtemp(prefix="areal-sandbox-")
+        folder = make_temporary_folder(SANDBOX)
         if user is not None:
             os.chown(folder, user, user)
         orders = {
@@ -66,7 +65,7 @@ class ResourceLimits:
         }
         env = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         command = kept_command(confine_command(str(PACKAGE)), 0.0)
-        return Cell(command, orders, _kill, env, lambda: _remove(folder))
+        return Cell(command, orders, _kill, env, lambda: remove_temporary_folder(folder))
 
 
 def _kill(pid: int) -> None:
@@ -98,11 +97,3 @@ def _tasks_of(user: int) -> int:
         except OSError:
             continue
     return tasks
-
-
-def _remove(folder: str) -> None:
-    """By `rm`, as folders may be nested more deeply than Python can follow."""
-    subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)
-    if os.path.lexists(folder):
-        subprocess.run(["chmod", "-R", "u+rwx", "--", folder], check=False, stderr=subprocess.DEVNULL)
-        subprocess.run(["rm", "-rf", "--", folder], check=False)

@@ -21,8 +21,16 @@ def has_capabilities(*numbers: int) -> bool:
 def unused_user() -> int | None:
     """A user and group id that nobody else has, from the middle of those that exist here; None if this process cannot
     change its user."""
-    first, _, count = map(int, Path("/proc/self/uid_map").read_text(encoding="utf-8").split()[:3])
-    if os.geteuid() != 0 or first != 0 or count < 1 << 16 or not has_capabilities(CAP_SETUID, CAP_SETGID):
+    users = unused_users()
+    if not users or not has_capabilities(CAP_SETUID, CAP_SETGID):
         return None
+    return users[(os.getpid() * PROGRAMS_AT_ONCE + next(_counter) % PROGRAMS_AT_ONCE) % len(users)]
+
+
+def unused_users() -> range:
+    """Those among which `unused_user` chooses."""
+    first, _, count = map(int, Path("/proc/self/uid_map").read_text(encoding="utf-8").split()[:3])
+    if os.geteuid() != 0 or first != 0 or count < 1 << 16:
+        return range(0)
     span = min(count, 1 << 31) // 4
-    return 2 * span + (os.getpid() * PROGRAMS_AT_ONCE + next(_counter) % PROGRAMS_AT_ONCE) % span
+    return range(2 * span, 3 * span)

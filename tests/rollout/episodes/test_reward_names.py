@@ -86,6 +86,27 @@ def test_a_reward_file_that_exits_during_import_gives_the_reason(reward_spec, tm
     assert str(caught.value).startswith("reward.name: ") and message in str(caught.value)
 
 
+@pytest.mark.parametrize("kills", [1, 3])
+def test_an_import_that_is_killed_from_outside_is_tried_again_a_few_times(reward_spec, tmp_path, kills):
+    known = reward_spec("acts")
+    tries = tmp_path / "tries"
+    killed = f"import os, pathlib, signal\ntries = pathlib.Path({str(tries)!r})\n"
+    killed += "with tries.open('a') as file: file.write('x')\n"
+    killed += f"if len(tries.read_text()) <= {kills}: os.kill(os.getppid(), signal.SIGKILL); signal.pause()\n"
+    (tmp_path / "mine.py").write_text(killed + (tmp_path / "mine.py").read_text())
+
+    async def main():
+        async with open_pool(known):
+            pass
+
+    if kills == 1:
+        asyncio.run(main())
+    else:
+        with pytest.raises(ConfigError, match=r"the process that imported mine\.py:acts ended with SIGKILL"):
+            asyncio.run(main())
+    assert tries.read_text() == "x" * min(kills + 1, 3)
+
+
 def test_missing_row_values_are_reported_at_once(reward_spec):
     async def main():
         async with open_pool(reward_spec("acts"), row={"prompt": "a", "solution": "b"}):

@@ -1,6 +1,7 @@
 """The process of an engine: start, output, and the end of all processes that it started."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import shutil
@@ -31,6 +32,7 @@ EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 """Signals for which the engine's last output is not the reason."""
 KEPT_LINES, TAIL_LINES = 2000, 100
 IMPORT_FOLDER = "engine-imports"
+NEW_LINK, LEFTOVER_AGE_S = ".", 600.0
 
 
 class EngineProcess:
@@ -110,7 +112,16 @@ def import_folder(run_dir: Path) -> Path:
     folder.mkdir(exist_ok=True)
     package, link = Path(areal_like.__file__).resolve().parent, folder / areal_like.__name__
     if not link.is_symlink() or link.resolve() != package:
-        temporary = folder / f".{os.getpid()}"
+        _remove_leftovers(folder)
+        temporary = folder / f"{NEW_LINK}{os.getpid()}"
         temporary.symlink_to(package)
         temporary.replace(link)
     return folder
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Links of processes that were killed before they renamed them."""
+    for link in folder.glob(f"{NEW_LINK}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - link.lstat().st_mtime > LEFTOVER_AGE_S:
+                link.unlink()

@@ -13,6 +13,8 @@ from areal_like.rollout.episodes.rewards.processes.starter import KILL_TIMEOUT_S
 
 OUTSIDE_FACTOR = 32
 """At most this many times `most` processes are outside."""
+MAX_KILLED_IMPORTS = 3
+"""In a row: then the reason is the reward, which may need more memory than there is."""
 START_DELAY_S = 1.0
 """After a process could not be started."""
 
@@ -39,7 +41,7 @@ class RewardSeats:
     async def load(self) -> dict[str, Any]:
         """Waits until the reward is imported. Raises ConfigError if it cannot be."""
         try:
-            reply = await self._starter.loaded(self.setup_timeout_s)
+            reply = await self._loaded()
         except ConfigError as error:
             for trace in filter(None, getattr(error, "__notes__", ())):
                 log.error("%s", trace)
@@ -51,6 +53,17 @@ class RewardSeats:
         else:
             self._has_spare = reply["can_fork"]
         return reply
+
+    async def _loaded(self) -> dict[str, Any]:
+        for _ in range(MAX_KILLED_IMPORTS - 1):
+            try:
+                return await self._starter.loaded(self.setup_timeout_s)
+            except ConfigError as error:
+                if not self._starter.was_killed:
+                    raise
+                log.warning("%s; it is imported again", error)
+                self._starter = RewardStarter(*self._arguments)
+        return await self._starter.loaded(self.setup_timeout_s)
 
     async def load_again(self) -> None:
         """After the template was killed, and with it all processes."""

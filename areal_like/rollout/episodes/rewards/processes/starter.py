@@ -74,6 +74,11 @@ class RewardStarter:
             raise error
         return dict(message)
 
+    @property
+    def was_killed(self) -> bool:
+        """From outside: nothing that a reward does on import."""
+        return self.keeper.exit_code() == -signal.SIGKILL
+
     def start(self) -> tuple[int, socket.socket]:
         """Starts a process: its number, and the socket to exchange lines with it."""
         number = next(self._numbers)

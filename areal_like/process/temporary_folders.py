@@ -1,0 +1,54 @@
+"""Temporary folders whose makers may be killed: each is locked while the process that made it, or a fork of that,
+lives; a later start removes those that nobody locks. The kernel releases the lock, also for other containers."""
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from areal_like.process.run_memory import hold_if_free, lock_folder, unlock_folder
+from areal_like.process.sandbox.unprivileged_user import unused_users
+
+SANDBOX, SWEEP, RESULT = PREFIXES = ("areal-like-sandbox-", "areal-like-sweep-", "areal-like-result-")
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    folder = make_temporary_folder(prefix)
+    try:
+        yield Path(folder)
+    finally:
+        remove_temporary_folder(folder)
+
+
+def make_temporary_folder(prefix: str) -> str:
+    """`prefix` is one of PREFIXES. To be removed by `remove_temporary_folder`."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=prefix)
+        if lock_folder(Path(folder)):
+            return folder
+
+
+def remove_temporary_folder(folder: str) -> None:
+    """By `rm`, as folders may be nested more deeply than Python can follow."""
+    subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)
+    if os.path.lexists(folder):
+        subprocess.run(["chmod", "-R", "u+rwx", "--", folder], check=False, stderr=subprocess.DEVNULL)
+        subprocess.run(["rm", "-rf", "--", folder], check=False)
+    unlock_folder(Path(folder))
+
+
+def remove_abandoned_folders() -> None:
+    """Removes those of this user, and of the users of root's sandboxes, that no process holds."""
+    root = Path(tempfile.gettempdir())
+    for folder in [root / name for name in os.listdir(root) if name.startswith(PREFIXES)]:
+        try:
+            owner = folder.lstat().st_uid
+        except FileNotFoundError:
+            continue
+        if owner == os.getuid() or owner in unused_users():
+            with hold_if_free(folder, owner) as is_free:
+                if is_free:
+                    remove_temporary_folder(str(folder))

@@ -1,0 +1,225 @@
+"""What a run of each kind needs around it, and the words of its command."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from areal_like.config.experiment import GRPOConfig
+from areal_like.serving.engines.external.installations import find_installation
+from tests.chaos.cases import CLOCK, DISK, HANG, Case, steps_of
+from tests.support.engine_environments import distribution
+from tests.support.etcd_server import EtcdServer, etcd_servers
+
+FAKETIME = (
+    Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"),
+    Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1"),
+)
+DISK_BYTES = 96 << 20
+CLONE_NEWNS = 0x20000
+HURTING = Path(__file__).with_name("hurting_schema.py")
+SHORT = ("train_dataset.batch_size=4", "n_samples=2", "recover.freq_steps=3", "evaluator.freq_steps=null")
+WATCHDOG_S = 5
+AGENT = """
+import json, os, sys, urllib.request
+row = json.loads(sys.stdin.readline())
+def complete(prompt):
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    body = json.dumps({"prompt": prompt, "max_tokens": 6}).encode()
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/completions", body, headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["text"]
+complete(complete(row["prompt"]) + row["prompt"])
+"""
+PLAYED = """
+defaults: [{algorithm: dr_grpo}, {actor: tiny}, {rollout: embedded}, {tracker: none}, _self_]
+experiment_name: played
+environments:
+  train:
+    - {id: "totals.py:Totals", workflow: {name: text_environment, args: {max_processes: 2}}}
+train_dataset: {max_length: 60}
+valid_dataset: null
+gconfig: {max_new_tokens: 6, temperature: 0.5}
+rollout: {max_head_offpolicyness: 2}
+recover: {mode: auto}
+"""
+TOTALS = """
+import random
+
+class Totals:
+    def reset(self, *, seed=None, options=None):
+        self.left, self.numbers = 2, random.Random(seed)
+        return self._question(), {}
+    def step(self, action):
+        self.left, right = self.left - 1, action == self.answer
+        return self._question(), float(right), self.left == 0, False, {}
+    def _question(self):
+        a, b = (self.numbers.randrange(10, 50) for _ in range(2))
+        self.answer = f"{a + b:03}"
+        return f"{a}+{b}="
+"""
+
+
+class NotHere(Exception):
+    """This machine, or this state of the product, cannot run a case."""
+
+
+@dataclass
+class Surroundings:
+    folder: Path
+    config: str = "grpo.yaml"
+    words: list[str] = field(default_factory=list)
+    schema: list[str] = field(default_factory=list)
+    """Repeated with `resume=`."""
+    environment: dict[str, str] = field(default_factory=dict)
+    etcd: EtcdServer | None = None
+    proxy: "Proxy | None" = None
+
+    @property
+    def clock(self) -> Path:
+        return self.folder / "clock"
+
+    @property
+    def engine(self) -> Path:
+        return self.folder / "engine"
+
+
+@contextmanager
+def surroundings(case: Case, folder: Path) -> Iterator[Surroundings]:
+    around = Surroundings(folder)
+    around.words += [*SHORT, f"total_train_steps={steps_of(case.kind)}", f"seed={case.number + 1}"]
+    (folder / "tmp").mkdir()
+    around.environment["TMPDIR"] = str(folder / "tmp")
+    with ExitStack() as stack:
+        if case.kind == "etcd":
+            (around.etcd,) = stack.enter_context(etcd_servers(folder / "etcd"))
+            around.proxy = stack.enter_context(Proxy(around.etcd.address))
+            around.words += ["rollout.backend=embedded:d2", "actor.backend=fsdp:d2"]
+            around.words += ["cluster.name_resolve.type=etcd3", "cluster.name_resolve.ttl_s=3"]
+            around.words += [f"cluster.name_resolve.etcd3_addr={around.proxy.address}"]
+        elif case.kind == "agent":
+            (folder / "program.py").write_text(AGENT)
+            around.words += ["workflow.name=agent", "agent.command=[python, program.py]", "train_dataset.batch_size=2"]
+        elif case.kind == "environment":
+            (folder / "played.yaml").write_text(PLAYED)
+            (folder / "totals.py").write_text(TOTALS)
+            around.config = "played.yaml"
+        elif case.kind == "own engine":
+            around.engine.write_text("")
+            around.environment["CHAOS_ENGINE"] = str(around.engine)
+            around.schema = ["--schema", f"{HURTING}:PlainGRPOConfig"]
+            around.words += ["rollout.backend=plain", "rollout.request_retries=20"]
+        elif case.kind == "vllm":
+            around.words += ["rollout=vllm", f"vllm.python={vllm_python()}", "rollout.setup_timeout=600"]
+        if case.action == HANG:
+            around.words += watchdog()
+        elif case.action == CLOCK:
+            around.environment |= faketime(around.clock)
+        elif case.action == DISK:
+            stack.enter_context(small_disk(folder / "runs"))
+        yield around
+
+
+def vllm_python() -> str:
+    try:
+        return find_installation(distribution("vllm"), None, Path.cwd()).python
+    except ValueError as missing:
+        raise NotHere(str(missing)) from missing
+
+
+def watchdog() -> list[str]:
+    """Short limits of the watchdog."""
+    section = getattr(GRPOConfig(), "watchdog", None)
+    if section is None:
+        raise NotHere("nothing notices yet that a process has stopped for good")
+    return [f"watchdog.{name}={WATCHDOG_S}" for name in vars(section) if name.endswith("_s")]
+
+
+def faketime(file: Path) -> dict[str, str]:
+    library = next((path for path in FAKETIME if path.exists()), None)
+    if library is None:
+        raise NotHere("libfaketime is not installed (Debian: libfaketime)")
+    file.write_text("+0\n")
+    return {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DISABLE_SHM": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A disk of its own, which this process and its children alone see, so that nothing is left of it."""
+    folder.mkdir()
+    if os.geteuid() or ctypes.CDLL(None).unshare(CLONE_NEWNS):
+        raise NotHere("a small disk can be mounted by root alone")
+    commands = [["--make-rprivate", "/"], ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "chaos", str(folder)]]
+    for words in commands:
+        done = subprocess.run(["mount", *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NotHere(f"a small disk cannot be mounted: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        shutil.copytree(
+            folder, folder.with_name("runs-on-the-small-disk"), ignore=shutil.ignore_patterns("checkpoints")
+        )
+        subprocess.run(["umount", "--lazy", str(folder)], check=False)
+
+
+class Proxy:
+    """Passes connections on to an address, and can cut them or hold answers back."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._loop = asyncio.new_event_loop()
+        self._open: set[asyncio.StreamWriter] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.delay_s = 0.0
+        self.address = ""
+
+    def __enter__(self) -> "Proxy":
+        self._thread.start()
+        server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop)
+        host, port = server.result().sockets[0].getsockname()
+        self.address = f"{host}:{port}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def cut(self) -> None:
+        """All connections that are open."""
+        for writer in list(self._open):
+            self._loop.call_soon_threadsafe(writer.transport.abort)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        with contextlib.suppress(OSError):
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            self._open.add(far_writer)
+            await asyncio.gather(self._pass(reader, far_writer, False), self._pass(far_reader, writer, True))
+            self._open.discard(far_writer)
+        writer.close()
+        self._open.discard(writer)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                if is_answer and self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+                writer.write(data)
+                await writer.drain()
+        writer.close()

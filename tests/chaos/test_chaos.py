@@ -1,0 +1,64 @@
+"""Whatever happens to a run, it ends complete or can be completed, with an exact ledger and nothing left behind."""
+
+import sys
+
+import pytest
+
+from tests.chaos import __main__ as command
+from tests.chaos.cases import KILL, KINDS, NOT_DRAWN, STOP, Case, draw
+from tests.chaos.trials import COMPLETE, FAILED, MISSED, NOT_RUN, RESUMED, Result, attempt
+
+CHOSEN = (2, 3, 18)
+"""Rewards that stop for a while, a killed controller, a killed guardian."""
+
+
+@pytest.mark.xdist_group("ring-2")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", CHOSEN)
+def test_a_run_outlives_what_a_draw_does_to_it(number, tmp_path):
+    result = attempt(draw(1, number, ("embedded",), (KILL, STOP)), tmp_path / "run")
+    assert result.outcome in (COMPLETE, RESUMED), result.line()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ring-1")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", range(20))
+def test_runs_of_all_kinds_outlive_what_draws_do_to_them(number, tmp_path):
+    result = attempt(draw(1, number), tmp_path / "run")
+    if result.outcome in (NOT_RUN, MISSED):
+        pytest.skip(result.whom)
+    assert result.outcome in (COMPLETE, RESUMED), result.line()
+
+
+def test_a_draw_is_repeated_by_its_numbers_and_reaches_every_role_and_action():
+    cases = [draw(7, number) for number in range(3000)]
+    assert cases == [draw(7, number) for number in range(3000)]
+    assert len({draw(seed, 0) for seed in range(40)}) > 30
+    for kind in KINDS:
+        drawn = {(case.target, case.action) for case in cases if case.kind == kind.name}
+        assert {target for target, _ in drawn} == {*kind.roles, *(target for target, _ in kind.others)}
+        assert drawn >= {*kind.others} and not drawn & NOT_DRAWN
+    assert {draw(7, number, ("agent",), (KILL,)).kind for number in range(20)} == {"agent"}
+
+
+def test_an_interrupted_series_goes_on_and_a_failed_case_can_be_tried_again(tmp_path, monkeypatch, capsys):
+    tried: list[int] = []
+
+    def fake(case: Case, folder: object) -> Result:
+        tried.append(case.number)
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        return Result(case, FAILED if case.number == 2 and tried.count(2) == 1 else COMPLETE, 1.0, problems=["lost"])
+
+    def series(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["chaos", "--seed", "3", "--n", "4", "--out", str(tmp_path), *words])
+        return command.main()
+
+    monkeypatch.setattr(command, "attempt", fake)
+    with pytest.raises(KeyboardInterrupt):
+        series()
+    assert series() == 1 and tried == [0, 1, 1, 2, 3]
+    assert series("--only", "2") == 0 and series() == 0 and tried[5:] == [2]
+    table = (tmp_path / "table.md").read_text()
+    assert "complete" in table and "failed" not in table and "lost" in capsys.readouterr().out
