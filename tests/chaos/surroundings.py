@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.schema import Schema
 from areal_like.serving.engines.external.installations import find_installation
 from tests.chaos.cases import CLOCK, DISK, HANG, Case, steps_of
 from tests.support.engine_environments import distribution
@@ -26,7 +27,8 @@ DISK_BYTES = 96 << 20
 CLONE_NEWNS = 0x20000
 HURTING = Path(__file__).with_name("hurting_schema.py")
 SHORT = ("train_dataset.batch_size=4", "n_samples=2", "recover.freq_steps=3", "evaluator.freq_steps=null")
-WATCHDOG_S = 5
+WATCHDOG_S, LOADING_S = 10, 60
+LOADING = ("watchdog.loading_s", "watchdog.compiling_s")
 AGENT = """
 import json, os, sys, urllib.request
 row = json.loads(sys.stdin.readline())
@@ -135,10 +137,10 @@ def vllm_python() -> str:
 
 def watchdog() -> list[str]:
     """Short limits of the watchdog."""
-    section = getattr(GRPOConfig(), "watchdog", None)
-    if section is None:
+    limits = [name for name in Schema.of(GRPOConfig).keys if name.startswith("watchdog.") and name.endswith("_s")]
+    if not limits:
         raise NotHere("nothing notices yet that a process has stopped for good")
-    return [f"watchdog.{name}={WATCHDOG_S}" for name in vars(section) if name.endswith("_s")]
+    return [f"{name}={LOADING_S if name in LOADING else WATCHDOG_S}" for name in limits]
 
 
 def faketime(file: Path) -> dict[str, str]:
