@@ -24,7 +24,7 @@ PlainGRPOConfig.__doc__ = "GRPO with an engine that can be told to answer slowly
 
 @asynccontextmanager
 async def open_engine(run: Any, me: Any, model: Any) -> AsyncIterator[Any]:
-    from plain_engine import PlainEngine  # type: ignore[import-not-found]
+    from plain_engine import PlainEngine
 
     class HurtingEngine(PlainEngine):  # type: ignore[misc]
         answers = 0

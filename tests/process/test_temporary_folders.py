@@ -63,7 +63,7 @@ def test_what_others_named_alike_and_what_this_process_holds_stays(folder):
 
 @pytest.mark.skipif(os.getuid() != 0 or unused_user() is None, reason="only root runs programs as another user")
 def test_the_folder_of_a_sandbox_with_a_user_of_its_own_is_removed_too(folder):
-    user = unused_user()
+    user = unused_user() or 0
     maker, made = made_by_another(folder, SANDBOX)
     os.chown(made, user, user)
     remove_abandoned_memory()
