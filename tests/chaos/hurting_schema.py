@@ -24,9 +24,9 @@ PlainGRPOConfig.__doc__ = "GRPO with an engine that can be told to answer slowly
 
 @asynccontextmanager
 async def open_engine(run: Any, me: Any, model: Any) -> AsyncIterator[Any]:
-    from plain_engine import PlainEngine
+    from plain_engine import PlainEngine  # type: ignore[import-not-found]
 
-    class HurtingEngine(PlainEngine):  # type: ignore[misc]
+    class HurtingEngine(PlainEngine):
         answers = 0
 
         async def generate(self, request: Any) -> Any:
