@@ -14,6 +14,9 @@ TAIL_BYTES = 16384
 
 Stream = int | IO[Any] | None
 
+IGNORED = (signal.signal, signal.SIGUSR1, signal.SIG_IGN)
+"""Slurm's warning goes to all processes of a job: the launcher stops those of its run in their order."""
+
 _running: set[int] = set()
 """Process ids of all that are not reaped."""
 
@@ -124,8 +127,10 @@ class ChildProcess:
 def _child_setup(parent: int, cores: Collection[int]) -> Callable[[], None]:
     """Runs between fork and exec, where other threads may hold locks: system calls only, looked up before."""
     allowed = set(cores) & os.sched_getaffinity(0)
+    set_handler, warning, ignore = IGNORED
 
     def setup() -> None:
+        set_handler(warning, ignore)
         die_with_parent()
         if os.getppid() != parent:
             os._exit(1)

@@ -4,6 +4,7 @@
 (GPUs, ports) are looked up by the task's number. All steps share the job's nodes, as the plan divides them.
 """
 
+import math
 import re
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -19,15 +20,16 @@ if TYPE_CHECKING:
 
 ROLES = (SERVER, REWARD, CONTROLLER, EPISODES, TRAINER)
 LIGHT_CORES, LIGHT_MEMORY_MB = 2, 8192
-NOTICE_S = 300
+NOTICE_MARGIN_S = 60
+"""Slurm gives notice so much earlier than the grace time of a stop needs."""
 PATIENCE_S = 30
 FIRST_PORT, NUM_PORTS = 20000, 20000
 SCRIPT_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", PROCESS, "RANK")
 """Variables that the script sets itself, as their values are known only inside the job."""
 
 PRELUDE = f"""
-# Slurm sends TERM five minutes before the time limit: the trainer finishes its step, writes a checkpoint and exits with
-# {STOPPED_EARLY}, after which the job is requeued.
+# Slurm sends TERM before the time limit: the trainer finishes its step, writes a checkpoint and exits with
+# {STOPPED_EARLY}, after which the job is requeued. A step that takes longer than recover.grace_s is abandoned.
 : "${{{TOKEN}:?is set by the process that submits this}}"
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export FIRST_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))
@@ -49,11 +51,24 @@ ENDING = f"""
 step_of() {{
     squeue --steps --jobs="$SLURM_JOB_ID" --noheader --format='%i %j' | awk -v role="$1" '$2 == role {{print $1}}'
 }}
-trap 'stopping=yes; scancel --signal=TERM "$(step_of @LAST@)"' TERM
-last=${{steps[-1]}} stopping=
+abandon() {{
+    sleep @GRACE@
+    touch "$places/abandoned"
+    scancel --signal=KILL "$(step_of @LAST@)"
+}}
+stop() {{
+    if [[ $stopping ]]; then return; fi
+    stopping=yes
+    scancel --signal=TERM "$(step_of @LAST@)"
+    abandon & patience=$!
+}}
+trap stop TERM USR1
+last=${{steps[-1]}} stopping= patience=
 wait -n "${{steps[@]}}"; code=$?
 while [[ $stopping ]]; do wait "$last"; code=$?; kill -0 "$last" 2> /dev/null || break; done
-trap '' TERM
+if [[ $stopping ]]; then kill "$patience" 2> /dev/null; fi
+if [[ -e $places/abandoned ]]; then code={STOPPED_EARLY}; fi  # the newest checkpoint stands
+trap '' TERM USR1
 scancel --signal=TERM "$SLURM_JOB_ID" 2> /dev/null
 (sleep {PATIENCE_S}; scancel --signal=KILL "$SLURM_JOB_ID") &
 wait "${{steps[@]}}"
@@ -78,7 +93,8 @@ def plan_slurm(
         "memory_mb_per_node": max(memory for _, memory in needs),
     }
     prelude = PRELUDE.replace("@EXTRA@", config.launcher.slurm.srun_additional_args)
-    ending = ENDING.replace("@LAST@", next(reversed(tasks), ""))
+    grace = f"{config.recover.grace_s:g}"
+    ending = ENDING.replace("@LAST@", next(reversed(tasks), "")).replace("@GRACE@", grace)
     script = "\n".join([*_header(config, resources, run_dir), prelude, *_starts(config, tasks, run_dir), ending])
     return {"type": "slurm", **resources, "script": script}, _image_problems(config, tasks)
 
@@ -111,7 +127,7 @@ def _header(config: "BaseExperimentConfig", resources: dict[str, Any], run_dir: 
         "time": slurm.time_limit,
         "output": f"{run_dir}/logs/slurm-%j.log",
         "open-mode": "append",
-        "signal": f"B:TERM@{NOTICE_S}",
+        "signal": f"B:TERM@{math.ceil(config.recover.grace_s) + NOTICE_MARGIN_S}",
     }
     lines = [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value is not None]
     return ["#!/bin/bash", *lines, "#SBATCH --requeue"]

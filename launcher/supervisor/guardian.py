@@ -21,7 +21,9 @@ from areal_like.process.process_tree import become_subreaper, kill_descendants, 
 from areal_like.process.run_memory import create_run_memory
 from launcher.terminal import write_line
 
-FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""SIGUSR1 is what Slurm sends where `--signal=USR1@300` asks for a warning."""
+FORWARDED_SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 """Forwarded to the launcher, which has its own process group, so that it receives a Ctrl-C once."""
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -89,7 +91,7 @@ def _run_launcher(launch: Callable[[], int], guardian_pipe: int, memory: Path) -
         set_process_name("areal launcher")
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it writes to the terminal from its own group
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a run goes on when its output is no longer read
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 signal.signal(number, _stop_before_start)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)

@@ -275,7 +275,5 @@ def wait_limits(run: Run) -> WaitLimits:
     trained = "actor" if rollout is not None else "model"
     dist_timeout_s = float(getattr(run.config, trained).dist_timeout_s)
     if rollout is None:
-        return WaitLimits(dist_timeout_s, f"{trained}.dist_timeout_s", dist_timeout_s, f"{trained}.dist_timeout_s")
-    return WaitLimits(
-        rollout.setup_timeout, "rollout.setup_timeout", rollout.request_timeout, "rollout.request_timeout"
-    )
+        return WaitLimits(dist_timeout_s, f"{trained}.dist_timeout_s", run.config.recover.grace_s)
+    return WaitLimits(rollout.setup_timeout, "rollout.setup_timeout", run.config.recover.grace_s)

@@ -25,12 +25,11 @@ class Lifecycle(NamedTuple):
 
 
 class WaitLimits(NamedTuple):
-    """Timeouts, each with the key that sets it."""
+    """`setup_key` sets `setup_s`; `grace_s` is recover.grace_s."""
 
     setup_s: float
     setup_key: str
-    stop_s: float
-    stop_key: str
+    grace_s: float
 
 
 class RunEnding(NamedTuple):

@@ -264,10 +264,10 @@ class Supervisor:
             return None
         since = time.monotonic() - self._stopping[1]
         missing = ", ".join(name for name in self._vital if name not in self._ended)
-        if since > self.limits.stop_s:
+        if since > self.limits.grace_s:
             self.roster.agent.dump_stacks()
-            message = f"{self.limits.stop_key}: {missing} did not end within {self.limits.stop_s:g} s"
-            return RunEnding("failed", FAILED, f"{message}; stack traces: logs/*.stacks")
+            late = f"recover.grace_s: {missing} did not end within {self.limits.grace_s:g} s, and its step is abandoned"
+            return self._stopped(f"{late}; stack traces: logs/*.stacks")
         if self._report_is_due():
             self._say(f"stopping: waiting for {missing} ({since:.0f} s)")
         return None

@@ -22,6 +22,7 @@ def checkpoint_of(ring, step):
     [
         pytest.param(signal.SIGINT, 130, id="Ctrl-C"),
         pytest.param(signal.SIGTERM, 75, id="a scheduler", marks=pytest.mark.slow),  # 75 means `start me again`
+        pytest.param(signal.SIGUSR1, 75, id="Slurm's warning", marks=pytest.mark.slow),
     ],
 )
 def test_a_stopped_run_leaves_a_checkpoint_that_the_same_command_resumes(tmp_path, number, code):

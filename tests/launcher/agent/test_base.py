@@ -87,7 +87,7 @@ def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> N
         closing(file_name_store(tmp_path / "names", "user/run", "here", 30.0)) as names,
     ):
         supervisor = Supervisor(
-            *(run, Roster(plan, agent), names, WaitLimits(60.0, "a key", 60.0, "a key"), RestartPolicy("auto", 1)),
+            *(run, Roster(plan, agent), names, WaitLimits(60.0, "a key", 60.0), RestartPolicy("auto", 1)),
             *(StartPoint(1, 0, None), said.append, Lifecycle()),
         )
         assert supervisor.watch() == RunEnding("done", 0)

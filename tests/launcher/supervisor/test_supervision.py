@@ -189,13 +189,30 @@ def test_without_recovery_a_stop_names_what_is_saved_and_a_valid_command(tmp_pat
     assert start_fake_run(tmp_path, *words, "--replace", steps=1).wait().code == 0
 
 
-def test_a_scheduler_that_ends_the_job_gets_a_checkpoint_and_75(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_scheduler_that_ends_the_job_gets_a_checkpoint_and_75(number, tmp_path):
+    """Slurm warns all processes, which go on until the launcher stops them."""
     run = start_fake_run(tmp_path, steps=1000)
     run.until_output("rollout/0 ready")
     run.until("metrics/trainer-0.jsonl")
-    os.kill(run.process.pid, signal.SIGTERM)
+    for pid in [*(run.pids().values() if number == signal.SIGUSR1 else ()), run.process.pid]:
+        os.kill(pid, number)
+    ended = run.wait()
+    assert (ended.code, ended.summary["outcome"], ended.summary["attempts"]) == (75, "stopped", 1), ended
+    assert f"the newest checkpoint is of step {ended.steps()[-1]}" in ended.err
+
+
+@pytest.mark.shows("recover.grace_s")
+def test_a_step_that_exceeds_the_grace_time_of_a_stop_is_abandoned(tmp_path):
+    run = start_fake_run(tmp_path, "recover.grace_s=0.5", faults={"trainer/0 1.1": {"step": 3, "do": "wait"}})
+    run.until("checkpoints/step_000002/.complete")
+    run.until_output("rollout/0 ready")
+    os.kill(run.process.pid, signal.SIGUSR1)
     ended = run.wait()
     assert (ended.code, ended.summary["outcome"]) == (75, "stopped"), ended
+    assert "recover.grace_s: rollout/0, trainer/0 did not end within 0.5 s" in ended.err
+    assert "the newest checkpoint is of step 2" in ended.err and "resume=" in ended.err
+    assert leftover_processes(tmp_path) == {}
 
 
 @pytest.mark.parametrize("name", ["guardian", "launcher", "trainer/0"])
