@@ -23,6 +23,9 @@ ARRAYS: dict[str, Any] = {
     "versions": np.int32,
 }
 """The arrays of a trajectory, all of one length, with their types."""
+LEAST_LOGPROB = -1000.0
+"""Nothing as unlikely as this is sampled: in 32 bits a chance is 0 from about -104. Engines write -9999 where they have
+none. 0 may be right, as for a token that has no alternative."""
 TURNS, TEMPLATE_BREAKS = "turns", "template_breaks"
 """Metrics of a trajectory that comes from a conversation: its answers, and how often the chat template rewrote them."""
 
@@ -77,6 +80,9 @@ class Trajectory:
             return "`loss_mask` is on for tokens that were not generated (`versions` is -1 there)"
         if not np.isfinite(self.logprobs).all():
             return "`logprobs` are not all finite"
+        generated = self.logprobs[(self.loss_mask != 0) & (self.versions >= 0)]
+        if len(generated) and generated.min() < LEAST_LOGPROB:
+            return f"`logprobs` holds {generated.min():g} for a generated token: a stand-in for one that is missing"
         if self.finish not in FINISHES:
             return f"`finish` is {self.finish!r}; it must be one of {', '.join(FINISHES)}"
         for name, value in {"reward": self.reward, **self.rewards}.items():

@@ -52,6 +52,8 @@ def test_an_answer_without_a_reward_is_out_of_the_loss():
         ({"versions": [-1] * 5}, "no generated token"),
         ({"loss_mask": [1] * 5}, "not generated"),
         ({"logprobs": [0, 0, float("nan"), 0, 0]}, "not all finite"),
+        ({"logprobs": [0, 0, -0.5, -9999.0, -0.5]}, "holds -9999 for a generated token: a stand-in"),
+        ({"logprobs": [0, 0, -0.5, -3.4e38, -0.5]}, "a stand-in for one that is missing"),
         ({"logprobs": [0.0]}, "of one length"),
         ({"finish": "over"}, "'over'"),
     ],
@@ -64,3 +66,8 @@ def test_untrainable_trajectories_are_refused(changes, message):
 def test_an_empty_group_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         pack_group([])
+
+
+def test_a_token_without_an_alternative_has_the_log_probability_0_and_the_least_that_is_sampled_is_trained_on():
+    facts, _ = pack_group([trajectory(logprobs=[0, 0, 0, 0, -104.0])])
+    assert facts[0]["loss_tokens"] == 3

@@ -50,7 +50,7 @@ async def complete(client: AgentClient, prompt: Any, **more: Any) -> Any:
 
 @pytest.mark.parametrize("as_ids", [False, True])
 def test_a_prompt_that_repeats_an_answer_without_its_stop_token_is_a_break_of_the_ids_that_were_sampled(qwen, as_ids):
-    """The client sees the text without it. The characters `12` and `3` are tokens that would not be merged again."""
+    """The client sees the text without it."""
     engine = SampledTexts(qwen, "so 1", "46", "", "9", end="<|im_end|>")
 
     async def agent(client: AgentClient) -> None:
