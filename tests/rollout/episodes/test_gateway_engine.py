@@ -12,7 +12,6 @@ import openai
 import torch
 
 from areal_like.data.tokenizer import TextTokenizer
-from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
 from areal_like.rollout.episodes.generation_client import GenerationClient
