@@ -1,4 +1,4 @@
-"""Entry point of every process of a run: arguments, logging, stack dumps on SIGUSR1, the failure note, the exit
+"""Entry point of every process of a run: arguments, logging, stack dumps on SIGUSR2, the failure note, the exit
 code."""
 
 import argparse
@@ -71,7 +71,7 @@ def failure_note_path(directory: Path, me: Identity) -> Path:
 
 
 def stacks_path(run: Run, me: Identity) -> Path:
-    """Where a process writes its stacks on SIGUSR1."""
+    """Where a process writes its stacks on SIGUSR2."""
     return run.logs / f"{me.file_name}.stacks"
 
 
@@ -94,4 +94,4 @@ def _stacks_on_request(run: Run, me: Identity) -> None:
     run.logs.mkdir(parents=True, exist_ok=True)
     file = stacks_path(run, me).open("a")
     os.set_inheritable(file.fileno(), False)
-    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)

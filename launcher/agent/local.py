@@ -88,8 +88,8 @@ class LocalAgent:
 
     def dump_stacks(self) -> None:
         for child in self._alive.values():
-            if has_handler(child.process.pid, signal.SIGUSR1):
-                child.process.signal(signal.SIGUSR1)
+            if has_handler(child.process.pid, signal.SIGUSR2):
+                child.process.signal(signal.SIGUSR2)
         time.sleep(STACKS_S)
 
     def new_master_port(self) -> None:

@@ -105,6 +105,11 @@ class TestRunProcess:
         assert code == 2 and note is not None and "Traceback" not in err
         assert note == {"time": note["time"], "message": "task.name: my.py cannot be imported", "kind": "config"}
 
+    def test_a_process_that_gets_sigusr2_writes_its_stacks(self, tmp_path):
+        main = "import os, signal\ndef main(run, me):\n    os.kill(os.getpid(), signal.SIGUSR2)"
+        assert self.run(tmp_path, main)[0] == 0
+        assert "in main" in (tmp_path / "logs" / "episodes-1.stacks").read_text()
+
     def test_an_unexpected_error_leaves_its_traceback_in_the_log(self, tmp_path):
         code, err, note = self.run(tmp_path, "def main(run, me):\n    return 1 // 0")
         assert code == 1 and note is not None and "Traceback" in err

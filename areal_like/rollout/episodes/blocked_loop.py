@@ -38,7 +38,7 @@ def block_report(run: Run, me: Identity) -> Callable[[int], None]:
 def stacks_of(pid: int, path: Path) -> str:
     """The stacks of all threads, which a process writes when asked, even while it holds the interpreter's lock."""
     before = path.stat().st_size
-    os.kill(pid, signal.SIGUSR1)
+    os.kill(pid, signal.SIGUSR2)
     until, seen = time.monotonic() + STACKS_TIMEOUT_S, before
     while time.monotonic() < until:
         time.sleep(POLL_S)
