@@ -18,6 +18,7 @@ from areal_like.config.sections.reward import RewardConfig
 from areal_like.config.sections.rollout import InferenceEngineConfig
 from areal_like.config.sections.trackers import StatsLoggerConfig
 from areal_like.config.sections.train_engine import TrainEngineConfig
+from areal_like.config.sections.watchdog import WatchdogConfig
 from areal_like.config.sections.weights import WeightsConfig
 
 NAME_PATTERN = r"^[^\s/\\.][^\s/\\]{0,127}$"
@@ -147,6 +148,9 @@ class BaseExperimentConfig:
 
     weights: WeightsConfig = section(WeightsConfig)
     """How weights are saved, and sent to the inference servers."""
+
+    watchdog: WatchdogConfig = section(WatchdogConfig)
+    """How long a process may make no progress before it is named and killed."""
 
     log: LogConfig = section(LogConfig)
     """Level and content of the logs."""

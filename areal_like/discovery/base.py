@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 import orjson
 
 from areal_like.discovery.owner import OwnerProcess
+from areal_like.process import pulse
 from areal_like.process.errors import Failure
 from areal_like.process.identity import Identity
 from areal_like.process.wait import NamedWait
@@ -180,6 +181,7 @@ def announce(names: NameStore, me: Identity, address: str, waiting: NamedWait | 
     """Enters this process's address under its name."""
     entry = Entry(address, me.attempt, me.incarnation, os.getpid())
     names.add(me.name, orjson.dumps(entry._asdict()).decode(), replace=True, waiting=waiting)
+    pulse.serves()
 
 
 def parse_entry(value: str) -> Entry:

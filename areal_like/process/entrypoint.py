@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from areal_like.config.problems import ConfigError
-from areal_like.process import atomic_file
+from areal_like.process import atomic_file, pulse
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
 from areal_like.process.identity import Identity, identity
@@ -34,12 +34,14 @@ def run_process(main: Callable[[Run, Identity], int | None], words: Sequence[str
     )
     arguments = parser.parse_args(words)
     me = identity()
+    pulse.open_pulse()
     try:
         run = open_run(arguments.run_dir)
         set_up_logging(run.config.log.level, me)
         raise_open_files_limit()
         _stacks_on_request(run, me)
-        code = main(run, me)
+        with pulse.phase(pulse.LOADING):
+            code = main(run, me)
     except ConfigError as error:
         return leave_failure_note(Path(arguments.run_dir), me, "config", error.text(), BAD_CONFIGURATION)
     except Failure as failure:

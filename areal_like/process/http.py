@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from areal_like.process import pulse
 from areal_like.process.connection_limits import RUNNER, LimitedAppRunner
 from areal_like.process.errors import HttpError, Unreachable
 from areal_like.process.frames import Frame, unpack
@@ -21,6 +22,7 @@ from areal_like.process.server_proof import NONCE_HEADER, PROOF_HEADER, PROOF_PA
 
 DEFAULT_LIMITS = BodyLimits()
 SHUTDOWN_S = 1.0
+BEAT_S = 1.0
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -164,9 +166,25 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(main)
+        return asyncio.run(_with_pulse(main))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
+        return runner.run(_with_pulse(main))
+
+
+async def _with_pulse(main: Coroutine[Any, Any, T]) -> T:
+    """What blocks the loop, or stops the process, stops its pulse."""
+    loop = asyncio.get_running_loop()
+    with pulse.loop_phase() as slot:
+
+        def beat() -> None:
+            slot.advance()
+            beats[:] = [loop.call_later(BEAT_S, beat)]
+
+        beats = [loop.call_later(BEAT_S, beat)]
+        try:
+            return await main
+        finally:
+            beats[0].cancel()
 
 
 class HttpClient:

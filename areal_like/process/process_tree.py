@@ -113,8 +113,13 @@ def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
 
 def cpu_seconds_of(pid: int) -> float:
     """Of one process, and of its children that it has waited for."""
+    return stat_cpu_seconds(Path(f"/proc/{pid}/stat"))
+
+
+def stat_cpu_seconds(path: Path) -> float:
+    """By the `stat` of a process or thread."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     ticks = text.rpartition(")")[2].split()[11:15]  # its own, and those of children that it has waited for

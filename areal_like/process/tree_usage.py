@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.process_tree import cpu_seconds_of, descendants_of
+from areal_like.process.process_tree import cpu_seconds_of, descendants_of, stat_cpu_seconds
 
 LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 """Kernels without it list the processes of the whole machine alone."""
@@ -22,6 +22,28 @@ def usage_below(pid: int) -> TreeUsage:
     """Of the descendants of a process that run, and of the children that they have waited for."""
     pids = _descendants(pid) if LISTS_CHILDREN else [each.pid for each in descendants_of(pid)]
     return TreeUsage(len(pids), sum(map(_memory_bytes, pids)), sum(map(cpu_seconds_of, pids)))
+
+
+def tree_work(pid: int) -> tuple[float, float]:
+    """CPU seconds of a process with its descendants, and the bytes that they have read and written."""
+    pids = [pid, *(_descendants(pid) if LISTS_CHILDREN else [each.pid for each in descendants_of(pid)])]
+    return sum(map(cpu_seconds_of, pids)), sum(_io_bytes(Path(f"/proc/{each}/io")) for each in pids)
+
+
+def thread_work(pid: int, thread: int) -> tuple[float, float]:
+    """The same of one thread."""
+    task = Path(f"/proc/{pid}/task/{thread}")
+    return stat_cpu_seconds(task / "stat"), _io_bytes(task / "io")
+
+
+def _io_bytes(path: Path) -> float:
+    """Those of calls and those of the disk, as files may be mapped; 0 where that cannot be read."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0.0
+    counted = ("rchar", "wchar", "read_bytes", "write_bytes")
+    return float(sum(int(line.split()[1]) for line in lines if line.startswith(tuple(f"{each}:" for each in counted))))
 
 
 def _descendants(pid: int) -> list[int]:

@@ -2,12 +2,13 @@
 agent may run on another machine."""
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from areal_like.process.child_process import ProcessUsage
 from areal_like.process.identity import Identity
+from areal_like.process.pulse import SlotSample
 from launcher.plan.plan import Process
 
 TAIL_LINES = 12
@@ -45,6 +46,17 @@ class ProcessExit:
         return f"killed by signal {-self.code} ({signal.Signals(-self.code).name})"
 
 
+class ProcessSample(NamedTuple):
+    """What a process does at the moment. `start` names this start of it, `state` is that of /proc. `work`: by slot the
+    CPU seconds and the bytes read and written, where these count as progress."""
+
+    name: str
+    start: str
+    state: str
+    slots: tuple[SlotSample, ...]
+    work: Mapping[int, tuple[float, float]]
+
+
 class NodeAgent(Protocol):
     """Processes are named as in the plan; names of processes that do not run are ignored."""
 
@@ -67,6 +79,17 @@ class NodeAgent(Protocol):
 
     def cpu_seconds(self) -> dict[str, float]:
         """What each running process has used until now, with all that it started."""
+
+    def samples(self) -> list[ProcessSample]:
+        """What each running process does."""
+
+    def begin_hang_report(self, folder: str) -> None:
+        """Starts to write the stacks of all processes, and what each waits for, to a new folder."""
+
+    def hang_report_is_done(self) -> bool: ...
+
+    def kill_hung(self, name: str, message: str) -> None:
+        """Kills a process, whose exit then has a failure note with this message, of the kind "hung"."""
 
     def dump_stacks(self) -> None:
         """Makes every Python process of ours write its stack traces to logs/<role>-<index>.stacks."""

@@ -14,10 +14,13 @@ from areal_like.process.child_process import reap_leftovers
 from areal_like.process.entrypoint import stacks_path
 from areal_like.process.identity import RUN_ID, TOKEN, Identity
 from areal_like.process.port_lease import PortLease, lease_port
-from areal_like.process.process_tree import cpu_seconds, has_handler
+from areal_like.process.process_tree import cpu_seconds, has_handler, process_info
+from areal_like.process.pulse import COMPILING, LOADING, SAVING, read_slots
 from areal_like.process.run import Run
 from areal_like.process.shared_segments import remove_recorded
-from launcher.agent.base import ProcessExit
+from areal_like.process.tree_usage import thread_work, tree_work
+from launcher.agent.base import FailureNote, ProcessExit, ProcessSample
+from launcher.agent.hang_report import HangReport, HungProcess
 from launcher.agent.log_rotation import rotate
 from launcher.agent.managed_process import ManagedProcess, log_name
 from launcher.plan.plan import PORT, Process
@@ -28,6 +31,8 @@ STACKS_S = 0.5
 REAP_INTERVAL_S = 1.0
 SIZES_INTERVAL_S = 5.0
 MASTER_PORT = "MASTER_PORT"
+HUNG = "hung"
+"""Kind of the failure note of a process that was killed because it made no progress."""
 
 
 class LocalAgent:
@@ -39,6 +44,7 @@ class LocalAgent:
         self._variables = _import_path()
         self._leases: dict[str, PortLease] = {}
         self._reaped_at = self._sizes_at = 0.0
+        self._hang_report: HangReport | None = None
 
     def start(self, process: Process, identity: Identity) -> str:
         filled = self._filled(process, identity)
@@ -86,6 +92,25 @@ class LocalAgent:
     def cpu_seconds(self) -> dict[str, float]:
         return cpu_seconds({name: child.process.pid for name, child in self._alive.items()})
 
+    def samples(self) -> list[ProcessSample]:
+        return [_sample(name, child) for name, child in self._alive.items()]
+
+    def begin_hang_report(self, folder: str) -> None:
+        processes = {}
+        for name, child in self._alive.items():
+            stacks = self._run.logs / f"{child.identity.file_name}.stacks"
+            slots = read_slots(child.page)
+            processes[name] = HungProcess(child.identity.file_name, child.process.pid, stacks, slots)
+        self._hang_report = HangReport(Path(folder), processes)
+
+    def hang_report_is_done(self) -> bool:
+        return self._hang_report is None or self._hang_report.is_done
+
+    def kill_hung(self, name: str, message: str) -> None:
+        for child in self._chosen([name]):
+            child.hung = FailureNote(time.time(), message, HUNG)
+            child.process.signal(signal.SIGKILL)
+
     def dump_stacks(self) -> None:
         for child in self._alive.values():
             if has_handler(child.process.pid, signal.SIGUSR2):
@@ -130,6 +155,18 @@ class LocalAgent:
         if holder not in self._leases:
             self._leases[holder] = lease_port()
         return self._leases[holder].port
+
+
+def _sample(name: str, child: ManagedProcess) -> ProcessSample:
+    pid, slots = child.process.pid, read_slots(child.page)
+    work = {}
+    for slot in slots:
+        if slot.phase in (LOADING, COMPILING):
+            work[slot.number] = tree_work(pid)
+        elif slot.phase == SAVING:  # other threads go on meanwhile
+            work[slot.number] = thread_work(pid, slot.thread)
+    info = process_info(pid)
+    return ProcessSample(name, child.identity.start_name, "" if info is None else info.state, slots, work)
 
 
 def _import_path() -> dict[str, str]:

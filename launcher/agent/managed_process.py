@@ -1,6 +1,7 @@
 """A process of the plan that was started here: its log, its failure note, its end."""
 
 import json
+import mmap
 import os
 import subprocess
 import time
@@ -12,6 +13,7 @@ from typing import IO, Any
 from areal_like.process.child_process import ChildProcess, last_lines
 from areal_like.process.entrypoint import failure_note_path
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, Identity
+from areal_like.process.pulse import PAGE_BYTES, PULSE_FD
 from launcher.agent.base import TAIL_LINES, FailureNote, ProcessExit
 from launcher.plan.plan import Process
 
@@ -29,18 +31,28 @@ class ManagedProcess:
         self._note_path = failure_note_path(run_dir, identity)
         self._note_path.unlink(missing_ok=True)
         self._output = _open_log(self._log)
+        self.hung: FailureNote | None = None
+        """Set before it is killed because it hangs."""
+        descriptor = os.memfd_create("areal-pulse")
+        os.ftruncate(descriptor, PAGE_BYTES)
+        self.page = mmap.mmap(descriptor, PAGE_BYTES)
         environment = {**os.environ, **variables, **planned.env}
+        environment[PULSE_FD] = str(descriptor)
         environment |= {PROCESS: identity.name, ATTEMPT: str(identity.attempt), INCARNATION: str(identity.incarnation)}
-        self.process = ChildProcess(
-            planned.command,
-            environment,
-            marks={PROCESS: identity.name, RUN_DIR: str(run_dir)},
-            cwd=cwd,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            dies_with_parent=True,
-            cores=planned.cores,
-        )
+        try:
+            self.process = ChildProcess(
+                planned.command,
+                environment,
+                marks={PROCESS: identity.name, RUN_DIR: str(run_dir)},
+                cwd=cwd,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(descriptor,),
+                dies_with_parent=True,
+                cores=planned.cores,
+            )
+        finally:
+            os.close(descriptor)
 
     @property
     def log(self) -> Path | None:
@@ -51,7 +63,7 @@ class ManagedProcess:
         code = self.process.exit_code()
         if code is None:
             return None
-        note = self._note() if code else None
+        note = self.hung or (self._note() if code else None)
         return ProcessExit(
             identity=self.identity,
             code=code,
@@ -68,6 +80,7 @@ class ManagedProcess:
 
     def close(self) -> None:
         self._output.close()
+        self.page.close()
 
     def _note(self) -> FailureNote | None:
         try:

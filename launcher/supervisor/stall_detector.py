@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from areal_like.process.identity import Identity
+from areal_like.process.pulse import COMPILING, LOADING
+from launcher.agent.base import ProcessSample
+from launcher.supervisor.hang_watch import waits_of
 
 STALL_S = 20.0
 FIRST_STEP_S = 60.0
@@ -16,8 +19,7 @@ MEASURED_S = 5.0
 """At the end of a stall, how much CPU time each process uses in so long."""
 BUSY_SHARE = 0.05
 """Of a core."""
-SLACK_S = 3.0
-"""Steps are seen with this delay, and times in logs are rounded to seconds."""
+STARTING = (LOADING, COMPILING)
 TAIL_LINES = 200
 LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} \S+ ([A-Z]+) (.*)")
 WAITING = "waiting for"
@@ -52,7 +54,7 @@ class StallDetector:
     ) -> None:
         self._clock, self._wall_clock, self._noun = clock, wall_clock, noun
         self._limit_s, self._is_first = FIRST_STEP_S, True
-        self._since = clock()
+        self._since = self._still_since = clock()
         self._reported = False
         self._measured: tuple[float, Mapping[str, float]] | None = None
         """When, and the CPU seconds of each process until then."""
@@ -68,13 +70,20 @@ class StallDetector:
         self._reset()
 
     def _reset(self) -> None:
-        self._since, self._reported, self._measured = self._clock(), False, None
+        self._since = self._still_since = self._clock()
+        self._reported, self._measured = False, None
 
     def report_lines(
-        self, processes: Sequence[LoggedProcess], cpu_seconds: Callable[[], Mapping[str, float]]
+        self,
+        processes: Sequence[LoggedProcess],
+        samples: Sequence[ProcessSample],
+        cpu_seconds: Callable[[], Mapping[str, float]],
     ) -> list[str]:
-        """The report, once per stall; otherwise empty. `cpu_seconds`: what each process has used."""
-        still_s = self._clock() - self._since
+        """The report, once per stall; otherwise empty. Not while a process loads or compiles. `cpu_seconds`: what each
+        process has used."""
+        if any(slot.phase in STARTING for sample in samples for slot in sample.slots):
+            self._still_since, self._measured = self._clock(), None
+        still_s = self._clock() - self._still_since
         if self._reported or still_s < self._limit_s - MEASURED_S:
             return []
         if self._measured is None:
@@ -84,9 +93,8 @@ class StallDetector:
         self._reported = True
         now = self._wall_clock()
         lines = sorted(line for process in processes for line in log_lines(process))
-        waiting = {line.name: line for line in lines if WAITING in line.text and line.time >= now - still_s - SLACK_S}
         trouble = [line for line in lines if line.level in WARNING_LEVELS and WAITING not in line.text][-1:]
-        reasons = [f"{line.name} is {line.text.removeprefix('still ')}" for line in waiting.values()]
+        reasons = waits_of(samples)
         reasons += [f"the newest warning, {now - line.time:.0f} s ago, by {line.name}: {line.text}" for line in trouble]
         if not reasons:
             reasons = [

@@ -22,6 +22,7 @@ from launcher.supervisor.roster import Roster, RunningProcess
 from launcher.supervisor.signal_wait import SignalWait
 from launcher.supervisor.stall_detector import StallDetector
 from launcher.supervisor.startup_progress import StartupProgress
+from launcher.supervisor.watchdog import Watchdog
 
 POLL_S, CHECK_S, REPORT_S = 0.2, 1.0, 5.0
 EVALUATION_GRACE_S = 10.0
@@ -65,6 +66,7 @@ class Supervisor:
         self._addresses: Sequence[str] = ()
         self._pending: PendingRollback | None = None
         self._stall_detector = StallDetector(noun="answer" if self._evaluates else "step")
+        self._watchdog = Watchdog(run, roster.agent, say)
         self._startup_progress = StartupProgress(f"{limits.setup_s:g} s, {limits.setup_key}")
         self._checked_at = self._reported_at = self._last_end = 0.0
 
@@ -93,6 +95,7 @@ class Supervisor:
                 return ending
         if LAUNCHER in self.names.lost:
             return self._name_lost(self.names.lost[LAUNCHER])
+        self._watchdog.poll()
         exits, early = self.roster.exits(), self._early_workers()
         self._check_progress(at_once=bool(exits or early))
         ending = self._handle_exits(exits) if exits else None
@@ -171,8 +174,9 @@ class Supervisor:
 
     def _roll_back(self, exited: ProcessExit, why: str = "") -> None:
         """Restarts trainer, controller and episodes workers from the newest checkpoint; servers stay and receive its
-        weights."""
+        weights, unless they make no progress."""
         again = self.roster.names(CONTROLLER, EPISODES, TRAINER)
+        self._watchdog.kill_silent(self.roster.names(*SERVING_ROLES))
         self.roster.kill(again)
         for name in again:
             with suppress(NameMissing):
@@ -338,7 +342,7 @@ class Supervisor:
             self._stall_detector.restarted()
         elif self._stopping is None and not self._ended:
             for line in self._stall_detector.report_lines(
-                list(self.roster.running.values()), self.roster.agent.cpu_seconds
+                list(self.roster.running.values()), self.roster.agent.samples(), self.roster.agent.cpu_seconds
             ):
                 self._say(line)
 

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from areal_like.process import pulse
 from areal_like.process.errors import DamagedWeights
 from areal_like.process.identity import Identity, identity
 
@@ -25,6 +26,12 @@ STOP, FINISHED, GO = DIRECTORY / "stop", DIRECTORY / "finished", DIRECTORY / "go
 
 
 def main() -> int:
+    pulse.open_pulse()
+    with pulse.phase(pulse.LOADING) as slot:
+        return _work(slot)
+
+
+def _work(slot: pulse.PulseSlot) -> int:
     me = identity()
     print(f"{me.name} of attempt {me.attempt}, incarnation {me.incarnation}", flush=True)
     fault = BEHAVIOUR.get("faults", {}).get(f"{me.name} {me.attempt}.{me.incarnation}", {})
@@ -43,11 +50,14 @@ def main() -> int:
             names = file_name_store(root, prefix, me.name, 30.0)
         announce(names, me, "127.0.0.1:1")
     if me.role == "trainer":
-        return _train(me, fault)
+        with pulse.phase(pulse.STEP):
+            return _train(me, fault)
+    slot.become(pulse.SERVING)
     began = time.monotonic()
     while not (me.role == "rollout" and FINISHED.exists()):
         if "after_s" in fault and time.monotonic() - began > fault["after_s"]:
             _do(fault["do"], me)
+        pulse.advance()
         time.sleep(0.02)
     return 0
 
@@ -58,6 +68,7 @@ def _train(me: Identity, fault: dict[str, Any]) -> int:
     while step < BEHAVIOUR.get("steps", 6):
         time.sleep(BEHAVIOUR.get("step_s", 0.05))
         step += 1
+        pulse.advance()
         for name, metric in (("rollout-0", "reward/mean"), ("trainer-0", "train/loss")):
             with (DIRECTORY / "metrics" / f"{name}.jsonl").open("a") as file:
                 file.write(json.dumps({"step": step, "attempt": me.attempt, "time": time.time(), metric: 1.0}) + "\n")
@@ -92,9 +103,8 @@ def _do(what: str, me: Identity) -> None:
     GO), `hang`, `orphan`, or nothing."""
     word, _, rest = what.partition(" ")
     if word == "wait":
-        message = "trainer/0 INFO still waiting for batch 5 from rollout/0: 20 s of 3600 s (rollout.request_timeout)"
-        print(time.strftime(f"%Y-%m-%d %H:%M:%S,000 {message}"), flush=True)
         while not GO.exists():
+            pulse.waits("batch 5 from rollout/0", "rollout/0", "rollout.request_timeout", 3600.0)
             time.sleep(0.02)
     elif word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

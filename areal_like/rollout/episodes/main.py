@@ -19,6 +19,7 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error
 from areal_like.discovery import Entry, NameStore, open_name_store, parse_entry
 from areal_like.models import model_folder
+from areal_like.process import pulse
 from areal_like.process.http import HttpClient, run_async
 from areal_like.process.identity import CONTROLLER, Identity, token
 from areal_like.process.loop_watch import LoopWatch
@@ -94,6 +95,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
                 runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format, own)
                 runner = replace(runner, keeps_order=not waits_for_others(datasets, workflow, own))
+                pulse.serves()
                 try:
                     async with watch.watching() if watch is not None else nullcontext():
                         await EpisodeWorker(controller, runner, max_in_flight(config)).work()

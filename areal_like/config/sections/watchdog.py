@@ -1,0 +1,45 @@
+"""Section `watchdog`: how long the processes of a run may make no progress."""
+
+from areal_like.config.fields import Auto, config, key
+
+
+@config
+class WatchdogConfig:
+    """Limits on how long a process may make no progress. Past its limit it is killed, and the run goes on as after its
+    death. `auto` is 300 s, or ten times the longest pause of that role in that phase if that is more."""
+
+    notice_s: float = key(60.0, gt=0)
+    """Seconds without progress after which a process is named on the terminal."""
+
+    loading_s: float | Auto = key("auto", gt=0)
+    """Limit while it starts and loads. CPU time, or bytes that are read or written, count as progress, so that a large
+    model may take longer."""
+
+    compiling_s: float | Auto = key("auto", gt=0)
+    """Limit while layers are compiled or tried. CPU time counts as progress."""
+
+    generating_s: float | Auto = key("auto", gt=0)
+    """Limit of an inference engine that has requests and generates no token."""
+
+    serving_s: float | Auto = key("auto", gt=0)
+    """Limit of the event loop of a server, the controller or an episodes worker, which user code may block. With `auto`
+    a worker has at least `workflow.block_timeout_s`, by which it ends itself."""
+
+    step_s: float | Auto = key("auto", gt=0)
+    """Limit of a trainer between two micro-batches, or other parts of a step."""
+
+    collective_s: float | Auto = key("auto", gt=0)
+    """Limit of trainer ranks that wait for each other. With `auto` at least their `dist_timeout_s`."""
+
+    publishing_s: float | Auto = key("auto", gt=0)
+    """Limit of a trainer that hands weights to the servers."""
+
+    saving_s: float | Auto = key("auto", gt=0)
+    """Limit of the writing of a checkpoint. Bytes that are written, and CPU time, count as progress."""
+
+    waiting_s: float | Auto = key("auto", gt=0)
+    """Limit of a process that waits for another one, or is idle, and was stopped by a signal or no longer looks whether
+    its wait is over. What it waits for has a limit of its own, such as `rollout.request_timeout`."""
+
+    launcher_s: float | Auto = key("auto", gt=0)
+    """Limit of the launcher: past it all processes of the run are killed, and `resume=` continues it."""
