@@ -1,9 +1,9 @@
 """The first step and the memory of each process, with a thousand and with a million rows.
 
-    python tests/bench/bench_data.py [--rows 1000 1000000] [--forms jsonl parquet] [--experiments grpo sft]
+    python tests/bench/bench_data.py [--rows 1000 1000000] [--forms jsonl parquet saved] [--experiments grpo sft]
         [--output build/bench/data.json]
 
-A row has about 300 characters; their length is limited (train_dataset.max_length). Each number of rows is a run by the
+`saved` is a folder of `save_to_disk` (package datasets). A row has about 300 characters; their length is limited (train_dataset.max_length). Each number of rows is a run by the
 real command, of two steps. It never fails because of a time. CPU time is that of all processes up to the first step;
 on a machine with other work it says more than the delay.
 """
@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import random
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from tests.bench.watched import watch  # noqa: E402
 
 LIMIT_S, AIM_S, STEPS = 900.0, 3.0, 2
 NOTE_LENGTH, ROWS_AT_ONCE = 250, 50_000
+FORMS = ["jsonl", "parquet", "saved"]
 SETTINGS = (
     *("cluster.fileroot=runs", "trial_name=bench", "train_dataset.max_length=16", "recover.mode=disabled"),
     *("evaluator.freq_steps=null", "valid_dataset=null", f"total_train_steps={STEPS}"),
@@ -54,6 +56,11 @@ def write_rows(file: Path, count: int) -> Path:
         with parquet.ParquetWriter(file, arrow.schema([(name, arrow.string()) for name in next(rows(1))])) as out:
             while part := list(islice(made, ROWS_AT_ONCE)):
                 out.write_table(arrow.Table.from_pylist(part))
+    elif file.suffix == ".saved":
+        datasets = import_module("datasets")
+        with tempfile.TemporaryDirectory() as cache:
+            made_by = {"gen_kwargs": {"count": count}, "cache_dir": cache}
+            datasets.Dataset.from_generator(rows, **made_by).save_to_disk(str(file))
     else:
         with file.open("w", encoding="utf-8") as out:
             out.writelines(f"{json.dumps(row)}\n" for row in rows(count))
@@ -73,7 +80,7 @@ def measure(experiment: str, file: Path, count: int, folder: Path) -> dict[str, 
         "experiment": experiment,
         "form": file.suffix.removeprefix("."),
         "rows": count,
-        "file_mb": file.stat().st_size / 1e6,
+        "file_mb": sum(part.stat().st_size for part in (file, *file.rglob("*")) if part.is_file()) / 1e6,
         "first_step_s": first - watched.began,
         "cpu_s": sum(watched.cpu_at(first).values()),
         "start": ring_times.start(directories[0], watched, first),
@@ -84,7 +91,7 @@ def measure(experiment: str, file: Path, count: int, folder: Path) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 1_000_000])
-    parser.add_argument("--forms", nargs="+", choices=["jsonl", "parquet"], default=["jsonl", "parquet"])
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--experiments", nargs="+", choices=list(EXPERIMENTS), default=list(EXPERIMENTS))
     add_output(parser, "data")
     arguments = parser.parse_args()
@@ -107,7 +114,7 @@ def main() -> None:
                 later += f", with {cpu_s:.1f} s more of CPU time"
                 print(f"{experiment}, {form}: {later}")
             for file in files:
-                file.unlink()
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
     report = {
         "what": "First step and memory of a run, by number of rows",
         "aim_s": AIM_S,

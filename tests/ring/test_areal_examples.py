@@ -25,6 +25,8 @@ SMALL = (
     "total_train_steps=2",
 )
 ANSWERS = ("gconfig.max_new_tokens=8", "actor.dtype=float32")
+FILES = {"data/countdown/qwen": ("train_e.jsonl", "valid_e.jsonl"), "torl_data": ("train.parquet", "test.parquet")}
+"""Folder -> the files in it, in the run's working directory. The example has `torl_data` at an absolute path."""
 SLOW = pytest.mark.slow
 
 
@@ -36,6 +38,7 @@ EXAMPLES = [
     example("grpo", "valid_dataset.batch_size=4", slow=False),
     example("dapo", "actor.overlong_tokens=4"),
     example("drgrpo"),
+    example("grpo_deprecated"),
     example("liteppo"),
     example("lora"),
     example("gsm8k_ppo", slow=False),
@@ -45,15 +48,24 @@ EXAMPLES = [
     example("multi_turn_math", "max_turns=3", slow=False),
     example(
         "tir_math",
-        "train_dataset.path=torl_data/train.jsonl",
-        "valid_dataset.path=torl_data/test.jsonl",
+        "train_dataset.path=torl_data/train.parquet",
+        "valid_dataset.path=torl_data/test.parquet",
         data=("torl_data", examples.torl),
     ),
     example("boba_vllm", data=("inclusionAI/AReaL-boba-Data", examples.boba)),
-    example("countdown", data=("data/countdown", examples.countdown)),
+    example("countdown", data=("data/countdown/qwen", examples.countdown)),
     example("sft", "stats_logger.wandb.mode=disabled", slow=False),
     example("hhrlhf_rw", data=("Anthropic/hh-rlhf", examples.hh_rlhf), slow=False),
 ]
+
+
+def write_rows(file, make):
+    text = examples.lines(make)
+    if file.suffix == ".parquet":
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist([json.loads(line) for line in text.splitlines()]), file)
+    else:
+        file.write_text(text)
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +80,9 @@ def test_an_example_of_areal_trains(tmp_path, model, name, words, data):
     rows.mkdir()
     for split in ("train", "test"):
         (rows / f"{split}.jsonl").write_text(examples.lines(make))
-    if path in ("data/countdown", "torl_data"):
-        folder = tmp_path / path
-        folder.mkdir(parents=True)
-        for split in ("train", "valid", "test"):
-            (folder / f"{split}.jsonl").write_text(examples.lines(make))
+    for file in FILES.get(path, ()):
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+        write_rows(tmp_path / path / file, make)
     schema = ("--schema", SUBCLASS_FILES[name][0]) if name in SUBCLASS_FILES else ()
     trained = "model" if name in ("sft", "hhrlhf_rw") else "actor"
     answers = ANSWERS if trained == "actor" else ("model.dtype=float32",)

@@ -44,7 +44,7 @@ PLAIN_FILES: dict[str, tuple[type, dict[str, Any]]] = {
             "actor.pad_to_maximum": True,
             "actor.optimizer.lr": 5e-6,
             "actor.reward_norm.group_size": 8,
-            "train_dataset.path": "data/countdown/train.jsonl",
+            "train_dataset.path": "data/countdown/qwen/train_e.jsonl",
             "evaluator.freq_steps": 10,
         },
     ),

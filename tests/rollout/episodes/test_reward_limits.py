@@ -73,6 +73,13 @@ def test_what_a_reward_prints_is_bounded(hurts, capfd):
     assert len(printed) < 1 << 20
 
 
+@pytest.mark.slow
+def test_gigabytes_of_output_neither_fill_a_log_nor_memory(hurts, capfd):
+    outcomes, counts, _ = outcomes_of(hurts, "prints 3000", "x", timeout_s=200.0)
+    assert (outcomes, counts.errors) == ([1.0, 1.0], 0)
+    assert len(capfd.readouterr().err) < 1 << 20
+
+
 def test_a_reward_that_kills_its_process_group_ends_itself_alone(hurts):
     outcomes, *_ = outcomes_of(hurts, "kills_its_group", "x")
     assert outcomes[0].endswith("it ended its process (SIGKILL)") and outcomes[1] == 1.0
