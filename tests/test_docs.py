@@ -7,7 +7,7 @@ file. In a `console` block a line that begins with `$ ` is a command; `# exit co
 A command that starts a run composes, plans and checks everything, and creates the run's directory, but starts no
 processes. Instead the test writes the files of a finished run there, with the initial model, for `resume=` and `chat`.
 The quoted output of such a command, and of `chat`, is not compared. A command marked `# for real` is also run
-unchanged, in a separate test.
+unchanged, in a separate test, after the Python programs of the page above it.
 """
 
 import contextlib
@@ -287,6 +287,10 @@ class Session:
             checkpoint_files.write_manifest(folder, MADE_STEPS)
             locked.run.rollouts.mkdir(exist_ok=True)
             (locked.run.rollouts / LEDGER).touch()
+            for step in (0, MADE_STEPS):  # an evaluation before and after the steps
+                answers = self.made / "evaluations" / step_folder(self.made, step).name
+                answers.mkdir(parents=True)
+                (answers / "valid.jsonl").write_text('{"row": 0, "row_hash": "1", "sample": 0, "score": 1.0}\n')
         print(summarize_run(self.made, "done", 0, time.time(), locked.start.attempt))
         return 0
 
@@ -491,11 +495,17 @@ def test_commands_marked_for_real_run_unchanged(page: str, command: Command, tmp
     for block in blocks(page):
         if block.language in ("yaml", "python"):
             session.write(block)
+    variables = environment(tmp_path) | {"COLUMNS": "100"}
+    typed = [each for block in blocks(page) if block.language in ("console", "bash") for each in commands(block)]
+    for before in typed[: [each.place for each in typed].index(command.place)]:
+        if re.fullmatch(r"python \w+\.py", before.text):
+            program = [sys.executable, *shlex.split(before.text)[1:]]
+            subprocess.run(program, cwd=session.folder, env=variables, timeout=60, check=True)
     words = [sys.executable, *shlex.split(command.text)[1:]]
     done = subprocess.run(
         words,
         cwd=session.folder,
-        env=environment(tmp_path) | {"COLUMNS": "100"},
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
