@@ -4,8 +4,8 @@
         [--output build/bench/data.json]
 
 `saved` is a folder of `save_to_disk` (package datasets). A row has about 300 characters; their length is limited
-(train_dataset.max_length). Each number of rows is a run by the real command, of two steps. It never fails because of a time. CPU time is that of all processes up to the first step;
-on a machine with other work it says more than the delay.
+(train_dataset.max_length). Each number of rows is a run by the real command, of two steps. It never fails because of a
+time. CPU time is that of all processes up to the first step; on a machine with other work it says more than the delay.
 """
 
 import argparse
