@@ -41,7 +41,8 @@ LENGTHS = ([61, 43, 43, 37, 19, 8], [53, 41, 31, 24], [59, 30])
 """The compiler takes equal sizes for one: no number of tokens is a usual size of a model. The third micro-batch must
 not need another graph."""
 EQUAL_LENGTHS = (([1031], [1151], [1283]), ([1033] * 2, [1063] * 3, [1087] * 2))
-"""Of the kernel for one sequence, or several of equal length."""
+"""Of the kernel for one sequence, or several of equal length. Around it layers compute the same as around the usual
+one."""
 
 
 class CannotRehearse(Exception):
@@ -72,6 +73,8 @@ class Trial(NamedTuple):
     compile: Callable[[nn.Module], None]
     forward_context: contextlib.AbstractContextManager[object]
     trains: bool
+    every_kernel: bool
+    """Also with the kernels that few micro-batches need: that takes three times as long."""
     dtype: torch.dtype
     device: torch.device
 
@@ -81,7 +84,8 @@ def rehearse(model: PreTrainedModel, layers: Sequence[nn.Module], trial: Trial) 
     exceptions above."""
     kinds = one_of_each_kind(layers)[:MAX_KINDS]
     found = capability(trial.device)
-    lengths = [LENGTHS, *(EQUAL_LENGTHS if found is not None and found.has_cudnn else ())]
+    has_equal = trial.every_kernel and found is not None and found.has_cudnn
+    lengths = [LENGTHS, *(EQUAL_LENGTHS if has_equal else ())]
     devices = [trial.device] if trial.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch._dynamo.config.patch(suppress_errors=False):
         torch.manual_seed(0)

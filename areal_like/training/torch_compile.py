@@ -127,6 +127,7 @@ def _rehearsed(
         compile=lambda layer: _compile(layer, compile_config),
         forward_context=forward_context,
         trains=config.optimizer is not None,
+        every_kernel=compile_config.required,
         dtype=getattr(torch, config.dtype),
         device=device,
     )

@@ -23,6 +23,7 @@ from areal_like.config.problems import ConfigError
 from areal_like.config.sections.train_engine import ActivationCheckpointingConfig, CompileConfig, FSDPEngineConfig
 from areal_like.process.identity import TOKEN
 from areal_like.training import compile_rehearsal, main, torch_compile
+from areal_like.training.attention_kernels import Capability
 from areal_like.training.compile_rehearsal import Unequal, compare, distances, one_of_each_kind
 from areal_like.training.engine import TrainEngine
 from areal_like.training.rank_vote import RankVote
@@ -401,3 +402,31 @@ def test_recomputation_calls_what_is_compiled_and_hooks_of_sharding_stay_outside
         hooks.callback(handle.remove)
         loss: Tensor = engine.accumulate([tokens()], mean_loss)
     assert loss.isfinite() and ran.count("graph") == 4 and ran.count("layer") == 2
+
+
+@pytest.mark.parametrize(
+    ("every_kernel", "has_cudnn", "batches"), [(True, True, 9), (False, True, 3), (True, False, 3)]
+)
+def test_kernels_that_few_micro_batches_need_are_rehearsed_where_layers_must_be_compiled(
+    monkeypatch, every_kernel, has_cudnn, batches
+):
+    given = []
+
+    def layer_calls(model, layers, kinds, micros):
+        given.extend(micros)
+        return [[] for _ in kinds]
+
+    monkeypatch.setattr(compile_rehearsal, "layer_calls", layer_calls)
+    monkeypatch.setattr(compile_rehearsal, "capability", lambda device: Capability(9, has_cudnn, has_flash_3=False))
+    trial = compile_rehearsal.Trial(
+        shard=lambda layer: layer,
+        compile=lambda layer: None,
+        forward_context=contextlib.nullcontext(),
+        trains=True,
+        every_kernel=every_kernel,
+        dtype=torch.bfloat16,
+        device=torch.device("cpu"),
+    )
+    model: Any = nn.Linear(1, 1)
+    compile_rehearsal.rehearse(model, [model], trial)
+    assert len(given) == batches
