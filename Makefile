@@ -17,7 +17,7 @@ export PYTHON
 export PYTHONPATH := $(CURDIR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format docs mutate-keys night chaos bench gpu vllm sglang vllm-cpu sglang-cpu verifiers etcd env-run env-dev
+.PHONY: help quickstart test lint format docs mutate-keys night chaos bench gpu vllm sglang vllm-cpu sglang-cpu verifiers text-environments etcd env-run env-dev
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ sglang-cpu: ## Installs SGLang for a machine without a GPU, likewise
 
 verifiers: ## Installs verifiers in build/verifiers, for tests of its environments
 	@.ci/verifiers build/verifiers
+
+text-environments: ## Installs gymnasium, textarena and OpenEnv's client in build/text-environments, for slow tests
+	@.ci/text_environments build/text-environments
 
 etcd: env-dev ## Runs an etcd in the foreground, for cluster.name_resolve.type=etcd3 (ETCD=host:port, data in build/etcd)
 	@mkdir -p -m 700 build/etcd

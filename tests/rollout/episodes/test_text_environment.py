@@ -1,6 +1,7 @@
 """Text environments in a worker: played as conversations by processes that crash, hang and print."""
 
 import asyncio
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.support.episode_parts import Rewards
 from tests.support.ring_parts import EOS, lease
 
 GUESS = '''
-import logging, os, sys, time
+import logging, os, socket, sys, time
 
 class Guess:
     """Guess a number: the seed modulo 10, plus `shift`."""
@@ -45,6 +46,12 @@ class Guess:
             return "?"
         if action == "fill":
             bytearray(10**9)
+        if action == "listen":
+            self.socket = socket.create_server(("127.0.0.1", 0))
+            return f"{self.socket.getsockname()[1]}", 0.0, False, False, {}
+        if action == "accept":
+            connection, _ = self.socket.accept()
+            return connection.recv(99).decode(), 0.0, False, False, {}
         if action == "pid":
             return f"{os.getpid()}", 0.0, False, False, {}
         right = action.strip() == str(self.number)
@@ -200,6 +207,26 @@ def test_a_process_ends_with_its_keeper_and_its_fault(played):
         return pid
 
     assert process_info(run(played, work)) is None
+
+
+def test_an_environment_may_hold_a_socket_over_its_games_and_the_socket_ends_with_its_process(played):
+    async def work() -> tuple[int, list[str]]:
+        spec, said = played.spec(max_processes=1), list[str]()
+        async with played.pools.instance(spec) as environment:
+            await environment.reset(7)
+            port = int((await environment.step("listen"))["observation"])
+        for text in ("first", "second"):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+                connection.sendall(text.encode())
+                async with played.pools.instance(spec) as environment:
+                    await environment.reset(7)
+                    said.append((await environment.step("accept"))["observation"])
+        return port, said
+
+    port, said = run(played, work)
+    assert said == ["first", "second"] and played.pools.counts == {"environment_starts": 1}
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 @pytest.mark.parametrize(("name", "start"), [("guess.py:Awaited", "guess 1:"), ("guess:Guess", "guess 1:")])

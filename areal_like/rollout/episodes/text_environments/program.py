@@ -16,11 +16,12 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 OPEN, RESET, STEP = "open", "reset", "step"
-HIGHLIGHTED = re.compile(r"\x1b\[\d+m(.*?)\x1b\[0m")
+HIGHLIGHTED = re.compile(r"\x1b\[[\d;]+m(.*?)\x1b\[0m")
 """Where a text for terminals shows a place by its colour."""
 
 
@@ -56,14 +57,17 @@ class GymnasiumEnvironment:
 
 
 class TextArenaGame:
-    """A game of textarena for one player. Its reward is that of the end."""
+    """A game of textarena for one player. Its reward is that of the end. It is made anew for each game: what shows the
+    messages of a game to a model (a wrapper of textarena) keeps those of the game before."""
 
     def __init__(self, name: str, args: dict[str, Any]) -> None:
         import textarena  # type: ignore[import-not-found, unused-ignore]
 
-        self._env, self._seen = textarena.make(env_id=name, **args), ""
+        self._make = partial(textarena.make, env_id=name, **args)
+        self._env, self._seen = self._make(), ""
 
     def reset(self, seed: int) -> tuple[str, Any]:
+        self._env = self._make()
         self._env.reset(num_players=1, seed=seed)
         self._seen = ""
         return self._observation(), {}
