@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from areal_like.process import pulse
+
 
 class Stopwatch:
     """Adds up wall-clock time by name; nested measurements count for both names."""
@@ -20,9 +22,11 @@ class Stopwatch:
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
+        pulse.advance()
         try:
             yield
         finally:
+            pulse.advance()
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def elapsed(self) -> float:

@@ -24,8 +24,8 @@ STEP, COLLECTIVE, PUBLISHING, SAVING = "step", "collective", "publishing", "savi
 WAITING, IDLE = "waiting", "idle"
 PHASES = (LOADING, COMPILING, GENERATING, SERVING, STEP, COLLECTIVE, PUBLISHING, SAVING, WAITING, IDLE)
 
-NUMBERS = struct.Struct("<QQQQd")
-"""Phase (0: the slot is free), counter, collectives entered, thread, limit of a wait in seconds."""
+NUMBERS = struct.Struct("<QQQIId")
+"""Phase (0: the slot is free), counter, collectives entered, thread, the phase around a wait, its limit in seconds."""
 TEXTS = {"whom": (40, 24), "key": (64, 64), "what": (128, 128)}
 """Texts: place in the slot, and bytes."""
 FORGET_S = 60.0
@@ -33,7 +33,8 @@ FORGET_S = 60.0
 
 
 class SlotSample(NamedTuple):
-    """A slot as it was when read. `what` it waits for, from `whom`, at most `limit_s` seconds, set by `key`."""
+    """A slot as it was when read. `what` it waits for, from `whom`, at most `limit_s` seconds, set by `key`. `inner` is
+    the phase in which it waits, else the same as `phase`."""
 
     number: int
     phase: str
@@ -44,6 +45,7 @@ class SlotSample(NamedTuple):
     whom: str = ""
     key: str = ""
     limit_s: float = 0.0
+    inner: str = ""
 
 
 class PulseSlot:
@@ -99,10 +101,12 @@ class PulseSlot:
     def _write(self) -> None:
         if self._page is None:
             return
-        phase = WAITING if self._waits and not self.is_loop else self._stack[-1] if self._stack else ""
-        number = PHASES.index(phase) + 1 if phase else 0
+        inner = PHASES.index(self._stack[-1]) + 1 if self._stack else 0
+        number = PHASES.index(WAITING) + 1 if self._waits and not self.is_loop else inner
         limit_s = self._limit_s if self._waits else 0.0
-        NUMBERS.pack_into(self._page, self._start, number, self._counter, self._collectives, self._thread, limit_s)
+        NUMBERS.pack_into(
+            self._page, self._start, number, self._counter, self._collectives, self._thread, inner, limit_s
+        )
 
 
 class Pulse:
@@ -243,7 +247,7 @@ def read_slots(page: mmap.mmap | bytes) -> tuple[SlotSample, ...]:
     samples = []
     for index in range(SLOTS):
         start = index * SLOT_BYTES
-        number, counter, collectives, thread, limit_s = NUMBERS.unpack_from(page, start)
+        number, counter, collectives, thread, inner, limit_s = NUMBERS.unpack_from(page, start)
         if not 0 < number <= len(PHASES):
             continue
         name = PHASES[number - 1]
@@ -252,5 +256,6 @@ def read_slots(page: mmap.mmap | bytes) -> tuple[SlotSample, ...]:
             for field, (place, size) in TEXTS.items():
                 content = bytes(page[start + place : start + place + size])
                 texts[field] = content.partition(b"\0")[0].decode("utf-8", "replace")
-        samples.append(SlotSample(index, name, counter, collectives, thread, **texts, limit_s=limit_s))
+        around = PHASES[inner - 1] if 0 < inner <= len(PHASES) else name
+        samples.append(SlotSample(index, name, counter, collectives, thread, **texts, limit_s=limit_s, inner=around))
     return tuple(samples)

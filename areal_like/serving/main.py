@@ -28,6 +28,8 @@ from areal_like.serving.engines.external.attach import (
     prove_attached,
     release_pauses,
 )
+from areal_like.serving.engines.external.engine_pulse import engine_pulse
+from areal_like.serving.engines.external.external_engine import ExternalEngine
 from areal_like.serving.engines.external.start import ConnectTo, launched
 from areal_like.serving.engines.registry import engine_of, engine_spec
 from areal_like.serving.engines.spec import EngineSpec
@@ -108,6 +110,8 @@ class ServerProcess:
         stack.push_async_callback(server.close)
         if self._attach is not None:
             stack.push_async_callback(release_pauses, server.pauser, (CONTROLLER, UPDATE))
+        if isinstance(engine, ExternalEngine):
+            await stack.enter_async_context(engine_pulse(engine, lambda: server.pauser.is_paused))
         info = engine.info
         log.info(
             "%s %s generates: %s, %d tokens of context", info.engine, info.version, info.model, info.context_length

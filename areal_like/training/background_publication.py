@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from areal_like.process import pulse
 from areal_like.process.wait import NamedWait
 
 CHECK_INTERVAL_S = 1.0
@@ -22,7 +23,7 @@ class BackgroundPublication:
         self.wait()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights: publish")
-        self._version, self._current = version, self._thread.submit(complete)
+        self._version, self._current = version, self._thread.submit(_published, complete)
 
     def check(self) -> None:
         if self._current is not None and self._current.done():
@@ -39,3 +40,8 @@ class BackgroundPublication:
         while wait([self._current], CHECK_INTERVAL_S).not_done:
             waiting.check()
         self._current.result()
+
+
+def _published(complete: Callable[[], None]) -> None:
+    with pulse.phase(pulse.PUBLISHING):
+        complete()

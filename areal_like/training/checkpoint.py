@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 
 from areal_like.config.benchmarks import best_clock
 from areal_like.models import model_folder
+from areal_like.process import pulse
 from areal_like.process.atomic_file import fsync_path
 from areal_like.process.checkpoint_files import (
     CHECKPOINT_FOLDER,
@@ -233,7 +234,8 @@ class CheckpointManager:
     def _begin(self, work: Callable[[], None], step: int) -> None:
         def run_work() -> None:
             try:
-                work()
+                with pulse.phase(pulse.SAVING):
+                    work()
             except BaseException as fault:
                 self._fault = fault
 

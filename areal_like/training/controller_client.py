@@ -79,7 +79,7 @@ class TrainerControllerClient:
     def batch(self, step: int, while_waiting: Callable[[], None] = lambda: None) -> TrainingBatch | NoMoreBatches:
         """This rank's part of batch `step`. `while_waiting` is called again and again, and may raise."""
         what, limit_s = f"batch {step} from {CONTROLLER}", self._config.request_timeout
-        waiting, rows_left = NamedWait(what, limit_s, "rollout.request_timeout"), 0
+        waiting, rows_left = NamedWait(what, limit_s, "rollout.request_timeout", CONTROLLER), 0
         body = {"step": step, "rank": self._rank, "world": self._world_size}
         while True:
             header, blobs = self._frame("/batch", body)
@@ -90,7 +90,8 @@ class TrainerControllerClient:
                 return read_batch(header, blobs, self._pin_memory)
             if header.get("evaluating", 0) != rows_left:
                 # An evaluation comes before the batch; its progress restarts the timeout.
-                waiting, rows_left = NamedWait(what, limit_s, "rollout.request_timeout"), header["evaluating"]
+                waiting = NamedWait(what, limit_s, "rollout.request_timeout", CONTROLLER)
+                rows_left = header["evaluating"]
             while_waiting()
             waiting.check()
 

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from areal_like.config.checks.user_code import is_built_in
 from areal_like.config.sections.actor import PPOActorConfig
 from areal_like.config.sections.train_engine import TrainEngineConfig
+from areal_like.process import pulse
 from areal_like.process.errors import FinalFailure
 from areal_like.process.seeds import derive_seed
 from areal_like.training.attention import resolve_attention
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 LossFunction = Callable[[MicroBatch, Tensor, Tensor | None], Tensor]
 """(micro-batch, log-probabilities, entropies) -> this micro-batch's part of the loss of the whole batch. For a model
 with a value head (micro-batch, values, None): at each prediction the value of the state before it."""
+
+COMPILING_PASSES = 8
+"""Of each model: evaluations and updates have graphs of their own, and lengths that vary another."""
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +98,7 @@ class TrainEngine:
         self.module = shard(packed, self.model, config, section, world)
         self.compiled = None if config.compile is None else CompiledLayers(self.model, section)
         self._passes = contextlib.nullcontext if self.compiled is None else self.compiled.watched
+        self._num_passes = 0
         if uses_meta:
             load_from_first_rank(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
@@ -133,8 +138,9 @@ class TrainEngine:
     def _evaluate(self, micros: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         self.module.eval()
         outputs = []
-        with torch.no_grad(), self._passes():
+        with torch.no_grad(), self._passes(), self._pulse():
             for micro in self._pad_with_dummies(micros):
+                pulse.advance()
                 outputs.append(self.module(micro, temperature, False)[0])
         return outputs[: len(micros)]
 
@@ -149,8 +155,9 @@ class TrainEngine:
         self.module.train()
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         padded = self._pad_with_dummies(micros)
-        with self._passes(), backward_in_this_thread():
+        with self._passes(), self._pulse(), backward_in_this_thread():
             for index, micro in enumerate(padded):
+                pulse.advance()
                 reduce_gradients(self.module, self.reduction, is_last=index == len(padded) - 1)
                 with self.forward_context:
                     output, entropy = self.module(micro, temperature, with_entropy)
@@ -161,6 +168,12 @@ class TrainEngine:
                     part = output.sum() * 0.0
                 torch.autograd.backward(part * self.scale.value)
         return total
+
+    def _pulse(self) -> contextlib.AbstractContextManager[object]:
+        """The first passes of compiled layers compile."""
+        self._num_passes += 1
+        compiles = self.compiled is not None and self._num_passes <= COMPILING_PASSES
+        return pulse.phase(pulse.COMPILING if compiles else pulse.STEP)
 
     def step(self, completed: int, local_loss: Tensor, sums: DeviceSums | None = None) -> OptimizerStep:
         """One optimizer step with the accumulated gradient; `local_loss` is this rank's part. A loss or gradient that

@@ -7,6 +7,7 @@ returns while servers load the new policy.
 
 import logging
 
+from areal_like.process import pulse
 from areal_like.process.exit_codes import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
@@ -43,7 +44,8 @@ def train(
     )
     checkpoints, progress = CheckpointManager(run, world, limits.steps_per_epoch), TrainingProgress(run, me, world)
     samples = SampleLog(run, me, world)
-    checkpoints.resume(engines, progress)
+    with pulse.phase(pulse.LOADING):
+        checkpoints.resume(engines, progress)
 
     def set_limits() -> None:
         for engine in engines.values():
@@ -58,7 +60,8 @@ def train(
 
     set_limits()
     log.info("training from step %d to %d; weights go through %s", start.step, limits.total_steps, publisher.reason)
-    publisher.publish(start.step)
+    with pulse.phase(pulse.PUBLISHING):
+        publisher.publish(start.step)
     completed, watch = start.step, progress.watch
     watch.take()
     while completed < limits.total_steps and not stop.is_requested():
@@ -75,21 +78,22 @@ def train(
         actor.compute_advantages(batch, watch)
         metrics = actor.update(batch, watch)
         completed += 1
-        with watch("publish"):
+        with watch("publish"), pulse.phase(pulse.PUBLISHING):
             publisher.publish(completed)
         samples.write(batch)
         metrics |= critic.update(batch, watch)
         if world.is_first:
             controller.done(batch.step)
         progress.step(completed, metrics)
-        with watch("checkpoint"):
+        with watch("checkpoint"), pulse.phase(pulse.SAVING):
             checkpoint(completed, is_last=completed == limits.total_steps)
 
     stopped_early = completed < limits.total_steps
-    if stopped_early:
-        checkpoint(completed, is_last=True)
-    checkpoints.wait()
-    publisher.wait()
+    with pulse.phase(pulse.SAVING):
+        if stopped_early:
+            checkpoint(completed, is_last=True)
+        checkpoints.wait()
+        publisher.wait()
     progress.close()
     if world.is_first:
         controller.finished(completed, stopped_early)

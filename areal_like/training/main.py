@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from areal_like.process import pulse
 from areal_like.process.entrypoint import run_process
 from areal_like.process.errors import Failure
 from areal_like.process.identity import PROCESS, TOKEN, Identity
@@ -78,9 +79,9 @@ def _supervised(run: Run, me: Identity, world: "World", stop: "StopRequest") -> 
     engine = load_trained_engine(run, config.model, "model", world)
     learner_class = RewardModelLearner if config.train_dataset.type == "rw" else SupervisedLearner
     export = TokenExport(run, world) if config.enable_token_export else NO_EXPORT
-    return train(
-        run, me, world, learner_class(engine, config.seed, export), rows or FakeSupervisedData(config, engine), stop
-    )
+    learner, data = learner_class(engine, config.seed, export), rows or FakeSupervisedData(config, engine)
+    with pulse.phase(pulse.STEP):
+        return train(run, me, world, learner, data, stop)
 
 
 def _reinforcement(run: Run, me: Identity, world: "World", stop: "StopRequest") -> int:
@@ -99,7 +100,8 @@ def _reinforcement(run: Run, me: Identity, world: "World", stop: "StopRequest") 
     fake = config.train_dataset.fake is not None
     controller = FakeController(config, engine) if fake else TrainerControllerClient(run, me, world.rank, world.size)
     try:
-        return train(run, me, world, actor, controller, stop, critic)
+        with pulse.phase(pulse.STEP):
+            return train(run, me, world, actor, controller, stop, critic)
     finally:
         controller.close()
 

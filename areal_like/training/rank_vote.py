@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from areal_like.process import pulse
 from areal_like.process.errors import TimedOut
 from areal_like.training.world import World
 from areal_like.weights.text_gather import gather_texts
@@ -61,6 +62,7 @@ class RankVote:
     @contextmanager
     def _within_limit(self, what: str) -> Iterator[None]:
         try:
-            yield
+            with pulse.phase(pulse.COLLECTIVE):
+                yield
         except RuntimeError as fault:
             raise TimedOut(f"{self._limit} {what}: {fault}") from fault

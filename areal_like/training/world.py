@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from areal_like.config.problems import plural
+from areal_like.process import pulse
 from areal_like.process.errors import Failure
 
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
@@ -60,7 +61,8 @@ class World:
         if self.size == 1:
             return tensor
         total = tensor.clone()
-        dist.all_reduce(total)
+        with pulse.phase(pulse.COLLECTIVE):
+            dist.all_reduce(total)
         return total
 
     def first(self, values: Sequence[float]) -> list[float]:
@@ -68,12 +70,14 @@ class World:
         if self.size == 1:
             return list(values)
         broadcast = torch.tensor(values, dtype=torch.float64)
-        dist.broadcast(broadcast, src=0)
+        with pulse.phase(pulse.COLLECTIVE):
+            dist.broadcast(broadcast, src=0)
         return broadcast.tolist()
 
     def barrier(self) -> None:
         if self.size > 1:
-            dist.barrier()
+            with pulse.phase(pulse.COLLECTIVE):
+                dist.barrier()
 
     def close(self) -> None:
         dist.destroy_process_group()
@@ -82,7 +86,8 @@ class World:
         if self.size == 1 or not values:
             return list(values)
         reduced = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(reduced, op=operation)
+        with pulse.phase(pulse.COLLECTIVE):
+            dist.all_reduce(reduced, op=operation)
         return reduced.tolist()
 
 

@@ -15,7 +15,7 @@ from areal_like.process.entrypoint import stacks_path
 from areal_like.process.identity import RUN_ID, TOKEN, Identity
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import cpu_seconds, has_handler, process_info
-from areal_like.process.pulse import COMPILING, LOADING, SAVING, read_slots
+from areal_like.process.pulse import COMPILING, LOADING, PUBLISHING, SAVING, read_slots
 from areal_like.process.run import Run
 from areal_like.process.shared_segments import remove_recorded
 from areal_like.process.tree_usage import thread_work, tree_work
@@ -161,9 +161,9 @@ def _sample(name: str, child: ManagedProcess) -> ProcessSample:
     pid, slots = child.process.pid, read_slots(child.page)
     work = {}
     for slot in slots:
-        if slot.phase in (LOADING, COMPILING):
+        if slot.inner in (LOADING, COMPILING):
             work[slot.number] = tree_work(pid)
-        elif slot.phase == SAVING:  # other threads go on meanwhile
+        elif slot.inner in (PUBLISHING, SAVING):  # other threads go on meanwhile
             work[slot.number] = thread_work(pid, slot.thread)
     info = process_info(pid)
     return ProcessSample(name, child.identity.start_name, "" if info is None else info.state, slots, work)

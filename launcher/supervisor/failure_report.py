@@ -29,6 +29,14 @@ def failure_text(first: ProcessExit, others: Sequence[ProcessExit], run_dir: Pat
     return "\n".join(lines)
 
 
+def name_lost_text(name: str, why: str, run_dir: Path) -> str:
+    return (
+        f"{name}: this launcher has lost the name of its run ({why}), so another launcher may be using {run_dir}. All "
+        "processes of this one were ended and nothing more was written; continue with resume= once no other launcher "
+        "uses the directory"
+    )
+
+
 def not_ready_text(missing: Sequence[RunningProcess], limit_s: float, key: str, run_dir: Path) -> str:
     names = ", ".join(child.identity.name for child in missing)
     were = "was" if len(missing) == 1 else "were"

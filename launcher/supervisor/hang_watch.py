@@ -16,11 +16,13 @@ MAX_GAP_S = 2.0
 """The most that one look adds to a silence."""
 STOPPED = ("T", "t")
 """States of a process that a signal or a debugger has stopped."""
-WORKING = (LOADING, COMPILING, SAVING)
+WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
 """Phases in which CPU time and bytes count as progress."""
 DEPENDENT = (COLLECTIVE, PUBLISHING)
 """Phases whose silence may be the fault of another process."""
 PASSIVE = (WAITING, IDLE)
+RENEWED_S = 60.0
+"""A wait that its process has not looked at for so long is over, and what it did around the wait has not gone on."""
 BUSY_SHARE, LEAST_BYTES = 0.05, 4096
 """Progress by work: a share of a core, or bytes."""
 MAX_WAITERS = 3
@@ -139,10 +141,10 @@ class HangWatch:
                 yield Suspect(sample.name, phase, whole.seconds, True, 0, 0)
                 continue
             # Of several slots the one that is furthest past its limit decides.
-            silences = [(seconds, slot) for seconds, slot in silences if slot.phase != IDLE]
-            if silences:
-                seconds, slot = max(silences, key=lambda each: each[0] / self.limit_s(sample.name, each[1].phase))
-                yield Suspect(sample.name, slot.phase, seconds, False, slot.collectives, slot.counter)
+            phases = [(seconds, slot, _phase_of(slot, seconds)) for seconds, slot in silences if slot.phase != IDLE]
+            if phases:
+                seconds, slot, phase = max(phases, key=lambda each: each[0] / self.limit_s(sample.name, each[2]))
+                yield Suspect(sample.name, phase, seconds, False, slot.collectives, slot.counter)
         self._silences = seen
 
     @staticmethod
@@ -153,7 +155,7 @@ class HangWatch:
         mark, now = (slot.thread, slot.phase, slot.counter), work or (0.0, 0.0)
         if before is None:
             return _Silence(mark, now), None
-        works = slot.phase in WORKING and work is not None and gap_s > 0 and before.mark == mark
+        works = (slot.inner or slot.phase) in WORKING and work is not None and gap_s > 0 and before.mark == mark
         cpu_s, size = now[0] - before.work[0], now[1] - before.work[1]
         if before.mark == mark and not (works and (cpu_s >= BUSY_SHARE * gap_s or size >= LEAST_BYTES)):
             return _Silence(mark, now if gap_s else before.work, before.seconds + gap_s), None
@@ -172,6 +174,10 @@ class HangWatch:
 
     def _message(self, suspect: Suspect, samples: Sequence[ProcessSample]) -> str:
         return f"{_key(suspect.phase)}: {_silence_text(suspect, samples)}"
+
+
+def _phase_of(slot: SlotSample, silent_s: float) -> str:
+    return slot.inner or slot.phase if slot.phase == WAITING and silent_s > RENEWED_S else slot.phase
 
 
 def _key(phase: str) -> str:

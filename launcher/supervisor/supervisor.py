@@ -14,7 +14,7 @@ from launcher.agent.base import ProcessExit
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import EVALUATION_STOPS, evaluation_point_text, resume_point_text, stop_message
 from launcher.supervisor.checkpoint_search import CheckpointSearch
-from launcher.supervisor.failure_report import failure_text, headline, not_ready_text
+from launcher.supervisor.failure_report import failure_text, headline, name_lost_text, not_ready_text
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.rollback import PendingRollback, roll_back
@@ -94,7 +94,8 @@ class Supervisor:
             if (ending := self._handle_signal(number)) is not None:
                 return ending
         if LAUNCHER in self.names.lost:
-            return self._name_lost(self.names.lost[LAUNCHER])
+            why, name = self.names.lost[LAUNCHER], self.names.full(LAUNCHER)
+            return RunEnding("lost", FAILED, name_lost_text(name, why, self.run.directory))
         self._watchdog.poll()
         exits, early = self.roster.exits(), self._early_workers()
         self._check_progress(at_once=bool(exits or early))
@@ -103,14 +104,6 @@ class Supervisor:
             ending = self._handle_failures(early)
         ending = ending or self._check_rollback() or self._finished()
         return ending or self._check_readiness() or self._check_stop_timeout()
-
-    def _name_lost(self, why: str) -> RunEnding:
-        message = (
-            f"{self.names.full(LAUNCHER)}: this launcher has lost the name of its run ({why}), so another launcher may "
-            f"be using {self.run.directory}. All processes of this one were ended and nothing more was written; "
-            "continue with resume= once no other launcher uses the directory"
-        )
-        return RunEnding("lost", FAILED, message)
 
     # --- processes that ended
 

@@ -32,14 +32,14 @@ class WatchdogConfig:
     """Limit of trainer ranks that wait for each other. With `auto` at least their `dist_timeout_s`."""
 
     publishing_s: float | Auto = key("auto", gt=0)
-    """Limit of a trainer that hands weights to the servers."""
+    """Limit of a trainer that hands weights to the servers. CPU time and bytes that are written count as progress."""
 
     saving_s: float | Auto = key("auto", gt=0)
     """Limit of the writing of a checkpoint. Bytes that are written, and CPU time, count as progress."""
 
     waiting_s: float | Auto = key("auto", gt=0)
-    """Limit of a process that waits for another one, or is idle, and was stopped by a signal or no longer looks whether
-    its wait is over. What it waits for has a limit of its own, such as `rollout.request_timeout`."""
+    """Limit of a process that waits for another one, or is idle, while it is stopped by a signal. The wait itself has a
+    limit of its own, such as `rollout.request_timeout`."""
 
     launcher_s: float | Auto = key("auto", gt=0)
     """Limit of the launcher: past it all processes of the run are killed, and `resume=` continues it."""

@@ -95,6 +95,15 @@ def test_ranks_that_all_wait_have_the_limit_of_their_collective():
     assert watch.limit_s("trainer/0", "step") == 300.0
 
 
+def test_a_wait_that_is_no_longer_looked_at_is_over():
+    def samples(second):
+        return [process("trainer/0", slot("waiting", min(second, 5), what="batch 5")._replace(inner="step"))]
+
+    notices, hangs = looked(HangWatch(60.0, LIMITS), samples, 310)
+    assert notices[0].startswith("trainer/0 has made no progress for 61 s while in a training step")
+    assert hangs[0][2].startswith("watchdog.step_s: trainer/0"), hangs
+
+
 def test_cpu_time_and_bytes_are_progress_in_a_load_and_not_in_a_step():
     def samples(phase, what):
         return lambda second: [process("a/0", slot(phase), work={0: (second * what[0], second * what[1])})]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import TypeVar
 
+from areal_like.process import pulse
 from areal_like.serving.engines.base import PauseCancelled
 from areal_like.serving.engines.embedded.background_tasks import BackgroundTasks
 from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
@@ -124,8 +125,9 @@ class EngineThread:
 
     def _main(self) -> None:
         try:
-            while self._iterate():
-                pass
+            with pulse.phase(pulse.GENERATING):
+                while self._iterate():
+                    pulse.advance()
         except BaseException as fault:
             log.exception("the engine has failed")
             self._on_broken(fault)
@@ -133,7 +135,8 @@ class EngineThread:
     def _iterate(self) -> bool:
         with self._changed:
             while not (self._ends or self._commands or self._has_work):
-                self._changed.wait()
+                with pulse.phase(pulse.IDLE):
+                    self._changed.wait()
             if self._ends:
                 return False
             commands, self._commands = self._commands, deque()

@@ -1,0 +1,42 @@
+"""The pulse of an engine that is another program: whether it answers, and computes tokens where it has requests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from areal_like.process import pulse
+from areal_like.serving.engines.base import EngineGone, InferenceEngine
+from areal_like.serving.engines.call_limits import LimitedEngine
+
+POLL_S = 2.0
+LOAD = frozenset(("running", "waiting"))
+
+
+@asynccontextmanager
+async def engine_pulse(engine: InferenceEngine, is_paused: Callable[[], bool]) -> AsyncIterator[None]:
+    """While it is open, the process is silent when the engine is."""
+    asking = asyncio.create_task(_ask(LimitedEngine(engine), pulse.WorkPulse(pulse.GENERATING), is_paused))
+    try:
+        yield
+    finally:
+        asking.cancel()
+
+
+async def _ask(engine: InferenceEngine, work: pulse.WorkPulse, is_paused: Callable[[], bool]) -> None:
+    last: dict[str, Any] = {}
+    with work.running():
+        while True:
+            try:
+                now = await engine.statistics()
+            except (EngineGone, ValueError):
+                now = {}
+            if now and (is_paused() or makes_progress(last, now)):
+                work.advance()
+            last = now or last
+            await asyncio.sleep(POLL_S)
+
+
+def makes_progress(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """An engine without requests makes none and need not. One that counts no tokens has to answer, no more."""
+    return now != before or not any(now.get(name) for name in LOAD) or now.keys() <= LOAD
