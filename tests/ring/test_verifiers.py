@@ -18,7 +18,7 @@ environments:
   train:
     - {{id: tests/v0-single, python: {python}, args: {{first: 20}}}}
 train_dataset: {{batch_size: 4}}
-valid_dataset: null
+valid_dataset: {{drop_last: false}}
 gconfig: {{n_samples: 2, max_new_tokens: 6, temperature: 0.5}}
 evaluator:
   freq_steps: 2
@@ -33,5 +33,6 @@ def test_a_run_trains_and_evaluates_on_an_environment_of_one_turn(tmp_path: Path
     assert ended.code == 0, ended.text
     assert ended.metric("env/v0-single/groups") == [4, 4]
     assert set(ended.metric("reward/part/length")) != {0.0}
-    assert len(ended.metric("eval/held_out/score")) == 2
+    assert len(ended.metric("eval/held_out/score")) == len(ended.metric("eval/env/v0-single")) == 2
+    assert ended.metric("eval/score") == ended.metric("eval/env/v0-single")
     assert max(ended.metric("offpolicy/logprob_diff_max")) < 1e-4

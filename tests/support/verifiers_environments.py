@@ -30,9 +30,11 @@ VARIABLE = "AREAL_LIKE_VERIFIERS_PYTHON"
 PACKAGES = Path(__file__).parents[1] / "verifiers_packages"
 
 
-def require_verifiers() -> str:
-    """The Python with verifiers 0.1. Where there is none the test is skipped, and fails in CI."""
+def require_verifiers(generation: int = 0) -> str:
+    """The Python with verifiers 0.1, or 0.4 beside it. Where there is none the test is skipped, and fails in CI."""
     python = os.environ.get(VARIABLE, "")
+    if generation == 1:
+        python = str(Path(python).parents[1] / "v1" / "bin" / "python") if python else ""
     if not os.access(python, os.X_OK):
         missing = f"no Python with verifiers: `make verifiers` makes one; name it in {VARIABLE}"
         if os.environ.get("CI") == "true":
@@ -43,7 +45,8 @@ def require_verifiers() -> str:
 
 
 def package(name: str, **args: object) -> HostedPackage:
-    return HostedPackage(f"verifiers:tests/{name}", dict(args), require_verifiers(), (str(PACKAGES), str(PACKAGES)))
+    python = require_verifiers(int(name.startswith("v1")))
+    return HostedPackage(f"verifiers:tests/{name}", dict(args), python, (str(PACKAGES), str(PACKAGES)))
 
 
 class Player:
@@ -113,7 +116,7 @@ async def by_own_runner(engine: SampledTexts, groups: Sequence[PlayedGroup]) -> 
     engine.texts += [text for group in groups for text in group.texts]
     async with open_session(engine) as (_, endpoint):
         request = {"base_url": endpoint.base_url, "key": endpoint.key, "groups": [each.request for each in groups]}
-        command = [require_verifiers(), str(PACKAGES / "own_runner.py"), json.dumps(request)]
+        command = [str(groups[0].package.python), str(PACKAGES / "own_runner.py"), json.dumps(request)]
         bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, env=bare)
     assert done.returncode == 0, done.stderr

@@ -6,8 +6,7 @@ import importlib
 import json
 import os
 import sys
-
-from verifiers.types import ClientConfig  # type: ignore[import-not-found]
+import tempfile
 
 
 async def main(request):
@@ -18,13 +17,46 @@ async def main(request):
 
 
 async def results_of(base_url, module, args, row, n):
-    environment = importlib.import_module(module).load_environment(**args)
+    loaded = importlib.import_module(module)
+    return await (of_environment if hasattr(loaded, "load_environment") else of_taskset)(loaded, base_url, args, row, n)
+
+
+async def of_environment(module, base_url, args, row, n):
+    from verifiers.types import ClientConfig  # type: ignore[import-not-found]
+
+    environment = module.load_environment(**args)
     kind = "openai_completions" if isinstance(row["prompt"], str) else "openai_chat_completions"
     client = ClientConfig(client_type=kind, api_key_var="OWN_RUNNER_KEY", api_base_url=base_url)
     sampling = {"temperature": 0.5, "max_tokens": 600, "extra_body": {"return_token_ids": True}}
     sampling["logprobs"] = 1 if kind == "openai_completions" else True
     done = await environment.generate([row] * n, client, "policy", sampling, on_progress=[])
     return [{"reward": each["reward"], "metrics": each["metrics"]} for each in done["outputs"]]
+
+
+async def of_taskset(module, base_url, args, row, n):
+    from verifiers.v1.cli.eval.runner import run_eval  # type: ignore[import-not-found]
+    from verifiers.v1.configs.cli.eval import EvalConfig  # type: ignore[import-not-found]
+
+    agent = {"runtime": {"type": "subprocess"}, **args.get("agent", {})}
+    taskset = {"id": module.__name__, **{name: value for name, value in args.items() if name != "agent"}}
+    with tempfile.TemporaryDirectory() as folder:
+        config = EvalConfig(
+            env={"taskset": taskset, "agent": agent},
+            client={"type": "eval", "base_url": base_url, "api_key_var": "OWN_RUNNER_KEY"},
+            model="policy",
+            sampling={"temperature": 0.5, "max_tokens": 600},
+            select={"include": {"idx": [str(row["task"]["idx"])]}},
+            num_rollouts=n,
+            push=False,
+            rich=None,
+            output_dir=folder,
+        )
+        traces = [trace for episode in await run_eval(config) for trace in episode.traces]
+    rewards = [{name: reward.score for name, reward in trace.rewards.items()} for trace in traces]
+    return [
+        {"reward": trace.reward, "metrics": {**trace.metrics, **parts}}
+        for trace, parts in zip(traces, rewards, strict=True)
+    ]
 
 
 asyncio.run(main(json.loads(sys.argv[1])))

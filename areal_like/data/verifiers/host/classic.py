@@ -28,6 +28,9 @@ class ClassicEnvironment:
         rows = environment.get_eval_dataset() if held_out else environment.get_dataset()
         return (dict(row) for row in rows)
 
+    async def close(self) -> None:
+        """Nothing: verifiers does it when Python ends."""
+
     async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         environment, row = _routed(self._environment, request["row"])
         is_text = isinstance(row["prompt"], str)

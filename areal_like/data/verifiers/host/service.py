@@ -26,6 +26,10 @@ class HostedEnvironment(Protocol):
         """The episodes of a group: `reward` and `metrics`, or why there is none in `error`."""
         ...
 
+    async def close(self) -> None:
+        """When its process ends."""
+        ...
+
 
 def main(descriptor: int) -> None:
     os.dup2(2, 1)  # what an environment prints goes to the log
@@ -69,6 +73,8 @@ class EnvironmentService:
         for task in self._playing.values():
             task.cancel()
         await asyncio.gather(*self._playing.values(), return_exceptions=True)
+        if self._environment is not None:
+            await self._environment.close()
 
     async def _load(self, request: dict[str, Any]) -> None:
         sys.path += [folder for folder in request["folders"] if folder not in sys.path]
@@ -118,7 +124,12 @@ def load(module: str, name: str, args: dict[str, Any]) -> HostedEnvironment:
         from .classic import ClassicEnvironment
 
         return ClassicEnvironment(loaded, args)
-    raise ValueError(f"{loaded.__file__} has no load_environment; tasksets of verifiers 0.4 are not supported")
+    from .taskset import TasksetEnvironment, is_taskset
+
+    if is_taskset(loaded):
+        return TasksetEnvironment(name, args)
+    place = loaded.__file__ or module
+    raise ValueError(f"{place} has neither load_environment nor a Taskset of verifiers 0.4 in its __all__")
 
 
 def describe(fault: BaseException) -> str:

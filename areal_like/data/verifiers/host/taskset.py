@@ -1,0 +1,161 @@
+"""An environment of the second generation (verifiers 0.4): a taskset, whose tasks an agent of verifiers plays."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+MOST_ROWS = 1000
+"""Of a taskset without an end."""
+NO_OWN, QUIET = "bash", "null"
+"""Harnesses of verifiers: its default, which gives the model a shell, and one that only talks."""
+SUBPROCESS = "subprocess"
+
+
+class TasksetEnvironment:
+    """The traffic of its agents goes through the server of verifiers to the address of the episode. An episode is one
+    trace; a function that scores it and raises is an error of the episode, as in verifiers."""
+
+    def __init__(self, name: str, args: dict[str, Any]) -> None:
+        from verifiers import v1  # type: ignore[import-not-found, attr-defined, unused-ignore]
+
+        self._v1 = v1
+        self._environment = v1.load_environment(_configured(v1, name, args))
+        self._clients = _EpisodeClients()
+        self._serving: asyncio.Task[None] | None = None
+        self._is_up, self._is_over = asyncio.Event(), asyncio.Event()
+
+    def rows(self, held_out: bool) -> Iterator[dict[str, Any]]:
+        """A taskset has no held-out rows; what its arguments select are all there are."""
+        tasks = self._environment.taskset
+        for task in tasks if tasks.bounded else islice(tasks, MOST_ROWS):
+            yield {"prompt": _messages(task.data), "task": task.data.model_dump(mode="json", exclude_none=True)}
+
+    async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        await self._serve()
+        sampling = self._v1.Sampling(**request["sampling"])
+        plays = [
+            self._play_one(request["row"]["task"], policy, request["model"], sampling) for policy in request["policies"]
+        ]
+        return list(await asyncio.gather(*plays))
+
+    async def close(self) -> None:
+        self._is_over.set()
+        if self._serving is not None:
+            await asyncio.gather(self._serving, return_exceptions=True)
+
+    async def _play_one(
+        self, data: dict[str, Any], policy: dict[str, str], model: str, sampling: Any
+    ) -> dict[str, Any]:
+        environment, kind = self._environment, type(self._environment.taskset).task_type()
+        task = kind(kind.data_type().model_validate(data), environment.config.taskset.task)
+        with self._clients.open(policy):
+            client = self._v1.EvalClientConfig(base_url=policy["base_url"])
+            (slot,) = environment.slots(task)
+            episode = await environment.run_slot(slot, self._v1.ModelContext(model, client, sampling))
+        return _result(episode)
+
+    async def _serve(self) -> None:
+        """What the episodes share is opened and closed in one task."""
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._hold_open())
+        up = asyncio.create_task(self._is_up.wait())
+        await asyncio.wait([up, self._serving], return_when=asyncio.FIRST_COMPLETED)
+        if not self._is_up.is_set():
+            up.cancel()
+            failed, self._serving = self._serving, None
+            failed.result()
+
+    async def _hold_open(self) -> None:
+        async with self._environment.serving():
+            self._is_up.set()
+            await self._is_over.wait()
+
+
+class _EpisodeClients:
+    """verifiers 0.4.0 keeps a client with its connections for each address until its server ends, and reads keys from
+    variables. Here each episode has an address and a key: its clients share one pool, and end with it."""
+
+    def __init__(self) -> None:
+        from verifiers.v1.clients.base import build_async_httpx  # type: ignore[import-not-found, unused-ignore]
+        from verifiers.v1.clients.eval import EvalClient  # type: ignore[import-not-found, unused-ignore]
+        from verifiers.v1.interception.server import (  # type: ignore[import-not-found, unused-ignore]
+            InterceptionServer,
+        )
+
+        self._keys: dict[str, str] = {}
+        keys, connections, of_others = self._keys, [], InterceptionServer._client
+
+        class EpisodeClient(EvalClient):  # type: ignore[misc, unused-ignore]
+            def __init__(self, config: Any) -> None:
+                if not connections:
+                    connections.append(build_async_httpx(config))
+                self.base_url, self.api_key, self.headers = config.base_url, keys[config.base_url], {}
+                self.client = connections[0]
+
+        def client(server: Any, config: Any) -> Any:
+            return EpisodeClient(config) if config.base_url in keys else of_others(server, config)
+
+        InterceptionServer._client = client
+
+    @contextlib.contextmanager
+    def open(self, policy: dict[str, str]) -> Iterator[None]:
+        self._keys[policy["base_url"]] = policy["key"]
+        try:
+            yield
+        finally:
+            del self._keys[policy["base_url"]]
+
+
+def is_taskset(module: Any) -> bool:
+    """Whether it exports one, as verifiers itself looks for it."""
+    try:
+        from verifiers.v1 import Taskset  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return False
+    exported = [getattr(module, name, None) for name in getattr(module, "__all__", ())]
+    return any(isinstance(each, type) and issubclass(each, Taskset) for each in exported)
+
+
+def _configured(v1: Any, name: str, args: dict[str, Any]) -> Any:
+    """`args` are those of its taskset, and of the agent that plays it. What is not said runs here and without a shell
+    for the model, unless the package brings an agent."""
+    taskset, of_environment = v1.taskset_config_type(name).model_fields, v1.env_config_type(name).model_fields
+    own = {key: value for key, value in args.items() if key in of_environment and key not in taskset}
+    agents = [key for key in of_environment if isinstance(of_environment[key].default, v1.AgentConfig)]
+    if len(agents) != 1:
+        raise ValueError(f"it has the agents {', '.join(agents)}; only environments with one agent are supported")
+    given = own.get(agents[0]) or {}
+    brought = v1.default_harness_id(name)
+    agent = {"runtime": {"type": SUBPROCESS}, "harness": {"id": QUIET if brought == NO_OWN else brought}} | given
+    of_taskset = {key: value for key, value in args.items() if key not in own}
+    config = v1.resolve_env_config({**own, agents[0]: agent, "taskset": {**of_taskset, "id": name}})
+    harness = getattr(config, agents[0]).harness
+    if "runtime" not in given and type(v1.load_harness(harness)).EXECUTES_CODE:
+        raise ValueError(
+            f"its agent {harness.id} runs programs of the model; say where in args.{agents[0]}.runtime, such as "
+            "{type: docker}"
+        )
+    return config
+
+
+def _messages(data: Any) -> list[dict[str, str]]:
+    """What the model sees first, for the length of a row and for people."""
+    system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
+    return [*system, {"role": "user", "content": data.prompt_text}]
+
+
+def _result(episode: Any) -> dict[str, Any]:
+    if not episode.ok:
+        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+        return {"error": f"{errors[-1].type}: {errors[-1].message}" if errors else "the episode is not valid"}
+    if len(episode.traces) != 1:
+        return {"error": f"the episode has {len(episode.traces)} traces; only those with one are supported"}
+    (trace,) = episode.traces
+    unscored = [name for name, reward in trace.rewards.items() if reward is None]
+    if unscored:
+        return {"error": f"{unscored[0]} was not scored"}
+    metrics = {name: value for name, value in trace.metrics.items() if value is not None}
+    parts = {name: reward.score for name, reward in trace.rewards.items()}
+    return {"reward": trace.reward, "metrics": metrics | parts, "stop": trace.stop_condition}

@@ -1,0 +1,70 @@
+"""Tasksets of verifiers 0.4: played by its agents, trained on as sampled, with rewards as its own runner gives them."""
+
+from pathlib import Path
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.data.tasks.verifiers import EnvironmentRows
+from areal_like.data.verifiers.environment_process import loaded_process
+from areal_like.rollout.episodes.rewards.base import RewardError
+from tests.rollout.episodes.test_verifiers import in_order, scored
+from tests.support.verifiers_environments import PlayedGroup, Player, by_own_runner, package, played
+
+pytestmark = [pytest.mark.xdist_group("verifiers"), pytest.mark.timeout(900)]
+
+
+def test_a_taskset_is_played_by_its_agent_and_scored_as_by_its_own_runner(tmp_path: Path) -> None:
+    """A reward function that fails is an error of its episode."""
+    hosted = package("v1_sums", first=20)
+    rows = EnvironmentRows(hosted).rows("train")
+    begin = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "21+1="}]
+    assert len(rows) == 4 and (rows[1]["prompt"], rows[1]["task"]["answer"]) == (begin, "022")
+    texts = ["020", "020", "022", "022!"]
+
+    async def script(player: Player) -> None:
+        group = await player.play(rows[1], *texts, n=2)
+        player.engine.check_exact(group)
+        decode = player.engine.tokenizer.decode
+        trained = {decode(each.token_ids[each.loss_mask.nonzero()[0]].tolist()) for each in group}
+        assert trained == {"020022", "020022!"}
+        assert sum(int(each.loss_mask.sum()) for each in group) == sum(
+            len(sample["token_ids"]) for _, sample in player.engine.log
+        )
+        assert {decode(each.token_ids.tolist()) for each in group} == {
+            f"<system> be brief<user> 21+1=<assistant> 020<user> sure?<assistant> {last}" for last in ("022", "022!")
+        }
+        assert sorted(each.reward or 0.0 for each in group) == [0.0, 2.0]
+        (own,) = await by_own_runner(player.engine, [PlayedGroup(hosted, rows[1], texts, 2)])
+        assert scored(group) == in_order(own)
+        with pytest.raises(RewardError, match="TaskError: task SumTask scoring: RuntimeError: nobody can read it"):
+            await player.play(rows[1], "022", "broken")
+        assert player.counts == {"environment_starts": 1}
+
+    played(hosted, script, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_agent_of_verifiers_that_only_talks_plays_a_taskset_too(tmp_path: Path) -> None:
+    """It is a program of its own, whose packages uv installs."""
+    hosted = package("v1_sums", agent={"harness": {"id": "null"}})
+    rows = EnvironmentRows(hosted).rows("train")
+
+    async def script(player: Player) -> None:
+        group = await player.play(rows[0], "011", "012", n=2)
+        player.engine.check_exact(group)
+        assert sorted(each.reward or 0.0 for each in group) == [0.0, 2.0]
+
+    played(hosted, script, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ({"agent": {"harness": {"id": "bash"}}}, "its agent bash runs programs of the model; say where in args.agent."),
+        ({"frist": 2}, "frist"),
+    ],
+)
+def test_an_agent_with_a_shell_and_unknown_arguments_are_refused(args: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        loaded_process(package("v1_sums", **args)).close()
