@@ -1,5 +1,7 @@
 """A taskset: sums, with an agent of its own that asks whether the model is sure, and takes its last answer."""
 
+from typing import Any
+
 import verifiers.v1 as vf  # type: ignore[import-not-found]
 from openai import AsyncOpenAI  # type: ignore[import-not-found, unused-ignore]
 
@@ -37,7 +39,7 @@ class SureHarness(vf.Harness[vf.HarnessConfig]):
     APPENDS_SYSTEM_PROMPT, EXECUTES_CODE, NEEDS_CONTAINER = True, False, False
 
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, **more):
-        messages = [{"role": "system", "content": data.system_prompt}, {"role": "user", "content": data.prompt}]
+        messages: Any = [{"role": "system", "content": data.system_prompt}, {"role": "user", "content": data.prompt}]
         async with AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0) as client:
             for _ in range(2):
                 answered = await client.chat.completions.create(model=ctx.model, messages=messages)

@@ -85,13 +85,15 @@ class _EpisodeClients:
         )
 
         self._keys: dict[str, str] = {}
-        keys, connections, of_others = self._keys, [], InterceptionServer._client
+        connections: list[Any] = []
+        keys, of_others = self._keys, InterceptionServer._client
 
         class EpisodeClient(EvalClient):  # type: ignore[misc, unused-ignore]
             def __init__(self, config: Any) -> None:
                 if not connections:
                     connections.append(build_async_httpx(config))
-                self.base_url, self.api_key, self.headers = config.base_url, keys[config.base_url], {}
+                self.base_url, self.api_key = config.base_url, keys[config.base_url]
+                self.headers: dict[str, str] = {}
                 self.client = connections[0]
 
         def client(server: Any, config: Any) -> Any:
