@@ -2,7 +2,7 @@
 
 Guardian and launcher each hold one end of a pipe that closes when the other ends, however it ends. The survivor kills
 every process of the run: both are subreapers, so all orphans become their children. The guardian also clears the shared
-memory of the run; the launcher does that when the guardian is gone.
+memory of the run; the launcher does that when the guardian is gone. Each watches whether the other is stopped.
 """
 
 import os
@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -17,14 +18,18 @@ from types import FrameType
 from areal_like.process.abandoned_memory import remove_abandoned_memory, remove_run_memory
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import FAILED, INTERRUPTED, STOPPED_EARLY
-from areal_like.process.process_tree import become_subreaper, kill_descendants, set_process_name
+from areal_like.process.process_tree import become_subreaper, kill_descendants, process_info, set_process_name
 from areal_like.process.run_memory import create_run_memory
+from areal_like.process.tree_usage import thread_work
+from launcher.supervisor.hang_watch import STOPPED
+from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, LauncherWatch
 from launcher.terminal import write_line
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """SIGUSR1 is what Slurm sends where `--signal=USR1@300` asks for a warning."""
 FORWARDED_SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 """Forwarded to the launcher, which has its own process group, so that it receives a Ctrl-C once."""
+CHECK_S = 1.0
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -47,13 +52,13 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
     if launcher == 0:
         os.close(launcher_pipe)
         os.close(guardian_end)
+        LAUNCHER_PULSE.open(launcher_end)
         _run_launcher(launch, guardian_pipe, memory)
     set_process_name("areal guardian")
     os.close(launcher_end)
     os.close(guardian_pipe)
     _pass_signals_on(launcher)
-    while os.read(launcher_pipe, 1):
-        pass
+    _watch_launcher(launcher_pipe, launcher)
     _, status = os.waitpid(launcher, 0)
     code = os.waitstatus_to_exitcode(status)
     left = kill_descendants()
@@ -66,6 +71,26 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
     cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
     write_line(f"{cursor}launcher/0 was killed by {signal.Signals(-code).name}; the run was ended", sys.stderr)
     return FAILED
+
+
+def _watch_launcher(pipe: int, launcher: int) -> None:
+    """Until it has ended."""
+    watch, looked_at = LauncherWatch(), time.monotonic()
+    while True:
+        if select.select([pipe], [], [], CHECK_S)[0]:
+            if not (content := os.read(pipe, 4096)):
+                return
+            watch.hear(content)
+        if (gap_s := time.monotonic() - looked_at) < CHECK_S:
+            continue
+        looked_at += gap_s
+        info = process_info(launcher)
+        state = "" if info is None else info.state
+        message, kills = watch.look(state, thread_work(launcher, launcher), gap_s)
+        if message:
+            write_line(message, sys.stderr)
+        if kills:
+            os.kill(launcher, signal.SIGKILL)
 
 
 def _pass_signals_on(launcher: int) -> None:
@@ -119,14 +144,18 @@ def _stop_before_start(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(STOPPED_EARLY)
 
 
-def _is_closed(pipe: int) -> bool:
-    return bool(select.select([pipe], [], [], 0)[0])
+def _is_closed(pipe: int, wait_s: float = 0.0) -> bool:
+    return bool(select.select([pipe], [], [], wait_s)[0])
 
 
 def _end_with_guardian(guardian_pipe: int, memory: Path) -> None:
-    """Runs in a thread, so that it acts while the launcher is busy."""
-    while os.read(guardian_pipe, 1):
-        pass
+    """Runs in a thread, so that it acts while the launcher is busy. A guardian that was stopped is continued, as it
+    would not clean up."""
+    guardian = os.getppid()
+    while not _is_closed(guardian_pipe, CHECK_S):
+        info = process_info(guardian)
+        if info is not None and info.state in STOPPED and os.getppid() == guardian:
+            os.kill(guardian, signal.SIGCONT)
     kill_descendants()
     remove_run_memory(memory)
     os._exit(FAILED)

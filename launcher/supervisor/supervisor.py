@@ -88,6 +88,7 @@ class Supervisor:
                 self._pending.search.cancel()
             self.roster.kill()
             self.roster.agent.close()
+            self._watchdog.close()
 
     def _poll(self, signals: SignalWait) -> RunEnding | None:
         for number in signals.received():

@@ -10,6 +10,7 @@ from areal_like.process.pulse import COLLECTIVE, IDLE, PHASES, SERVING
 from areal_like.process.run import Run
 from launcher.agent.base import NodeAgent
 from launcher.supervisor.hang_watch import Hang, HangWatch
+from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE
 
 CHECK_S = 1.0
 MARGIN_S = 60.0
@@ -23,11 +24,17 @@ class Watchdog:
     def __init__(self, run: Run, agent: NodeAgent, say: Callable[[str], None]) -> None:
         self._agent, self._logs, self._say = agent, run.logs, say
         self._watch = hang_watch(run.config)
+        LAUNCHER_PULSE.begin(run.config.watchdog.notice_s, run.config.watchdog.launcher_s)
         self._looked_at = time.monotonic()
         self._hung: Sequence[Hang] = ()
         """They are killed when the report is written."""
 
+    def close(self) -> None:
+        """The launcher has no more processes to watch."""
+        LAUNCHER_PULSE.end()
+
     def poll(self) -> None:
+        LAUNCHER_PULSE.beat()
         if self._hung and self._agent.hang_report_is_done():
             for hang in self._hung:
                 self._agent.kill_hung(hang.name, hang.message)

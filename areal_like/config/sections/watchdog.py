@@ -42,4 +42,5 @@ class WatchdogConfig:
     limit of its own, such as `rollout.request_timeout`."""
 
     launcher_s: float | Auto = key("auto", gt=0)
-    """Limit of the launcher: past it all processes of the run are killed, and `resume=` continues it."""
+    """Limit of the launcher while it is stopped or hangs on a disk, as its guardian sees it: past it all processes of
+    the run are killed, and `resume=` continues it. `auto` is 300 s."""
