@@ -107,6 +107,21 @@ def missing_pyarrow(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[
         yield Problem("evaluator.save.as_dataset", f"needs the package pyarrow: {pip_command('pyarrow')}")
 
 
+def missing_login(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
+    """What an upload of answers lacks."""
+    if not generates(config) or config.evaluator.save.hf is None:
+        return
+    if find_spec("pyarrow") is None:
+        yield Problem("evaluator.save.hf", f"needs the package pyarrow: {pip_command('pyarrow')}")
+    there = run_environment(config, here.directory)
+    home = Path(there.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    token = Path(there.get("HF_TOKEN_PATH", home / "token")).expanduser()
+    if not there.get("HF_TOKEN") and not token.is_file():
+        yield Problem(
+            "evaluator.save.hf", "needs a login at the Hugging Face Hub; set HF_TOKEN to a token that may write"
+        )
+
+
 def missing_programs(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
     if config.cluster.type == "slurm" and shutil.which("sbatch") is None:
         yield Problem("cluster.type", "sbatch is not installed here; start from a machine of the Slurm cluster")

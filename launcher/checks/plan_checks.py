@@ -130,6 +130,7 @@ PLAN_CHECKS = (
     Check("packages of built-in tasks and rewards", Stage.MISSING, rewards.missing_packages),
     Check("environments of verifiers", Stage.MISSING, verifiers.missing_environments),
     Check("the package that writes datasets", Stage.MISSING, missing.missing_pyarrow),
+    Check("what an upload of answers needs", Stage.MISSING, missing.missing_login),
     Check("programs of agents that are here", Stage.MISSING, agent.missing_program),
     Check("keys of judges", Stage.MISSING, rewards.missing_judge_keys),
     Check("a sandbox that works", Stage.MISSING, sandbox.sandbox_problems),

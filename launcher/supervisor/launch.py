@@ -27,7 +27,7 @@ from launcher.checks.epochs import data_end_text
 from launcher.plan.plan import Plan
 from launcher.runs.best_checkpoint import link_best
 from launcher.runs.checkpoints import complete_steps
-from launcher.runs.env_file import secret_variables
+from launcher.runs.env_file import run_environment, secret_variables
 from launcher.runs.environment_record import write_environment_record
 from launcher.runs.registry import last_attempt
 from launcher.runs.run_files import restore_configuration
@@ -243,6 +243,10 @@ class _Launch:
             write_line(ending.message, sys.stderr)
             return
         write_line(text, sys.stderr if ending.code else sys.stdout)
+        if ending.outcome == "done" and generates(self.run_.config) and self.run_.config.evaluator.save.hf is not None:
+            from launcher.runs.answer_upload import upload_answers
+
+            self.say(upload_answers(self.run_.directory, run_environment(self.run_.config, Path.cwd())))
         if self.evaluates and ending.outcome == "done":
             from areal_like.rollout.evaluation.answer_folders import evaluated_names, evaluation_folder
             from launcher.runs.score_tables import score_table

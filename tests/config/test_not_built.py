@@ -29,7 +29,6 @@ def test_shipped_experiments_pass(experiment, gpus):
 SETTINGS = [
     "cluster.type=slurm",
     "cluster.name_resolve.type=ray",
-    "evaluator.save.hf.private=true",
     "evaluator.save.env_hub=true",
     "actor.model_impl=liger_kernel",
     "actor.debug.num_layers=1",

@@ -62,16 +62,17 @@ class EvalSaveHF:
     """Results as a dataset on the Hugging Face Hub."""
 
     dataset_name: str | None = key(None)
-    """Name of the dataset, `owner/name`. Null: made from the environment and the model."""
+    """Name of the dataset, `owner/name`. Null: `<experiment_name>-<trial_name>` of the owner of the login."""
 
     dataset_subset: str | None = key(None)
-    """Subset of the dataset. Null: the id of the environment."""
+    """Subset of the dataset; of several evaluations the beginning of their subsets. Null: the name of the benchmark,
+    `valid` for `valid_dataset`."""
 
     dataset_split: str | None = key(None)
-    """Split of the dataset. Null: `evals`."""
+    """Split of the dataset, for the answers of the last evaluation alone. Null: one for each, `step_000020`."""
 
     private: bool = key(False)
-    """Create the dataset as a private one."""
+    """Create the dataset as a private one. No effect on one that exists."""
 
 
 @config
@@ -94,9 +95,10 @@ class EvalSaveConfig:
     a subset, each step a split. Needs pyarrow."""
 
     hf: EvalSaveHF | None = optional_section(
-        EvalSaveHF, not_built("an upload of answers", "use as_dataset=true and upload the folder `dataset`")
+        EvalSaveHF, no_effect("supervised training evaluates a loss and samples no answers", kinds=SUPERVISED)
     )
-    """Results as a dataset on the Hugging Face Hub; needs the network and a login there. Null: none."""
+    """Upload the answers of all evaluations to the Hugging Face Hub when the run is done, as the dataset of
+    `as_dataset`. Needs a login there (HF_TOKEN). Null: no upload."""
 
 
 @config

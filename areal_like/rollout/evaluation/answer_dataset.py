@@ -7,6 +7,7 @@ step a split of it: `load_dataset("runs/sums/r0001/evaluations/dataset", "valid"
 import io
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,20 @@ def write_answers(folder: Path, step: str, name: str, lines: Sequence[dict[str, 
     path = folder / name / f"{step}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_file.write_atomic(path, content.getvalue())
-    atomic_file.write_atomic(folder / CARD, "".join(f"{line}\n" for line in _card(folder)))
+    paths = sorted(str(each.relative_to(folder)) for each in folder.glob("*/step_*.parquet"))
+    atomic_file.write_atomic(folder / CARD, "".join(f"{line}\n" for line in card(paths)))
 
 
 def _pairs(rewards: dict[str, Any] | None) -> list[dict[str, Any]] | None:
     return None if rewards is None else [{"name": name, "value": value} for name, value in rewards.items()]
 
 
-def _card(folder: Path) -> Iterator[str]:
-    """The header by which the libraries find subsets and splits."""
+def card(paths: Sequence[str]) -> Iterator[str]:
+    """Of a dataset with the tables SUBSET/SPLIT.parquet, sorted: the header by which the libraries find them."""
     yield from ("---", "configs:")
-    for subset in sorted(each for each in folder.iterdir() if each.is_dir()):
-        yield from (f"- config_name: {subset.name}", "  data_files:")
-        for file in sorted(subset.glob("step_*.parquet")):
-            yield from (f"  - split: {file.stem}", f"    path: {subset.name}/{file.name}")
+    for subset, tables in groupby(paths, key=lambda path: path.partition("/")[0]):
+        yield from (f"- config_name: {subset}", "  data_files:")
+        for path in tables:
+            yield from (f"  - split: {path.partition('/')[2].removesuffix('.parquet')}", f"    path: {path}")
     yield "---"
     yield "Answers of evaluations: each subset is what was evaluated, each split the step after which."

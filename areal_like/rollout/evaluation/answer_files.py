@@ -34,7 +34,8 @@ class AnswerFiles:
 
     def __init__(self, run: Run) -> None:
         self.folder = answers_folder(run)
-        self._as_dataset = run.config.evaluator.save.as_dataset
+        save = run.config.evaluator.save
+        self._as_dataset = save.as_dataset or save.hf is not None
         self._begun: Evaluation | None = None
 
     def add(self, evaluation: Evaluation) -> None:

@@ -1,0 +1,72 @@
+"""Uploads the answers of a run's evaluations to the Hugging Face Hub, as a dataset: `python -m
+areal_like.rollout.evaluation.answer_upload --run-dir D`. One commit; what others have put in the dataset stays."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from areal_like.process.run import Run, open_run
+from areal_like.rollout.evaluation.answer_dataset import CARD, DATASET, card
+from areal_like.rollout.evaluation.answer_folders import answers_folder
+
+
+def files_to_upload(folder: Path, subset: str | None, split: str | None) -> Mapping[str, Path]:
+    """Path in the dataset -> file. `subset` stands for what was evaluated, or begins its name where there is more than
+    one; with `split` only the answers of the last step are uploaded."""
+    evaluated = sorted(each for each in folder.iterdir() if each.is_dir())
+    found: dict[str, Path] = {}
+    for each in evaluated:
+        name = each.name if subset is None else subset if len(evaluated) == 1 else f"{subset}-{each.name}"
+        files = sorted(each.glob("step_*.parquet"))
+        for file in files if split is None else files[-1:]:
+            found[f"{name}/{split or file.stem}.parquet"] = file
+    return found
+
+
+def upload(run: Run, hub: Any) -> str:
+    """Returns the address of the dataset. `hub` is the module huggingface_hub."""
+    config, wanted = run.config, run.config.evaluator.save.hf
+    files = files_to_upload(answers_folder(run) / DATASET, wanted.dataset_subset, wanted.dataset_split)
+    api = hub.HfApi()
+    name = wanted.dataset_name or f"{config.experiment_name}-{config.trial_name}"
+    made = api.create_repo(name, repo_type="dataset", private=wanted.private, exist_ok=True)
+    there = api.list_repo_files(made.repo_id, repo_type="dataset")
+    text = "".join(f"{line}\n" for line in card(sorted({*_tables(there), *files})))
+    added = [hub.CommitOperationAdd(path, str(file)) for path, file in files.items()]
+    added.append(hub.CommitOperationAdd(CARD, text.encode()))
+    api.create_commit(
+        made.repo_id,
+        added,
+        repo_type="dataset",
+        commit_message=f"Answers of {config.experiment_name}/{config.trial_name}",
+    )
+    return str(made)
+
+
+def _tables(paths: Sequence[str]) -> Iterator[str]:
+    return (path for path in paths if path.endswith(".parquet") and path.count("/") == 1)
+
+
+def main() -> int:
+    from areal_like.models.fetch import LIBRARIES, reason
+
+    parser = argparse.ArgumentParser(description="Uploads the answers of a run's evaluations to the Hugging Face Hub.")
+    parser.add_argument("--run-dir", type=Path, required=True)
+    run = open_run(parser.parse_args().run_dir, own_class=False)
+    import huggingface_hub
+
+    try:
+        print(upload(run, huggingface_hub))
+    except Exception as fault:
+        library = type(fault).__module__.partition(".")[0].rstrip("0123456789")
+        if not isinstance(fault, OSError | ValueError) and library not in LIBRARIES:
+            raise
+        print(reason(fault))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Uploads the answers of a finished run to the Hugging Face Hub, where `evaluator.save.hf` wants it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import areal_like
+
+UPLOAD_LIMIT_S = 900.0
+MODULE = "areal_like.rollout.evaluation.answer_upload"
+
+
+def upload_answers(directory: Path, environment: Mapping[str, str]) -> str:
+    """Returns what to tell. A failed upload fails no run: the answers are in its directory, and the command of the
+    upload can be repeated."""
+    command = [sys.executable, "-m", MODULE, "--run-dir", str(directory)]
+    path = os.pathsep.join([str(Path(areal_like.__file__).parents[1]), *filter(None, [environment.get("PYTHONPATH")])])
+    variables = {**environment, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONPATH": path}
+    try:
+        done = subprocess.run(
+            command, env=variables, stdout=subprocess.PIPE, text=True, timeout=UPLOAD_LIMIT_S, check=False
+        )
+        lines, code = done.stdout.strip().splitlines(), done.returncode
+    except subprocess.TimeoutExpired:
+        lines, code = [f"no end within {UPLOAD_LIMIT_S:.0f} s"], 1
+    last = lines[-1] if lines else f"it ended with exit code {code}"
+    if code == 0:
+        return f"the answers of its evaluations are uploaded: {last}"
+    again = f"python -m {MODULE} --run-dir {directory}"
+    return f"evaluator.save.hf: the answers could not be uploaded ({last}); repeat it: {again}"
