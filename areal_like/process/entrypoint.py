@@ -17,7 +17,7 @@ from areal_like.config.problems import ConfigError
 from areal_like.process import atomic_file, pulse
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
-from areal_like.process.identity import Identity, identity
+from areal_like.process.identity import Identity, identity, take_token
 from areal_like.process.run import Run, open_run
 
 MAX_OPEN_FILES = 1 << 16
@@ -33,6 +33,7 @@ def run_process(main: Callable[[Run, Identity], int | None], words: Sequence[str
         "--index", type=int, help="shown in lists of processes only: a process reads its index from its environment"
     )
     arguments = parser.parse_args(words)
+    take_token()
     me = identity()
     pulse.open_pulse()
     try:

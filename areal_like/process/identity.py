@@ -2,7 +2,8 @@
 
 import hmac
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from areal_like.process.server_proof import make_proof
@@ -14,6 +15,9 @@ RUN_DIR, PROCESS, TOKEN = "AREAL_LIKE_RUN_DIR", "AREAL_LIKE_PROCESS", "AREAL_LIK
 ETCD_PASSWORD = "ETCDCTL_PASSWORD"
 SECRETS = (TOKEN, ETCD_PASSWORD)
 """Variables that the code of others does not see: rewards and environments may run what a model wrote."""
+TOKEN_DESCRIPTOR = "AREAL_LIKE_TOKEN_DESCRIPTOR"
+"""Number of an open file from which a process reads the token, instead of TOKEN: what a process starts can read the
+environment that it was started with."""
 ATTEMPT, INCARNATION = "AREAL_LIKE_ATTEMPT", "AREAL_LIKE_INCARNATION"
 
 RUN_ID = "AREAL_LIKE_RUN_ID"
@@ -68,9 +72,39 @@ def identity() -> Identity:
     return Identity(role, int(index), int(os.environ.get(ATTEMPT, "1")), int(os.environ.get(INCARNATION, "1")))
 
 
+_taken = ""
+
+
 def token() -> str:
-    """The run's secret. It is passed only in the environment."""
-    return os.environ[TOKEN]
+    """The run's secret: as the launcher passes it, else from the environment, as for a process started by hand."""
+    return _taken or os.environ[TOKEN]
+
+
+def has_token() -> bool:
+    return bool(_taken) or TOKEN in os.environ
+
+
+def taken_token() -> str:
+    """Empty if none was passed by a descriptor."""
+    return _taken
+
+
+def take_token() -> None:
+    """Reads the token from the descriptor that the launcher has passed, and closes it, before user code runs."""
+    global _taken
+    descriptor = os.environ.pop(TOKEN_DESCRIPTOR, None)
+    if descriptor is not None:
+        with open(int(descriptor), "rb") as file:
+            _taken = file.read().decode()
+
+
+@contextmanager
+def passed_token(secret: str) -> Iterator[int]:
+    """A descriptor with the token, for a child that is started meanwhile."""
+    with open(os.memfd_create("token"), "wb", buffering=0) as file:
+        file.write(secret.encode())
+        file.seek(0)
+        yield file.fileno()
 
 
 def start_id(variables: Mapping[str, str] = os.environ) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from areal_like.process import pulse
 from areal_like.process.entrypoint import run_process
 from areal_like.process.errors import Failure
-from areal_like.process.identity import PROCESS, TOKEN, Identity
+from areal_like.process.identity import PROCESS, Identity, has_token
 from areal_like.process.run import Run
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def main(run: Run, me: Identity) -> int:
 
     refuse_config(run.config)  # before anything heavy is imported
     is_supervised = not hasattr(run.config, "actor")
-    if not is_supervised and run.config.train_dataset.fake is None and TOKEN not in os.environ:
+    if not is_supervised and run.config.train_dataset.fake is None and not has_token():
         raise Failure(
             "reinforcement learning needs servers and a controller, which the launcher starts: python -m launcher "
             f"resume={run.directory}"

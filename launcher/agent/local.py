@@ -12,7 +12,7 @@ import areal_like
 from areal_like.config.redact import SECRET
 from areal_like.process.child_process import reap_leftovers
 from areal_like.process.entrypoint import stacks_path
-from areal_like.process.identity import RUN_ID, TOKEN, Identity
+from areal_like.process.identity import RUN_ID, Identity
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import cpu_seconds, has_handler, process_info
 from areal_like.process.pulse import COMPILING, LOADING, PUBLISHING, SAVING, read_slots
@@ -49,7 +49,7 @@ class LocalAgent:
     def start(self, process: Process, identity: Identity) -> str:
         filled = self._filled(process, identity)
         self._alive[identity.name] = ManagedProcess(
-            filled, identity, self._run.directory, self._run.cwd, self._variables
+            filled, identity, self._run.directory, self._run.cwd, self._variables, self._secret
         )
         return filled.log
 
@@ -145,7 +145,6 @@ class LocalAgent:
     def _filled(self, process: Process, identity: Identity) -> Process:
         """Replaces the plan's placeholders. Other secrets are in the launcher's environment already."""
         env = {name: value for name, value in process.env.items() if value != SECRET}
-        env[TOKEN] = self._secret
         env[RUN_ID] = self._run.run_id
         env |= {name: str(self._port(MASTER_PORT)) for name, value in env.items() if value == PORT}
         log = str(Path(process.log).with_name(log_name(identity))) if self._write_logs else ""

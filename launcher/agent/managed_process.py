@@ -12,7 +12,16 @@ from typing import IO, Any
 
 from areal_like.process.child_process import ChildProcess, last_lines
 from areal_like.process.entrypoint import failure_note_path
-from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, Identity
+from areal_like.process.identity import (
+    ATTEMPT,
+    INCARNATION,
+    PROCESS,
+    RUN_DIR,
+    TOKEN,
+    TOKEN_DESCRIPTOR,
+    Identity,
+    passed_token,
+)
 from areal_like.process.pulse import PAGE_BYTES, PULSE_FD
 from launcher.agent.base import TAIL_LINES, FailureNote, ProcessExit
 from launcher.plan.plan import Process
@@ -22,10 +31,16 @@ class ManagedProcess:
     """Its log is open until `close`."""
 
     def __init__(
-        self, planned: Process, identity: Identity, run_dir: Path, cwd: Path, variables: Mapping[str, str]
+        self,
+        planned: Process,
+        identity: Identity,
+        run_dir: Path,
+        cwd: Path,
+        variables: Mapping[str, str],
+        secret: str,
     ) -> None:
         """`planned` has its placeholders filled in. Its environment overrides `variables`, which override the
-        launcher's."""
+        launcher's; `secret` is passed beside it."""
         self.identity = identity
         self._log, self._started = planned.log, time.monotonic()
         self._note_path = failure_note_path(run_dir, identity)
@@ -39,18 +54,20 @@ class ManagedProcess:
         environment = {**os.environ, **variables, **planned.env}
         environment[PULSE_FD] = str(descriptor)
         environment |= {PROCESS: identity.name, ATTEMPT: str(identity.attempt), INCARNATION: str(identity.incarnation)}
+        environment.pop(TOKEN, None)
         try:
-            self.process = ChildProcess(
-                planned.command,
-                environment,
-                marks={PROCESS: identity.name, RUN_DIR: str(run_dir)},
-                cwd=cwd,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(descriptor,),
-                dies_with_parent=True,
-                cores=planned.cores,
-            )
+            with passed_token(secret) as token:
+                self.process = ChildProcess(
+                    planned.command,
+                    environment | {TOKEN_DESCRIPTOR: str(token)},
+                    marks={PROCESS: identity.name, RUN_DIR: str(run_dir)},
+                    cwd=cwd,
+                    stdout=self._output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(descriptor, token),
+                    dies_with_parent=True,
+                    cores=planned.cores,
+                )
         finally:
             os.close(descriptor)
 

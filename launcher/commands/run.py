@@ -41,7 +41,9 @@ def dry_run(
 def start(loaded: Loaded, replace: bool = False, purpose: Purpose = Purpose.RUN) -> int:
     """Runs the plan to its end under a guardian; raises ConfigError (exit 2) where it cannot start here."""
     from areal_like.process.abandoned_memory import remove_abandoned_memory
+    from areal_like.process.identity import take_token
 
+    take_token()  # whoever calls the servers of the run may choose it
     remove_abandoned_memory()  # first, as the plan is for the memory that is free
     plan = build_plan(loaded, replace_existing=replace, purpose=purpose)
     refuse(plan.problems)

@@ -20,6 +20,7 @@ from areal_like.process.checkpoint_files import step_of
 from areal_like.process.command_result import write_result
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
+from areal_like.process.identity import taken_token
 from areal_like.process.run import Run, StartPoint
 from areal_like.process.run_links import key_of_path
 from launcher.agent.local import LocalAgent
@@ -61,7 +62,7 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
             write_error_text(error, loaded.config, plan.run_dir),
             FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION,
         )
-    secret = secrets.token_hex(32)
+    secret = taken_token() or secrets.token_hex(32)
     hidden = (
         secret,
         *sorted((value for value in variables.values() if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True),

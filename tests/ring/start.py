@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from areal_like.discovery import Entry, open_name_store, parse_entry
-from areal_like.process.identity import TOKEN, Identity
+from areal_like.process.identity import TOKEN_DESCRIPTOR, Identity, passed_token
 from areal_like.process.run import open_run
 from areal_like.process.run_memory import memory_folder
 from tests.support.commands import REPOSITORY
@@ -114,18 +115,20 @@ def directory_of(root: Path, trial: str) -> Path:
 
 
 class Running:
-    """A running run, which a test observes or disturbs."""
+    """A running run, which a test observes or disturbs. `secret` is its token."""
 
     def __init__(self, root: Path, words: Sequence[str], trial: str, config: str, **more: str) -> None:
         """`more` is for its environment."""
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.trial = root, trial
         self.output = root / f"{trial}.output"
-        with self.output.open("wb") as file:
+        self.secret = token_hex(32)
+        with self.output.open("wb") as file, passed_token(self.secret) as token:
             self.process = subprocess.Popen(
                 command(f"trial_name={trial}", *words, config=config),
                 cwd=root,
-                env=environment(root, **more),
+                env=environment(root, **more, **{TOKEN_DESCRIPTOR: str(token)}),
+                pass_fds=(token,),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -175,12 +178,6 @@ class Running:
         while (entered := {name for name in self.entries() if not name.startswith("trainer")}) != names:
             assert time.monotonic() < ends, f"{sorted(entered)} are entered instead of {sorted(names)}"
             time.sleep(0.1)
-
-    def secret(self) -> str:
-        """The run's token, which only the environment of its processes holds."""
-        (pid, *_) = self.pids("server")
-        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
-        return next(value.partition("=")[2] for value in variables if value.startswith(f"{TOKEN}="))
 
     def kill(self, name: str) -> None:
         for pid in self.pids(name):

@@ -56,7 +56,7 @@ def refusals(ring: Running, secret: str, attempt: int) -> dict[int, list[str]]:
 
 
 def test_every_control_route_needs_the_token_of_the_run(ring: Running) -> None:
-    for guess in ("", "guessed", ring.secret()[:-1]):
+    for guess in ("", "guessed", ring.secret[:-1]):
         messages = refusals(ring, guess, attempt=1)
         assert set(messages) == {401}, messages
         assert len(messages[401]) == sum(map(len, ROUTES.values())) == 24
@@ -64,7 +64,7 @@ def test_every_control_route_needs_the_token_of_the_run(ring: Running) -> None:
 
 
 def test_the_token_is_in_no_file_and_no_command_line(ring: Running) -> None:
-    secret = ring.secret()
+    secret = ring.secret
     assert len(secret) >= 32
     assert all(secret.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in ring.pids())
     assert secret not in ring.text()
@@ -85,7 +85,7 @@ def test_a_second_run_of_the_same_name_is_refused_with_the_owner(ring: Running) 
 def test_a_process_of_an_older_attempt_is_refused_and_the_run_continues(ring: Running) -> None:
     ring.kill("trainer")
     ring.wait_for_step(1, attempt=2)
-    messages = refusals(ring, ring.secret(), attempt=1)
+    messages = refusals(ring, ring.secret, attempt=1)
     assert set(messages) == {409}, messages
     assert all("is of attempt 1, and the run is at attempt 2" in message for message in messages[409])
     ring.wait_for_step(max(ring.steps()) + 2, attempt=2)

@@ -19,6 +19,7 @@ from launcher.supervisor.supervisor import Supervisor
 from tests.ring.server import make_run
 from tests.support.commands import REPOSITORY
 
+TOKEN = "/proc/self/fd/$AREAL_LIKE_TOKEN_DESCRIPTOR"
 AGENT = """
 import pickle, sys
 from pathlib import Path
@@ -79,7 +80,7 @@ def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> N
     plan = [
         planned(run.directory, "server", dies),
         planned(run.directory, "rollout", until_replaced),
-        planned(run.directory, "trainer", f"{until_replaced}; echo done with $AREAL_LIKE_TOKEN"),
+        planned(run.directory, "trainer", f"{until_replaced}; echo done with $(cat {TOKEN})"),
     ]
     said: list[str] = []
     with (

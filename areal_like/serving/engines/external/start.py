@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from areal_like.process.errors import Failure, TimedOut
-from areal_like.process.identity import PORT, RUN_ID, identity, start_id, token
+from areal_like.process.identity import PORT, RUN_ID, TOKEN, identity, start_id, token
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.proof_connector import request_proof
 from areal_like.process.proof_handshake import ProofFailed, ProofVerifier
@@ -81,7 +81,7 @@ class EngineLaunch:
 
     async def _try(self, port: int, waiting: NamedWait) -> ExternalEngine:
         address = f"{LOOPBACK}:{port}"
-        variables = {RUN_ID: self._run.run_id, "PYTHONPATH": str(import_folder(self._run.directory))}
+        variables = {TOKEN: token(), RUN_ID: self._run.run_id, "PYTHONPATH": str(import_folder(self._run.directory))}
         command = [str(port) if word == PORT else word for word in self._command]
         log.info("starting %s on port %d", self._title, port)
         child = self._child = EngineProcess(

@@ -13,7 +13,7 @@ import orjson
 
 from areal_like.data.user_code import config_error
 from areal_like.process.child_process import ChildProcess
-from areal_like.process.identity import SECRETS
+from areal_like.process.identity import SECRETS, TOKEN, has_token, token
 from areal_like.process.process_tree import descendants_of, kill
 from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.rollout.episodes.rewards import RewardSpec
@@ -38,7 +38,9 @@ class RewardStarter:
     def __init__(self, spec: RewardSpec, timeout_s: float, limits: RewardLimits) -> None:
         self._spec = spec
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        secrets = {name: os.environ[name] for name in SECRETS if name in os.environ and spec.queries_model}
+        secrets = {name: os.environ[name] for name in SECRETS if name in os.environ} if spec.queries_model else {}
+        if spec.queries_model and has_token():
+            secrets[TOKEN] = token()
         request = {"reward": spec._asdict(), "timeout_s": timeout_s, "limits": list(limits), "secrets": secrets}
         self._control.send(orjson.dumps(request))
         self._control.setblocking(False)

@@ -1,0 +1,56 @@
+"""The code of users does not find the run's token at its parents."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.ring.start import SHORT, running
+
+pytestmark = pytest.mark.xdist_group("ring-1")
+
+WALK = """
+import os, stat
+from pathlib import Path
+
+def walk(file):
+    "Writes all that the files of /proc show of this process and those above it: environments, and open files."
+    pid, parts = os.getpid(), []
+    while pid > 1:
+        parts.append(Path(f"/proc/{pid}/environ").read_bytes())
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                if stat.S_ISREG(entry.stat().st_mode):
+                    with entry.open("rb") as content:
+                        parts.append(content.read(1 << 16))
+            except OSError:
+                continue
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    Path(file).write_bytes(b"\\n".join(parts))
+
+def reward(prompt, completion, **row):
+    walk("seen-by-reward")
+    return 0.0
+"""
+PROGRAM = """
+import json, os, sys, urllib.request
+from walks import walk
+row = json.loads(sys.stdin.readline())
+walk("seen-by-agent")
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+body = json.dumps({"prompt": row["prompt"], "max_tokens": 4}).encode()
+urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/completions", body, headers)).read()
+"""
+QUICK = (*SHORT, "evaluator.freq_steps=null", "train_dataset.batch_size=4", "n_samples=2", "total_train_steps=1")
+
+
+def test_rewards_and_agents_do_not_find_the_token_at_their_parents(tmp_path: Path) -> None:
+    (tmp_path / "walks.py").write_text(WALK)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = ("workflow.name=agent", "agent.command=[python, program.py]", "reward.name=walks.py:reward")
+    with running(tmp_path, *QUICK, *words) as ring:
+        ended = ring.wait()
+    assert ended.code == 0, ended.text
+    for who in ("reward", "agent"):
+        seen = (tmp_path / f"seen-by-{who}").read_bytes()
+        assert seen.count(b"AREAL_LIKE_RUN_ID=") > 1, "environments of parents were read"
+        assert ring.secret.encode() not in seen
