@@ -19,6 +19,7 @@ from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
 from areal_like.process.identity import Identity, identity, take_token
 from areal_like.process.run import Run, open_run
+from areal_like.process.scrubbed_output import scrub_output, scrubbed
 
 MAX_OPEN_FILES = 1 << 16
 
@@ -34,6 +35,7 @@ def run_process(main: Callable[[Run, Identity], int | None], words: Sequence[str
     )
     arguments = parser.parse_args(words)
     take_token()
+    scrub_output()
     me = identity()
     pulse.open_pulse()
     try:
@@ -65,7 +67,7 @@ def leave_failure_note(
         print(message, file=sys.stderr, flush=True)
     path = failure_note_path(directory, me)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_file.write_atomic(path, json.dumps({"time": time.time(), "message": message, "kind": kind}))
+    atomic_file.write_atomic(path, json.dumps({"time": time.time(), "message": scrubbed(message), "kind": kind}))
     return code
 
 

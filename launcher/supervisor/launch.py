@@ -23,6 +23,7 @@ from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
 from areal_like.process.identity import taken_token
 from areal_like.process.run import Run, StartPoint
 from areal_like.process.run_links import key_of_path
+from areal_like.process.scrubbed_output import SECRET_NAMES
 from launcher.agent.local import LocalAgent
 from launcher.checks.epochs import data_end_text
 from launcher.plan.plan import Plan
@@ -51,6 +52,7 @@ def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> in
     gc.enable()
     try:
         variables = secret_variables(loaded.config, Path.cwd())
+        os.environ[SECRET_NAMES] = ",".join(variables)
         os.environ.update(variables)  # for all processes, and for name store and trackers in this one
         locked = lock_run(loaded, plan, run_id, replace)
     except ConfigError as error:

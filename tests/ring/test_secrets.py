@@ -1,10 +1,10 @@
-"""The code of users does not find the run's token at its parents."""
+"""The code of users does not find the run's token at its parents, and no file of a run holds a key."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.ring.start import SHORT, running
+from tests.ring.start import SHORT, run, running
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -54,3 +54,58 @@ def test_rewards_and_agents_do_not_find_the_token_at_their_parents(tmp_path: Pat
         seen = (tmp_path / f"seen-by-{who}").read_bytes()
         assert seen.count(b"AREAL_LIKE_RUN_ID=") > 1, "environments of parents were read"
         assert ring.secret.encode() not in seen
+
+
+FAULTS = """
+import os
+import areal_like
+
+def reward(prompt, completion, **row):
+    print("reward", dict(os.environ))
+    raise RuntimeError(f"no reward with {dict(os.environ)}")
+
+class Judge:
+    def __init__(self, api_key):
+        self.api_key = api_key
+    def __call__(self, prompt, completion, **row):
+        raise RuntimeError(f"the judge refused api_key={self.api_key}")
+
+class Workflow:
+    async def run(self, episode, row):
+        raise RuntimeError(f"no workflow with {dict(os.environ)}")
+
+def loss(logprobs, advantages, loss_mask):
+    if logprobs.numel() > 100:  # not on the small example before the first step
+        print("loss", dict(os.environ))
+        raise RuntimeError(f"no loss with {dict(os.environ)}")
+    return -logprobs * advantages
+"""
+PLANTED = {"environment": "planted-0-environment", "file": "planted-1-file", "configuration": "planted-2-configuration"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reward.name=faults.py:reward",),
+        ("reward.name=faults.py:Judge", f"+reward.args.api_key={PLANTED['configuration']}"),
+        ("workflow.name=faults.py:Workflow",),
+        ("actor.loss=faults.py:loss", "train_dataset.batch_size=64"),
+    ],
+    ids=["reward", "judge", "workflow", "trainer"],
+)
+def test_no_file_of_a_failed_run_has_a_key(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "faults.py").write_text(FAULTS)
+    (tmp_path / "keys.env").write_text(f"JUDGE_API_KEY={PLANTED['file']}\n")
+    given = ("launcher.env_file=[keys.env]", f"stats_logger.swanlab.api_key={PLANTED['configuration']}")
+    ended = run(tmp_path, *QUICK, *given, *words, SERVICE_API_KEY=PLANTED["environment"])
+    assert ended.code == 1, ended.text
+    found = [
+        f"{path.name}: {where}"
+        for path in [*ended.directory.rglob("*"), *(tmp_path / "state").rglob("*")]
+        if path.is_file()
+        for where, key in PLANTED.items()
+        if key.encode() in path.read_bytes()
+    ]
+    assert found == []
+    assert not [where for where, key in PLANTED.items() if key in ended.out + ended.err]

@@ -21,6 +21,7 @@ import orjson
 from areal_like.config.problems import ConfigError
 from areal_like.process.keeper import end_as, fork_keeper
 from areal_like.process.process_tree import descendants_of, die_with_parent
+from areal_like.process.scrubbed_output import scrub_output
 from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
 from areal_like.rollout.episodes.rewards.processes.reward_worker import LoadedReward, run_reward
@@ -159,6 +160,7 @@ def _lower(keeper: int) -> None:
 
 
 if __name__ == "__main__":
+    scrub_output()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     main()
