@@ -36,8 +36,8 @@ def scrubbed(text: str) -> str:
 def scrub_output() -> None:
     """Removes known secrets from what this process and its forks print by Python's streams."""
     if secrets := _known_secrets():
-        sys.stdout = ScrubbedStream(sys.stdout, secrets)  # type: ignore[assignment]
-        sys.stderr = ScrubbedStream(sys.stderr, secrets)  # type: ignore[assignment]
+        sys.stdout = ScrubbedStream(sys.stdout, secrets)
+        sys.stderr = ScrubbedStream(sys.stderr, secrets)
 
 
 def _known_secrets() -> tuple[str, ...]:
