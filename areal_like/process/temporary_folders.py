@@ -11,7 +11,9 @@ from pathlib import Path
 from areal_like.process.run_memory import hold_if_free, lock_folder, unlock_folder
 from areal_like.process.sandbox.unprivileged_user import unused_users
 
-SANDBOX, SWEEP, RESULT = PREFIXES = ("areal-like-sandbox-", "areal-like-sweep-", "areal-like-result-")
+ENGINE, SANDBOX, SWEEP, RESULT = PREFIXES = (
+    *("areal-like-engine-", "areal-like-sandbox-", "areal-like-sweep-", "areal-like-result-"),
+)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from tests.chaos.surroundings import NotHere, Surroundings, surroundings
 from tests.ring.start import Running, command, environment, left_behind, listening_ports, running
 
 COMPLETE, RESUMED, MISSED, NOT_RUN, FAILED = "complete", "resumed", "missed", "not run", "failed"
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 LEFT_S = 60.0
 MAX_STALENESS = 2
 CACHE_OF_TORCH = "torchinductor_"

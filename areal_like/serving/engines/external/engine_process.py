@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from areal_like.process.errors import Failure
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import become_subreaper, kill_descendants
 from areal_like.process.shared_segments import SegmentRecorder
+from areal_like.process.temporary_folders import ENGINE, make_temporary_folder, remove_temporary_folder
 from areal_like.serving.engines.external.engine_log import decode_line, find_error, reports_port_in_use
 
 POLL_S = 0.05
@@ -32,6 +34,8 @@ EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 """Signals for which the engine's last output is not the reason."""
 KEPT_LINES, TAIL_LINES = 2000, 100
 IMPORT_FOLDER = "engine-imports"
+MAX_SOCKET_FOLDER = 60
+"""The name of a socket has at most 107 bytes; engines call theirs by ids of 36 characters and a few more."""
 NEW_LINK, LEFTOVER_AGE_S = ".", 600.0
 
 
@@ -46,10 +50,11 @@ class EngineProcess:
             fault = errno.EACCES if Path(command[0]).exists() else errno.ENOENT
             raise Failure(f"{command[0]} cannot be started: {os.strerror(fault)}")
         self._segments = SegmentRecorder(record)
+        self._temporary = make_temporary_folder(ENGINE)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._keeper = ChildProcess(
             kept_command(command, TERMINATE_S),
-            {**{name: value for name, value in os.environ.items() if name != PASSWORD}, **variables},
+            {**_environment(self._temporary), **variables},
             cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -90,6 +95,7 @@ class EngineProcess:
         self._segments.close()
         stuck = await asyncio.to_thread(kill_descendants)
         await asyncio.to_thread(self._segments.remove)
+        await asyncio.to_thread(remove_temporary_folder, self._temporary)
         if stuck:
             print(f"processes that could not be killed: {stuck}", file=sys.stderr, flush=True)
         await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
@@ -103,6 +109,16 @@ class EngineProcess:
                     sys.stdout.buffer.flush()
                 except OSError:
                     continue  # the log has no reader any more; the engine must not block on its output
+
+
+def _environment(temporary: str) -> dict[str, str]:
+    """This process's, with a folder for what the engine leaves behind when it is killed, such as its sockets, unless
+    their names would be too long there. torch keeps its cache."""
+    variables = {name: value for name, value in os.environ.items() if name != PASSWORD}
+    if len(temporary) > MAX_SOCKET_FOLDER:
+        return variables
+    cache = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
+    return {"TORCHINDUCTOR_CACHE_DIR": cache, **variables, "TMPDIR": temporary}
 
 
 def import_folder(run_dir: Path) -> Path:
