@@ -1,12 +1,9 @@
 """What a run of each kind needs around it, and the words of its command."""
 
-import asyncio
-import contextlib
 import ctypes
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +15,7 @@ from areal_like.serving.engines.external.installations import find_installation
 from tests.chaos.cases import CLOCK, DISK, HANG, Case, steps_of
 from tests.support.engine_environments import distribution
 from tests.support.etcd_server import EtcdServer, etcd_servers
+from tests.support.tcp_proxy import Proxy
 
 FAKETIME = (
     Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"),
@@ -81,7 +79,7 @@ class Surroundings:
     """Repeated with `resume=`."""
     environment: dict[str, str] = field(default_factory=dict)
     etcd: EtcdServer | None = None
-    proxy: "Proxy | None" = None
+    proxy: Proxy | None = None
 
     @property
     def clock(self) -> Path:
@@ -176,52 +174,3 @@ def small_disk(folder: Path) -> Iterator[None]:
             folder, folder.with_name("runs-on-the-small-disk"), ignore=shutil.ignore_patterns("checkpoints")
         )
         subprocess.run(["umount", "--lazy", str(folder)], check=False)
-
-
-class Proxy:
-    """Passes connections on to an address, and can cut them or hold answers back."""
-
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = host, int(port)
-        self._loop = asyncio.new_event_loop()
-        self._open: set[asyncio.StreamWriter] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.delay_s = 0.0
-        self.address = ""
-
-    def __enter__(self) -> "Proxy":
-        self._thread.start()
-        server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop)
-        host, port = server.result().sockets[0].getsockname()
-        self.address = f"{host}:{port}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.cut()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def cut(self) -> None:
-        """All connections that are open."""
-        for writer in list(self._open):
-            self._loop.call_soon_threadsafe(writer.transport.abort)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
-        with contextlib.suppress(OSError):
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
-            self._open.add(far_writer)
-            await asyncio.gather(self._pass(reader, far_writer, False), self._pass(far_reader, writer, True))
-            self._open.discard(far_writer)
-        writer.close()
-        self._open.discard(writer)
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_answer: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                if is_answer and self.delay_s:
-                    await asyncio.sleep(self.delay_s)
-                writer.write(data)
-                await writer.drain()
-        writer.close()
