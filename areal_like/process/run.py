@@ -30,6 +30,14 @@ class StartPoint(NamedTuple):
     is_checked: bool = False
 
 
+def taken_over_text(directory: Path, newest: int, own: int) -> str:
+    """Why an attempt that was stalled for long may not write: another launcher has begun a later one."""
+    return (
+        f"{directory}: another launcher has begun attempt {newest} of this run; attempt {own} writes nothing more. "
+        "Stop this one"
+    )
+
+
 @dataclass(frozen=True)
 class Run:
     """`config`: every `auto` is resolved. `folder`: that of the user's file. `cwd`: where the command was given;

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from areal_like.process.atomic_file import fsync_path
+
 CHECKPOINTS, RESUME_STATES, TRACKERS, EVALUATIONS = "checkpoints", "resume", "trackers", "evaluations"
 LINKS = MappingProxyType(
     {"saver": CHECKPOINTS, "recover": RESUME_STATES, "stats_logger": TRACKERS, "evaluator": EVALUATIONS}
@@ -54,6 +56,7 @@ def make_free_folder(folder: Path) -> Path:
         free = folder if number == 1 else folder.with_name(f"{folder.name}.{number}")
         try:
             free.mkdir(parents=True)
+            fsync_path(free.parent)  # what is synced in it would be lost with its entry
             return free
         except FileExistsError:
             continue

@@ -8,7 +8,6 @@ that under a temporary name; the first rank writes the rest and renames the fold
 import errno
 import json
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +21,6 @@ from areal_like.models import model_folder
 from areal_like.process import pulse
 from areal_like.process.atomic_file import fsync_path
 from areal_like.process.checkpoint_files import (
-    CHECKPOINT_FOLDER,
     KEPT,
     RESUME,
     TRAINER,
@@ -35,9 +33,10 @@ from areal_like.process.checkpoint_files import (
 from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.hashed_files import FilePart, HashedFiles
 from areal_like.process.interval_timer import IntervalTimer
-from areal_like.process.run import Run
+from areal_like.process.run import Run, taken_over_text
 from areal_like.process.run_links import make_free_folder
 from areal_like.process.wait import NamedWait
+from areal_like.training.checkpoint_removal import discard, remove, remove_leftovers
 from areal_like.training.engine import TrainEngine
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.host_copies import HOST, HostCopies
@@ -106,7 +105,7 @@ class CheckpointManager:
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
         if world.is_first:
-            _remove_leftovers(self._root)
+            remove_leftovers(self._root)
 
     def set_epoch(self, steps: int) -> None:
         """The number of steps of an epoch, once it is known better."""
@@ -137,10 +136,14 @@ class CheckpointManager:
         """The first of `engines` is written to the checkpoint's folder itself, the others to subfolders by their names.
         `parts` (by file name) is resume state of other components. All ranks must call it."""
         self._wait_for_all()
+        if self._written.step == step and self._written.due.to_resume >= due.to_resume:
+            self._mark_as_kept(step)
+            return
         self._written = LastCheckpoint(step, due)
-        temporary = self._root / f".{folder_name(step)}.half"
+        temporary = self._root / f".{folder_name(step)}.{self._start.attempt}.half"
         if self._world.is_first:
-            _discard(temporary)
+            self._require_ownership()
+            discard(temporary)
             temporary.mkdir(parents=True)
             if due.to_resume and (resume_root := self._run.resume_states) is not None:
                 (temporary / RESUME).symlink_to(make_free_folder(resume_root / folder_name(step)))
@@ -168,6 +171,15 @@ class CheckpointManager:
         self._begin(work, step)
         if not self._weights_config.save_async:
             self._wait_for_all()
+
+    def _mark_as_kept(self, step: int) -> None:
+        """It is complete: written again, it would be gone for a moment."""
+        self._written = LastCheckpoint(step, self._written.due._replace(to_keep=True))
+        if self._world.is_first:
+            self._require_ownership()
+            kept = self._root / folder_name(step) / KEPT
+            kept.touch()
+            fsync_path(kept.parent)
 
     def wait(self) -> None:
         """Until this rank's part of the current write is complete."""
@@ -281,11 +293,19 @@ class CheckpointManager:
     def _complete(self, temporary: Path, step: int, written: Mapping[str, FilePart]) -> None:
         write_manifest(temporary, step, written)
         target = self._root / folder_name(step)
+        self._require_ownership()
         if target.exists():  # of a timeline that was rolled back
-            _remove(target)
+            remove(target)
         temporary.rename(target)
         fsync_path(self._root)  # before older ones are deleted
         log.info("checkpoint %s is complete", target)
+
+    def _require_ownership(self) -> None:
+        """Read again before every change: a process that was stalled, or cut off, may come back after the run has begun
+        another attempt elsewhere."""
+        newest = self._run.start_point().attempt
+        if newest != self._start.attempt:
+            raise FinalFailure(taken_over_text(self._run.directory, newest, self._start.attempt))
 
     def _prune(self) -> None:
         """Keeps the newest `recover.keep` resumable checkpoints as they are. Of older ones those that the saver keeps
@@ -294,11 +314,12 @@ class CheckpointManager:
             return
         resumable = [folder for _, folder in reversed(complete_checkpoints(self._root)) if can_resume(folder)]
         for folder in resumable[self._config.keep :]:
+            self._require_ownership()
             if (folder / KEPT).is_file():
                 for path in drop_resume_parts(folder):
-                    _discard(path)
+                    discard(path)
             else:
-                _remove(folder)
+                remove(folder)
 
 
 def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
@@ -312,30 +333,3 @@ def _is_full(fault: OSError | SafetensorError) -> bool:
     if isinstance(fault, OSError):
         return fault.errno in NO_SPACE
     return any(f"os error {number}" in str(fault) for number in NO_SPACE)
-
-
-def _remove(folder: Path) -> None:
-    """Under another name first: a folder that is half gone must not look like a checkpoint."""
-    discarded = folder.with_name(f".{folder.name}.gone")
-    _discard(discarded)
-    folder.rename(discarded)
-    fsync_path(folder.parent)
-    _discard(discarded)
-
-
-def _discard(folder: Path) -> None:
-    """With what it has on another disk, which goes first: nothing would lead there any more."""
-    for link in (folder, folder / RESUME):
-        if link.is_symlink():
-            if link.is_dir():
-                shutil.rmtree(link.resolve())
-            link.unlink()
-    if folder.is_dir():
-        shutil.rmtree(folder)
-
-
-def _remove_leftovers(root: Path) -> None:
-    """Removes what an earlier process left half written or half deleted."""
-    for path in root.glob(".step_*.*"):
-        if CHECKPOINT_FOLDER.fullmatch(path.stem.removeprefix(".")) and path.suffix in (".half", ".gone"):
-            _discard(path)

@@ -27,7 +27,8 @@ class RankVote:
     def __init__(self, world: World, timeout_s: float, key: str) -> None:
         """`key` is the configuration key of the timeout, for messages."""
         self.rank, self.size, self._round_s = world.rank, world.size, timeout_s / ROUNDS
-        self._group, self._limit = None, f"{key}: another rank did not report within {timeout_s} s"
+        self._group, self._key, self._timeout_s = None, key, timeout_s
+        self._store, self._reports = world.store, 0
         if world.size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
 
@@ -61,8 +62,31 @@ class RankVote:
 
     @contextmanager
     def _within_limit(self, what: str) -> Iterator[None]:
+        self._reports += 1
         try:
             with pulse.phase(pulse.COLLECTIVE):
+                if self._store is not None:
+                    self._store.set(self._name_of(self.rank), str(self._reports))
                 yield
         except RuntimeError as fault:
-            raise TimedOut(f"{self._limit} {what}: {fault}") from fault
+            who = self._absent() or "another rank"
+            limit = f"{self._key}: {who} did not report within {self._timeout_s} s"
+            raise TimedOut(f"{limit} {what}: {fault}") from fault
+
+    def _name_of(self, rank: int) -> str:
+        assert self._group is not None
+        return f"reports/{self._group.group_name}/{rank}"
+
+    def _absent(self) -> str:
+        """The ranks that have reported less often than this one: those that hang or have ended."""
+        if self._store is None:
+            return ""
+        try:
+            others = [rank for rank in range(self.size) if rank != self.rank]
+            return ", ".join(f"trainer/{rank}" for rank in others if self._count_of(rank) < self._reports)
+        except RuntimeError:
+            return "trainer/0"  # it holds the store
+
+    def _count_of(self, rank: int) -> int:
+        name = self._name_of(rank)
+        return int(self._store.get(name)) if self._store.check([name]) else 0

@@ -1,4 +1,4 @@
-"""Stop requests: SIGTERM ends training after the current step, with a checkpoint."""
+"""Stop requests: SIGTERM, or Slurm's SIGUSR1, ends training after the current step, with a checkpoint."""
 
 import logging
 import signal
@@ -16,8 +16,10 @@ class StopRequest:
         self._world, self._is_set = world, False
 
     def listen(self) -> None:
-        """Installs the handler of SIGTERM."""
+        """Installs the handler. Below a launcher SIGUSR1 is ignored: that asks with SIGTERM when it is time."""
         signal.signal(signal.SIGTERM, self._on_signal)
+        if signal.getsignal(signal.SIGUSR1) != signal.SIG_IGN:
+            signal.signal(signal.SIGUSR1, self._on_signal)
 
     def request(self) -> None:
         self._is_set = True

@@ -29,8 +29,9 @@ c10d: Any = dist
 class World:
     """One rank's view of all ranks. With one rank every method is the identity."""
 
-    def __init__(self, rank: int, size: int, device: torch.device) -> None:
-        self.rank, self.size, self.device = rank, size, device
+    def __init__(self, rank: int, size: int, device: torch.device, store: Any = None) -> None:
+        """`store` is that of the rendezvous, where this process knows it."""
+        self.rank, self.size, self.device, self.store = rank, size, device, store
         self.mesh = DeviceMesh(device.type, torch.arange(size), mesh_dim_names=("data",))
         self._meshes = {1: self.mesh}
 
@@ -118,15 +119,16 @@ def open_world(timeout_s: float) -> World:
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
+    store = rendezvous_store(rank, size, timeout_s)
     dist.init_process_group(
         "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-        store=rendezvous_store(rank, size, timeout_s),
+        store=store,
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=timeout_s),
         device_id=None if device.type == "cpu" else device,
     )
-    return World(rank, size, device)
+    return World(rank, size, device, store)
 
 
 def rendezvous_store(rank: int, size: int, timeout_s: float) -> Any:

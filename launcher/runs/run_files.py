@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from areal_like.config.loaded import Loaded
-from areal_like.process.atomic_file import replace_with_backup, write_atomic
+from areal_like.process.atomic_file import fsync_path, replace_with_backup, write_atomic
 from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, RUN_FACTS, StartPoint
 from launcher.commands.show_config import values_without_secrets
 from launcher.plan.auto import resolved_values
@@ -28,6 +28,8 @@ def write_start_point(run_dir: Path, start: StartPoint) -> None:
     """Writes where the processes of an attempt begin."""
     content = start._asdict() | {"checkpoint": None if start.checkpoint is None else str(start.checkpoint)}
     write_atomic(run_dir / ATTEMPT, json.dumps(content) + "\n")
+    for folder in (run_dir, *run_dir.parents[:2]):  # a new folder is lost with its entry, whatever is synced in it
+        fsync_path(folder)
 
 
 def read_facts(run_dir: Path) -> dict[str, Any]:

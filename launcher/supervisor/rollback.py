@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.process.checkpoint_files import attempt_of, step_of
-from areal_like.process.run import Run, StartPoint
+from areal_like.process.exit_codes import FAILED
+from areal_like.process.run import Run, StartPoint, taken_over_text
 from areal_like.process.run_memory import is_private
 from areal_like.process.shared_segments import RECORD
 from launcher.runs.checkpoints import move_aside_after
 from launcher.runs.run_files import write_start_point
 from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
-from launcher.supervisor.lifecycle import WaitLimits
+from launcher.supervisor.lifecycle import RunEnding, WaitLimits
 
 RESUME_ONLY = "resume"
 """The `recover.mode` that requires a checkpoint."""
@@ -32,8 +33,14 @@ class PendingRollback(NamedTuple):
     search: CheckpointSearch
     reason: str
 
-    def failure_text(self, limits: WaitLimits, mode: str) -> str | None:
-        """Why it will not come to an end; `mode` is recover.mode."""
+    def ending(self, run: Run, attempt: int, limits: WaitLimits, mode: str) -> RunEnding | None:
+        """How the run ends where `attempt` cannot begin; `mode` is recover.mode."""
+        if (newest := run.start_point().attempt) >= attempt:
+            return RunEnding("lost", FAILED, taken_over_text(run.directory, newest, attempt - 1))
+        failure = self._failure_text(limits, mode)
+        return None if failure is None else RunEnding("failed", FAILED, failure)
+
+    def _failure_text(self, limits: WaitLimits, mode: str) -> str | None:
         if not self.search.is_done():
             if self.search.silent_s() <= limits.setup_s:
                 return None

@@ -187,8 +187,8 @@ class Supervisor:
         pending = self._pending
         if pending is None:
             return None
-        if (failure := pending.failure_text(self.limits, self.policy.mode)) is not None:
-            return RunEnding("failed", FAILED, failure)
+        if (ending := pending.ending(self.run, self.attempt, self.limits, self.policy.mode)) is not None:
+            return ending
         if not pending.search.is_done():
             if self._report_is_due():
                 self._say(f"  {pending.search.progress_text()}")

@@ -5,6 +5,7 @@ begins, and writes a checkpoint after its last step: `beside` another step.
 """
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.main import load_trained_engine
 from areal_like.training.progress import TrainingProgress
+from areal_like.training.rank_vote import RankVote
 from areal_like.training.sequences import Sequences
 from areal_like.training.supervised import SupervisedLearner
 from areal_like.training.world import World
@@ -68,6 +70,21 @@ def run(world: World, *jobs: str) -> None:
         world.barrier()
 
 
+def leaves(world: World) -> None:
+    """The second rank ends between two votes."""
+    vote = RankVote(world, 30, "actor.dist_timeout_s")
+    vote.sum(0, "that it is there")
+    if world.is_first:
+        try:
+            vote.sum(0, "that it is still there")
+        except TimedOut as failure:
+            text = str(failure)
+        else:
+            raise AssertionError("no error")
+        assert "actor.dist_timeout_s: trainer/1 did not report within 30 s that it is still there" in text, text
+    os._exit(0)
+
+
 def stuck(world: World, directory: str) -> None:
     """The disk of the second rank hangs until the first one no longer waits for it."""
     run, left = open_run(Path(directory)), Path(directory, "left")
@@ -91,5 +108,6 @@ def stuck(world: World, directory: str) -> None:
         raise AssertionError("no error")
     if world.is_first:
         assert "that it wrote its part of a checkpoint" in text, text
+        assert "model.dist_timeout_s: trainer/1 did not report within 1" in text, text
         left.touch()
     assert not gave_up.is_set(), "the first rank still waited"

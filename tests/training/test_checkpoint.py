@@ -242,9 +242,9 @@ def test_a_checkpoint_is_synced_before_its_mark_and_before_older_ones_are_delete
     monkeypatch.setattr(shutil, "rmtree", watched_remove)
     folder = written(run, engine, 4)
 
-    mark = events.index("sync .step_000004.half/.complete")
+    mark = events.index("sync .step_000004.1.half/.complete")
     files = [path.relative_to(folder) for path in folder.rglob("*") if path.name != ".complete"]
-    assert len(files) > 5 and all(f"sync .step_000004.half/{name}" in events[:mark] for name in files)
+    assert len(files) > 5 and all(f"sync .step_000004.1.half/{name}" in events[:mark] for name in files)
     assert "marked: False" in events[:mark] and "marked: True" in events[mark:]
     assert events[events.index("marked: True") :] == [
         "marked: True",
@@ -342,7 +342,7 @@ def slow(write: Any, go_on: threading.Event) -> Any:
 
 
 def test_partial_files_of_a_killed_process_are_removed(run):
-    for name in (".step_000003.half", ".step_000002.gone", "step_000001", ".mine"):
+    for name in (".step_000003.1.half", ".step_000003.half", ".step_000002.gone", "step_000001", ".mine"):
         (run.checkpoints / name).mkdir(parents=True)
         (run.checkpoints / name / "model.safetensors").touch()
     CheckpointManager(run, world(), 100)
@@ -353,7 +353,7 @@ def test_partial_files_of_a_killed_process_are_removed(run):
 def test_a_checkpoint_is_incomplete_if_a_rank_cannot_write(run, monkeypatch):
     """Here another rank, which reports the failure."""
     monkeypatch.setattr(RankVote, "all_succeeded", lambda self, succeeded: False)
-    with pytest.raises(Failure, match=r"step_000002.half: another rank could not write"):
+    with pytest.raises(Failure, match=r"step_000002.1.half: another rank could not write"):
         written(run, make_engine(Path(run.config.model.path)), 2)
     assert complete_checkpoints(run.checkpoints) == []
 

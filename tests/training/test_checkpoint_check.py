@@ -87,7 +87,7 @@ class OtherRank:
 
 
 def of_two(rank: int = 0) -> RankVote:
-    two: Any = SimpleNamespace(rank=rank, size=2)
+    two: Any = SimpleNamespace(rank=rank, size=2, store=None)
     return RankVote(two, 7, "actor.dist_timeout_s")
 
 

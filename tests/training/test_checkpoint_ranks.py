@@ -79,6 +79,11 @@ def test_checkpoints_of_two_ranks_are_resumed_by_one_and_the_reverse(whole, tmp_
     check_shares(ones["full"], whole["full"].checkpoints / "step_000002")
 
 
+def test_a_rank_that_is_gone_is_named_by_those_that_wait_for_it():
+    """The ranks check it themselves."""
+    rank_processes.finish(rank_processes.start("tests.support.checkpoint_ranks:leaves", {2: []}))
+
+
 @pytest.mark.slow
 def test_a_rank_that_failed_does_not_wait_for_one_whose_disk_hangs(tmp_path):
     """The ranks check it themselves: the failure must end the run, not stay in the rank."""

@@ -9,7 +9,7 @@ from areal_like.config.problems import ConfigError
 from areal_like.process.checkpoint_files import checkpoint_problems, drop_resume_parts, write_manifest
 from areal_like.process.run import Run
 from areal_like.process.run_links import link_target, make_free_folder, other_roots
-from areal_like.training.checkpoint import _remove, _remove_leftovers
+from areal_like.training.checkpoint_removal import discard, remove, remove_leftovers
 from launcher.checks.resuming import kept_folder_warnings, moved_folder_problems
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import RunDirectory
@@ -155,20 +155,19 @@ def test_files_on_another_disk_are_in_the_manifest(checkpoint, begun):
 
 
 def test_discarding_removes_checkpoints_on_another_disk(checkpoint, begun):
-    _remove(checkpoint)
+    remove(checkpoint)
     assert list(begun.checkpoints.iterdir()) == list(begun.resume_states.iterdir()) == []
 
 
 def test_leftovers_of_a_killed_process_are_removed_on_another_disk(checkpoint, begun):
     checkpoint.rename(checkpoint.with_name(".step_000001.half"))
-    _remove_leftovers(begun.checkpoints)
+    remove_leftovers(begun.checkpoints)
     assert list(begun.checkpoints.iterdir()) == list(begun.resume_states.iterdir()) == []
 
 
 def test_a_kept_checkpoint_loses_its_resume_state_on_another_disk(checkpoint, begun):
-    from areal_like.training.checkpoint import _discard
 
     for path in drop_resume_parts(checkpoint):
-        _discard(path)
+        discard(path)
     assert list(begun.resume_states.iterdir()) == [] and checkpoint_problems(checkpoint) == []
     assert not (checkpoint / "resume").is_symlink() and (checkpoint / "model.safetensors").is_file()

@@ -1,0 +1,34 @@
+"""Deletes checkpoints, so that one that is half gone never looks like one."""
+
+import shutil
+from pathlib import Path
+
+from areal_like.process.atomic_file import fsync_path
+from areal_like.process.checkpoint_files import CHECKPOINT_FOLDER, RESUME
+
+
+def remove(folder: Path) -> None:
+    """Under another name first: a folder that is half gone must not look like a checkpoint."""
+    discarded = folder.with_name(f".{folder.name}.gone")
+    discard(discarded)
+    folder.rename(discarded)
+    fsync_path(folder.parent)
+    discard(discarded)
+
+
+def discard(folder: Path) -> None:
+    """With what it has on another disk, which goes first: nothing would lead there any more."""
+    for link in (folder, folder / RESUME):
+        if link.is_symlink():
+            if link.is_dir():
+                shutil.rmtree(link.resolve())
+            link.unlink()
+    if folder.is_dir():
+        shutil.rmtree(folder)
+
+
+def remove_leftovers(root: Path) -> None:
+    """Removes what an earlier process left half written or half deleted."""
+    for path in root.glob(".step_*.*"):
+        if CHECKPOINT_FOLDER.fullmatch(path.name.split(".")[1]) and path.suffix in (".half", ".gone"):
+            discard(path)
