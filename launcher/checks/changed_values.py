@@ -1,4 +1,4 @@
-"""Warns where a run that continues by its name gets other values than its last attempt."""
+"""Warns where a run that continues gets other values than its last attempt."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -35,10 +35,9 @@ LEARNING_SECTIONS = (
 def changed_value_warnings(
     loaded: "Loaded", auto: Mapping[str, Resolved], directory: RunDirectory
 ) -> Iterator[Problem]:
-    """One warning with all changed keys, and its short form. None where the run resumes with its own configuration:
-    then only the command line changes values."""
+    """One warning with all changed keys, and its short form."""
     run = Path(directory.path)
-    if not _has_other_file(loaded, directory):
+    if not _continues(directory):
         return
     changes = list(_changes(loaded, tuple(auto.values()), run))
     if not changes:
@@ -47,6 +46,8 @@ def changed_value_warnings(
     shown = [*changes[:MOST_KEYS], f"and {rest} more ({FULL_FLAG})"] if rest > 0 else changes
     name = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
     keep = f"`resume={name}` without --config keeps the old values"
+    if not _has_other_file(loaded, directory):  # only the command line changes values
+        keep = "leave them out to keep the old values"
     begin = f"changed since attempt {_last_described(run, max(1, directory.attempt - 1))}"
     whole, short = (f"{', '.join(pairs)}; {keep}" for pairs in (changes, shown))
     yield Problem(begin, whole, short=short)
@@ -69,8 +70,11 @@ def earlier_configuration_warnings(loaded: "Loaded", directory: RunDirectory) ->
 
 def _has_other_file(loaded: "Loaded", directory: RunDirectory) -> bool:
     """Whether the run continues with another configuration file than its own."""
-    continues = directory.state == "continues" and directory.step is not None
-    return continues and loaded.file.resolve().parent != Path(directory.path).resolve()
+    return _continues(directory) and loaded.file.resolve().parent != Path(directory.path).resolve()
+
+
+def _continues(directory: RunDirectory) -> bool:
+    return directory.state == "continues" and directory.step is not None
 
 
 def _changes(loaded: "Loaded", auto: tuple[Resolved, ...], run: Path) -> Iterator[str]:

@@ -96,6 +96,7 @@ PLAN_CHECKS = (
     Check("a run that can be resumed", Stage.CANNOT_START, resuming.no_run_to_resume),
     Check("benchmarks are new runs", Stage.CANNOT_START, bench.bench_problems),
     Check("changes that fit the checkpoint", Stage.CANNOT_START, resuming.resume_problems),
+    Check("a model of the checkpoint's shape", Stage.CANNOT_START, resuming.model_problems),
     Check("the same evaluation", Stage.CANNOT_START, resumed_evaluation.other_evaluation_problems),
     Check("folders of a resumed run", Stage.CANNOT_START, resuming.moved_folder_problems),
     *START_CHECKS,

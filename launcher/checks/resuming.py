@@ -10,6 +10,7 @@ from areal_like.config.problems import Problem
 from areal_like.process.run import ATTEMPT
 from areal_like.process.run_links import LINKS, link_target, other_roots
 from launcher.plan.host import HostInfo
+from launcher.plan.model_config import known_shape
 from launcher.plan.plan import RunDirectory
 from launcher.runs.checkpoints import step_folder
 from launcher.runs.resumable import run_config_values
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 ADAPTER_KEYS = ("lora_rank", "lora_alpha", "target_modules", "lora_modules_to_save")
 """Keys that determine the tensors of an adapter and their scale."""
 ALL = "all-linear"
+SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "tied", "inner")
+"""Dimensions that determine the tensors of a model."""
 
 
 def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[Problem]:
@@ -52,6 +55,26 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
                 reason = f"is {scalar_text(now)}, and the checkpoint of step {step} was made with {scalar_text(was)}"
                 remedy = f"keep that value, or start a new run from those weights with {name}.path={folder}"
                 yield Problem(f"{name}.{key}", f"{reason} and fits no other value; {remedy}")
+
+
+def model_problems(config: "BaseExperimentConfig", directory: RunDirectory, host: HostInfo) -> Iterator[Problem]:
+    """A `path` that now leads to a model of another shape than the checkpoint's. The same model elsewhere fits."""
+    if directory.state != "continues" or directory.step is None:
+        return
+    before = run_config_values(Path(directory.path))
+    for name, engine in trained_models(config):
+        if engine.optimizer is None or name == "ref":
+            continue
+        was = (before.get(name) or {}).get("path")
+        if not was or was == engine.path:
+            continue
+        old, new = (known_shape(path, host) for path in (was, engine.path))
+        if old is None or new is None:
+            continue
+        if different := [key for key in SHAPE if getattr(old, key) != getattr(new, key)]:
+            reason = f"is {engine.path}, whose {', '.join(different[:3])} differ from those of {was}, of which"
+            remedy = "keep that path, or start a new run with trial_name="
+            yield Problem(f"{name}.path", f"{reason} the checkpoint of step {directory.step} is; {remedy}")
 
 
 def _normalized(value: Any) -> Any:

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from areal_like.process.checkpoint_files import complete_checkpoints, resume_problem
+from areal_like.process.checkpoint_files import complete_checkpoints, resume_problem, write_manifest
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run, open_run
 from areal_like.training import checkpoint as checkpoint_module
@@ -53,11 +54,9 @@ def test_an_attempt_that_another_one_followed_changes_no_checkpoint(tmp_path, mo
     def take_over(*_: object) -> None:
         manager_of(begin_elsewhere(run, 2))(4)
 
-    real = checkpoint_module.write_manifest
-
-    def write_and_take_over(*words: object) -> None:
-        monkeypatch.setattr(checkpoint_module, "write_manifest", real)
-        real(*words)
+    def write_and_take_over(*words: Any) -> None:
+        monkeypatch.setattr(checkpoint_module, "write_manifest", write_manifest)
+        write_manifest(*words)
         take_over()
 
     if moment == "before it begins":

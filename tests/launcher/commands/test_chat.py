@@ -62,7 +62,7 @@ def removed(run_dir: Path, step: int = 4, after: int = 6) -> None:
     folder = run_dir / "checkpoints" / f"step_{step:06d}"
     if folder.is_dir():
         checkpoint(run_dir, after)
-        _remove(folder)
+        remove(folder)
 
 
 MOMENTS = {

@@ -1,12 +1,14 @@
 """The directory that a run would use, without creating it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from areal_like.config.load import load
 from areal_like.discovery import announce, name_store_for
+from areal_like.models import model_folder
 from areal_like.process.identity import Identity
 from areal_like.process.run import StartPoint
 from launcher.commands.show_config import configuration_text
@@ -283,6 +285,29 @@ def test_a_run_that_continues_by_name_names_the_values_that_changed(tmp_path):
     (whole,) = changes(plan := plan_of("grpo", *words, *many))
     assert "seed 1 -> 3" in whole and "more" not in whole and "seed 1 -> 3" in " ".join(render(plan).split())
     assert "and 1 more (--dry-run=full); `resume=" in " ".join(render_brief(plan).split())
+
+
+def test_resuming_a_run_with_its_own_configuration_shows_what_the_command_line_changes(tmp_path):
+    run, _ = started(tmp_path)
+    own = load(run / "config.yaml", [f"resume={run}"])
+    assert changes(build_plan(own, host=machine_with())) == []
+    again = load(run / "config.yaml", [f"resume={run}", "gconfig.n_samples=4", "seed=3"])
+    assert changes(build_plan(again, host=machine_with()))[0].startswith(
+        "changed since attempt 1: gconfig.n_samples 8 -> 4, "
+    )
+    assert "seed 1 -> 3; leave them out to keep the old values" in changes(build_plan(again, host=machine_with()))[0]
+
+
+def test_a_model_of_another_shape_is_refused_and_the_same_elsewhere_is_not(tmp_path):
+    _, words = started(tmp_path)
+    here = str(tmp_path / "here")
+    shutil.copytree(model_folder("builtin:tiny-addition"), here)
+    plan = plan_of("grpo", *words, f"actor.path={here}")
+    assert [each for each in plan.cannot_start if each.key == "actor.path"] == []
+    config = json.loads((tmp_path / "here" / "config.json").read_text())
+    (tmp_path / "here" / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    (problem,) = (each for each in plan_of("grpo", *words, f"actor.path={here}").cannot_start)
+    assert problem.key == "actor.path" and "of which the checkpoint of step 5 is; keep that path" in problem.message
 
 
 def test_the_keys_that_decide_most_are_named_first_among_the_changed(tmp_path):
