@@ -15,7 +15,8 @@ from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder
 from areal_like.process.checkpoint_files import RESUME, write_manifest
 from areal_like.serving.engines.embedded.core import load_model as embedded
-from areal_like.training.checkpoint import CheckpointManager, _remove
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.checkpoint_removal import remove
 from launcher.commands import chat
 from launcher.plan.build import build_plan
 from launcher.runs import checkpoint_reader
