@@ -65,9 +65,11 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path = NOWHERE, is_open: bool = True, keys: EngineKeys = KEYS) -> AsyncIterator[Client]:
+async def running(
+    folder: Path = NOWHERE, is_open: bool = True, keys: EngineKeys = KEYS, model: PreTrainedModel | None = None
+) -> AsyncIterator[Client]:
     """`is_open`: started as by `serve`."""
-    engine = LLMEngine(tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder), keys=keys)
+    engine = LLMEngine(model or tiny_qwen3(), max_running_requests=64, tokenizer=LazyTokenizer(folder), keys=keys)
     embedded, server = embedded_server(engine, is_open)
     served = await serve(server.application(), "127.0.0.1")
     embedded.async_engine.thread.start()
@@ -87,9 +89,14 @@ def embedded_server(engine: LLMEngine, is_open: bool = True) -> tuple[EmbeddedEn
     return embedded, InferenceServer(embedded, settings, CallGuard(SECRET, 1))
 
 
-def over_http(test: Callable[[Client], Awaitable[None]], folder: Path = NOWHERE, keys: EngineKeys = KEYS) -> None:
+def over_http(
+    test: Callable[[Client], Awaitable[None]],
+    folder: Path = NOWHERE,
+    keys: EngineKeys = KEYS,
+    model: PreTrainedModel | None = None,
+) -> None:
     async def main() -> None:
-        async with running(folder, keys=keys) as client:
+        async with running(folder, keys=keys, model=model) as client:
             await asyncio.wait_for(test(client), 60)
 
     asyncio.run(main())
