@@ -1,4 +1,4 @@
-"""Section `agent`: a program that talks to the policy by OpenAI's interface, and is trained as it is."""
+"""Section `agent`: a program that talks to the policy by OpenAI's or Anthropic's interface, trained as it is."""
 
 from areal_like.config.fields import config, key, no_effect
 
@@ -9,7 +9,7 @@ ONLY_MARKED = no_effect(unless="call_format", unless_is=("json", "xml"))
 @config
 class AgentConfig:
     """The program that the workflow `agent` runs for each sample. It finds the policy by the variables
-    `OPENAI_BASE_URL` and `OPENAI_API_KEY`."""
+    `OPENAI_BASE_URL` and `OPENAI_API_KEY`, or `ANTHROPIC_BASE_URL` and `ANTHROPIC_API_KEY`."""
 
     command: list[str] = key([])
     """Program and its arguments, such as `[python, agent.py]`, with the row as JSON on its standard input. `python` is

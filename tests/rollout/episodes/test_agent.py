@@ -169,3 +169,16 @@ def test_an_agent_does_not_see_the_token_of_the_run(play, monkeypatch):
     monkeypatch.setenv("AREAL_LIKE_TOKEN", "secret")
     samples, _ = play('ask("1"); print(int("secret" in os.environ.values()))', "1", reward_from="result")
     assert samples[0].reward == 0
+
+
+def test_a_program_finds_the_policy_by_anthropics_variables_too(play, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "of another service")
+    program = """
+import anthropic
+with anthropic.Anthropic() as policy:
+    answer = policy.messages.create(model="any", max_tokens=8, messages=[{"role": "user", "content": row["prompt"]}])
+print(float(answer.content[0].text == row["answer"]))
+"""
+    samples, engine = play(program, "046", reward_from="result")
+    engine.check_exact(samples)
+    assert [each.reward for each in samples] == [1.0]

@@ -22,6 +22,8 @@ TAIL_BYTES = 16384
 """What is kept of an output."""
 SHOWN_LINES = 8
 GB = 1e9
+OTHER_KEY = "ANTHROPIC_AUTH_TOKEN"
+"""A key that Anthropic's clients would send beside that of the episode."""
 
 
 class CommandAgent:
@@ -66,12 +68,13 @@ class CommandAgent:
 
 def environment(endpoint: Endpoint) -> dict[str, str]:
     """That of the worker, in which `python` is the one of the run."""
-    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    kept = {name: value for name, value in os.environ.items() if name not in (*SECRETS, OTHER_KEY)}
     path = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath)))
     return {
         **kept,
         **{"PATH": path, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"},
         **{"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.key},
+        **{"ANTHROPIC_BASE_URL": endpoint.url, "ANTHROPIC_API_KEY": endpoint.key},
     }
 
 

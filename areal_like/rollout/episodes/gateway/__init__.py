@@ -1,1 +1,1 @@
-"""Gateway: OpenAI's routes, by which any program talks to the policy. Its calls become training samples."""
+"""Gateway: routes of OpenAI and Anthropic by which programs talk to the policy. Their calls become training samples."""

@@ -14,6 +14,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "logit_bias": (None, {}),
     "response_format": (None, {"type": "text"}),
     "tool_choice": (None, "auto", "none", {"type": "auto"}, {"type": "none"}),
+    "thinking": (None, {"type": "disabled"}),
     "min_tokens": (None, 0),
     "ignore_eos": (None, False),
     "bad_words": (None, []),

@@ -16,6 +16,7 @@ from areal_like.process.request_checks import MIB, BodyLimits, read_body, refuse
 from areal_like.rollout.episodes.gateway.chat_route import chat_completions
 from areal_like.rollout.episodes.gateway.completions_route import completions
 from areal_like.rollout.episodes.gateway.further_routes import detokenize, models, reward, tokenize
+from areal_like.rollout.episodes.gateway.messages_route import count_tokens, messages
 from areal_like.rollout.episodes.gateway.responses_route import responses
 from areal_like.rollout.episodes.gateway.session import CONTEXT_EXCEEDED, AgentSession
 
@@ -32,6 +33,8 @@ ROUTES: tuple[tuple[str, str, Route], ...] = (
     ("POST", "/v1/chat/completions/tokens", chat_completions),
     ("POST", "/v1/completions", completions),
     ("POST", "/v1/responses", responses),
+    ("POST", "/v1/messages", messages),
+    ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/v1/reward", reward),
     ("GET", "/v1/models", models),
     ("POST", "/tokenize", tokenize),
@@ -40,7 +43,7 @@ ROUTES: tuple[tuple[str, str, Route], ...] = (
 
 
 class Endpoint(NamedTuple):
-    """How an agent reaches the policy. `url` is without the version of the interface."""
+    """How an agent reaches the policy. `url` is without the version, as Anthropic's clients take it."""
 
     url: str
     key: str
@@ -128,7 +131,8 @@ class Gateway:
 
 
 def refusal(status: int, message: str) -> web.Response:
-    """As OpenAI's clients read it; they repeat a request after a status of 408, 409, 429 or from 500."""
+    """As clients of OpenAI and Anthropic read it; they repeat a request after a status of 408, 409, 429 or from 500."""
     code = CONTEXT_EXCEEDED if message.startswith(CONTEXT_EXCEEDED) else None
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return json_response({"error": {"message": message, "type": kind, "param": None, "code": code}}, status)
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return json_response({"type": "error", "error": error}, status)

@@ -1,0 +1,142 @@
+"""The real client of Anthropic at the gateway: what it gets, and what is trained on."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import anthropic
+import pytest
+
+from areal_like.data.tokenizer import TextTokenizer
+from areal_like.rollout.episodes.gateway.gateway import Endpoint
+from areal_like.rollout.episodes.generation_client import GenerationError
+from tests.data.test_chat_template_real import folder_of
+from tests.support.agents import AgentClient, SampledTexts, open_session, user
+
+ADD: Any = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}
+CALL = '<tool_call>\n{"name": "add", "arguments": {"carry":false, "numbers": [1,2]}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    return TextTokenizer(folder_of("qwen2_5", tmp_path_factory.mktemp("messages") / "qwen"))
+
+
+def at_gateway(engine: SampledTexts, agent: Any) -> list[Any]:
+    async def run() -> Any:
+        async with open_session(engine) as (session, endpoint):
+            await agent(endpoint, session)
+        return session.trajectory(1.0) if engine.log else []
+
+    samples: list[Any] = asyncio.run(run())
+    engine.check_exact(samples)
+    assert sum(int(each.loss_mask.sum()) for each in samples) == sum(len(each["token_ids"]) for _, each in engine.log)
+    return samples
+
+
+def client_of(endpoint: Endpoint, **more: Any) -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(base_url=endpoint.url, api_key=endpoint.key, **more)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_anthropic_client_calls_a_tool_and_its_ids_are_those_sampled(qwen, streams):
+    engine = SampledTexts(qwen, f"let me see\n{CALL}\n{CALL}", "It is 3. END", "4", end="<|im_end|>")
+
+    async def agent(endpoint: Endpoint, _: Any) -> None:
+        async with client_of(endpoint) as policy:
+
+            async def ask(*messages: Any, **more: Any) -> Any:
+                given: Any = {"model": "any", "max_tokens": 500, "messages": messages, "tools": [ADD], **more}
+                given |= {"system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}]}
+                if not streams:
+                    return await policy.messages.create(**given)
+                async with policy.messages.stream(**given) as stream:
+                    text = "".join([part async for part in stream.text_stream])
+                    final = await stream.get_final_message()
+                assert text == "".join(block.text for block in final.content if block.type == "text")
+                return final
+
+            question = user("1+2?")
+            first = await ask(question)
+            text, one, two = first.content
+            assert (text.text, first.stop_reason, one.name) == ("let me see", "tool_use", "add")
+            assert one.input == two.input == {"carry": False, "numbers": [1, 2]} and one.id != two.id
+            assert first.usage.output_tokens == len(engine.log[0][1]["token_ids"])
+            content = [block.model_dump(include={"type", "text", "id", "name", "input"}) for block in first.content]
+            called = {"role": "assistant", "content": content}
+            results = [{"type": "tool_result", "tool_use_id": each.id, "content": "3"} for each in (one, two)]
+            seen: list[Any] = [question, called, user([*results, {"type": "text", "text": "and now?"}])]  # type: ignore[arg-type]
+            engine.end = ""
+            second = await ask(*seen, stop_sequences=["END"])
+            engine.end = "<|im_end|>"
+            assert (second.content[0].text, second.stop_reason) == ("It is 3. ", "stop_sequence")
+            assert second.stop_sequence == "END" and second.usage.input_tokens == len(engine.log[1][0])
+            third = await ask(question, called, user([{"type": "tool_result", "tool_use_id": one.id}]))  # type: ignore[arg-type]
+            assert (third.content[0].text, third.stop_reason) == ("4", "end_turn")
+            counted = await policy.messages.count_tokens(
+                model="any", messages=[question], tools=[ADD], system="be brief"
+            )
+            assert counted.input_tokens == len(engine.log[0][0])
+
+    samples = at_gateway(engine, agent)
+    assert len(samples) == 2, "the third call is a branch of the first"
+    metrics = samples[0].metrics
+    assert (metrics["turns"], metrics["tool_calls"], metrics["template_breaks"]) == (3, 2, 0)
+    assert [each["role"] for each in samples[0].messages] == [
+        *("system", "user", "assistant", "tool", "tool", "user", "assistant")
+    ]
+
+
+def test_the_anthropic_clients_own_retries_leave_no_orphan_and_give_no_answer_twice(qwen):
+    engine = SampledTexts(qwen, "1", "2", GenerationError("no server"), "3", end="<|im_end|>")
+
+    async def agent(endpoint: Endpoint, session: Any) -> None:
+        async def ask(policy: anthropic.AsyncAnthropic) -> str:
+            answer = await policy.messages.create(
+                model="any", max_tokens=5, messages=[{"role": "user", "content": "1"}]
+            )
+            assert answer.content[0].type == "text"
+            return answer.content[0].text
+
+        engine.gate.clear()
+        async with client_of(endpoint, timeout=0.4, max_retries=8) as policy:
+            asked = asyncio.create_task(ask(policy))
+            while not any(len(each.requests) > 1 for each in session.pending._answers):
+                await asyncio.sleep(0.001)
+            engine.gate.set()
+            assert await asked == "1"
+        async with client_of(endpoint) as policy:
+            assert [await ask(policy), await ask(policy)] == ["2", "3"]
+
+    samples = at_gateway(engine, agent)
+    assert len(samples) == 3 and samples[0].metrics["undelivered_calls"] == 0
+
+
+def test_requests_that_no_template_can_show_are_refused_with_a_reason(qwen):
+    engine = SampledTexts(qwen, "1", end="<|im_end|>")
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    contents = [None, 3, [3], [{}], [image], [{"type": "text", "text": 3}], [{"type": "tool_use"}]]
+    wrong = [
+        *({"messages": given} for given in (None, [], "x", [3], [{"role": "system", "content": "x"}])),
+        *({"messages": [{"role": role, "content": each}]} for role in ("user", "assistant") for each in contents),
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
+        *({"messages": [user("1")], "tools": each} for each in ("x", [3], [{}], [{"type": "bash_20250124"}])),
+        *({"messages": [user("1")], "stop_sequences": each} for each in (5, [""], [5], ["x" * 100_000])),
+        {"messages": [user("1")], "system": 3},
+        {"messages": [user("1" * 100_000)]},
+    ]
+
+    async def agent(endpoint: Endpoint, _: Any) -> None:
+        async with aiohttp.ClientSession() as http:
+            client = AgentClient(endpoint, http)
+            for body in wrong:
+                status, answer = await client.post("/v1/messages", body)
+                assert status == 400 and answer["type"] == "error" and answer["error"]["message"], body
+        async with client_of(endpoint) as policy:
+            with pytest.raises(anthropic.BadRequestError, match="context_length_exceeded"):
+                await policy.messages.create(
+                    model="any", max_tokens=5, messages=[{"role": "user", "content": "1" * 5000}]
+                )
+        assert not engine.groups
+
+    assert at_gateway(engine, agent) == []
