@@ -56,7 +56,7 @@ def test_the_anthropic_client_calls_a_tool_and_its_ids_are_those_sampled(qwen, s
                 assert text == "".join(block.text for block in final.content if block.type == "text")
                 return final
 
-            question = user("1+2?")
+            question: Any = user("1+2?")
             first = await ask(question)
             text, one, two = first.content
             assert (text.text, first.stop_reason, one.name) == ("let me see", "tool_use", "add")
@@ -115,13 +115,15 @@ def test_the_anthropic_clients_own_retries_leave_no_orphan_and_give_no_answer_tw
 def test_requests_that_no_template_can_show_are_refused_with_a_reason(qwen):
     engine = SampledTexts(qwen, "1", end="<|im_end|>")
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
-    contents = [None, 3, [3], [{}], [image], [{"type": "text", "text": 3}], [{"type": "tool_use"}]]
-    wrong = [
+    contents: list[Any] = [None, 3, [3], [{}], [image], [{"type": "text", "text": 3}], [{"type": "tool_use"}]]
+    stops: list[Any] = [5, [""], [5], ["x" * 100_000]]
+    tools: list[Any] = ["x", [3], [{}], [{"type": "bash_20250124"}]]
+    wrong: list[Any] = [
         *({"messages": given} for given in (None, [], "x", [3], [{"role": "system", "content": "x"}])),
         *({"messages": [{"role": role, "content": each}]} for role in ("user", "assistant") for each in contents),
         {"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
-        *({"messages": [user("1")], "tools": each} for each in ("x", [3], [{}], [{"type": "bash_20250124"}])),
-        *({"messages": [user("1")], "stop_sequences": each} for each in (5, [""], [5], ["x" * 100_000])),
+        *({"messages": [user("1")], "tools": each} for each in tools),
+        *({"messages": [user("1")], "stop_sequences": each} for each in stops),
         {"messages": [user("1")], "system": 3},
         {"messages": [user("1" * 100_000)]},
     ]
