@@ -110,7 +110,7 @@ class ServerProcess:
         stack.push_async_callback(server.close)
         if self._attach is not None:
             stack.push_async_callback(release_pauses, server.pauser, (CONTROLLER, UPDATE))
-        if isinstance(engine, ExternalEngine):
+        if isinstance(engine, ExternalEngine) and self._attach is None:
             await stack.enter_async_context(engine_pulse(engine, lambda: server.pauser.is_paused))
         info = engine.info
         log.info(
