@@ -45,12 +45,12 @@ def coding_model(folder: Path) -> None:
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     answer = tokenizer(CODE + OUTPUT + "42")["input_ids"] + [tokenizer.eos_token_id]
-    texts = torch.tensor([tokenizer(f"{number}:")["input_ids"] + answer for number in range(10, 26)])
+    texts = torch.tensor([tokenizer(f"{number}:")["input_ids"] + answer for number in range(10, 18)])
     labels = texts.clone()
     labels[:, :3] = -100
     for _ in range(150):
         loss = model(texts, labels=labels).loss
-        if loss < 0.005:
+        if loss < 0.01:
             break
         optimizer.zero_grad()
         loss.backward()
@@ -60,7 +60,7 @@ def coding_model(folder: Path) -> None:
 
 def test_code_within_an_answer_runs_and_its_output_is_not_trained_on(tmp_path: Path) -> None:
     coding_model(tmp_path / "model")
-    rows = [{"prompt": f"{number}:", "answer": "42"} for number in range(10, 26)]
+    rows = [{"prompt": f"{number}:", "answer": "42"} for number in range(10, 18)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "code.yaml").write_text(EXPERIMENT)
     ended = run(tmp_path, "rollout.dump_to_file=true", config="code.yaml")
