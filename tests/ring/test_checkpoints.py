@@ -1,7 +1,9 @@
 """A killed and resumed run equals an uninterrupted one: bit for bit, or to rounding with other ranks."""
 
 import os
+import random
 import signal
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +12,7 @@ import torch
 from safetensors.torch import load, load_file
 
 from areal_like.process.checkpoint_files import complete_checkpoints
-from tests.ring.start import Ended, left_behind, run, running
+from tests.ring.start import Ended, Running, left_behind, run, running
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
@@ -91,3 +93,41 @@ def test_a_run_of_two_ranks_is_resumed_with_one(tmp_path):
     model = load_file(ended.model() / "model.safetensors")
     for name, tensor in before.model.items():
         torch.testing.assert_close(model[name], tensor, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_eight_steps_give_the_same_bits_in_any_sequence_of_kills_stops_and_resumes(tmp_path, num_ranks, seed):
+    """Each start trains to a random step, and is killed or stopped on the way unless it has ended before."""
+    draw = random.Random(f"{num_ranks} {seed}")
+    words = (*WORDS, "recover.freq_steps=1", f"model.backend=fsdp:d{num_ranks}")
+    rows = "".join(f'{{"prompt": "{n}+{n}=", "answer": "{2 * n}"}}\n' for n in range(40))
+    for folder in (tmp_path / "whole", tmp_path / "parts"):
+        folder.mkdir()
+        folder.joinpath("rows.jsonl").write_text(rows)
+    whole = run(tmp_path / "whole", *words, "total_train_steps=8", config="sft.yaml")
+    assert whole.code == 0, whole.text
+    for total in sorted(draw.sample(range(2, 8), 2)):
+        with running(tmp_path / "parts", *words, f"total_train_steps={total}", config="sft.yaml") as begun:
+            before, how = len(begun.steps()), draw.choice(["trainer", "launcher", "stop"])
+            while begun.process.poll() is None and len(begun.steps()) <= before:
+                time.sleep(0.02)
+            if begun.process.poll() is None:
+                interrupt(begun, how)
+            assert begun.process.wait(120) in (0, 1, 75), begun.text()
+    ended = run(tmp_path / "parts", *words, "total_train_steps=8", config="sft.yaml")
+    assert ended.code == 0 and ended.summary["attempts"] > 2, ended.text
+    assert [line["step"] for line in ended.lines("metrics.jsonl")] == list(range(1, 9))
+    assert ended.metric("train/loss") == whole.metric("train/loss")
+    expected, actual = (load_file(each.model() / "model.safetensors") for each in (whole, ended))
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
+
+
+def interrupt(begun: Running, how: str) -> None:
+    if how == "trainer":
+        begun.kill("trainer")
+        return
+    number = signal.SIGKILL if how == "launcher" else signal.SIGUSR1
+    os.kill(begun.launcher() if how == "launcher" else begun.process.pid, number)
