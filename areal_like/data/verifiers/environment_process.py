@@ -55,7 +55,7 @@ class PackageProcess:
             descriptor = theirs.fileno()
             self._process = ChildProcess(
                 kept_command([*_python(package), str(HOST), str(descriptor)], END_GRACE_S),
-                {name: value for name, value in os.environ.items() if name not in SECRETS} | _no_proxy(),
+                _variables(package),
                 stdout=2,
                 pass_fds=(descriptor,),
             )
@@ -162,9 +162,15 @@ def _python(package: HostedPackage) -> list[str]:
     """Variables of this Python are not for another one."""
     if package.python is None:
         return [sys.executable]
-    place = Path(package.folders[-1]) / Path(package.python).expanduser()
-    return ["env", "-u", "PYTHONPATH", "-u", "PYTHONHOME", os.path.abspath(place)]
+    return ["env", "-u", "PYTHONPATH", "-u", "PYTHONHOME", _place(package)]
 
 
-def _no_proxy() -> dict[str, str]:
-    return {"NO_PROXY": LOCAL, "no_proxy": LOCAL}
+def _place(package: HostedPackage) -> str:
+    return os.path.abspath(Path(package.folders[-1]) / Path(package.python or sys.executable).expanduser())
+
+
+def _variables(package: HostedPackage) -> dict[str, str]:
+    """With the programs beside its Python, such as uv."""
+    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    path = os.pathsep.join((os.path.dirname(_place(package)), kept.get("PATH", os.defpath)))
+    return {**kept, "PATH": path, "NO_PROXY": LOCAL, "no_proxy": LOCAL}
