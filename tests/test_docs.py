@@ -76,16 +76,8 @@ PROSE = (
         "evaluation",
         "experiments",
         "gpu",
-        "own-task",
-        "turns",
-        "rewards",
-        "running",
-        "sandbox",
-        "serving",
-        "status",
-        "trackers",
     ),
-    "weights",
+    *("own-task", "turns", "rewards", "running", "sandbox", "serving", "status", "trackers", "weights"),
 )
 CHECKED = [f"{name}.md" for name in PROSE]
 """Pages whose names of files and keys must exist."""
@@ -96,7 +88,8 @@ LAPTOP = Machine(num_gpus=0, num_cpu_cores=8, how="no NVIDIA driver", engines=()
 PLUGINS = {"optuna": "hydra_optuna_sweeper", "joblib": "hydra_joblib_launcher"}
 FOR_REAL = "# for real"
 MAY_BE_MISSING = r"is not installed|needs \d+ GPUs? on this machine|is not in the Hugging Face cache|needs an API key"
-"""Messages about packages, GPUs, downloads and keys of services."""
+MAY_BE_MISSING += "|no (vLLM|SGLang) was found|are not on this machine yet|by slurm is not built yet"
+"""Messages about packages, GPUs, engines, downloads, keys of services and clusters."""
 STATED_PROBLEMS = {("bigger.yaml", "actor.path")}
 """Files and keys whose problem is stated on the page, or whose folder is an example."""
 MADE_STEPS = 20
@@ -264,6 +257,8 @@ class Session:
             code, output = program(shlex.split(text))
         if mismatch := command.mismatch(code, output, compare=not self.ran):
             self.failures.append(mismatch)
+        elif not any("cannot start" in line for line in command.output):
+            self.failures += [f"{command.place}: {command.text}\ncannot start: {each}" for each in obstacles(output)]
 
     # --- simulated runs
 
@@ -314,6 +309,13 @@ class Session:
         """Replaces the model of `chat`."""
         self.ran = True
         return "046"
+
+
+def obstacles(printed: str) -> list[str]:
+    """Why a run cannot start by its dry run, without what a machine may lack."""
+    found = re.findall(r"^cannot start here \(\d+\)\n((?:  .*\n)+)", printed, flags=re.M)
+    items = [" ".join(item.split()) for each in found for item in re.split(r"^  - ", each, flags=re.M)[1:]]
+    return [item for item in items if not re.search(MAY_BE_MISSING, item)]
 
 
 def launch(words: list[str]) -> tuple[int, str]:

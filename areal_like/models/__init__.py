@@ -1,6 +1,7 @@
 """Finds the folder of a model: built-in, local, or in the Hugging Face cache."""
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 
 BUILT_IN = "builtin:"
@@ -34,6 +35,16 @@ def built_in_models() -> list[str]:
     return sorted(file.parent.name.replace("_", "-") for file in Path(__file__).parent.glob("*/config.json"))
 
 
+def unknown_model(path: str) -> str | None:
+    """Why `builtin:` and a name is not a built-in model; None if it is one, or another path."""
+    name, known = path.removeprefix(BUILT_IN), built_in_models()
+    if not path.startswith(BUILT_IN) or name in known:
+        return None
+    guess = get_close_matches(name.lower().replace("_", "-"), known, 1)
+    hint = f"; did you mean {BUILT_IN}{guess[0]}?" if guess else "."
+    return f"is not a built-in model{hint} There are: {', '.join(BUILT_IN + each for each in known)}"
+
+
 def config_file(name: str) -> Path:
     """The `config.json` of a built-in model, which exists before its weights are prepared."""
     return Path(__file__).parent.resolve() / name.replace("-", "_") / "config.json"
@@ -62,9 +73,8 @@ def missing_weights_hint(path: str) -> str | None:
 
 def _built_in(path: str) -> Path:
     name = path.removeprefix(BUILT_IN)
-    if name not in built_in_models():
-        known_names = ", ".join(BUILT_IN + known for known in built_in_models())
-        raise ValueError(f"{path}: no such built-in model; there are: {known_names}")
+    if why := unknown_model(path):
+        raise ValueError(f"{path} {why}")
     if hint := missing_weights_hint(path):
         raise ValueError(hint)
     return prepared_folder(name) if name in PREPARED_BY else config_file(name).parent

@@ -12,7 +12,7 @@ from areal_like.config.allocation.models import generates, gpus_per_node, traine
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem, plural
 from areal_like.config.sections.trackers import TRACKERS
-from areal_like.models import BUILT_IN, built_in_models, missing_weights_hint
+from areal_like.models import BUILT_IN, missing_weights_hint, unknown_model
 from areal_like.observe.trackers.requirements import missing_requirements
 from areal_like.process.run_links import other_roots
 from launcher.checks.packages import package_problems
@@ -137,9 +137,8 @@ def missing_models(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[P
     for key, path in _models(config):
         if _is_folder(path) and not (here.directory / Path(path).expanduser()).is_dir():
             yield Problem(key, f"there is no folder {path}")
-        if path.startswith(BUILT_IN) and path.removeprefix(BUILT_IN) not in built_in_models():
-            known = ", ".join(BUILT_IN + name for name in built_in_models())
-            yield Problem(key, f"{path} is not a built-in model; known are {known}")
+        if why := unknown_model(path):
+            yield Problem(key, f"{path} {why}")
         if path.startswith(BUILT_IN) and (why := missing_weights_hint(path)):
             yield Problem(key, why)
 

@@ -31,7 +31,7 @@ def compare_models(arguments: Arguments) -> int:
         assert each.config is not None
         loaded = load(each.config, model_evaluation(each).overrides, each.schema_class)
         if arguments.dry_run is not None:
-            dry_run(loaded, arguments.dry_run, arguments.replace)
+            dry_run(loaded, arguments.dry_run, arguments.replace, words=_words(arguments))
         else:
             refuse(build_plan(loaded, replace_existing=arguments.replace).problems)
     if arguments.dry_run is not None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.models import BUILT_IN, unknown_model
 from areal_like.process.checkpoint_files import complete_checkpoints, step_of
 from areal_like.process.exit_codes import DONE
 from areal_like.process.run import CONFIG
@@ -28,6 +29,9 @@ def show_evaluation(name: str, words: Sequence[str]) -> int:
     if unknown := unknown_words(words, (STEP, WITH), known):
         raise ConfigError(unknown)
     step, other = last_value(words, STEP), last_value(words, WITH)
+    if name.startswith(BUILT_IN):
+        why = unknown_model(name) or "is a model, to be evaluated on the benchmarks of --config FILE"
+        raise ConfigError([Problem(f"eval {name}", why, "command line")])
     directory = find_run(name, words, "eval")
     first, names = evaluation_folder(directory, step), evaluated_names(directory)
     if other is None:

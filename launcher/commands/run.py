@@ -27,9 +27,11 @@ def dry_run(
     replace: bool = False,
     purpose: Purpose = Purpose.RUN,
     host: HostInfo | None = None,
+    words: Sequence[str] | None = None,
 ) -> int:
-    """Prints the plan: full, as JSON, or on one screen. `host`: the machine to plan for, None for this one."""
-    plan = build_plan(loaded, host=host, replace_existing=replace, purpose=purpose)
+    """Prints the plan: full, as JSON, or on one screen. `host`: the machine to plan for, None for this one. `words`:
+    the command that starts it, None for that of the configuration."""
+    plan = build_plan(loaded, host=host, replace_existing=replace, purpose=purpose, words=words)
     if form == "json":
         print(json.dumps(loaded.redactor.everywhere(plan.to_json()), indent=1))
     else:

@@ -1,6 +1,7 @@
 """Builds the plan of a run from its configuration. Reads the machine and files, changes nothing."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,8 +52,10 @@ def build_plan(
     host: HostInfo | None = None,
     replace_existing: bool = False,
     purpose: Purpose = Purpose.RUN,
+    words: Sequence[str] | None = None,
 ) -> Plan:
-    """`machine` or `host` replaces this machine; `replace_existing` is --replace."""
+    """`machine` or `host` replaces this machine; `replace_existing` is --replace. `words`: the command that starts it,
+    None for that of the configuration."""
     config = loaded.config
     host = host or local_host(machine)
     shown = loaded.redactor
@@ -126,7 +129,7 @@ def build_plan(
     return Plan(
         version=VERSION,
         experiment=loaded.experiment,
-        command=" ".join(shlex.quote(word) for word in shown.command(["python", *argv[1:]])),
+        command=" ".join(shlex.quote(word) for word in shown.command(["python", *argv[1:3], *(words or argv[3:])])),
         file=str(loaded.file),
         run_dir=directory.path,
         run_directory=directory,

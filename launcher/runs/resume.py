@@ -12,7 +12,7 @@ from launcher.runs.named_run import ROOT_OVERRIDES, find_run, last_value
 from launcher.runs.resumable import run_config_values
 from launcher.runs.run_files import read_facts
 
-PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z/][\w./-]*", re.ASCII | re.IGNORECASE)
+PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z/][\w./-]*(?::[\w./-]+)*", re.ASCII | re.IGNORECASE)
 
 
 def resume_arguments(arguments: Arguments) -> Arguments:

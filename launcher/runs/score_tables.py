@@ -29,12 +29,14 @@ def answers_of(path: Path) -> Answers:
 
 
 def score_table(folder: Path, names: Sequence[str] = ()) -> list[str]:
-    """In the order of `names`. Errors stand beside the scores: they are no wrong answers."""
-    rows = [("", "rows", "errors", "score", "95% band", "best of its answers")]
+    """In the order of `names`. Errors stand beside the scores: they are no wrong answers. Without a row of several
+    answers there is no best one of them."""
+    rows: list[tuple[str, ...]] = [("", "rows", "errors", "score", "95% band", "best of its answers")]
     for name, path in files_of(folder, names).items():
         answers = answers_of(path)
         rows.append((name, str(len(answers.scores)), str(answers.num_errors), *_score_cells(answers)))
-    return [str(folder), "", *columns(rows)]
+    shown = rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
+    return [str(folder), "", *columns(shown)]
 
 
 def _score_cells(answers: Answers) -> tuple[str, str, str]:

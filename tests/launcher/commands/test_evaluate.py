@@ -41,7 +41,13 @@ def test_a_table_has_a_line_for_each_evaluation_and_keeps_errors_apart(tmp_path:
     lines = score_table(folder)
     assert cells(lines, "sums")[:4] == ["sums", "2", "1", "0.750"] and "pass@2 1.000" in "\n".join(lines)
     assert cells(lines, "valid")[:4] == ["valid", "1", "0", "0.000"]
-    assert len(lines) == 5
+    assert len(lines) == 5 and "best of its answers" in lines[2]
+
+
+def test_a_table_of_single_answers_has_no_column_for_the_best_of_several(tmp_path: Path) -> None:
+    lines = score_table(saved(tmp_path / "a", sums=[[1.0], [0.0], [None]]))
+    assert lines[2].split() == ["rows", "errors", "score", "95%", "band"]
+    assert cells(lines, "sums")[:4] == ["sums", "2", "1", "0.500"]
 
 
 def test_two_evaluations_are_compared_on_the_rows_that_both_answered(tmp_path: Path) -> None:
@@ -103,7 +109,14 @@ def test_a_service_is_evaluated_without_a_server_or_a_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("org/model", "org/model"), ("it's", r"'it\'s'"), ("null", "'null'"), ("a b", "'a b'")]
+    ("name", "word"),
+    [
+        ("org/model", "org/model"),
+        ("builtin:tiny-addition", "builtin:tiny-addition"),
+        ("it's", r"'it\'s'"),
+        ("null", "'null'"),
+        ("a b", "'a b'"),
+    ],
 )
 def test_the_name_of_a_model_is_quoted_only_where_it_must_be(name: str, word: str) -> None:
     overrides = model_evaluation(parse_arguments(["eval", name, "--config", "grpo.yaml"])).overrides
@@ -146,6 +159,21 @@ def test_two_models_are_both_checked_and_planned_in_turn(capsys: pytest.CaptureF
     assert [Path(each["run_dir"]).name for each in plans] == ["t-first", "t-second"]
     assert main([*words, "actor.dtype=nonsense"]) == 2
     assert main([*words, "--explain", "actor.path"]) == 2 and "of one configuration" in capsys.readouterr().err
+
+
+def test_the_plans_of_a_comparison_name_the_command_that_starts_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", "builtin:tiny-addition", "with=builtin:tiny-programs", "--config", "grpo.yaml"]
+    assert main([*words, "--dry-run"]) == 0
+    started = [line.split(":", 1)[1].split() for line in capsys.readouterr().out.splitlines() if "start it:" in line]
+    assert len(started) == 2 and started[0] == started[1]
+    assert sorted(started[0]) == sorted(["python", "-m", "launcher", *words])
+
+
+def test_a_built_in_model_that_does_not_exist_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    meant = "did you mean builtin:tiny-addition?"
+    assert any(meant in each.message for each in plan_of("grpo", "actor.path=builtin:tiny-adition").needs)
+    assert main(["eval", "builtin:tiny-adition"]) == 2 and meant in capsys.readouterr().err
+    assert main(["eval", "builtin:tiny-addition"]) == 2 and "--config FILE" in capsys.readouterr().err
 
 
 def split_json(text: str) -> list[str]:
