@@ -21,6 +21,7 @@ import orjson
 from areal_like.config.allocation.models import only_evaluates
 from areal_like.config.problems import plural
 from areal_like.observe.charts import Series, svg_chart, terminal_chart
+from areal_like.observe.diagnosis import UNJUDGED
 from areal_like.observe.evaluations import (
     benchmark_lines,
     evaluation_lines,
@@ -130,6 +131,7 @@ def summarize_run(
         "evaluated_rows": _evaluated_rows(record),
         "objective": record.objective(objective),
         "objective_metric": record.objective_name(objective),
+        "without_reward": _without_reward(record.metrics),
         "failed_groups": _failed_groups(read_lines(run.directory / JOINED)),
         "benchmarks": {name: lines[-1].get("eval/score") for name, lines in record.benchmarks.items()},
         "curve": record.points("eval/score"),
@@ -202,6 +204,13 @@ def _failed_groups(lines: Sequence[Line]) -> dict[str, Any] | None:
     return {"failed": int(failed), "error": error, "error_groups": count}
 
 
+def _without_reward(lines: Sequence[Line]) -> dict[str, int] | None:
+    """Answers of training that had no reward, and all answers; None if each had one."""
+    missing = sum(int(line.get(UNJUDGED) or 0) for line in lines)
+    answers = sum(int(line.get("rollout/samples") or 0) for line in lines)
+    return {"answers": missing, "of": answers} if missing and answers else None
+
+
 def _needs_remark(last: Line) -> bool:
     """Whether an evaluation's number alone would mislead."""
     return bool(score_remarks(last)) or not has_value(last, headline_metric(last) or "")
@@ -225,6 +234,12 @@ def _lines(
     from_to = [f"{one.name} {_from_to(one, one.marked and ends_without)}" for one in reversed(curves)]
     if from_to:
         lines.append("; ".join(from_to))
+    if (unjudged := summary["without_reward"]) is not None and from_to:
+        share = 1 - unjudged["answers"] / unjudged["of"]
+        lines.append(
+            f"reward is that of the {share:.0%} of the answers that have one: that of {unjudged['answers']} failed or "
+            "was None, which is no 0; see logs/episodes-*.log"
+        )
     if curves and last is not None and _needs_remark(last):
         text = evaluation_text(last["step"], last, run.config.evaluator.max_failed_share)
         lines += [text] if text else []

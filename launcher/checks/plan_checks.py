@@ -14,6 +14,7 @@ from launcher.checks import (
     attached_servers,
     device_memory,
     engines,
+    environment_packages,
     evaluation_servers,
     missing,
     name_store,
@@ -26,6 +27,7 @@ from launcher.checks import (
     verifiers,
     warnings,
 )
+from launcher.checks.best_metric import best_metric_problems
 from launcher.checks.changed_values import changed_value_warnings, earlier_configuration_warnings
 from launcher.checks.epochs import data_end_warnings
 from launcher.checks.fake_data import fake_data_problems
@@ -109,6 +111,7 @@ PLAN_CHECKS = (
     Check("update mode of the engine", Stage.CANNOT_START, engines.update_mode_problems),
     Check("options of the engine", Stage.CANNOT_START, refused_options),
     Check("addresses of judges", Stage.CANNOT_START, rewards.judge_address_problems),
+    Check("the metric of the best checkpoint", Stage.CANNOT_START, best_metric_problems),
     Check("random tokens", Stage.CANNOT_START, fake_data_problems),
     Check("profiles", Stage.CANNOT_START, profiler_problems),
     Check("variables of the processes", Stage.CANNOT_START, environment_problems),
@@ -130,6 +133,8 @@ PLAN_CHECKS = (
     Check("packages", Stage.MISSING, missing.missing_packages_of_runs),
     Check("packages of built-in tasks and rewards", Stage.MISSING, rewards.missing_packages),
     Check("environments of verifiers", Stage.MISSING, verifiers.missing_environments),
+    Check("packages of text environments", Stage.MISSING, environment_packages.missing_environment_packages),
+    Check("puzzles of reasoning-gym", Stage.MISSING, environment_packages.unknown_puzzles),
     Check("the package that writes datasets", Stage.MISSING, missing.missing_pyarrow),
     Check("what an upload of answers needs", Stage.MISSING, missing.missing_login),
     Check("programs of agents that are here", Stage.MISSING, agent.missing_program),

@@ -5,11 +5,13 @@ import shlex
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from areal_like.config.suggest import nearest
 from areal_like.process.atomic_file import write_atomic
 from areal_like.process.checkpoint_files import complete_checkpoints
 from areal_like.process.run import COMMAND, Run
 
 BEST, CARD = "best", "README.md"
+EVALUATION = "eval/"
 
 
 class Scored(NamedTuple):
@@ -38,6 +40,21 @@ def link_best(run: Run) -> str | None:
     except OSError as error:
         return f"saver.best: {link} could not be made: {error.strerror or error}"
     return f"best: {wanted.metric} {best.value:.4g} at step {best.step}, {link}"
+
+
+def never_logged(run: Run) -> str | None:
+    """A line about a metric that no evaluation has, for the end of a run; None if there is none to say."""
+    from areal_like.observe.reading import JOINED, read_lines
+
+    wanted = run.config.saver.best
+    if wanted is None:
+        return None
+    logged = {name for line in read_lines(run.directory / JOINED) for name in line if name.startswith(EVALUATION)}
+    if wanted.metric in logged or not logged:
+        return None
+    guess = nearest(wanted.metric, sorted(logged))
+    hint = f"; did you mean {guess[0]}?" if guess else ""
+    return f"warning: saver.best.metric={wanted.metric} was never logged, so that no checkpoint is the best{hint}"
 
 
 def best_of_steps(lines: Iterable[dict[str, Any]], metric: str, mode: str, steps: Iterable[int]) -> Scored | None:

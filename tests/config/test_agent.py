@@ -20,6 +20,8 @@ async def needs(row, model, *, tools): ...
     [
         ("agent.sampling=request", "agent.command", "is empty, and the workflow agent has nothing to run"),
         ("agent.command=[python, no.py]", "agent.command", "there is no file no.py"),
+        ("agent.command='python solver.py'", "agent.command", "is not a list; write [python,solver.py]"),
+        ("agent.command=['python solver.py --fast']", "agent.command", "write [python,solver.py,--fast]"),
         ("agent.function=no.py:solve", "agent.function", "there is no file no.py"),
         ("agent.function=solve", "agent.function", "'solve' is not a valid name"),
         ("agent.function=agent.py:needs", "agent.function", "needs model, tools, but a function gets row, base_url"),

@@ -343,6 +343,18 @@ def test_names_cannot_break_the_picture() -> None:
     ElementTree.fromstring(svg_chart("a<b>&'\"", [Series("<x>", [(1, 1.0), (2, math.nan), (3, 2.0)])]))
 
 
+def test_the_reward_says_how_many_answers_have_one(tmp_path: Path) -> None:
+    ended = Ended(tmp_path)
+    line = {"train/loss": 0.1, "reward/mean": 1.0, "rollout/samples": 50, "reward/answers_without_reward": 30}
+    ended.metrics(*({"step": step, **line} for step in (1, 2)))
+    summary, text = ended.finish()
+    assert summary["without_reward"] == {"answers": 60, "of": 100}
+    assert "reward 1 -> 1\nreward is that of the 40% of the answers that have one" in text
+    ended.metrics(*({"step": step, **line, "reward/answers_without_reward": 0} for step in (1, 2)))
+    summary, text = ended.finish()
+    assert summary["without_reward"] is None and "answers that have one" not in text
+
+
 def test_a_chart_shows_a_rise_as_a_rise() -> None:
     rows = terminal_chart(
         [Series("score", [(step, step / 10) for step in range(11)], marked=True)], width=40, height=11

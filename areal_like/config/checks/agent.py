@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.checks.user_code import find_source, split_name
+from areal_like.config.checks.values import command_words, list_of_words
 from areal_like.config.dotted_path import value_at
 from areal_like.config.environments import LIST
 from areal_like.config.problems import Problem
@@ -32,12 +33,20 @@ def agent_problems(values: dict[str, Any], folder: Path) -> Iterator[Problem]:
         yield Problem("agent.function", "is set beside agent.command; keep one of them", also=("agent.command",))
     elif isinstance(function, str):
         yield from _function_problems(function, folder)
+    if isinstance(command, list) and len(command) == 1 and _is_whole_command(str(command[0])):
+        message = f"{command[0]!r} is one word, the name of a program; write {list_of_words(command[0])}"
+        yield Problem("agent.command", message)
     script = command[1] if isinstance(command, list) and len(command) > 1 else ""
     if script.endswith(".py") and find_source(script, folder) is None:
         yield Problem("agent.command", f"there is no file {script} (searched {SEARCHED})")
     for key in ("call_start", "call_end"):
         if agent.get(key) == "":
             yield Problem(f"agent.{key}", "is empty; a call of a tool stands between two marks")
+
+
+def _is_whole_command(word: str) -> bool:
+    """A program with its arguments, and no path with spaces."""
+    return len(command_words(word)) > 1 and not Path(word).expanduser().is_file()
 
 
 def runs_agents(config: Any) -> bool:

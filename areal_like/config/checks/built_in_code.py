@@ -78,6 +78,16 @@ def built_in_value_problems(kind: str, name: str, args_key: str, arguments: dict
                 yield Problem(path, f"is missing; {needs}", also=(f"{args_key.removesuffix('args')}name",))
         elif reason := misfit(parameter.type, arguments[argument]):
             yield Problem(path, reason)
+    if kind == "gate":
+        yield from _order(name, args_key, known, arguments)
+
+
+def _order(gate: str, args_key: str, known: dict[str, Parameter], arguments: dict[str, Any]) -> Iterator[Problem]:
+    """Of the limits of a built-in gate."""
+    low, high = (arguments.get(each, float(known[each].default)) for each in ("low", "high"))
+    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+        path = f"{args_key}.{'low' if 'low' in arguments else 'high'}"
+        yield Problem(path, f"low={low:g} is above high={high:g} of {gate}; lower the first or raise the second")
 
 
 def loss_parameters(name: str) -> dict[str, Parameter]:

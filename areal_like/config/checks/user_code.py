@@ -20,6 +20,7 @@ from areal_like.config.checks.built_in_code import (
     built_in_arguments,
     built_in_loss_problems,
     built_in_value_problems,
+    parameters_of,
 )
 from areal_like.config.checks.rewards import rewards_in
 from areal_like.config.checks.user_methods import method_problems
@@ -33,6 +34,9 @@ LOSS_INPUTS = (
     *("loss_mask", "cu_seqlens", "weights", "kl_ctl"),
 )
 """Arguments that the trainer passes to a user's loss by name, if it has them."""
+
+
+TOOL = "tool"
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def named_problems(section: str, named: Any, folder: Path, rewards: bool) -> Ite
 def _named(
     kind: str, key: str, name: str, arguments: dict[str, Any], folder: Path, rewards: bool = False
 ) -> Iterator[Problem]:
-    known = list(BUILT_IN[kind])
+    known = list(BUILT_IN.get(kind, ()))
     if is_built_in(name):
         if name not in known:
             is_algorithm = (data_folder("conf") / "algorithm" / f"{name}.yaml").is_file()
@@ -105,7 +109,8 @@ def _named(
             yield from built_in_loss_problems(name, arguments)
         else:
             yield from _arguments(kind, key, name, arguments, Signature(built_in_arguments(kind, name), open=False))
-            yield from built_in_value_problems(kind, name, _args_key(kind, key), arguments)
+            misfits = list(built_in_value_problems(kind, name, _args_key(kind, key), arguments))
+            yield from misfits or _tools(kind, name, f"{_args_key(kind, key)}.tools", arguments, folder)
         return
     place, thing = split_name(name)
     if not thing.isidentifier() or not place:
@@ -131,7 +136,7 @@ def _named(
         yield Problem(key, f"{source} cannot be read as Python: {error.__class__.__name__}{why}")
         return
     names, definition = _look_up(tree, thing)
-    expected = "a function" if kind in ("reward", "actor.loss") else "a class"
+    expected = "a function" if kind in ("reward", "actor.loss", TOOL) else "a class"
     if definition is None:
         if thing in names and (plain := _plain_value(tree, thing)) is not None:
             yield Problem(key, f"{name} is {plain}, not {expected}")
@@ -143,12 +148,23 @@ def _named(
         yield Problem(key, f"{name} is a class, not {expected}")
         return
     signature = _signature(definition)
+    if kind == TOOL:
+        return
     if signature is not None:
         yield from _arguments(kind, key, name, arguments, signature)
         if kind == "actor.loss":
             yield from _inputs(name, arguments, signature)
     if kind != "actor.loss":
         yield from (Problem(key, misfit) for misfit in method_problems(kind, name, definition, rewards))
+
+
+def _tools(kind: str, name: str, key: str, arguments: dict[str, Any], folder: Path) -> Iterator[Problem]:
+    """Functions of the user's own among the tools of a built-in workflow."""
+    taken = parameters_of(BUILT_IN[kind][name]).get("tools")
+    if taken is not None and "ToolNames" in taken.type:
+        for tool in arguments.get("tools") or ():
+            if not is_built_in(tool):
+                yield from _named(TOOL, key, tool, {}, folder)
 
 
 def _arguments(kind: str, key: str, name: str, arguments: dict[str, Any], signature: Signature) -> Iterator[Problem]:

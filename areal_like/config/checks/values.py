@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from typing import Any
 
 from areal_like.config.fields import Constraints
@@ -19,13 +20,34 @@ ARTICLES = {
 }
 
 
+COMMAND = "command"
+"""Name of the keys that hold the words of a command."""
+PLAIN_WORD = re.compile(r"[\w./-]+")
+
+
 class InvalidValue(Exception):
     """An invalid value; the message begins with the value."""
 
 
 def check_key(key: Key, value: Any) -> Any:
     """The value, converted (an int for a float key becomes a float); raises InvalidValue."""
+    if key.kind.name == "list" and key.name == COMMAND and isinstance(value, str) and len(command_words(value)) > 1:
+        raise InvalidValue(f"{show_value(value)} is not a list; write {list_of_words(value)}")
     return check_value(key.kind, key.constraints, value)
+
+
+def command_words(command: str) -> list[str]:
+    """Of a command as a shell reads it; none of one that it cannot read."""
+    try:
+        return [] if is_interpolation(command) else shlex.split(command)
+    except ValueError:
+        return []
+
+
+def list_of_words(command: str) -> str:
+    """As a list of the command line and of YAML."""
+    words = command_words(command)
+    return f"[{','.join(word if PLAIN_WORD.fullmatch(word) else repr(word) for word in words)}]"
 
 
 def check_value(kind: Kind, constraints: Constraints, value: Any, references: bool = True) -> Any:

@@ -1,12 +1,15 @@
 """`checkpoints/best`: which step is chosen."""
 
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from areal_like.config.benchmarks import best_clock
+from areal_like.process.run import Run
 from areal_like.rollout.settings import rollout_settings
-from launcher.runs.best_checkpoint import best_of_steps
+from launcher.runs.best_checkpoint import best_of_steps, never_logged
 from tests.support.planning import plan_of
 from tests.support.rollout_world import grpo
 
@@ -30,9 +33,45 @@ def test_the_best_step_is_the_first_of_those_with_a_checkpoint(metric: str, mode
     assert (best and best.step) == step
 
 
+def test_a_metric_that_was_never_logged_is_named_at_the_end(tmp_path: Path) -> None:
+    run = SimpleNamespace(directory=tmp_path, config=grpo("saver.best.metric='eval/part/corect'"))
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 2, "eval/score": 0.4, "eval/part/correct": 0.1}\n')
+    line = never_logged(cast(Run, run))
+    assert line is not None and "eval/part/corect was never logged" in line and "mean eval/part/correct?" in line
+    file.write_text('{"step": 2, "eval/score": 0.4, "eval/part/corect": null}\n')
+    assert never_logged(cast(Run, run)) is None
+
+
 def test_without_an_evaluation_it_has_no_effect() -> None:
     warnings = plan_of("grpo", "saver.best={}", "evaluator.freq_steps=null").warnings
     assert [each for each in warnings if each.startswith("saver.best")]
+
+
+@pytest.mark.parametrize(
+    ("metric", "problem"),
+    [
+        ("eval/sum/score", "no benchmark is called sum; did you mean eval/sums/score?"),
+        ("eval/sums", "eval/sums is a benchmark; did you mean eval/sums/score?"),
+        ("eval/scores", "no evaluation has a metric scores; did you mean eval/score?"),
+        ("eval/env/countdwn", "no environment is called countdwn; did you mean eval/env/countdown?"),
+        ("eval/sums/score", ""),
+        ("eval/sums/pass@2", ""),
+        ("eval/score", ""),
+        ("eval/env/countdown", ""),
+        ("eval/part/format", ""),
+    ],
+)
+def test_the_metric_is_one_of_an_evaluation_that_there_is(metric: str, problem: str) -> None:
+    items = "evaluator.benchmarks=[{name: sums, path: addition, freq_steps: 3}]"
+    trained = (
+        "environments.train=[{id: countdown}, {id: addition}]",
+        "task.name=null",
+        "train_dataset.path=''",
+        "valid_dataset.path=''",
+    )
+    found = plan_of("grpo", f"saver.best.metric='{metric}'", items, *trained).cannot_start
+    assert [each.message for each in found if each.key == "saver.best.metric"] == ([problem] if problem else [])
 
 
 def test_each_evaluated_step_is_kept_and_has_one_version() -> None:

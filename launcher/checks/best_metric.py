@@ -1,0 +1,51 @@
+"""`saver.best.metric` names an evaluation that there is."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from areal_like.config.environments import names_of
+from areal_like.config.experiment import GRPOConfig
+from areal_like.config.problems import Problem
+from areal_like.config.suggest import nearest
+from areal_like.observe.metrics import find_metric
+
+if TYPE_CHECKING:
+    from areal_like.config.experiment import BaseExperimentConfig
+
+KEY = "saver.best.metric"
+ENVIRONMENT, PART = "env", "part"
+"""What follows `eval/` for the rows of one environment, and for a part of the reward."""
+
+
+def best_metric_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    best = config.saver.best
+    if best is None:
+        return
+    _, first, *rest = best.metric.split("/")
+    benchmarks = [each.name for each in config.evaluator.benchmarks]
+    if not rest:
+        if first in benchmarks:
+            yield Problem(KEY, f"{best.metric} is a benchmark; did you mean eval/{first}/score?")
+        elif find_metric(best.metric) is None:
+            yield Problem(KEY, f"no evaluation has a metric {first}{_hint('eval', first, ['score', 'reward', 'loss'])}")
+    elif first == ENVIRONMENT:
+        yield from _named("environment", f"eval/{ENVIRONMENT}", rest, _environments(config))
+    elif first != PART:
+        yield from _named("benchmark", "eval", [first, *rest], benchmarks)
+
+
+def _named(kind: str, place: str, parts: list[str], names: list[str]) -> Iterator[Problem]:
+    name, *rest = parts
+    if name not in names:
+        ending = "".join(f"/{each}" for each in rest)
+        hint = _hint(place, name, names, ending) or (f"; there are {', '.join(names)}" if names else "; there is none")
+        yield Problem(KEY, f"no {kind} is called {name}{hint}")
+
+
+def _hint(place: str, name: str, names: list[str], ending: str = "") -> str:
+    guess = nearest(name, names)
+    return f"; did you mean {place}/{guess[0]}{ending}?" if guess else ""
+
+
+def _environments(config: "BaseExperimentConfig") -> list[str]:
+    return names_of(config.environments.train) if isinstance(config, GRPOConfig) else []
