@@ -10,6 +10,8 @@ RESULT = "AREAL_LIKE_RESULT"
 """Environment variable with the path of the result file."""
 PLANNED = "planned"
 """The outcome of a dry run."""
+FINISHED = "done"
+"""That of a run with all its steps, also where nothing was left to do."""
 
 
 def write_result(run_dir: str | Path, outcome: str, exit_code: int, message: str = "") -> None:

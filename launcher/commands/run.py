@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from areal_like.config.checks.registry import run_checks
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem, Stage
-from areal_like.process.command_result import PLANNED, write_result
+from areal_like.process.command_result import FINISHED, PLANNED, write_result
+from areal_like.process.exit_codes import DONE
 from launcher.checks.plan_checks import PLAN_CHECKS
 from launcher.plan.build import build_plan
 from launcher.plan.changes import with_places
@@ -44,11 +45,16 @@ def start(loaded: Loaded, replace: bool = False, purpose: Purpose = Purpose.RUN)
     """Runs the plan to its end under a guardian; raises ConfigError (exit 2) where it cannot start here."""
     from areal_like.process.abandoned_memory import remove_abandoned_memory
     from areal_like.process.identity import take_token
+    from launcher.runs.finished import nothing_left
 
     take_token()  # whoever calls the servers of the run may choose it
     remove_abandoned_memory()  # first, as the plan is for the memory that is free
     plan = build_plan(loaded, replace_existing=replace, purpose=purpose)
     refuse(plan.problems)
+    if purpose is Purpose.RUN and (text := nothing_left(loaded.config, plan.run_directory, plan.batch.total_steps)):
+        print(text)
+        write_result(plan.run_dir, FINISHED, DONE)
+        return DONE
     if fetch_from_hub(loaded):
         plan = build_plan(loaded, replace_existing=replace, purpose=purpose)
         refuse(plan.problems)

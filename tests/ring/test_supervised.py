@@ -66,3 +66,7 @@ def test_a_run_with_parts_on_other_disks_is_resumed(tmp_path):
     scores = read_lines(of["evaluator"] / "evaluations" / "evaluations.jsonl")
     assert [line["step"] for line in scores] == [1, 2, 3]
     assert [line for line in again.lines("metrics.jsonl") if "eval/loss" in line] == scores
+    before = (again.directory / "config.yaml").read_bytes()
+    third = run(tmp_path, "resume=t", "model.optimizer.lr=0.5", config=None)
+    assert third.code == 0 and "all 3 steps are done; nothing was started" in third.out, third.text
+    assert (again.directory / "config.yaml").read_bytes() == before
