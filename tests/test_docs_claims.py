@@ -197,7 +197,11 @@ FILES = {
 OF_RUNS = {
     "configuration.md": ("columns that AReaL's loaders rename",),
     "differences.md": ("A new run does not continue a W&B run with the same id",),
-    "running.md": ("**With `recover.mode=disabled`, the default, it does not resume",),
+    "running.md": (
+        "**With `recover.mode=disabled`, the default, it does not resume",
+        "`recover.mode=resume` is refused where there is no checkpoint to go on from",
+        "but with `resume=RUN` or `recover.mode=resume` it is refused",
+    ),
     "trackers.md": ("W&B refuses a *new* run whose id exists already",),
 }
 """Sentences about what happens in a run, which other tests show."""
