@@ -22,6 +22,7 @@ from launcher.checks import (
     resumed_evaluation,
     resuming,
     rewards,
+    row_columns,
     sandbox,
     unread_keys,
     verifiers,
@@ -152,6 +153,7 @@ PLAN_CHECKS = (
     Check("folders to write to", Stage.MISSING, missing.unwritable_folders),
     Check("free ports", Stage.MISSING, ports.taken_port_problems),
     Check("data", Stage.MISSING, datasets.data_problems),
+    Check("results of an earlier run", Stage.MISSING, row_columns.missing_results),
     Check("cores and memory", Stage.MISSING, oversubscription.capacity_problems),
     Check("cores and memory of a described node", Stage.MISSING, oversubscription.node_capacity_problems),
     # what the user should know
@@ -181,6 +183,7 @@ PLAN_CHECKS = (
     Check("overrides beside bench", Stage.NO_EFFECT, bench.ignored_by_bench),
     Check("data to download", Stage.WARNING, datasets.dataset_download_warnings),
     Check("held-out rows that are training rows", Stage.WARNING, datasets.shared_row_warnings),
+    Check("tools that nothing describes", Stage.WARNING, row_columns.undescribed_tools),
     Check("epochs", Stage.WARNING, data_end_warnings),
     Check("folders that stay", Stage.WARNING, resuming.kept_folder_warnings),
 )

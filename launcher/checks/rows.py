@@ -4,6 +4,7 @@ by the run."""
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -111,15 +112,31 @@ def _lines(file: Path) -> Iterator[bytes]:
     return filter(None, map(bytes.strip, file.read_bytes().split(b"\n")))
 
 
-def _first_row_problem(section: str, data: "DatasetConfig", file: Path) -> Problem | None:
-    """Of JSON lines: columns that are not those of the other rows either. The run checks all."""
-    if file.suffix != JSON_LINES:
-        return None
+def first_row(section: str, data: "DatasetConfig", file: Path) -> dict[str, Any] | None:
+    """Of JSON lines, as the run uses it; None of other files, or where it is not valid."""
     from areal_like.data.row_format import RowFormat
 
+    with suppress(OSError, ValueError, TypeError):
+        _, line = _first_line(file)
+        return RowFormat(data, section)(json.loads(line)) if line else None
+    return None
+
+
+def _first_line(file: Path) -> tuple[int, bytes]:
+    """Of JSON lines, with its number; empty of another file, or where it is huge."""
+    if file.suffix != JSON_LINES:
+        return 0, b""
     with file.open("rb") as opened:
         number, line = next(((n, line) for n, line in enumerate(opened, 1) if line.strip()), (0, b""))
-    if not line or len(line) > LARGEST_LIST_BYTES:
+    return (number, line) if len(line) <= LARGEST_LIST_BYTES else (0, b"")
+
+
+def _first_row_problem(section: str, data: "DatasetConfig", file: Path) -> Problem | None:
+    """Of JSON lines: columns that are not those of the other rows either. The run checks all."""
+    from areal_like.data.row_format import RowFormat
+
+    number, line = _first_line(file)
+    if not line:
         return None
     try:
         RowFormat(data, section)(json.loads(line))

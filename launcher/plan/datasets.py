@@ -17,7 +17,7 @@ from areal_like.data.data_record import RECORD, read_record
 from areal_like.data.readers.dataset_files import is_arrow
 from areal_like.data.readers.hub_cache import cached_dataset, is_hub_name, not_cached_message
 from areal_like.process.run import CONFIG, RUN_FACTS
-from launcher.checks.rows import files_of, num_shared_lines, row_problems, task_row_problems
+from launcher.checks.rows import files_of, first_row, num_shared_lines, row_problems, task_row_problems
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import offline_switch
 from launcher.plan.plan import Resolved, RunDirectory
@@ -132,6 +132,16 @@ def shared_row_warnings(loaded: "Loaded", here: HostInfo, serves: bool) -> Itera
         if number:
             message = f"{number} of its {num_rows} rows are training rows too; the command `overlap` shows them"
             yield Problem(f"{section}.path", message)
+
+
+def first_row_of_data(loaded: "Loaded", here: HostInfo) -> dict[str, Any] | None:
+    """The first training row of JSON lines; None for other data."""
+    for section, data, path in _paths(loaded):
+        place = _found(path, loaded, here)
+        if section == SECTIONS[0] and place is not None:
+            files = files_of(data, place, "train")
+            return first_row(section, data, files[0]) if files else None
+    return None
 
 
 def _named(loaded: "Loaded") -> Iterator[tuple[str, "DatasetConfig"]]:

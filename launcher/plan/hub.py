@@ -49,7 +49,9 @@ def hub_models(config: "BaseExperimentConfig", host: HostInfo) -> dict[str, list
     if isinstance(config, GRPOConfig) and has_reward_model(config):
         source = reward_model_source(config, host)
         references += (
-            [ModelReference(source.key, source.path, True)] if source is not None and not source.reason else []
+            [ModelReference(source.key, source.path, True)]
+            if source is not None and not source.reason and not source.problem
+            else []
         )
     by_name: dict[str, list[ModelReference]] = {}
     for reference in references:
