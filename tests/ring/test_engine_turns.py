@@ -1,11 +1,13 @@
 """Conversations and agents over external engines: the ids trained on are those that the engine sampled."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from areal_like.models import model_folder
 from areal_like.rollout.audit import audit
 from tests.ring.start import Ended, run
 from tests.support.areal_examples import write_chat_model
@@ -110,3 +112,95 @@ def test_an_update_of_the_weights_within_a_conversation_shows_in_its_versions(tm
     lines = [line for line in ended.lines("metrics.jsonl") if "train/loss" in line]
     fresh = [line["offpolicy/logprob_diff_max"] for line in lines if line["offpolicy/staleness_max"] == 0]
     assert fresh and max(fresh) < 1e-4
+
+
+SOLVERS = """
+from agents import Agent, ModelBehaviorError, OpenAIProvider, RunConfig, Runner, function_tool
+from agents.exceptions import MaxTurnsExceeded
+from pydantic_ai import Agent as OtherAgent
+from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider as OtherProvider
+from pydantic_ai.usage import UsageLimits
+
+
+def add(expression):
+    try:
+        return str(sum(map(int, expression.split("+"))))
+    except ValueError:
+        return "?"
+
+
+@function_tool(failure_error_function=lambda context, fault: "?")
+def calculator(expression: str) -> str:
+    \"\"\"Adds numbers, as in 12+34.\"\"\"
+    return add(expression)
+
+
+async def with_agents_sdk(question, client):
+    solver = Agent(name="solver", model="policy", tools=[calculator])
+    run_config = RunConfig(model_provider=OpenAIProvider(openai_client=client), tracing_disabled=True)
+    result = Runner.run_streamed(solver, question, max_turns=2, run_config=run_config)
+    async for _ in result.stream_events():
+        pass
+
+
+async def with_pydantic_ai(question, client):
+    solver = OtherAgent(OpenAIChatModel("any", provider=OtherProvider(openai_client=client)), retries=0)
+
+    @solver.tool_plain
+    def calculator(expression: str) -> str:
+        \"\"\"Adds numbers, as in 12+34.\"\"\"
+        return add(expression)
+
+    await solver.run(question, usage_limits=UsageLimits(request_limit=2))
+
+
+async def solve(row, client):
+    program = (with_agents_sdk, with_pydantic_ai)[sum(map(ord, row["prompt"])) % 2]
+    try:
+        await program(row["prompt"], client)
+    except (MaxTurnsExceeded, ModelBehaviorError, UnexpectedModelBehavior, UsageLimitExceeded):
+        pass  # the model calls again, or what there is not
+"""
+FRAMEWORKS = """
+defaults: [{algorithm: dr_grpo}, {actor: tiny}, {task: sums}, {rollout: vllm}, {tracker: none}, _self_]
+experiment_name: frameworks
+workflow: {name: agent}
+agent: {function: "frameworks.py:solve", call_format: python}
+train_dataset: {batch_size: 8, max_length: 40}
+valid_dataset: null
+gconfig: {n_samples: 8, max_new_tokens: 24, temperature: 1.0}
+rollout: {max_head_offpolicyness: 0, setup_timeout: 300, dump_to_file: true}
+actor: {path: model, dtype: float32}
+recover: {mode: disabled}
+"""
+
+
+def write_tools_model(folder: Path) -> None:
+    """The model that calls tools, with a token for characters that it does not know: vLLM's warm-up has some."""
+    shutil.copytree(model_folder("builtin:tiny-tools"), folder)
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["model"]["unk_token"] = "<pad>"
+    file.write_text(json.dumps(tokenizer))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("vllm")
+def test_agents_of_frameworks_stream_and_call_a_tool_over_vllm(tmp_path: Path) -> None:
+    """The model calls the tool by itself."""
+    write_tools_model(tmp_path / "model")
+    (tmp_path / "frameworks.py").write_text(SOLVERS)
+    (tmp_path / "frameworks.yaml").write_text(FRAMEWORKS)
+    words = (f"vllm.python={require_engine('vllm')}", f"total_train_steps={STEPS}")
+    ended = run(tmp_path, *words, config="frameworks.yaml", limit_s=500)
+    assert ended.code == 0, ended.text
+    assert audit(ended.ledger(), 0) == []
+    apart = ended.metric("offpolicy/logprob_diff_max")
+    assert len(apart) == STEPS and max(apart) < 1e-4, "of every token, after the ids that the engine was given"
+    files = sorted((ended.directory / "rollouts").glob("step_*.jsonl"))
+    samples = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    with_tool = [sample for sample in samples if "tool" in [message["role"] for message in sample["messages"]]]
+    assert {len(sample["generated"]) for sample in with_tool} == {2}, "the second call goes on where the first ended"
