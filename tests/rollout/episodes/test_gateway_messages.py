@@ -8,7 +8,9 @@ import anthropic
 import pytest
 
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.rollout.episodes.gateway.call_sampling import REQUEST
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
+from areal_like.rollout.episodes.gateway.session import SessionRules
 from areal_like.rollout.episodes.generation_client import GenerationError
 from tests.data.test_chat_template_real import folder_of
 from tests.support.agents import AgentClient, SampledTexts, open_session, user
@@ -22,9 +24,9 @@ def qwen(tmp_path_factory):
     return TextTokenizer(folder_of("qwen2_5", tmp_path_factory.mktemp("messages") / "qwen"))
 
 
-def at_gateway(engine: SampledTexts, agent: Any) -> list[Any]:
+def at_gateway(engine: SampledTexts, agent: Any, rules: SessionRules | None = None) -> list[Any]:
     async def run() -> Any:
-        async with open_session(engine) as (session, endpoint):
+        async with open_session(engine, rules) as (session, endpoint):
             await agent(endpoint, session)
         return session.trajectory(1.0) if engine.log else []
 
@@ -85,6 +87,27 @@ def test_the_anthropic_client_calls_a_tool_and_its_ids_are_those_sampled(qwen, s
     assert [each["role"] for each in samples[0].messages] == [
         *("system", "user", "assistant", "tool", "tool", "user", "assistant")
     ]
+
+
+def test_a_call_whose_arguments_are_no_object_is_continued_and_one_call_at_a_time_may_be_asked_for(qwen):
+    odd = '<tool_call>\n{"name": "add", "arguments": [1, 2]}\n</tool_call>'
+    engine = SampledTexts(qwen, odd, "3", end="<|im_end|>")
+    one_at_a_time = {"type": "auto", "disable_parallel_tool_use": True}
+
+    async def agent(endpoint: Endpoint, _: Any) -> None:
+        async with client_of(endpoint) as policy:
+            given: Any = {"model": "any", "max_tokens": 500, "tools": [ADD], "tool_choice": one_at_a_time}
+            asked: list[Any] = [user("1+2?")]
+            first = await policy.messages.create(messages=asked, **given)
+            call: Any = first.content[0]
+            assert call.input == {"arguments": [1, 2]}
+            block = call.model_dump(include={"type", "id", "name", "input"})
+            result = {"type": "tool_result", "tool_use_id": call.id, "content": "3"}
+            seen = [*asked, {"role": "assistant", "content": [block]}, user([result])]  # type: ignore[arg-type]
+            await policy.messages.create(messages=seen, **given)
+
+    (sample,) = at_gateway(engine, agent, SessionRules(sampling=REQUEST))
+    assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (2, 0)
 
 
 def test_the_anthropic_clients_own_retries_leave_no_orphan_and_give_no_answer_twice(qwen):

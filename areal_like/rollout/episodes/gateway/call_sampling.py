@@ -13,7 +13,10 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (None, 0),
     "logit_bias": (None, {}),
     "response_format": (None, {"type": "text"}),
-    "tool_choice": (None, "auto", "none", {"type": "auto"}, {"type": "none"}),
+    "tool_choice": (
+        *(None, "auto", "none", {"type": "auto"}, {"type": "none"}),
+        *({"type": "auto", "disable_parallel_tool_use": value} for value in (False, True)),
+    ),
     "thinking": (None, {"type": "disabled"}),
     "min_tokens": (None, 0),
     "ignore_eos": (None, False),

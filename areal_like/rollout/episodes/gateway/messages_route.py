@@ -36,6 +36,7 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     stops = filter_body({"stop": body.get("stop_sequences")}, session.limits, is_known=True)
     sampling = session.sampling.read({**body, **stops})
     (call,) = await session.generate(await _prompt(body, session, tools), 1, sampling, tools)
+    _make_objects(call)
     content = _content(body, call, stops["stop"] or ())
     return GatewayAnswer([call], content, _events(content) if flag(body, "stream") else None, ends_with_done=False)
 
@@ -113,7 +114,9 @@ def _content(body: dict[str, Any], call: AgentCall, stops: list[str] | tuple[str
     called, text = call.reply.get("tool_calls", ()), call.reply["content"]
     blocks: list[dict[str, Any]] = [{"type": TEXT, "text": text}] if text or not called else []
     blocks += [
-        {"type": TOOL_USE, "id": each["id"], "name": each["function"]["name"], "input": _input(each)} for each in called
+        {"type": TOOL_USE, "id": each["id"], "name": function["name"], "input": function["arguments"]}
+        for each in called
+        for function in [each["function"]]
     ]
     stop = call.sample.stop_text if call.sample.stop_text in stops else None
     reason = "tool_use" if called else "max_tokens" if call.sample.is_truncated else "end_turn"
@@ -125,10 +128,12 @@ def _content(body: dict[str, Any], call: AgentCall, stops: list[str] | tuple[str
     }
 
 
-def _input(call: dict[str, Any]) -> dict[str, Any]:
-    """An object, as clients expect, whatever the model wrote."""
-    arguments = call["function"]["arguments"]
-    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+def _make_objects(call: AgentCall) -> None:
+    """Arguments are objects, as clients expect, whatever the model wrote; also in the message that clients repeat."""
+    for each in call.reply.get("tool_calls", ()):
+        function = each["function"]
+        if not isinstance(function["arguments"], dict):
+            function["arguments"] = {"arguments": function["arguments"]}
 
 
 def _events(content: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
