@@ -33,7 +33,7 @@ def test_a_process_that_dies_is_replaced_and_its_memory_is_limited(tmp_path: Pat
         assert (await player.play(row, "5"))[0].reward == 1.0
         assert player.counts == {"environment_starts": 2, "environment_failures": 1}
         times = player.episodes[-1].times.totals(with_other=True)
-        assert times["tools_s"] > times["other_s"]
+        assert 0 < times["tools_s"] < times["other_s"], "the start of a process is no time of its tools"
 
     played(hosted, script, tmp_path, max_concurrent=1, max_memory_gb=3.0)
 

@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from .versions import require
+
 FAULTS: ContextVar[list[str]] = ContextVar("FAULTS")
 """Of the functions of a rubric, in the group that is scored."""
 STATE = "state"
+ROUTE = "_route_child_input"
+"""Of a group of environments."""
 KEPT_SAMPLING = ("n", "extra_body", "logprobs", "max_tokens", "temperature")
 
 
@@ -20,6 +24,7 @@ class ClassicEnvironment:
     def __init__(self, module: Any, args: dict[str, Any]) -> None:
         inspect.signature(module.load_environment).bind(**args)
         self._environment = module.load_environment(**args)
+        _check_routes(self._environment)
         for rubric in {id(each): each for each in _rubrics(self._environment.rubric)}.values():
             rubric.funcs = [_noticed(function) for function in rubric.funcs]
 
@@ -55,9 +60,16 @@ class ClassicEnvironment:
         return {**own, **given, "logprobs": 1 if is_text else True, "extra_body": {"return_token_ids": True}}
 
 
+def _check_routes(environment: Any) -> None:
+    """Of groups of environments, and of groups within them."""
+    for each in getattr(environment, "env_map", {}).values():
+        require(environment, ROUTE)
+        _check_routes(each)
+
+
 def _routed(environment: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """For a row of a group of environments: the one that plays and scores it, and its own row."""
-    while (route := getattr(environment, "_route_child_input", None)) is not None:
+    while (route := getattr(environment, ROUTE, None)) is not None:
         name, row, _ = route(row)
         environment = environment.get_env_for_name(name)
     return environment, row

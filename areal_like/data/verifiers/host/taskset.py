@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from .versions import require
+
 MOST_ROWS = 1000
 """Of a taskset without an end."""
 NO_OWN, QUIET = "bash", "null"
@@ -60,12 +62,15 @@ class TasksetEnvironment:
         """What the episodes share is opened and closed in one task."""
         if self._serving is None:
             self._serving = asyncio.create_task(self._hold_open())
-        up = asyncio.create_task(self._is_up.wait())
-        await asyncio.wait([up, self._serving], return_when=asyncio.FIRST_COMPLETED)
-        if not self._is_up.is_set():
+        serving, up = self._serving, asyncio.create_task(self._is_up.wait())
+        try:
+            await asyncio.wait([up, serving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
             up.cancel()
-            failed, self._serving = self._serving, None
-            failed.result()
+        if not self._is_up.is_set():
+            if self._serving is serving:  # another group that waited may have begun anew
+                self._serving = None
+            serving.result()
 
     async def _hold_open(self) -> None:
         async with self._environment.serving():
@@ -84,6 +89,7 @@ class _EpisodeClients:
             InterceptionServer,
         )
 
+        require(InterceptionServer, "_client")
         self._keys: dict[str, str] = {}
         connections: list[Any] = []
         keys, of_others = self._keys, InterceptionServer._client

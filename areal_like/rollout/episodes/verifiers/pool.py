@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
+from contextlib import AbstractContextManager
 from typing import Any
 
 from areal_like.config.problems import ConfigError
@@ -28,11 +29,14 @@ class EnvironmentPool:
         self._starting = asyncio.Lock()
         self._num_ended = 0
 
-    async def play(self, request: dict[str, Any], limit_s: float, counts: Counter[str]) -> list[dict[str, Any]]:
-        """The start of a process is counted, and is not within the limit. Raises TimeoutError."""
+    async def play(
+        self, request: dict[str, Any], limit_s: float, counts: Counter[str], times: AbstractContextManager[None]
+    ) -> list[dict[str, Any]]:
+        """The start of a process is counted, outside of the limit and of `times`. Raises TimeoutError."""
         seat = await self._free_seat(counts)
-        async with asyncio.timeout(limit_s):
-            return await seat.play(request)
+        with times:
+            async with asyncio.timeout(limit_s):
+                return await seat.play(request)
 
     async def close(self) -> None:
         await asyncio.gather(*(seat.close() for seat in self._seats))

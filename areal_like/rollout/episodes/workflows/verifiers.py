@@ -36,16 +36,15 @@ class VerifiersEnvironment:
 
     async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory] | None:
         number = min(episode.n_samples, self._settings.max_concurrent)
-        with episode.times.timed_besides(TOOLS, GENERATE):
+        async with self._has_room:
+            await self._has_room.wait_for(lambda: self._num_playing + number <= self._settings.max_concurrent)
+            self._num_playing += number
+        try:
+            return await self._play(episode, row)
+        finally:
+            self._num_playing -= number
             async with self._has_room:
-                await self._has_room.wait_for(lambda: self._num_playing + number <= self._settings.max_concurrent)
-                self._num_playing += number
-            try:
-                return await self._play(episode, row)
-            finally:
-                self._num_playing -= number
-                async with self._has_room:
-                    self._has_room.notify_all()
+                self._has_room.notify_all()
 
     async def close(self) -> None:
         await self._pool.close()
@@ -59,9 +58,9 @@ class VerifiersEnvironment:
             **{"row": row, "model": MODEL, "sampling": sampling},
             "policies": [{"base_url": each.base_url, "key": each.key} for each in endpoints],
         }
-        counts = episode.tools.environments.counts
+        counts, times = episode.tools.environments.counts, episode.times.timed_besides(TOOLS, GENERATE)
         try:
-            results = await self._pool.play(request, self._settings.timeout_s, counts)
+            results = await self._pool.play(request, self._settings.timeout_s, counts, times)
         except TimeoutError as late:
             counts.update((FAILURES, TIMEOUTS))
             message = f"environments.timeout_s: the group took longer than {self._settings.timeout_s:g} s"
