@@ -36,6 +36,7 @@ def jobs() -> dict[str, list[str]]:
         **{file.removesuffix(".py").replace("/", "."): [*pytest, file] for file in files},
         "curves": ["tests/bench/algorithm_curves.py", "--output", str(RESULTS / "curves")],
         "experiments": ["tests/bench/experiment_curves.py", "--output", str(RESULTS / "experiments")],
+        "curriculum": ["tests/bench/curriculum_twin.py", "--output", str(RESULTS / "curriculum")],
         "chaos": ["-m", "tests.chaos", "--n", "200", "--seed", "1", "--out", str(RESULTS / "chaos")],
         "soak": ["tests/bench/soak.py", "--output", str(RESULTS / "soak" / "soak.json")],
         "mutate-keys": ["-m", "tests.mutation.mutate_keys"],

@@ -22,8 +22,8 @@ SIDES = ("first", "second")
 
 
 def compare_models(arguments: Arguments) -> int:
-    """Each evaluation is a command and a run of its own, so that each goes on where it was stopped. Both are checked
-    before the first one starts."""
+    """Each evaluation is a command and a run of its own. With a `trial_name` each goes on where it was stopped; with
+    `auto` a repeated command begins both anew. Both are checked before the first one starts."""
     if arguments.explain is not None or arguments.cfg is not None:
         raise ConfigError([Problem("with", "--explain and --cfg are of one configuration; remove with=")])
     both = [_side(arguments, side) for side in SIDES]

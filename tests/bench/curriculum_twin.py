@@ -3,8 +3,8 @@ answers each run has generated.
 
     python tests/bench/curriculum_twin.py [--seeds 1 2 3] [--output docs/curriculum]
 
-The curves of each are written to NAME.json after each run; those of other seeds are kept. They are the figures of
-docs/curriculum.md. Exit code 1 if the curriculum has not reached a score of 0.6 before its plain twin.
+The curves of each are written to NAME.json after each run; those of other seeds are kept. docs/curriculum.md
+has the figures of such runs. Exit code 1 if the curriculum has not reached a score of 0.6 before its plain twin.
 """
 
 import argparse
