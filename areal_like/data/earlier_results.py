@@ -4,12 +4,12 @@ import json
 import math
 from typing import Any
 
+from areal_like.config.sections.curriculum import RESULT_COLUMNS
 from areal_like.data.checked_rows import CheckedRows
 from areal_like.data.user_code import config_error
 
 KEY = "curriculum.from_scratch"
 LETTERS = {"easy": "e", "normal": "n", "hard": "h"}
-COLUMNS = ("metadata", "rollouts")
 
 
 def earlier_difficulty(config: Any, rows: CheckedRows) -> str:
@@ -22,10 +22,10 @@ def earlier_difficulty(config: Any, rows: CheckedRows) -> str:
 
 def _letter(row: dict[str, Any], place: str, keys: Any) -> str:
     """By `difficulty` of the metadata, else by its `reward`, else by the rewards of the rollouts; else normal."""
-    if missing := [name for name in COLUMNS if name not in row]:
+    if missing := [name for name in RESULT_COLUMNS if name not in row]:
         message = f"is false, but {place} has no column {missing[0]}; set it to true, or save the results there"
         raise config_error(KEY, message)
-    metadata, rollouts = (_parsed(row[name], name, place) for name in COLUMNS)
+    metadata, rollouts = (_parsed(row[name], name, place) for name in RESULT_COLUMNS)
     if not isinstance(metadata, dict) or not isinstance(rollouts, list):
         raise config_error(KEY, f"is false, and {place} needs metadata as an object and rollouts as a list")
     if (label := metadata.get("difficulty")) is not None:

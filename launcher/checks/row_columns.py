@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from areal_like.config.built_in import TASKS
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
+from areal_like.config.sections.curriculum import RESULT_COLUMNS
 from areal_like.config.task_names import task_name
-from areal_like.data.earlier_results import COLUMNS
 from launcher.plan.datasets import first_row_of_data
 from launcher.plan.host import HostInfo
 
@@ -24,7 +24,7 @@ def missing_results(loaded: "Loaded", here: HostInfo) -> Iterator[Problem]:
     if not isinstance(config, GRPOConfig) or config.curriculum.type != POOLS or config.curriculum.from_scratch:
         return
     row = _first_row(loaded, here)
-    if row is not None and (missing := [name for name in COLUMNS if name not in row]):
+    if row is not None and (missing := [name for name in RESULT_COLUMNS if name not in row]):
         lacks = f"is false, but the training rows have no column {' or '.join(missing)}"
         yield Problem("curriculum.from_scratch", f"{lacks} with results of an earlier run; set it to true")
 

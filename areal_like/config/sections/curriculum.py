@@ -5,6 +5,8 @@ from typing import Any
 from areal_like.config.fields import config, key, no_effect, section
 
 POOLS, ONLINE, BY_ENVIRONMENT = "difficulty_pool", "online_difficulty", "by_environment"
+RESULT_COLUMNS = ("metadata", "rollouts")
+"""Columns of the data with the results of an earlier run."""
 DRAWS = no_effect(unless="type", unless_is=("simple", POOLS, ONLINE, BY_ENVIRONMENT))
 ONLY_POOLS = no_effect(unless="type", unless_is=(POOLS,))
 ONLY_ONLINE = no_effect(unless="type", unless_is=(ONLINE,))

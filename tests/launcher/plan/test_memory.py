@@ -184,7 +184,7 @@ def test_an_unknown_built_in_model_is_reported_as_missing():
     (need,) = [need for need in plan.needs if need.key == "actor.path"]
     known = "builtin:smollm2-135m, builtin:tiny-addition, builtin:tiny-countdown, builtin:tiny-problems, "
     known += "builtin:tiny-programs, builtin:tiny-puzzles, builtin:tiny-tools"
-    assert need.message == f"builtin:tiny is not a built-in model; known are {known}"
+    assert need.message == f"builtin:tiny is not a built-in model. There are: {known}"
 
 
 def memory_of(tmp_path, *overrides, config=None, gpus=2, experiment="grpo"):
