@@ -1,12 +1,14 @@
 """Uploads the answers of a finished run to the Hugging Face Hub, where `evaluator.save.hf` wants it."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import areal_like
+from areal_like.config.redact import scrub
 
 UPLOAD_LIMIT_S = 900.0
 MODULE = "areal_like.rollout.evaluation.answer_upload"
@@ -20,13 +22,13 @@ def upload_answers(directory: Path, environment: Mapping[str, str]) -> str:
     variables = {**environment, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONPATH": path}
     try:
         done = subprocess.run(
-            command, env=variables, stdout=subprocess.PIPE, text=True, timeout=UPLOAD_LIMIT_S, check=False
+            command, env=variables, capture_output=True, text=True, timeout=UPLOAD_LIMIT_S, check=False
         )
-        lines, code = done.stdout.strip().splitlines(), done.returncode
+        lines, code = (done.stdout.strip() or done.stderr.strip()).splitlines(), done.returncode
     except subprocess.TimeoutExpired:
         lines, code = [f"no end within {UPLOAD_LIMIT_S:.0f} s"], 1
-    last = lines[-1] if lines else f"it ended with exit code {code}"
+    last = scrub(lines[-1]) if lines else f"it ended with exit code {code}"
     if code == 0:
         return f"the answers of its evaluations are uploaded: {last}"
-    again = f"python -m {MODULE} --run-dir {directory}"
+    again = f"python -m {MODULE} --run-dir {shlex.quote(str(directory))}"
     return f"evaluator.save.hf: the answers could not be uploaded ({last}); repeat it: {again}"

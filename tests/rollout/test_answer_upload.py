@@ -4,10 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from areal_like.process.run import open_run
 from areal_like.rollout.decisions import Accept
 from areal_like.rollout.evaluation.answer_files import AnswerFiles
+from areal_like.rollout.evaluation.dataset_card import merged_card
 from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group
 from launcher.runs.answer_upload import upload_answers
@@ -70,23 +72,70 @@ def test_subsets_and_splits_have_the_names_of_the_keys_else_those_of_benchmarks_
             assert f"  - split: {split}\n    path: {sorted(expected)[-1]}\n" in files["README.md"].decode()
 
 
+OLD = """---
+license: mit  # as agreed
+configs:
+- config_name: data
+  data_files: data/*.parquet
+- config_name: mine-sums
+  data_files:
+  - split: other
+    path: mine-sums/other.parquet
+tags: [sums]
+---
+# Sums
+
+of all kinds
+"""
+
+
 def test_what_is_in_the_dataset_already_stays_and_several_subsets_begin_with_the_name(tmp_path: Path) -> None:
     with upload_hub() as hub:
-        hub.datasets["me/answers"] = {"theirs/evals.parquet": b"PAR1", "README.md": b"old"}
+        theirs = {"theirs/evals.parquet": b"PAR1", "data/train-00000-of-00001.parquet": b"PAR1"}
+        hub.datasets["me/answers"] = {**theirs, "README.md": OLD.encode()}
         words = ("evaluator.save.hf.dataset_name=me/answers", "evaluator.save.hf.dataset_subset=mine")
         uploaded(tmp_path, *words, "evaluator.save.hf.dataset_split=evals", hub=hub, names=("sums", "more"))
         files = hub.datasets["me/answers"]
         tables = {"theirs/evals.parquet", "mine-sums/evals.parquet", "mine-more/evals.parquet"}
-        assert set(files) == {*tables, "README.md"} and files["theirs/evals.parquet"] == b"PAR1"
-        assert all(f"    path: {each}\n" in files["README.md"].decode() for each in tables)
+        assert set(files) == {*tables, *theirs, "README.md"} and files["theirs/evals.parquet"] == b"PAR1"
+        text = files["README.md"].decode()
+        assert text.startswith(
+            "---\nlicense: mit  # as agreed\nconfigs:\n- config_name: data\n  data_files: data/*.parq"
+        )
+        assert text.endswith("tags: [sums]\n---\n# Sums\n\nof all kinds\n") and "train-0" not in text
+        header = yaml.safe_load(text.split("---\n")[1])
+        named = {each["config_name"]: each["data_files"] for each in header["configs"]}
+        assert [each["split"] for each in named["mine-sums"]] == ["other", "evals"]
+        assert {f"{name}/evals.parquet" for name in named if name != "data"} == tables
+
+
+@pytest.mark.parametrize(
+    ("there", "kept"),
+    [("", ""), ("# Sums\n", "# Sums\n"), ("---\nlicense: mit\n---\ntext", "text"), ("---\nconfigs: []\n---\n", "")],
+)
+def test_a_card_without_subsets_gets_them(there: str, kept: str) -> None:
+    text = merged_card(there, ["sums/step_000020.parquet"])
+    files = [{"split": "step_000020", "path": "sums/step_000020.parquet"}]
+    header = yaml.safe_load(text.split("---\n")[1])
+    assert header["configs"] == [{"config_name": "sums", "data_files": files}]
+    assert text.endswith(kept) and ("license: mit" in text) == ("license: mit" in there)
+    assert merged_card(text, ["sums/step_000020.parquet"]) == text
+
+
+def test_a_card_that_cannot_be_read_is_not_replaced() -> None:
+    for header in ("a: [", "- a", "configs: 3"):
+        with pytest.raises(ValueError, match=r"the header of the dataset's README.md is no"):
+            merged_card(f"---\n{header}\n---\n", ["sums/step_000020.parquet"])
 
 
 def test_an_upload_that_fails_is_told_with_the_command_that_repeats_it(tmp_path: Path) -> None:
+    root = tmp_path / "my runs"
+    root.mkdir()
     with upload_hub() as hub:
         hub.down = True
-        told = uploaded(tmp_path, ON, hub=hub)
+        told = uploaded(root, ON, hub=hub)
     assert told.startswith("evaluator.save.hf: the answers could not be uploaded (") and TOKEN not in told
-    assert told.endswith(f"python -m areal_like.rollout.evaluation.answer_upload --run-dir {tmp_path}/run")
+    assert told.endswith(f"python -m areal_like.rollout.evaluation.answer_upload --run-dir '{root}/run'")
 
 
 def test_a_start_without_a_login_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

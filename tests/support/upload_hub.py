@@ -45,7 +45,13 @@ class _Answers(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Logs nothing to the terminal."""
 
+    def do_HEAD(self) -> None:
+        self._give(with_body=False)
+
     def do_GET(self) -> None:
+        if "/resolve/" in self.path:
+            self._give(with_body=True)
+            return
         name = self._dataset()
         files = self.server.datasets.get(name, {})
         if "/tree/" in self.path:
@@ -78,8 +84,20 @@ class _Answers(BaseHTTPRequestHandler):
         else:
             self._send({"error": "not now"}, 503)
 
+    def _give(self, with_body: bool) -> None:
+        file = self.path.partition("?")[0].partition("/resolve/")[2].partition("/")[2]
+        content = self.server.datasets[self._dataset()].get(file)
+        self.send_response(404 if content is None else 200)
+        for name, value in {"ETag": f'"{hash(content)}"', "X-Repo-Commit": "0" * 40}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content or b"")
+
     def _dataset(self) -> str:
-        return "/".join(self.path.removeprefix("/api/datasets/").split("/")[:2]).partition("?")[0]
+        path = self.path.removeprefix("/api").removeprefix("/datasets/")
+        return "/".join(path.split("/")[:2]).partition("?")[0]
 
     def _send(self, answer: Any, status: int = 200) -> None:
         content = json.dumps(answer).encode()

@@ -2,14 +2,17 @@
 areal_like.rollout.evaluation.answer_upload --run-dir D`. One commit; what others have put in the dataset stays."""
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from areal_like.process.run import Run, open_run
-from areal_like.rollout.evaluation.answer_dataset import CARD, DATASET, card
+from areal_like.process.scrubbed_output import scrub_output
+from areal_like.rollout.evaluation.answer_dataset import CARD, DATASET
 from areal_like.rollout.evaluation.answer_folders import answers_folder
+from areal_like.rollout.evaluation.dataset_card import merged_card
 
 
 def files_to_upload(folder: Path, subset: str | None, split: str | None) -> Mapping[str, Path]:
@@ -33,7 +36,12 @@ def upload(run: Run, hub: Any) -> str:
     name = wanted.dataset_name or f"{config.experiment_name}-{config.trial_name}"
     made = api.create_repo(name, repo_type="dataset", private=wanted.private, exist_ok=True)
     there = api.list_repo_files(made.repo_id, repo_type="dataset")
-    text = "".join(f"{line}\n" for line in card(sorted({*_tables(there), *files})))
+    before = ""
+    if CARD in there:
+        # A kept copy would stand for the newest one where the Hub cannot be reached.
+        path = hub.hf_hub_download(made.repo_id, CARD, repo_type="dataset", force_download=True)
+        before = Path(path).read_text(encoding="utf-8")
+    text = merged_card(before, sorted({*_tables(there, wanted.dataset_split), *files}))
     added = [hub.CommitOperationAdd(path, str(file)) for path, file in files.items()]
     added.append(hub.CommitOperationAdd(CARD, text.encode()))
     api.create_commit(
@@ -45,8 +53,10 @@ def upload(run: Run, hub: Any) -> str:
     return str(made)
 
 
-def _tables(paths: Sequence[str]) -> Iterator[str]:
-    return (path for path in paths if path.endswith(".parquet") and path.count("/") == 1)
+def _tables(paths: Sequence[str], split: str | None) -> Iterator[str]:
+    """Those that an upload of answers may have made."""
+    splits = "|".join([r"step_\d+", *([re.escape(split)] if split is not None else [])])
+    return (path for path in paths if re.fullmatch(rf"[^/]+/({splits})\.parquet", path))
 
 
 def main() -> int:
@@ -54,6 +64,7 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description="Uploads the answers of a run's evaluations to the Hugging Face Hub.")
     parser.add_argument("--run-dir", type=Path, required=True)
+    scrub_output()
     run = open_run(parser.parse_args().run_dir, own_class=False)
     import huggingface_hub
 
