@@ -391,10 +391,11 @@ def test_a_switch_that_became_a_number_is_a_change_and_long_keys_are_shortened(t
     assert "kkk... 1 -> not set" in line and len(line) < 400
 
 
-def test_a_resumed_run_with_its_own_configuration_names_no_changes(tmp_path):
+def test_a_resumed_run_with_its_own_configuration_names_what_overrides_change(tmp_path):
     run, _ = started(tmp_path)
-    own = load(run / "config.yaml", [f"resume={run}", "gconfig.n_samples=4"])
-    assert changes(build_plan(own, host=machine_with())) == []
+    assert changes(build_plan(load(run / "config.yaml", [f"resume={run}"]), host=machine_with())) == []
+    own = build_plan(load(run / "config.yaml", [f"resume={run}", "gconfig.n_samples=4"]), host=machine_with())
+    assert changes(own)[0].endswith("gconfig.n_samples 8 -> 4; leave them out to keep the old values")
     other = load(loaded("grpo").file, [f"resume={run}", "gconfig.n_samples=4"])
     assert "gconfig.n_samples 8 -> 4" in changes(build_plan(other, host=machine_with()))[0]
 
