@@ -1,13 +1,12 @@
 """`data.json` in the run directory: origin, number, digest and revision of the rows. `rows/` is beside it."""
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from areal_like.process import atomic_file
+from areal_like.process import atomic_file, file_lock
 
 RECORD, ROW_CACHE = "data.json", "rows"
 """The second is the folder of what is computed from data files once."""
@@ -21,8 +20,8 @@ def open_section(record: Path | None, section: str) -> Iterator[dict[str, Any]]:
         yield {}
         return
     record.parent.mkdir(parents=True, exist_ok=True)
-    with record.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with record.with_suffix(".lock").open("w") as file:
+        file_lock.lock(file, f"another process of the run that reads {section}")
         content = read_record(record)
         before = json.dumps(content)
         yield content.setdefault(section, {})

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from areal_like.process import pulse
+
 CHUNK_BYTES = 1 << 16
 
 
@@ -21,6 +23,7 @@ def fsync_tree(root: Path) -> None:
     for folder, _, files in os.walk(root, topdown=False, followlinks=True):
         for name in files:
             fsync_path(Path(folder, name))
+            pulse.advance()
         fsync_path(Path(folder))
 
 

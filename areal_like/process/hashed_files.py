@@ -6,7 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from areal_like.process import pulse
+
 BLOCK_BYTES = 1 << 22
+SYNC_BYTES = 1 << 27
+"""Written between two syncs: one of a whole file on a slow disk would look like a hang."""
 
 
 class FilePart(NamedTuple):
@@ -22,7 +26,7 @@ class HashingStream:
     def __init__(self, file: BinaryIO) -> None:
         import xxhash
 
-        self._file, self._digest, self._bytes = file, xxhash.xxh3_64(), 0
+        self._file, self._digest, self._bytes, self._unsynced = file, xxhash.xxh3_64(), 0, 0
 
     def write(self, data: Any) -> int:
         """In blocks: each is still in the processor's cache when it is hashed."""
@@ -31,9 +35,18 @@ class HashingStream:
             block = view[start : start + BLOCK_BYTES]
             self._digest.update(block)
             self._file.write(block)
+            self._unsynced += len(block)
+            if self._unsynced >= SYNC_BYTES:
+                self._sync()
         self._file.flush()
         self._bytes += len(view)
         return len(view)
+
+    def _sync(self) -> None:
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
+        self._unsynced = 0
+        pulse.advance()
 
     def tell(self) -> int:
         return self._bytes

@@ -100,7 +100,10 @@ class TrainEngine:
         self._passes = contextlib.nullcontext if self.compiled is None else self.compiled.watched
         self._num_passes = 0
         if uses_meta:
-            load_from_first_rank(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
+            with (
+                contextlib.nullcontext() if world.is_first else pulse.phase(pulse.COLLECTIVE)
+            ):  # it waits for the first
+                load_from_first_rank(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         if config.optimizer is None:
             return

@@ -119,15 +119,16 @@ def open_world(timeout_s: float) -> World:
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    store = rendezvous_store(rank, size, timeout_s)
-    dist.init_process_group(
-        "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-        store=store,
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=timeout_s),
-        device_id=None if device.type == "cpu" else device,
-    )
+    with pulse.phase(pulse.COLLECTIVE):  # others may still be starting
+        store = rendezvous_store(rank, size, timeout_s)
+        dist.init_process_group(
+            "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout_s),
+            device_id=None if device.type == "cpu" else device,
+        )
     return World(rank, size, device, store)
 
 

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from areal_like.process import pulse
+from areal_like.process import file_lock, hashed_files, pulse
+from areal_like.process.atomic_file import fsync_tree
 from areal_like.process.http import run_async
 from areal_like.process.wait import NamedWait
 
@@ -123,3 +124,34 @@ def test_work_is_idle_while_there_is_none(page):
     with work.running(), work.running():
         assert only(page).phase == "generating"
     assert only(page).phase == "idle"
+
+
+def test_a_file_is_synced_piece_by_piece_and_each_is_progress(page, tmp_path, monkeypatch):
+    monkeypatch.setattr(hashed_files, "SYNC_BYTES", 2)
+    monkeypatch.setattr(hashed_files, "BLOCK_BYTES", 1)
+    with pulse.phase(pulse.SAVING):
+        before = only(page).counter
+        hashed_files.HashedFiles().write(tmp_path / "weights", b"123456")
+        assert only(page).counter == before + 3
+        fsync_tree(tmp_path)
+        assert only(page).counter == before + 4
+    assert (tmp_path / "weights").read_bytes() == b"123456"
+
+
+def test_who_waits_for_a_lock_of_another_process_says_so(page, tmp_path):
+    held, waits = (tmp_path / "lock").open("w"), (tmp_path / "lock").open("w")
+    file_lock.lock(held, "nobody")
+
+    def wait() -> None:
+        with pulse.phase(pulse.LOADING):
+            file_lock.lock(waits, "another process that loads")
+
+    waiting = threading.Thread(target=wait)
+    with held, waits:
+        waiting.start()
+        while not any(sample.phase == pulse.WAITING for sample in pulse.read_slots(page)):
+            assert waiting.is_alive()
+        assert only(page).what == "another process that loads"
+        held.close()
+        waiting.join(60)
+        assert not waiting.is_alive()

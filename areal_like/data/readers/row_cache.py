@@ -1,6 +1,5 @@
 """`rows/` in the run directory: what is computed from data files once, for all processes of the run."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -8,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import xxhash
+
+from areal_like.process import file_lock
 
 END_BYTES = 1 << 20
 
@@ -26,8 +27,8 @@ class RowCache:
             return None
         self._root.mkdir(parents=True, exist_ok=True)
         folder = self._root / xxhash.xxh3_64_hexdigest(json.dumps(facts).encode())
-        with (self._root / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with (self._root / "lock").open("w") as file:
+            file_lock.lock(file, "another process of the run that reads the same data files")
             if not folder.is_dir():
                 for left in self._root.glob(".*.half"):  # of processes that were killed
                     shutil.rmtree(left)
