@@ -72,6 +72,11 @@ def identity() -> Identity:
     return Identity(role, int(index), int(os.environ.get(ATTEMPT, "1")), int(os.environ.get(INCARNATION, "1")))
 
 
+def launched_attempt() -> int | None:
+    """The attempt for which the launcher has started this process; None for one that is started by hand."""
+    return int(os.environ[ATTEMPT]) if ATTEMPT in os.environ else None
+
+
 _taken = ""
 
 

@@ -32,6 +32,7 @@ from areal_like.process.checkpoint_files import (
 )
 from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.hashed_files import FilePart, HashedFiles
+from areal_like.process.identity import launched_attempt
 from areal_like.process.interval_timer import IntervalTimer
 from areal_like.process.run import Run, taken_over_text
 from areal_like.process.run_links import make_free_folder
@@ -104,6 +105,8 @@ class CheckpointManager:
         self._memory: dict[str, HostCopies] = {}
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
+        self._attempt = launched_attempt() or self._start.attempt
+        self._require_ownership()
         if world.is_first:
             remove_leftovers(self._root)
 
@@ -137,10 +140,11 @@ class CheckpointManager:
         `parts` (by file name) is resume state of other components. All ranks must call it."""
         self._wait_for_all()
         if self._written.step == step and self._written.due.to_resume >= due.to_resume:
-            self._mark_as_kept(step)
+            if due.to_keep:
+                self._mark_as_kept(step)
             return
         self._written = LastCheckpoint(step, due)
-        temporary = self._root / f".{folder_name(step)}.{self._start.attempt}.half"
+        temporary = self._root / f".{folder_name(step)}.{self._attempt}.half"
         if self._world.is_first:
             self._require_ownership()
             discard(temporary)
@@ -154,7 +158,7 @@ class CheckpointManager:
         self._world.barrier()  # the first rank has removed leftovers
         facts = {
             "step": step,
-            "attempt": self._start.attempt,
+            "attempt": self._attempt,
             "engines": {name: engine_scalars(engine) for name, engine in engines.items()},
             "timers": {name: timer.state() for name, timer in self._timers.items()},
             "progress": progress.state(),
@@ -304,8 +308,8 @@ class CheckpointManager:
         """Read again before every change: a process that was stalled, or cut off, may come back after the run has begun
         another attempt elsewhere."""
         newest = self._run.start_point().attempt
-        if newest != self._start.attempt:
-            raise FinalFailure(taken_over_text(self._run.directory, newest, self._start.attempt))
+        if newest != self._attempt:
+            raise FinalFailure(taken_over_text(self._run.directory, newest, self._attempt))
 
     def _prune(self) -> None:
         """Keeps the newest `recover.keep` resumable checkpoints as they are. Of older ones those that the saver keeps

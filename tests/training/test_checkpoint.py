@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from areal_like.process import checkpoint_files
-from areal_like.process.checkpoint_files import complete_checkpoints, folder_name, step_of
+from areal_like.process.checkpoint_files import KEPT, complete_checkpoints, folder_name, step_of
 from areal_like.process.errors import Failure
 from areal_like.process.hashed_files import FilePart
 from areal_like.process.run import Run
@@ -381,3 +381,12 @@ def test_a_failed_background_write_is_raised_at_the_next_step(run, monkeypatch):
     checkpoints._thread.join()
     with pytest.raises(checkpoint_module.CheckpointNotWritten, match="No space left"):
         checkpoints.due(2, is_last=False)
+
+
+def test_a_step_that_is_written_again_to_resume_alone_is_not_kept(run):
+    engine, checkpoints = make_engine(Path(run.config.model.path)), CheckpointManager(run, world(), 100)
+    progress = TrainingProgress(run, ME, world())
+    for to_keep in (False, False, True):
+        checkpoints.write(4, CheckpointPurpose(True, to_keep), {"model": engine}, progress)
+        checkpoints.wait()
+        assert (run.checkpoints / "step_000004" / KEPT).exists() == to_keep

@@ -14,6 +14,7 @@ import pytest
 
 from areal_like.process.checkpoint_files import complete_checkpoints, resume_problem, write_manifest
 from areal_like.process.errors import Failure
+from areal_like.process.identity import ATTEMPT
 from areal_like.process.run import Run, open_run
 from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
@@ -68,6 +69,18 @@ def test_an_attempt_that_another_one_followed_changes_no_checkpoint(tmp_path, mo
     found = complete_checkpoints(run.checkpoints)
     assert found[-1][0] == 4 and resume_problem(found[-1][1], with_hashes=True) is None
     assert json.loads((found[-1][1] / "resume" / "trainer.json").read_text())["attempt"] == 2
+
+
+def test_an_attempt_that_comes_late_takes_no_later_start_point_for_its_own(tmp_path, monkeypatch):
+    run = made(tmp_path)
+    manager_of(run)(2)
+    later = begin_elsewhere(run, 2)
+    half = run.checkpoints / ".step_000003.2.half"
+    half.mkdir()
+    monkeypatch.setenv(ATTEMPT, "1")
+    with pytest.raises(Failure, match=r"another launcher has begun attempt 2 of this run; attempt 1 writes nothing"):
+        manager_of(later)
+    assert half.is_dir(), "it is what attempt 2 writes"
 
 
 @pytest.mark.slow
