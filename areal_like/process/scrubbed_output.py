@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from areal_like.config.redact import MIN_SECRET_LENGTH, is_secret_name, remove_secrets
+from areal_like.process.identity import taken_token
 
 SECRET_NAMES = "AREAL_LIKE_SECRET_NAMES"
 """Names of variables that the launcher has read from files with secrets."""
@@ -41,7 +42,8 @@ def scrub_output() -> None:
 
 
 def _known_secrets() -> tuple[str, ...]:
-    """Values of variables with secret names, and of those in SECRET_NAMES; longest first."""
+    """Values of variables with secret names, and of those in SECRET_NAMES, and the run's token; longest first."""
     named = os.environ.get(SECRET_NAMES, "").split(",")
     values = {value for name, value in os.environ.items() if name in named or is_secret_name(name)}
+    values.add(taken_token())
     return tuple(sorted((value for value in values if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True))

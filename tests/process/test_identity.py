@@ -1,8 +1,12 @@
 """Calls are refused without the run's token, and from older attempts and incarnations."""
 
+import os
+
 import pytest
 
-from areal_like.process.identity import CallGuard, Identity, call_headers
+from areal_like.process import identity as identity_module
+from areal_like.process.identity import TOKEN_DESCRIPTOR, CallGuard, Identity, call_headers, passed_token
+from areal_like.process.scrubbed_output import scrubbed
 
 TRAINER = Identity("trainer", 0)
 
@@ -35,3 +39,11 @@ class TestCallGuard:
     def test_a_call_without_an_attempt_is_refused(self):
         refused = CallGuard("secret").refuse({"Authorization": "Bearer secret"})
         assert refused is not None and refused[0] == 400
+
+
+def test_a_token_that_was_passed_by_a_descriptor_is_removed_from_what_is_printed(monkeypatch):
+    with passed_token("a token of this test") as descriptor:
+        monkeypatch.setenv(TOKEN_DESCRIPTOR, str(os.dup(descriptor)))
+        monkeypatch.setattr(identity_module, "_taken", "")
+        identity_module.take_token()
+    assert "of this test" not in scrubbed("it is a token of this test, then")
