@@ -21,7 +21,7 @@ from areal_like.process.shared_segments import remove_recorded
 from areal_like.process.tree_usage import thread_work, tree_work
 from launcher.agent.base import FailureNote, ProcessExit, ProcessSample
 from launcher.agent.hang_report import HangReport, HungProcess
-from launcher.agent.log_rotation import rotate
+from launcher.agent.log_rotation import LogRotation
 from launcher.agent.managed_process import ManagedProcess, log_name
 from launcher.plan.plan import PORT, Process
 
@@ -45,6 +45,7 @@ class LocalAgent:
         self._leases: dict[str, PortLease] = {}
         self._reaped_at = self._sizes_at = 0.0
         self._hang_report: HangReport | None = None
+        self._rotation = LogRotation()
 
     def start(self, process: Process, identity: Identity) -> str:
         filled = self._filled(process, identity)
@@ -140,7 +141,7 @@ class LocalAgent:
         most = self._run.config.log.max_mb << 20
         for child in self._alive.values():
             for path in (child.log, stacks_path(self._run, child.identity)):
-                rotate(path, most)
+                self._rotation.rotate(path, most)
 
     def _filled(self, process: Process, identity: Identity) -> Process:
         """Replaces the plan's placeholders. Other secrets are in the launcher's environment already."""

@@ -19,7 +19,8 @@ class LogConfig:
     max_mb: int = key(256, ge=1)
     """Size of a process's log at which its content moves to a second file with the ending `.1`, which replaces the one
     before, and the log begins anew: a start of a process keeps at most twice as much. Sizes are checked every few
-    seconds."""
+    seconds. Lines that are written during the move may be lost. A log whose copy would leave the disk nearly full
+    grows on."""
 
     data: bool = key(False)
     """Show the text of one training sample per step, or the messages of a conversation, on the terminal and in the log.

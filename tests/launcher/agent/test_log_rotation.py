@@ -1,13 +1,15 @@
 """Logs of processes do not grow without limit."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from areal_like.process.entrypoint import stacks_path
 from areal_like.process.identity import Identity
 from launcher.agent import local
-from launcher.agent.log_rotation import rotate
+from launcher.agent.log_rotation import LogRotation, rotate
 from launcher.plan.plan import Process
 from tests.ring.server import make_run
 
@@ -43,6 +45,20 @@ def test_a_log_that_cannot_be_copied_stays(tmp_path: Path) -> None:
     (tmp_path / "server-0.log.1").mkdir()
     assert not rotate(log, 1) and log.read_text() == "much"
     assert not rotate(tmp_path / "none", 1) and not rotate(None, 1)
+
+
+def test_a_log_is_not_copied_to_a_disk_that_it_would_fill(tmp_path: Path, monkeypatch) -> None:
+    log, rotation, asked = tmp_path / "server-0.log", LogRotation(), []
+    log.write_text("much")
+
+    def disk_usage(path: Path) -> SimpleNamespace:
+        asked.append(path)
+        return SimpleNamespace(free=8)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    for _ in range(3):
+        assert not rotation.rotate(log, 1)
+    assert log.read_text() == "much" and asked == [tmp_path], "after a failure it pauses"
 
 
 def test_the_agent_keeps_logs_and_stacks_below_the_configured_size(tmp_path: Path, monkeypatch) -> None:
