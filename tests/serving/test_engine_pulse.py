@@ -1,8 +1,12 @@
 """An engine that answers and has no requests, or counts further tokens, makes progress; one that hangs does not."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from areal_like.serving.engines.external.engine_pulse import makes_progress
+from areal_like.serving.engines.external import engine_pulse as engine_pulse_module
+from areal_like.serving.engines.external.engine_pulse import engine_pulse, makes_progress
 
 
 @pytest.mark.parametrize(
@@ -21,3 +25,26 @@ from areal_like.serving.engines.external.engine_pulse import makes_progress
 )
 def test_progress_of_an_engine(before, now, expected):
     assert makes_progress(before, now) is expected
+
+
+def test_an_engine_whose_statistics_raise_is_asked_again_and_named_once(monkeypatch, caplog):
+    monkeypatch.setattr(engine_pulse_module, "POLL_S", 0.0)
+    monkeypatch.setattr(engine_pulse_module, "LimitedEngine", lambda engine: engine)
+    asked = asyncio.Event()
+
+    class Engine:
+        calls = 0
+
+        async def statistics(self) -> dict[str, Any]:
+            self.calls += 1
+            if self.calls > 3:
+                asked.set()
+            raise TypeError("no such counter")
+
+    async def main() -> None:
+        engine: Any = Engine()
+        async with engine_pulse(engine, lambda: False):
+            await asyncio.wait_for(asked.wait(), 60)
+
+    asyncio.run(main())
+    assert len(caplog.records) == 1 and "TypeError: no such counter" in caplog.text

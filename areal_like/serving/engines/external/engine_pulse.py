@@ -1,8 +1,9 @@
 """The pulse of an engine that is another program: whether it answers, and computes tokens where it has requests."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from areal_like.process import pulse
@@ -11,6 +12,8 @@ from areal_like.serving.engines.call_limits import LimitedEngine
 
 POLL_S = 2.0
 LOAD = frozenset(("running", "waiting"))
+
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -21,16 +24,23 @@ async def engine_pulse(engine: InferenceEngine, is_paused: Callable[[], bool]) -
         yield
     finally:
         asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
 
 
 async def _ask(engine: InferenceEngine, work: pulse.WorkPulse, is_paused: Callable[[], bool]) -> None:
     last: dict[str, Any] = {}
+    is_logged = False
     with work.running():
         while True:
             try:
                 now = await engine.statistics()
             except (EngineGone, ValueError):
                 now = {}
+            except Exception:  # of an engine of one's own: silence too, and no end of the watch
+                if not is_logged:
+                    log.exception("the engine cannot be asked what it does")
+                now, is_logged = {}, True
             if now and (is_paused() or makes_progress(last, now)):
                 work.advance()
             last = now or last
