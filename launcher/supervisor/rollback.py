@@ -34,14 +34,16 @@ class PendingRollback(NamedTuple):
     reason: str
 
     def ending(self, run: Run, attempt: int, limits: WaitLimits, mode: str) -> RunEnding | None:
-        """How the run ends where `attempt` cannot begin; `mode` is recover.mode."""
-        if (newest := run.start_point().attempt) >= attempt:
+        """How the run ends where `attempt` cannot begin; `mode` is recover.mode. The directory may be on a disk that does
+        not answer: it is read only once the search has ended."""
+        is_done = self.search.is_done()
+        if is_done and (newest := run.start_point().attempt) >= attempt:
             return RunEnding("lost", FAILED, taken_over_text(run.directory, newest, attempt - 1))
-        failure = self._failure_text(limits, mode)
+        failure = self._failure_text(limits, mode, is_done)
         return None if failure is None else RunEnding("failed", FAILED, failure)
 
-    def _failure_text(self, limits: WaitLimits, mode: str) -> str | None:
-        if not self.search.is_done():
+    def _failure_text(self, limits: WaitLimits, mode: str, is_done: bool) -> str | None:
+        if not is_done:
             if self.search.silent_s() <= limits.setup_s:
                 return None
             what = f"{self.search.progress_text()}, and nothing was read for {limits.setup_s:g} s"

@@ -187,9 +187,10 @@ class Supervisor:
         pending = self._pending
         if pending is None:
             return None
+        is_done = pending.search.is_done()  # first: the ending is that of a search which is done
         if (ending := pending.ending(self.run, self.attempt, self.limits, self.policy.mode)) is not None:
             return ending
-        if not pending.search.is_done():
+        if not is_done:
             if self._report_is_due():
                 self._say(f"  {pending.search.progress_text()}")
             return None

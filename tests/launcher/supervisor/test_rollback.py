@@ -9,7 +9,8 @@ import pytest
 
 from areal_like.process.checkpoint_files import attempt_of, write_manifest
 from areal_like.process.run import Run
-from launcher.supervisor.rollback import Rollback, roll_back
+from launcher.supervisor.lifecycle import WaitLimits
+from launcher.supervisor.rollback import PendingRollback, Rollback, roll_back
 
 
 def run_in(folder: Path, skip_progress: bool = False) -> Run:
@@ -120,3 +121,15 @@ def test_without_skip_progress_steps_continue(tmp_path):
 def test_a_checkpoint_records_the_attempt_that_wrote_it(tmp_path):
     assert attempt_of(checkpoint(run_in(tmp_path), 4, attempt=3)) == 3
     assert attempt_of(tmp_path / "none") == 0
+
+
+def test_the_directory_is_read_only_once_the_search_has_ended(tmp_path):
+    """Its disk may not answer, and the launcher looks after processes meanwhile."""
+    is_done = []
+    search: Any = SimpleNamespace(is_done=lambda: bool(is_done), silent_s=lambda: 0.0)
+    pending, limits = PendingRollback(search, "trainer/0 ended"), WaitLimits(60.0, "rollout.setup_timeout", 1.0)
+    assert pending.ending(run_in(tmp_path), 2, limits, "auto") is None, "there is no start point to read"
+    is_done.append(True)
+    roll_back(run_in(tmp_path), attempt=2, began=2)
+    ending = pending.ending(run_in(tmp_path), 2, limits, "auto")
+    assert ending is not None and ending.outcome == "lost"
