@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,7 +12,22 @@ import areal_like
 from areal_like.config.redact import scrub
 
 UPLOAD_LIMIT_S = 900.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MODULE = "areal_like.rollout.evaluation.answer_upload"
+
+
+def interruptible_upload(directory: Path, environment: Mapping[str, str]) -> str:
+    """A signal that asks to stop, which the launcher ignores once the run has ended, ends the upload."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.default_int_handler)
+        return upload_answers(directory, environment)
+    except KeyboardInterrupt:
+        return _failure_text(directory, "it was interrupted")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def upload_answers(directory: Path, environment: Mapping[str, str]) -> str:
@@ -30,5 +46,9 @@ def upload_answers(directory: Path, environment: Mapping[str, str]) -> str:
     last = scrub(lines[-1]) if lines else f"it ended with exit code {code}"
     if code == 0:
         return f"the answers of its evaluations are uploaded: {last}"
+    return _failure_text(directory, last)
+
+
+def _failure_text(directory: Path, why: str) -> str:
     again = f"python -m {MODULE} --run-dir {shlex.quote(str(directory))}"
-    return f"evaluator.save.hf: the answers could not be uploaded ({last}); repeat it: {again}"
+    return f"evaluator.save.hf: the answers could not be uploaded ({why}); repeat it: {again}"

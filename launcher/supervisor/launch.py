@@ -248,16 +248,17 @@ class _Launch:
             write_line(ending.message, sys.stderr)
             return
         write_line(text, sys.stderr if ending.code else sys.stdout)
-        if ending.outcome == "done" and generates(self.run_.config) and self.run_.config.evaluator.save.hf is not None:
-            from launcher.runs.answer_upload import upload_answers
-
-            self.say(upload_answers(self.run_.directory, run_environment(self.run_.config, Path.cwd())))
         if self.evaluates and ending.outcome == "done":
             from areal_like.rollout.evaluation.answer_folders import evaluated_names, evaluation_folder
             from launcher.runs.score_tables import score_table
 
             folder, names = evaluation_folder(self.run_.directory, None), evaluated_names(self.run_.directory)
             write_line("\n".join(score_table(folder, names)), sys.stdout)
+        if ending.outcome == "done" and generates(self.run_.config) and self.run_.config.evaluator.save.hf is not None:
+            from launcher.runs.answer_upload import interruptible_upload
+
+            self.say("evaluator.save.hf: uploading the answers; Ctrl-C ends that alone")
+            self.say(interruptible_upload(self.run_.directory, run_environment(self.run_.config, Path.cwd())))
 
 
 def continue_lines(start: StartPoint, total: int | None, resumes: bool) -> list[str]:

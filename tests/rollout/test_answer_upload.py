@@ -1,6 +1,7 @@
 """The answers of a run are uploaded as a dataset to a Hub on this machine, by the command that a launcher runs."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from areal_like.rollout.evaluation.answer_files import AnswerFiles
 from areal_like.rollout.evaluation.dataset_card import merged_card
 from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group
+from launcher.runs import answer_upload
 from launcher.runs.answer_upload import upload_answers
 from tests.rollout.test_answer_files import done
 from tests.support.planning import plan_of
@@ -145,3 +147,18 @@ def test_a_start_without_a_login_is_refused(tmp_path: Path, monkeypatch: pytest.
     assert problem.key == "evaluator.save.hf" and "set HF_TOKEN" in problem.message
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert plan_of("grpo", ON).problems == ()
+
+
+def test_an_interrupted_upload_is_told_and_ends_nothing_else(tmp_path, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        monkeypatch.setattr(answer_upload.subprocess, "run", interrupted)
+        told = answer_upload.interruptible_upload(tmp_path, {})
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "could not be uploaded (it was interrupted); repeat it: python -m" in told
