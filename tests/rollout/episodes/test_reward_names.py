@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from areal_like.config.problems import ConfigError
+from areal_like.rollout.episodes.rewards.processes import starter
 from tests.support.reward_parts import each, open_pool, reward_spec_in
 
 
@@ -105,6 +106,22 @@ def test_an_import_that_is_killed_from_outside_is_tried_again_a_few_times(reward
         with pytest.raises(ConfigError, match=r"the process that imported mine\.py:acts ended with SIGKILL"):
             asyncio.run(main())
     assert tries.read_text() == "x" * min(kills + 1, 3)
+
+
+def test_an_import_that_is_stopped_is_tried_again(reward_spec, tmp_path, monkeypatch):
+    monkeypatch.setattr(starter, "STOPPED_S", 0.2)
+    known, tries = reward_spec("acts"), tmp_path / "tries"
+    stopped = f"import os, pathlib, signal\ntries = pathlib.Path({str(tries)!r})\n"
+    stopped += "with tries.open('a') as file: file.write('x')\n"
+    stopped += "if tries.read_text() == 'x': os.kill(os.getpid(), signal.SIGSTOP)\n"
+    (tmp_path / "mine.py").write_text(stopped + (tmp_path / "mine.py").read_text())
+
+    async def main():
+        async with open_pool(known):
+            pass
+
+    asyncio.run(main())
+    assert tries.read_text() == "xx"
 
 
 def test_missing_row_values_are_reported_at_once(reward_spec):

@@ -14,7 +14,7 @@ import orjson
 from areal_like.data.user_code import config_error
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.identity import SECRETS, TOKEN, has_token, token
-from areal_like.process.process_tree import descendants_of, kill
+from areal_like.process.process_tree import descendants_of, kill, process_info
 from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
@@ -24,6 +24,8 @@ KILL_TIMEOUT_S, POLL_INTERVAL_S = 5.0, 0.005
 """A process that hangs in the kernel for longer is left behind; the launcher kills it at the end."""
 END_TIMEOUT_S = 1.0
 """After the template has closed its socket, it ends within this time."""
+STOPPED, STOPPED_S = "T", 5.0
+"""An import that is stopped at two looks in a row, so far apart, is given up."""
 
 
 class StarterLost(Exception):
@@ -36,7 +38,7 @@ class RewardStarter:
     _numbers = itertools.count()
 
     def __init__(self, spec: RewardSpec, timeout_s: float, limits: RewardLimits) -> None:
-        self._spec = spec
+        self._spec, self._was_stopped = spec, False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         secrets = {name: os.environ[name] for name in SECRETS if name in os.environ} if spec.queries_model else {}
         if spec.queries_model and has_token():
@@ -56,15 +58,17 @@ class RewardStarter:
 
     async def loaded(self, limit_s: float) -> dict[str, Any]:
         """What the template answers once it has imported the reward. Raises ConfigError if it cannot."""
-        reading = asyncio.get_running_loop().sock_recv(self._control, PACKET_BYTES)
         try:
-            reply = await asyncio.wait_for(reading, limit_s)
+            reply = await asyncio.wait_for(self._reply(), limit_s)
         except TimeoutError:
             await self.close()
             message = f"importing {self._spec.title} took longer than {limit_s:g} s (rollout.setup_timeout)"
             raise config_error(self._spec.key, message) from None
         except ConnectionError:
             reply = b""
+        if self._was_stopped:
+            await self.close()
+            raise config_error(self._spec.key, f"the process that imports {self._spec.title} is stopped by a signal")
         if not reply:
             how = await self.close(END_TIMEOUT_S)
             raise config_error(self._spec.key, f"the process that imported {self._spec.title} ended with {how}")
@@ -76,10 +80,29 @@ class RewardStarter:
             raise error
         return dict(message)
 
+    async def _reply(self) -> bytes:
+        """Empty from a template that a signal has stopped, or that has ended."""
+        reading = asyncio.create_task(asyncio.get_running_loop().sock_recv(self._control, PACKET_BYTES))
+        was_stopped = False
+        try:
+            while not (await asyncio.wait({reading}, timeout=STOPPED_S))[0]:
+                is_stopped = self._is_stopped()
+                self._was_stopped = was_stopped and is_stopped
+                if self._was_stopped:
+                    return b""
+                was_stopped = is_stopped
+            return await reading
+        finally:
+            reading.cancel()
+
+    def _is_stopped(self) -> bool:
+        template = [process_info(self.keeper.pid), *descendants_of(self.keeper.pid)]
+        return any(each.state == STOPPED for each in template if each is not None and each.session == self.keeper.pid)
+
     @property
     def was_killed(self) -> bool:
-        """From outside: nothing that a reward does on import."""
-        return self.keeper.exit_code() == -signal.SIGKILL
+        """From outside, or stopped: nothing that a reward does on import."""
+        return self._was_stopped or self.keeper.exit_code() == -signal.SIGKILL
 
     def start(self) -> tuple[int, socket.socket]:
         """Starts a process: its number, and the socket to exchange lines with it."""
