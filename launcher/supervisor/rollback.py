@@ -34,8 +34,8 @@ class PendingRollback(NamedTuple):
     reason: str
 
     def ending(self, run: Run, attempt: int, limits: WaitLimits, mode: str) -> RunEnding | None:
-        """How the run ends where `attempt` cannot begin; `mode` is recover.mode. The directory may be on a disk that does
-        not answer: it is read only once the search has ended."""
+        """How the run ends where `attempt` cannot begin; `mode` is recover.mode. The directory may be on a disk that
+        does not answer: it is read only once the search has ended."""
         is_done = self.search.is_done()
         if is_done and (newest := run.start_point().attempt) >= attempt:
             return RunEnding("lost", FAILED, taken_over_text(run.directory, newest, attempt - 1))
