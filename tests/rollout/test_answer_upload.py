@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,7 @@ def test_an_interrupted_upload_is_told_and_ends_nothing_else(tmp_path, monkeypat
 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        monkeypatch.setattr(answer_upload.subprocess, "run", interrupted)
+        monkeypatch.setattr(subprocess, "run", interrupted)
         told = answer_upload.interruptible_upload(tmp_path, {})
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:

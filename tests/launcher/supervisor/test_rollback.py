@@ -125,7 +125,7 @@ def test_a_checkpoint_records_the_attempt_that_wrote_it(tmp_path):
 
 def test_the_directory_is_read_only_once_the_search_has_ended(tmp_path):
     """Its disk may not answer, and the launcher looks after processes meanwhile."""
-    is_done = []
+    is_done: list[bool] = []
     search: Any = SimpleNamespace(is_done=lambda: bool(is_done), silent_s=lambda: 0.0)
     pending, limits = PendingRollback(search, "trainer/0 ended"), WaitLimits(60.0, "rollout.setup_timeout", 1.0)
     assert pending.ending(run_in(tmp_path), 2, limits, "auto") is None, "there is no start point to read"
