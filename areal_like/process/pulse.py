@@ -24,8 +24,10 @@ STEP, COLLECTIVE, PUBLISHING, SAVING = "step", "collective", "publishing", "savi
 WAITING, IDLE = "waiting", "idle"
 PHASES = (LOADING, COMPILING, GENERATING, SERVING, STEP, COLLECTIVE, PUBLISHING, SAVING, WAITING, IDLE)
 
-NUMBERS = struct.Struct("<QQQIId")
-"""Phase (0: the slot is free), counter, collectives entered, thread, the phase around a wait, its limit in seconds."""
+NUMBERS = struct.Struct("<QQIIIId")
+"""Phase (0: the slot is free), counter, collectives entered, looks of waits, thread, the phase around a wait, its limit
+in seconds."""
+MOST = 0xFFFFFFFF
 TEXTS = {"whom": (40, 24), "key": (64, 64), "what": (128, 128)}
 """Texts: place in the slot, and bytes."""
 FORGET_S = 60.0
@@ -34,7 +36,8 @@ FORGET_S = 60.0
 
 class SlotSample(NamedTuple):
     """A slot as it was when read. `what` it waits for, from `whom`, at most `limit_s` seconds, set by `key`. `inner` is
-    the phase in which it waits, else the same as `phase`."""
+    the phase in which it waits, else the same as `phase`. `waits`: how often waits were looked at, which is no
+    progress."""
 
     number: int
     phase: str
@@ -46,6 +49,7 @@ class SlotSample(NamedTuple):
     key: str = ""
     limit_s: float = 0.0
     inner: str = ""
+    waits: int = 0
 
 
 class PulseSlot:
@@ -54,7 +58,7 @@ class PulseSlot:
     def __init__(self, page: mmap.mmap | None, index: int) -> None:
         self._page, self._start = page, index * SLOT_BYTES
         self._stack: list[str] = []
-        self._counter = self._collectives = 0
+        self._counter = self._collectives = self._looks = 0
         self._thread = threading.get_native_id()
         self._waits, self._waited_at, self._limit_s = False, 0.0, 0.0
         self.is_loop = False
@@ -70,9 +74,14 @@ class PulseSlot:
         self._stack.pop()
         self._advance()
 
-    def become(self, phase: str) -> None:
-        """Another phase in place of the present one."""
-        self._stack[-1] = phase
+    @property
+    def depth(self) -> int:
+        """How many phases it is in."""
+        return len(self._stack)
+
+    def become(self, phase: str, depth: int) -> None:
+        """Another phase in place of the one at this depth."""
+        self._stack[depth - 1] = phase
         self._write()
 
     def advance(self) -> None:
@@ -89,7 +98,7 @@ class PulseSlot:
                 place, size = TEXTS[name]
                 content = text.encode()[: size - 1]
                 self._page[self._start + place : self._start + place + size] = content.ljust(size, b"\0")
-        self._counter += 1
+        self._looks += 1
         self._write()
 
     def _advance(self) -> None:
@@ -104,9 +113,8 @@ class PulseSlot:
         inner = PHASES.index(self._stack[-1]) + 1 if self._stack else 0
         number = PHASES.index(WAITING) + 1 if self._waits and not self.is_loop else inner
         limit_s = self._limit_s if self._waits else 0.0
-        NUMBERS.pack_into(
-            self._page, self._start, number, self._counter, self._collectives, self._thread, inner, limit_s
-        )
+        counts = self._counter, self._collectives & MOST, self._looks & MOST
+        NUMBERS.pack_into(self._page, self._start, number, *counts, self._thread, inner, limit_s)
 
 
 class Pulse:
@@ -151,8 +159,8 @@ class Pulse:
 
 
 _pulse = Pulse(None)
-_loop: PulseSlot | None = None
-"""That of the process's event loop."""
+_loop: tuple[PulseSlot, int] | None = None
+"""That of the process's event loop, and the depth of the loop's own phase."""
 
 
 def open_pulse() -> None:
@@ -190,7 +198,7 @@ def loop_phase() -> Iterator[PulseSlot]:
     global _loop
     with _pulse.phase(LOADING) as slot:
         before, slot.is_loop = (_loop, slot.is_loop), True
-        _loop = slot
+        _loop = slot, slot.depth
         try:
             yield slot
         finally:
@@ -200,7 +208,8 @@ def loop_phase() -> Iterator[PulseSlot]:
 def serves() -> None:
     """The event loop of this process has begun its work."""
     if _loop is not None:
-        _loop.become(SERVING)
+        slot, depth = _loop
+        slot.become(SERVING, depth)
 
 
 def advance() -> None:
@@ -247,15 +256,17 @@ def read_slots(page: mmap.mmap | bytes) -> tuple[SlotSample, ...]:
     samples = []
     for index in range(SLOTS):
         start = index * SLOT_BYTES
-        number, counter, collectives, thread, inner, limit_s = NUMBERS.unpack_from(page, start)
+        number, counter, collectives, looks, thread, inner, limit_s = NUMBERS.unpack_from(page, start)
         if not 0 < number <= len(PHASES):
             continue
         name = PHASES[number - 1]
-        texts = {}
+        texts = dict.fromkeys(TEXTS, "")
         if limit_s:
             for field, (place, size) in TEXTS.items():
                 content = bytes(page[start + place : start + place + size])
                 texts[field] = content.partition(b"\0")[0].decode("utf-8", "replace")
         around = PHASES[inner - 1] if 0 < inner <= len(PHASES) else name
-        samples.append(SlotSample(index, name, counter, collectives, thread, **texts, limit_s=limit_s, inner=around))
+        what, whom, key = (texts[field] for field in ("what", "whom", "key"))
+        facts = SlotSample(index, name, counter, collectives, thread, what, whom, key, limit_s, around, looks)
+        samples.append(facts)
     return tuple(samples)

@@ -88,8 +88,8 @@ class NodeAgent(Protocol):
 
     def hang_report_is_done(self) -> bool: ...
 
-    def kill_hung(self, name: str, message: str) -> None:
-        """Kills a process, whose exit then has a failure note with this message, of the kind "hung"."""
+    def kill_hung(self, name: str, start: str, message: str) -> None:
+        """Kills this start of a process, whose exit then has a failure note with this message, of the kind "hung"."""
 
     def dump_stacks(self) -> None:
         """Makes every Python process of ours write its stack traces to logs/<role>-<index>.stacks."""

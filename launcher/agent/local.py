@@ -15,7 +15,7 @@ from areal_like.process.entrypoint import stacks_path
 from areal_like.process.identity import RUN_ID, Identity
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import cpu_seconds, has_handler, process_info
-from areal_like.process.pulse import COMPILING, LOADING, PUBLISHING, SAVING, read_slots
+from areal_like.process.pulse import COMPILING, GENERATING, LOADING, PUBLISHING, SAVING, STEP, read_slots
 from areal_like.process.run import Run
 from areal_like.process.shared_segments import remove_recorded
 from areal_like.process.tree_usage import thread_work, tree_work
@@ -107,10 +107,11 @@ class LocalAgent:
     def hang_report_is_done(self) -> bool:
         return self._hang_report is None or self._hang_report.is_done
 
-    def kill_hung(self, name: str, message: str) -> None:
+    def kill_hung(self, name: str, start: str, message: str) -> None:
         for child in self._chosen([name]):
-            child.hung = FailureNote(time.time(), message, HUNG)
-            child.process.signal(signal.SIGKILL)
+            if child.identity.start_name == start:
+                child.hung = FailureNote(time.time(), message, HUNG)
+                child.process.signal(signal.SIGKILL)
 
     def dump_stacks(self) -> None:
         for child in self._alive.values():
@@ -163,7 +164,7 @@ def _sample(name: str, child: ManagedProcess) -> ProcessSample:
     for slot in slots:
         if slot.inner in (LOADING, COMPILING):
             work[slot.number] = tree_work(pid)
-        elif slot.inner in (PUBLISHING, SAVING):  # other threads go on meanwhile
+        elif slot.inner in (PUBLISHING, SAVING, STEP, GENERATING):  # other threads go on meanwhile
             work[slot.number] = thread_work(pid, slot.thread)
     info = process_info(pid)
     return ProcessSample(name, child.identity.start_name, "" if info is None else info.state, slots, work)

@@ -5,9 +5,11 @@ every process of the run: both are subreapers, so all orphans become their child
 memory of the run; the launcher does that when the guardian is gone. Each watches whether the other is stopped.
 """
 
+import math
 import os
 import select
 import signal
+import stat
 import sys
 import threading
 import time
@@ -18,7 +20,14 @@ from types import FrameType
 from areal_like.process.abandoned_memory import remove_abandoned_memory, remove_run_memory
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import FAILED, INTERRUPTED, STOPPED_EARLY
-from areal_like.process.process_tree import become_subreaper, kill_descendants, process_info, set_process_name
+from areal_like.process.process_tree import (
+    become_subreaper,
+    descendants_of,
+    kill,
+    kill_descendants,
+    process_info,
+    set_process_name,
+)
 from areal_like.process.run_memory import create_run_memory
 from areal_like.process.tree_usage import thread_work
 from launcher.supervisor.hang_watch import STOPPED
@@ -30,7 +39,12 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 FORWARDED_SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 """Forwarded to the launcher, which has its own process group, so that it receives a Ctrl-C once."""
 CHECK_S = 1.0
+DIES_S = 10.0
+"""What a process may take to die once it is killed."""
 SHOW_CURSOR = "\x1b[?25h"
+WRITES = {"x86_64": ("1", "20"), "aarch64": ("64", "66")}
+"""Numbers of the calls write and writev."""
+OUTPUTS = (1, 2)
 
 
 def run_guarded(launch: Callable[[], int], memory: Path) -> int:
@@ -75,7 +89,8 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
 
 def _watch_launcher(pipe: int, launcher: int) -> None:
     """Until it has ended."""
-    watch, looked_at = LauncherWatch(), time.monotonic()
+    watch, looked_at, killed_at = LauncherWatch(), time.monotonic(), math.inf
+    is_stuck = False
     while True:
         if select.select([pipe], [], [], CHECK_S)[0]:
             if not (content := os.read(pipe, 4096)):
@@ -86,11 +101,37 @@ def _watch_launcher(pipe: int, launcher: int) -> None:
         looked_at += gap_s
         info = process_info(launcher)
         state = "" if info is None else info.state
-        message, kills = watch.look(state, thread_work(launcher, launcher), gap_s)
-        if message:
-            write_line(message, sys.stderr)
+        message, kills = watch.look(
+            state, thread_work(launcher, launcher), gap_s, writes=_writes_output(Path(f"/proc/{launcher}"))
+        )
+        _say(message)
         if kills:
             os.kill(launcher, signal.SIGKILL)
+            killed_at = time.monotonic()
+        if time.monotonic() > killed_at + DIES_S:
+            if not is_stuck:
+                _say(f"launcher/0 cannot be ended: it hangs in the kernel (state {state}), such as on a dead disk")
+            is_stuck = True
+            kill(each.pid for each in descendants_of(launcher))
+
+
+def _say(message: str) -> None:
+    """Not where its reader holds the output, as that would hold the guardian, too."""
+    if message and select.select([], [sys.stderr], [], 0)[1]:
+        write_line(message, sys.stderr)
+
+
+def _writes_output(process: Path) -> bool:
+    """Whether a thread is in a write to standard output or error that are no files: a terminal or pipe may hold it for
+    as long as its reader likes (Ctrl-S, a pager)."""
+    for task in process.glob("task/*"):
+        try:
+            number, *arguments = (task / "syscall").read_text(encoding="ascii").split()
+            if number in WRITES.get(os.uname().machine, ()) and int(arguments[0], 16) in OUTPUTS:
+                return not stat.S_ISREG((process / "fd" / str(int(arguments[0], 16))).stat().st_mode)
+        except OSError:
+            continue  # it has ended, or may not be read
+    return False
 
 
 def _pass_signals_on(launcher: int) -> None:

@@ -3,28 +3,47 @@
 Silence is measured from look to look, so that a machine or launcher that was suspended makes nobody suspect.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from areal_like.config.fields import Auto
-from areal_like.process.pulse import COLLECTIVE, COMPILING, IDLE, LOADING, PUBLISHING, SAVING, WAITING, SlotSample
+from areal_like.process.pulse import (
+    COLLECTIVE,
+    COMPILING,
+    GENERATING,
+    IDLE,
+    LOADING,
+    PUBLISHING,
+    SAVING,
+    STEP,
+    WAITING,
+    SlotSample,
+)
 from launcher.agent.base import ProcessSample
 
 AUTO_S, AUTO_FACTOR = 300.0, 10.0
+BUSY_FACTOR = 12.0
+"""`auto` is so many times longer where CPU time is used, and is doubled up to that by hangs that end in a kill."""
 MAX_GAP_S = 2.0
 """The most that one look adds to a silence."""
 STOPPED = ("T", "t")
 """States of a process that a signal or a debugger has stopped."""
 WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
 """Phases in which CPU time and bytes count as progress."""
+BUSY = (STEP, GENERATING)
+"""Phases in which a part of the work may compute for long, and an endless loop computes, too."""
 DEPENDENT = (COLLECTIVE, PUBLISHING)
 """Phases whose silence may be the fault of another process."""
 PASSIVE = (WAITING, IDLE)
 RENEWED_S = 60.0
 """A wait that its process has not looked at for so long is over, and what it did around the wait has not gone on."""
-BUSY_SHARE, LEAST_BYTES = 0.05, 4096
-"""Progress by work: a share of a core, or bytes."""
+LEAST_CPU_S, LEAST_BYTES = 0.5, 1 << 20
+"""Progress by work: CPU time, or bytes, since the last progress."""
+BUSY_SHARE = 0.05
+COMPUTES_S = 30.0
+"""Who computes used this share of a core so short a time ago."""
 MAX_WAITERS = 3
 
 
@@ -32,7 +51,11 @@ class Hang(NamedTuple):
     """A process past its limit."""
 
     name: str
+    start: str
+    phase: str
     message: str
+    is_stopped: bool
+    limit_s: float
 
 
 class Look(NamedTuple):
@@ -44,22 +67,28 @@ class Look(NamedTuple):
 
 @dataclass
 class _Silence:
-    """Of one slot, or of a whole process that is stopped."""
+    """Of one slot, or of a whole process that is stopped. `work` is what it had used by its last progress, `work_s`
+    seconds ago; since `idle_s` it does not compute."""
 
     mark: tuple[object, ...]
     work: tuple[float, float] = (0.0, 0.0)
     seconds: float = 0.0
+    work_s: float = 0.0
+    idle_s: float = math.inf
 
 
 class Suspect(NamedTuple):
     """A process that is silent, in the phase that decides about its limit."""
 
     name: str
+    start: str
     phase: str
     silent_s: float
+    limit_s: float
     is_stopped: bool
-    collectives: int
-    counter: int
+    computes: bool = False
+    collectives: int = 0
+    counter: int = 0
 
 
 class HangWatch:
@@ -68,12 +97,14 @@ class HangWatch:
     def __init__(
         self,
         notice_s: float,
-        limits: Mapping[str, float | Auto],
+        limits: Mapping[str, float | Auto | None],
         floors: Mapping[tuple[str, str], float] | None = None,
     ) -> None:
         self._notice_s, self._limits, self._floors = notice_s, limits, floors or {}
         self._silences: dict[tuple[str, int], _Silence] = {}
         self._longest: dict[tuple[str, str], float] = {}
+        self._killed: dict[tuple[str, str], int] = {}
+        """Hangs that ended in a kill."""
         self._noticed: set[str] = set()
         self._reported: set[str] = set()
         """Starts that were returned as hangs."""
@@ -88,8 +119,11 @@ class HangWatch:
         alive = {each.name for each in samples}
         notices += [f"{name} makes progress again" for name in sorted(again & alive)]
         self._noticed = (self._noticed - again) | {each.name for each in culprits}
-        late = [each for each in culprits if each.silent_s >= self.limit_s(each.name, each.phase)]
-        hangs = [Hang(each.name, self._message(each, samples)) for each in late]
+        late = [each for each in culprits if each.silent_s >= each.limit_s]
+        hangs = [
+            Hang(each.name, each.start, each.phase, self._message(each, samples), each.is_stopped, each.limit_s)
+            for each in late
+        ]
         if hangs:
             killed = {each.name for each in hangs}
             self._reported |= {each.start for each in samples if each.name in killed}
@@ -97,40 +131,55 @@ class HangWatch:
             self._forgive(samples, killed)
         return Look(notices, hangs)
 
-    def silent(self, samples: Sequence[ProcessSample]) -> dict[str, str]:
-        """Names of processes that are stopped or past the time of a notice, and why."""
-        suspects = list(self._suspects(samples, 0.0))
+    def confirmed(self, hangs: Sequence[Hang], samples: Sequence[ProcessSample]) -> list[Hang]:
+        """Of earlier hangs those that still are, now that they are to be killed. The others are watched again."""
+        silent = {each.start: each.silent_s for each in self._suspects(samples, 0.0)}
+        still = [each for each in hangs if silent.get(each.start, -1.0) >= each.limit_s]
+        self._reported -= {each.start for each in hangs if each not in still}
+        for role, phase in {(_role(each.name), _limit_phase(each.phase)) for each in still if not each.is_stopped}:
+            self._killed[role, phase] = self._killed.get((role, phase), 0) + 1
+        return still
+
+    def silent(self, samples: Sequence[ProcessSample]) -> dict[str, tuple[str, str]]:
+        """Processes that were stopped for the time of a notice, or are past their limit: the start of each, and why."""
         return {
-            each.name: self._message(each, samples)
-            for each in suspects
-            if each.is_stopped or each.silent_s >= self._least_s(each)
+            each.name: (each.start, self._message(each, samples))
+            for each in self._suspects(samples, 0.0)
+            if each.silent_s >= (self._notice_s if each.is_stopped else each.limit_s)
         }
 
-    def limit_s(self, name: str, phase: str) -> float:
-        role, phase = name.partition("/")[0], WAITING if phase == IDLE else phase
+    def limit_s(self, name: str, phase: str, *, is_stopped: bool = False) -> float:
+        """Of a process that does not compute; infinite for none. What it may do for long is no reason for more time
+        while it is stopped."""
+        role, phase = _role(name), _limit_phase(phase)
         limit_s = self._limits[phase]
+        if limit_s is None:
+            return math.inf
         if not isinstance(limit_s, str):
             return limit_s
-        longest_s = self._longest.get((role, phase), 0.0)
-        return max(AUTO_S, AUTO_FACTOR * longest_s, self._floors.get((role, phase), 0.0))
+        floor_s = 0.0 if is_stopped else self._floors.get((role, phase), 0.0)
+        return max(self._least_auto_s(role, phase), AUTO_FACTOR * self._longest.get((role, phase), 0.0), floor_s)
+
+    def _least_auto_s(self, role: str, phase: str) -> float:
+        return AUTO_S * min(2.0 ** self._killed.get((role, phase), 0), BUSY_FACTOR)
 
     def _least_s(self, suspect: Suspect) -> float:
         """The silence after which it is named. A wait looks up rarely, so it is named only when it is killed."""
-        limit_s = self.limit_s(suspect.name, suspect.phase)
         is_wait = suspect.phase in PASSIVE and not suspect.is_stopped
-        return limit_s if is_wait else min(self._notice_s, limit_s)
+        return suspect.limit_s if is_wait else min(self._notice_s, suspect.limit_s)
 
     def _suspects(self, samples: Sequence[ProcessSample], gap_s: float) -> Iterator[Suspect]:
         seen: dict[tuple[str, int], _Silence] = {}
         for sample in samples:
-            role, is_stopped = sample.name.partition("/")[0], sample.state in STOPPED
+            role, is_stopped = _role(sample.name), sample.state in STOPPED
             silences = []
             for slot in sample.slots:
                 key = (sample.start, slot.number)
-                silence, gap = self._silence(self._silences.get(key), slot, sample.work.get(slot.number), gap_s)
+                work, slot_gap_s = sample.work.get(slot.number), 0.0 if is_stopped else gap_s
+                silence, gap = self._silence(self._silences.get(key), slot, work, slot_gap_s)
                 seen[key] = silence
-                silences.append((silence.seconds, slot))
-                if gap and not is_stopped:
+                silences.append((silence, slot))
+                if gap:
                     self._longest[role, gap[0]] = max(self._longest.get((role, gap[0]), 0.0), gap[1])
             key = (sample.start, -1)
             whole = self._silences.get(key, _Silence(()))
@@ -138,28 +187,41 @@ class HangWatch:
             seen[key] = whole
             if is_stopped:
                 phase = next((slot.phase for slot in sample.slots if slot.phase not in PASSIVE), WAITING)
-                yield Suspect(sample.name, phase, whole.seconds, True, 0, 0)
+                limit_s = self.limit_s(sample.name, phase, is_stopped=True)
+                yield Suspect(sample.name, sample.start, phase, whole.seconds, limit_s, True)
                 continue
-            # Of several slots the one that is furthest past its limit decides.
-            phases = [(seconds, slot, _phase_of(slot, seconds)) for seconds, slot in silences if slot.phase != IDLE]
-            if phases:
-                seconds, slot, phase = max(phases, key=lambda each: each[0] / self.limit_s(sample.name, each[2]))
-                yield Suspect(sample.name, phase, seconds, False, slot.collectives, slot.counter)
+            each_slot = [self._suspect(sample, *each) for each in silences if each[1].phase != IDLE]
+            if each_slot:  # the one that is furthest past its limit decides
+                yield max(each_slot, key=lambda each: each.silent_s / each.limit_s)
         self._silences = seen
+
+    def _suspect(self, sample: ProcessSample, silence: _Silence, slot: SlotSample) -> Suspect:
+        phase = _phase_of(slot, silence.seconds)
+        limit_s, computes = self.limit_s(sample.name, phase), False
+        if phase in BUSY and isinstance(self._limits[phase], str) and math.isfinite(silence.idle_s):
+            computes, busy_s = silence.idle_s < COMPUTES_S, BUSY_FACTOR * self._least_auto_s(_role(sample.name), phase)
+            ended_s = silence.seconds - silence.idle_s
+            limit_s = max(limit_s, busy_s if computes else min(busy_s, ended_s + limit_s))
+        progress = slot.collectives, slot.counter
+        return Suspect(sample.name, sample.start, phase, silence.seconds, limit_s, False, computes, *progress)
 
     @staticmethod
     def _silence(
         before: _Silence | None, slot: SlotSample, work: tuple[float, float] | None, gap_s: float
     ) -> tuple[_Silence, tuple[str, float] | None]:
         """Also the phase and length of a silence that has just ended."""
-        mark, now = (slot.thread, slot.phase, slot.counter), work or (0.0, 0.0)
+        mark, now = (slot.thread, slot.phase, slot.counter, slot.waits), work or (0.0, 0.0)
         if before is None:
             return _Silence(mark, now), None
-        works = (slot.inner or slot.phase) in WORKING and work is not None and gap_s > 0 and before.mark == mark
-        cpu_s, size = now[0] - before.work[0], now[1] - before.work[1]
-        if before.mark == mark and not (works and (cpu_s >= BUSY_SHARE * gap_s or size >= LEAST_BYTES)):
-            return _Silence(mark, now if gap_s else before.work, before.seconds + gap_s), None
-        return _Silence(mark, now), (str(before.mark[1]), before.seconds)
+        cpu_s, size, work_s = now[0] - before.work[0], now[1] - before.work[1], before.work_s + gap_s
+        phase, has_worked = slot.inner or slot.phase, work is not None and cpu_s >= LEAST_CPU_S
+        has_moved = work is not None and size >= LEAST_BYTES
+        if before.mark != mark or (phase in WORKING and (has_worked or has_moved)):
+            return _Silence(mark, now), (str(before.mark[1]), before.seconds)
+        after = replace(before, seconds=before.seconds + gap_s, work_s=work_s, idle_s=before.idle_s + gap_s)
+        if phase in BUSY and has_worked and cpu_s >= BUSY_SHARE * work_s:
+            after = replace(after, work=now, work_s=0.0, idle_s=0.0)
+        return after, None
 
     def _forgive(self, samples: Sequence[ProcessSample], killed: set[str]) -> None:
         """Others may have been silent because of those, and need time until these work again."""
@@ -169,8 +231,8 @@ class HangWatch:
                 silence.seconds = 0.0
 
     def _notice(self, suspect: Suspect, samples: Sequence[ProcessSample]) -> str:
-        limit_s, key = self.limit_s(suspect.name, suspect.phase), _key(suspect.phase)
-        return f"{_silence_text(suspect, samples)}; it is killed after {limit_s:g} s ({key})"
+        when = "not killed" if math.isinf(suspect.limit_s) else f"killed after {suspect.limit_s:g} s"
+        return f"{_silence_text(suspect, samples)}; it is {when} ({_key(suspect.phase)})"
 
     def _message(self, suspect: Suspect, samples: Sequence[ProcessSample]) -> str:
         return f"{_key(suspect.phase)}: {_silence_text(suspect, samples)}"
@@ -180,12 +242,20 @@ def _phase_of(slot: SlotSample, silent_s: float) -> str:
     return slot.inner or slot.phase if slot.phase == WAITING and silent_s > RENEWED_S else slot.phase
 
 
+def _role(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _limit_phase(phase: str) -> str:
+    return WAITING if phase == IDLE else phase
+
+
 def _key(phase: str) -> str:
-    return f"watchdog.{WAITING if phase == IDLE else phase}_s"
+    return f"watchdog.{_limit_phase(phase)}_s"
 
 
 def _silence_text(suspect: Suspect, samples: Sequence[ProcessSample]) -> str:
-    stopped = " (stopped by a signal)" if suspect.is_stopped else ""
+    stopped = " (stopped by a signal)" if suspect.is_stopped else " (it computes)" if suspect.computes else ""
     text = f"{suspect.name} has made no progress for {suspect.silent_s:.0f} s while {_doing(suspect.phase)}{stopped}"
     return "; ".join([text, *waits_of([each for each in samples if each.name != suspect.name], suspect.name)])
 

@@ -1,11 +1,12 @@
 """The guardian's watch over the launcher: if that is stopped, or hangs on a dead disk, nobody handles failures."""
 
+import math
 import os
 import time
 from contextlib import suppress
 
 from areal_like.config.fields import Auto
-from launcher.supervisor.hang_watch import AUTO_S, BUSY_SHARE, LEAST_BYTES, MAX_GAP_S, STOPPED
+from launcher.supervisor.hang_watch import AUTO_S, LEAST_BYTES, LEAST_CPU_S, MAX_GAP_S, STOPPED
 
 BEAT_S = 1.0
 BEGIN, BEAT, END = "begin", "beat", "end"
@@ -22,8 +23,9 @@ class LauncherPulse:
         os.set_blocking(pipe, False)
         self._pipe = pipe
 
-    def begin(self, notice_s: float, limit_s: float | Auto) -> None:
-        self._write(f"{BEGIN} {notice_s} {AUTO_S if isinstance(limit_s, str) else limit_s}")
+    def begin(self, notice_s: float, limit_s: float | Auto | None) -> None:
+        most_s = AUTO_S if isinstance(limit_s, str) else math.inf if limit_s is None else limit_s
+        self._write(f"{BEGIN} {notice_s} {most_s}")
 
     def beat(self) -> None:
         if time.monotonic() - self._beat_at >= BEAT_S:
@@ -48,7 +50,7 @@ class LauncherWatch:
 
     def __init__(self) -> None:
         self._notice_s = self._limit_s = 0.0
-        self._is_on = self._noticed = False
+        self._is_on = self._noticed = self._kills = False
         self._silent_s, self._work = 0.0, (0.0, 0.0)
         self._rest = ""
 
@@ -60,20 +62,27 @@ class LauncherWatch:
                 self._notice_s, self._limit_s = map(float, numbers)
             self._is_on, self._noticed, self._silent_s = word != END, False, 0.0
 
-    def look(self, state: str, work: tuple[float, float], gap_s: float) -> tuple[str, bool]:
-        """A message for the user, or none, and whether to kill the launcher. `work`: CPU seconds and bytes of its main
-        thread, which may read a checkpoint for a long time."""
+    def look(self, state: str, work: tuple[float, float], gap_s: float, *, writes: bool = False) -> tuple[str, bool]:
+        """A message for the user, or none, and whether to kill the launcher, once. `work`: CPU seconds and bytes of its
+        main thread, which may read a checkpoint for a long time. `writes`: to a terminal or pipe, whose reader may
+        hold it for as long as he likes."""
+        is_stopped = state in STOPPED
         cpu_s, size = work[0] - self._work[0], work[1] - self._work[1]
-        self._work = work
-        works = state not in STOPPED and (cpu_s >= BUSY_SHARE * gap_s or size >= LEAST_BYTES)
+        works = not is_stopped and (cpu_s >= LEAST_CPU_S or size >= LEAST_BYTES)
+        if works or not self._silent_s:
+            self._work = work
         self._silent_s = self._silent_s + min(gap_s, MAX_GAP_S) if self._is_on and not works else 0.0
-        if not self._is_on:
+        if not self._is_on or self._kills:
             return "", False
-        stopped = " (stopped by a signal)" if state in STOPPED else ""
+        stopped = " (stopped by a signal)" if is_stopped else ""
         text = f"launcher/0 has made no progress for {self._silent_s:.0f} s{stopped}"
-        if self._silent_s >= self._limit_s:
+        if self._silent_s >= self._limit_s and (is_stopped or not writes):
+            self._kills = True
             return f"watchdog.launcher_s: {text}; it is killed with all processes of the run", True
-        if self._silent_s >= self._notice_s and not self._noticed:
-            self._noticed = True
-            return f"{text}; the run is ended after {self._limit_s:g} s (watchdog.launcher_s)", False
-        return "", False
+        if self._silent_s < self._notice_s or self._noticed:
+            return "", False
+        self._noticed = True
+        if writes and not is_stopped:
+            return f"{text}: its output is not taken; until then the run has nobody who handles failures", False
+        when = "not ended" if math.isinf(self._limit_s) else f"ended after {self._limit_s:g} s"
+        return f"{text}; the run is {when} (watchdog.launcher_s)", False

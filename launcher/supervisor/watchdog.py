@@ -1,20 +1,25 @@
 """Kills processes that make no progress, after a report of what all processes do; the run goes on as after a death."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.process.identity import EPISODES, TRAINER
-from areal_like.process.pulse import COLLECTIVE, IDLE, PHASES, SERVING
+from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER
+from areal_like.process.pulse import COLLECTIVE, IDLE, LOADING, PHASES, SAVING, SERVING
 from areal_like.process.run import Run
-from launcher.agent.base import NodeAgent
+from launcher.agent.base import NodeAgent, ProcessSample
 from launcher.supervisor.hang_watch import Hang, HangWatch
 from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE
 
 CHECK_S = 1.0
 MARGIN_S = 60.0
 """Other limits have so long to act first: their messages say more."""
+WRITE_TIMEOUTS = 10
+"""A checkpoint may take so many times `dist_timeout_s`, as its trainers wait for it."""
+DIES_S = 10.0
+"""What a process may take to die once it is killed."""
 FOLDER = "hang-{}"
 
 
@@ -28,6 +33,8 @@ class Watchdog:
         self._looked_at = time.monotonic()
         self._hung: Sequence[Hang] = ()
         """They are killed when the report is written."""
+        self._killed: dict[str, float] = {}
+        """Starts, and when each was killed, until that is over or was said to be in vain."""
 
     def close(self) -> None:
         """The launcher has no more processes to watch."""
@@ -35,28 +42,54 @@ class Watchdog:
 
     def poll(self) -> None:
         LAUNCHER_PULSE.beat()
-        if self._hung and self._agent.hang_report_is_done():
-            for hang in self._hung:
-                self._agent.kill_hung(hang.name, hang.message)
-            self._hung = ()
         gap_s = time.monotonic() - self._looked_at
         if gap_s < CHECK_S:
             return
         self._looked_at += gap_s
-        look = self._watch.look(self._agent.samples(), gap_s)
+        if self._hung:  # nobody else's silence counts while its report is written
+            if self._agent.hang_report_is_done():
+                self._kill_hung()
+            return
+        samples = self._agent.samples()
+        self._check_killed(samples)
+        look = self._watch.look(samples, gap_s)
         for notice in look.notices:
             self._say(notice)
-        if look.hangs and not self._hung:
+        if look.hangs:
             folder = self._next_folder()
             place = folder.relative_to(self._logs.parent)
             self._hung = [hang._replace(message=f"{hang.message}; stacks: {place}") for hang in look.hangs]
             self._agent.begin_hang_report(str(folder))
 
     def kill_silent(self, names: Sequence[str]) -> None:
-        """Of these the ones that make no progress, without waiting for their limits: a rollback needs them."""
-        for name, message in self._watch.silent(self._agent.samples()).items():
+        """Of these the ones that are stopped, without waiting for their limits, or past these: a rollback needs
+        them."""
+        for name, (start, message) in self._watch.silent(self._agent.samples()).items():
             if name in names:
-                self._agent.kill_hung(name, message)
+                self._kill(name, start, message)
+
+    def _kill_hung(self) -> None:
+        """Those that hang still: meanwhile a rollback may have replaced them, or a debugger continued them."""
+        hung, self._hung = self._hung, ()
+        samples = self._agent.samples()
+        still, alive = self._watch.confirmed(hung, samples), {each.start for each in samples}
+        for hang in hung:
+            if hang in still:
+                self._kill(hang.name, hang.start, hang.message)
+            elif hang.start in alive:
+                self._say(f"{hang.name} makes progress again")
+
+    def _kill(self, name: str, start: str, message: str) -> None:
+        self._agent.kill_hung(name, start, message)
+        self._killed[start] = time.monotonic()
+
+    def _check_killed(self, samples: Sequence[ProcessSample]) -> None:
+        alive = {each.start: each for each in samples}
+        self._killed = {start: at for start, at in self._killed.items() if start in alive}
+        for start in [start for start, at in self._killed.items() if time.monotonic() > at + DIES_S]:
+            del self._killed[start]
+            place = f"it hangs in the kernel (state {alive[start].state}), such as on a dead disk"
+            self._say(f"{alive[start].name} was killed but cannot be ended: {place}; the run waits for its end")
 
     def _next_folder(self) -> Path:
         number = 1
@@ -71,7 +104,12 @@ def hang_watch(config: Any) -> HangWatch:
     limits = {phase: getattr(section, f"{phase}_s") for phase in PHASES if phase != IDLE}
     floors = {}
     if (workflow := getattr(config, "workflow", None)) is not None:
-        floors[EPISODES, SERVING] = (workflow.block_timeout_s or 0.0) + MARGIN_S
+        block_s = workflow.block_timeout_s
+        floors[EPISODES, SERVING] = math.inf if block_s is None else block_s + MARGIN_S
     trained = getattr(config, "actor", None) or config.model
     floors[TRAINER, COLLECTIVE] = trained.dist_timeout_s + MARGIN_S
+    floors[TRAINER, SAVING] = WRITE_TIMEOUTS * trained.dist_timeout_s + MARGIN_S
+    if (rollout := getattr(config, "rollout", None)) is not None:
+        for role in (SERVER, REWARD, CONTROLLER, EPISODES, TRAINER):
+            floors[role, LOADING] = rollout.setup_timeout + MARGIN_S
     return HangWatch(section.notice_s, limits, floors)

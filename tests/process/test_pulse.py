@@ -55,6 +55,23 @@ def test_a_wait_is_told_with_its_limit_until_the_next_progress(page):
         assert (only(page).phase, only(page).what) == ("step", "")
 
 
+def test_looks_of_a_wait_are_no_progress(page):
+    with pulse.phase(pulse.STEP):
+        before = only(page)
+        pulse.waits("batch 5", "rollout/0", "k", 1.0)
+        pulse.waits("batch 5", "rollout/0", "k", 1.0)
+        after = only(page)
+        assert (after.counter, after.collectives, after.waits) == (before.counter, before.collectives, 2)
+
+
+def test_a_loop_serves_in_its_own_phase_whatever_it_does_inside(page):
+    with pulse.loop_phase():
+        with pulse.phase(pulse.COMPILING):
+            pulse.serves()
+            assert only(page).phase == "compiling"
+        assert only(page).phase == "serving"
+
+
 def test_threads_and_forks_have_slots_of_their_own(page):
     with pulse.phase(pulse.STEP):
         with ThreadInPhase() as inside:

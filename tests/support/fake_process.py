@@ -52,7 +52,7 @@ def _work(slot: pulse.PulseSlot) -> int:
     if me.role == "trainer":
         with pulse.phase(pulse.STEP):
             return _train(me, fault)
-    slot.become(pulse.SERVING)
+    slot.become(pulse.SERVING, slot.depth)
     began = time.monotonic()
     while not (me.role == "rollout" and FINISHED.exists()):
         if "after_s" in fault and time.monotonic() - began > fault["after_s"]:

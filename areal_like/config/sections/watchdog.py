@@ -6,41 +6,46 @@ from areal_like.config.fields import Auto, config, key
 @config
 class WatchdogConfig:
     """Limits on how long a process may make no progress. Past its limit it is killed, and the run goes on as after its
-    death. `auto` is 300 s, or ten times the longest pause of that role in that phase if that is more."""
+    death. `auto` is 300 s, or ten times the longest pause of that role in that phase if that is more, and doubles after
+    each such kill, to 3600 s at most. null: never, such as for a debugger."""
 
     notice_s: float = key(60.0, gt=0)
     """Seconds without progress after which a process is named on the terminal."""
 
-    loading_s: float | Auto = key("auto", gt=0)
+    loading_s: float | Auto | None = key("auto", gt=0)
     """Limit while it starts and loads. CPU time, or bytes that are read or written, count as progress, so that a large
-    model may take longer."""
+    model may take longer. With `auto` more than `rollout.setup_timeout`."""
 
-    compiling_s: float | Auto = key("auto", gt=0)
+    compiling_s: float | Auto | None = key("auto", gt=0)
     """Limit while layers are compiled or tried. CPU time counts as progress."""
 
-    generating_s: float | Auto = key("auto", gt=0)
-    """Limit of an inference engine that has requests and generates no token."""
+    generating_s: float | Auto | None = key("auto", gt=0)
+    """Limit of an inference engine that has requests and generates no token. With `auto` the embedded engine has 12
+    times 300 s while it uses CPU time."""
 
-    serving_s: float | Auto = key("auto", gt=0)
+    serving_s: float | Auto | None = key("auto", gt=0)
     """Limit of the event loop of a server, the controller or an episodes worker, which user code may block. With `auto`
-    a worker has at least `workflow.block_timeout_s`, by which it ends itself."""
+    a worker has more than `workflow.block_timeout_s`, by which it ends itself; no limit if that is null."""
 
-    step_s: float | Auto = key("auto", gt=0)
-    """Limit of a trainer between two micro-batches, or other parts of a step."""
+    step_s: float | Auto | None = key("auto", gt=0)
+    """Limit of a trainer between two micro-batches, or other parts of a step. With `auto` 12 times 300 s while it uses
+    CPU time, as on a CPU one part may take long."""
 
-    collective_s: float | Auto = key("auto", gt=0)
-    """Limit of trainer ranks that wait for each other. With `auto` at least their `dist_timeout_s`."""
+    collective_s: float | Auto | None = key("auto", gt=0)
+    """Limit of trainer ranks that wait for each other. With `auto` more than their `dist_timeout_s`."""
 
-    publishing_s: float | Auto = key("auto", gt=0)
+    publishing_s: float | Auto | None = key("auto", gt=0)
     """Limit of a trainer that hands weights to the servers. CPU time and bytes that are written count as progress."""
 
-    saving_s: float | Auto = key("auto", gt=0)
-    """Limit of the writing of a checkpoint. Bytes that are written, and CPU time, count as progress."""
+    saving_s: float | Auto | None = key("auto", gt=0)
+    """Limit of the writing of a checkpoint. Bytes that are written, and CPU time, count as progress. With `auto` more
+    than ten times `dist_timeout_s`, for which trainers wait for it."""
 
-    waiting_s: float | Auto = key("auto", gt=0)
+    waiting_s: float | Auto | None = key("auto", gt=0)
     """Limit of a process that waits for another one, or is idle, while it is stopped by a signal. The wait itself has a
     limit of its own, such as `rollout.request_timeout`."""
 
-    launcher_s: float | Auto = key("auto", gt=0)
+    launcher_s: float | Auto | None = key("auto", gt=0)
     """Limit of the launcher while it is stopped or hangs on a disk, as its guardian sees it: past it all processes of
-    the run are killed, and `resume=` continues it. `auto` is 300 s."""
+    the run are killed, and `resume=` continues it. `auto` is 300 s. While its output is not taken (Ctrl-S, a pager)
+    it is named only."""

@@ -1,14 +1,21 @@
 """Who makes no progress is named, and told from those that wait for it."""
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from areal_like.config.experiment import GRPOConfig
 from areal_like.process.pulse import PHASES, SlotSample
 from launcher.agent.base import ProcessSample
+from launcher.supervisor import watchdog
 from launcher.supervisor.hang_watch import HangWatch
+from launcher.supervisor.watchdog import hang_watch
 
 LIMITS: Any = dict.fromkeys(PHASES, "auto")
+CONFIG: Any = GRPOConfig
+WATCHDOG: Any = watchdog.Watchdog
 
 
 def slot(phase, counter=0, collectives=0, index=0, what="", whom=""):
@@ -148,7 +155,168 @@ def test_who_depended_on_the_culprit_has_its_full_time_afterwards():
     assert [name for _, name, _ in looked(watch, ended, 3)[1]] == ["trainer/0"]
 
 
-def test_a_rollback_knows_which_servers_are_silent():
-    watch = HangWatch(2.0, LIMITS)
-    looked(watch, waiter_that_looks, 3)
-    assert list(watch.silent(waiter_that_looks(4))) == ["server/0"]
+def test_a_rollback_knows_which_servers_are_stopped_or_past_their_limit():
+    watch = HangWatch(60.0, LIMITS)
+    slow, stopped = SILENT[0], process("server/1", slot("serving"), state="T")
+    looked(watch, [slow], 200)
+    looked(watch, [slow, stopped], 59)
+    assert watch.silent([slow, stopped]) == {}, "an innocent one may only be slow"
+    looked(watch, [slow, stopped], 2)
+    assert {name: start for name, (start, _) in watch.silent([slow, stopped]).items()} == {"server/1": "server-1"}
+    looked(watch, [slow, stopped], 60)
+    assert list(watch.silent([slow, stopped])) == ["server/0", "server/1"]
+
+
+def hung(watch, samples, seconds):
+    """The first that are found in so many seconds."""
+    return next((hangs for _ in range(seconds) if (hangs := watch.look(samples, 1.0).hangs)), [])
+
+
+def test_who_goes_on_or_was_replaced_before_the_kill_is_spared_and_watched_again():
+    limits = dict.fromkeys(PHASES, 5.0)
+    for state in ("S", "T"):
+        silent = process("server/0", slot("generating", 1), state=state)
+        watch = HangWatch(2.0, limits)
+        hangs = hung(watch, [silent], 6)
+        assert watch.confirmed(hangs, [silent]) == hangs and [each.start for each in hangs] == ["server-0"]
+        watch = HangWatch(2.0, limits)
+        hangs = hung(watch, [silent], 6)
+        assert watch.confirmed(hangs, [silent._replace(start="server-0.restart-2")]) == []
+        watch = HangWatch(2.0, limits)
+        hangs = hung(watch, [silent], 6)
+        goes_on = process("server/0", slot("generating", 2))
+        assert watch.confirmed(hangs, [goes_on]) == []
+        assert [each.name for each in hung(watch, [goes_on], 6)] == ["server/0"], "later it hangs again"
+
+
+def test_one_that_computes_in_a_step_has_an_hour_by_default():
+    def computes(second):
+        return [process("trainer/0", slot("step"), work={0: (second * 0.5, 0)})]
+
+    notices, hangs = looked(HangWatch(60.0, LIMITS), computes, 3601)
+    assert "in a training step (it computes); it is killed after 3600 s" in notices[0]
+    assert [second for second, _, _ in hangs] == [3601], "an endless loop computes, too"
+    assert looked(HangWatch(60.0, LIMITS | {"step": 300.0}), computes, 302)[1], "a limit that was set is kept"
+    _, hangs = looked(HangWatch(60.0, LIMITS), lambda second: computes(min(second, 1000)), 1302)
+    assert [second for second, _, _ in hangs] == [1300], "then it waits for something"
+    polls = [process("server/0", slot("generating"), work={0: (0.0, 0)})]
+    _, hangs = looked(HangWatch(60.0, LIMITS), lambda s: [polls[0]._replace(work={0: (0.01 * s, 0)})], 302)
+    assert hangs, "who only looks again and again does not compute"
+
+
+def test_a_kill_doubles_the_default_limit_but_not_that_of_one_that_was_stopped():
+    watch, silent = HangWatch(60.0, LIMITS), process("trainer/0", slot("step"))
+    for attempt, limit_s in enumerate((300, 600, 1200, 2400, 3600, 3600)):
+        assert watch.limit_s("trainer/0", "step") == limit_s
+        again = [silent._replace(start=f"trainer-0.{attempt}")]
+        assert watch.confirmed(hung(watch, again, limit_s + 2), again)
+    assert watch.limit_s("trainer/0", "saving") == watch.limit_s("server/0", "step") == 300
+    watch, stopped = HangWatch(60.0, LIMITS), [silent._replace(state="T")]
+    assert watch.confirmed(hung(watch, stopped, 302), stopped)
+    assert watch.limit_s("trainer/0", "step") == 300
+
+
+def test_null_is_never():
+    for state in ("S", "T"):
+        samples = [process("a/0", slot("step"), state=state)]
+        notices, hangs = looked(HangWatch(60.0, LIMITS | {"step": None}), samples, 5000)
+        assert hangs == [] and [each.rpartition("; ")[2] for each in notices] == ["it is not killed (watchdog.step_s)"]
+
+
+def test_a_little_cpu_time_adds_up_to_progress_in_a_load():
+    def loads(second):
+        return [process("server/0", slot("loading"), work={0: (0.04 * second, 0)})]
+
+    assert looked(HangWatch(60.0, LIMITS), loads, 1000) == ([], [])
+
+
+def test_the_time_while_a_signal_stops_a_process_is_no_pause_of_its_own():
+    watch = HangWatch(300.0, LIMITS)
+    assert looked(watch, [process("trainer/0", slot("step"), state="T")], 250) == ([], [])
+    assert looked(watch, lambda second: [process("trainer/0", slot("step", second))], 10) == ([], [])
+    assert watch.limit_s("trainer/0", "step") == 300
+
+
+def test_looks_of_a_wait_do_not_put_a_rank_ahead():
+    ahead = process("trainer/0", slot("step", 8, 3))
+    waited = process("trainer/1", slot("step", 7, 3)._replace(waits=50))
+    _, hangs = looked(HangWatch(2.0, dict.fromkeys(PHASES, 5.0)), [ahead, waited], 6)
+    assert [name for _, name, _ in hangs] == ["trainer/1"]
+
+
+def test_limits_of_the_work_itself_act_first():
+    config = CONFIG()
+    watch = hang_watch(config)
+    for role in ("server", "rollout", "trainer", "reward", "episodes"):
+        assert watch.limit_s(f"{role}/0", "loading") > config.rollout.setup_timeout
+    config.rollout.setup_timeout, config.actor.dist_timeout_s = 5000.0, 700
+    config.workflow.block_timeout_s = None
+    watch = hang_watch(config)
+    assert watch.limit_s("server/0", "loading") > 5000
+    assert watch.limit_s("trainer/0", "saving") > 7000
+    assert watch.limit_s("episodes/0", "serving") == math.inf
+    assert watch.limit_s("episodes/0", "serving", is_stopped=True) == 300
+    assert watch.limit_s("rollout/0", "serving") == 300
+
+
+class Machine:
+    """An agent whose processes do what the test says."""
+
+    def __init__(self):
+        self.shown, self.killed, self.reports, self.is_done = [], [], [], False
+
+    def samples(self):
+        return self.shown
+
+    def begin_hang_report(self, folder):
+        self.reports.append(folder)
+
+    def hang_report_is_done(self):
+        return self.is_done
+
+    def kill_hung(self, name, start, message):
+        self.killed.append((name, start))
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    """A watchdog, its machine, what it says, and a function by which seconds pass."""
+    clock, machine = [0.0], Machine()
+    said: list[str] = []
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    config = CONFIG()
+    for phase in PHASES[:-1]:
+        setattr(config.watchdog, f"{phase}_s", 5.0)
+    made = WATCHDOG(SimpleNamespace(logs=tmp_path / "logs", config=config), machine, said.append)
+
+    def passes(seconds):
+        for _ in range(seconds):
+            clock[0] += 1.0
+            made.poll()
+
+    return machine, said, passes
+
+
+def test_a_second_hang_during_the_report_of_the_first_is_found_later(watched):
+    machine, _, passes = watched
+    first, second = process("server/0", slot("generating")), process("server/1", slot("generating"))
+    machine.shown = [first]
+    passes(6)
+    machine.shown = [first, second]
+    passes(15)
+    assert machine.killed == [] and len(machine.reports) == 1
+    machine.is_done = True
+    passes(1)
+    assert machine.killed == [("server/0", "server-0")]
+    machine.shown = [second]
+    passes(10)
+    assert machine.killed[1:] == [("server/1", "server-1")] and len(machine.reports) == 2
+
+
+def test_a_killed_process_that_does_not_die_is_said_once(watched):
+    machine, said, passes = watched
+    machine.is_done, machine.shown = True, [process("server/0", slot("generating"), state="D")]
+    passes(60)
+    assert machine.killed == [("server/0", "server-0")]
+    (line,) = [each for each in said if "cannot be ended" in each]
+    assert line.startswith("server/0 was killed but cannot be ended: it hangs in the kernel (state D)")

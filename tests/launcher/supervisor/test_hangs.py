@@ -52,6 +52,7 @@ def test_a_stopped_trainer_or_controller_costs_one_attempt(name, tmp_path):
 @pytest.mark.slow
 def test_a_rollback_replaces_a_stopped_server_at_once(tmp_path):
     run = start_and_stop(tmp_path, "server/0", *LONG)
+    run.until_output("server/0 has made no progress for")
     run.kill("trainer/0")
     ended = run.wait()
     assert (ended.code, ended.steps()) == (0, list(range(1, 41))), ended

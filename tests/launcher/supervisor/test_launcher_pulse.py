@@ -2,9 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from launcher.supervisor.guardian import _writes_output
 from launcher.supervisor.launcher_pulse import LauncherWatch
 from tests.support.fake_runs import leftover_processes, start_fake_run
 
@@ -26,6 +31,35 @@ def test_a_silent_launcher_is_named_and_then_killed():
     assert looked(watch, 1000, work_s=1.0) == [], "it reads a checkpoint"
     watch.hear(b"end\n")
     assert looked(watch, 1000) == []
+
+
+def test_a_launcher_whose_output_is_not_taken_is_only_named():
+    watch = LauncherWatch()
+    watch.hear(b"begin 60.0 300.0\n")
+    said = [watch.look("S", (0.0, 0), 1.0, writes=True) for _ in range(1000)]
+    ((notice, kills),) = [each for each in said if each[0]]
+    assert not kills and "its output is not taken" in notice
+    assert watch.look("S", (0.0, 0), 1.0)[1], "then it hangs elsewhere"
+    assert watch.look("S", (0.0, 0), 1.0) == ("", False), "it is killed once"
+    watch.hear(b"begin 60.0 inf\n")
+    assert not any(kills for _, kills in (LauncherWatch().look("T", (0.0, 0), 1.0) for _ in range(1000)))
+
+
+def test_a_write_that_a_pipe_holds_is_seen():
+    read, write = os.pipe()
+    code = "import os; os.write(1, b'x' * (1 << 20))"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=write)
+    os.close(write)
+    try:
+        until = time.monotonic() + 60
+        while not _writes_output(Path(f"/proc/{child.pid}")):
+            assert child.poll() is None and time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        os.close(read)
+        child.kill()
+        child.wait()
+    assert not _writes_output(Path("/proc/self"))
 
 
 @pytest.mark.slow
