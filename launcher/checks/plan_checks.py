@@ -178,6 +178,7 @@ PLAN_CHECKS = (
     Check("options that the engine has lost", Stage.NO_EFFECT, warnings.removed_flags),
     Check("options of the engine to know about", Stage.WARNING, warnings.engine_notes),
     Check("jobs that are requeued", Stage.WARNING, warnings.requeue_warnings),
+    Check("Pythons that do not answer", Stage.WARNING, environment_packages.unanswered_pythons),
     Check("what the sandbox does not hold", Stage.WARNING, sandbox.sandbox_weaknesses),
     Check("cores and memory that are shared", Stage.WARNING, oversubscription.capacity_warnings),
     Check("overrides beside bench", Stage.NO_EFFECT, bench.ignored_by_bench),

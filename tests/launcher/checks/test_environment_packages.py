@@ -1,6 +1,7 @@
 """Packages of text environments, and names of puzzles: what is missing is named before any process starts."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,23 @@ def test_a_python_that_cannot_be_used_is_a_problem_of_its_key() -> None:
     )
 
 
+def test_a_python_that_does_not_answer_in_time_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(environment_packages, "PROBE_LIMIT_S", 0.1)
+    workflow = ("workflow.name=text_environment", f"+workflow.args.python={slow}")
+    plan = plan_of("grpo", *trains_on("gymnasium:A"), *workflow)
+    assert any(f"{slow} did not say within 0.1 s whether it has gymnasium" in each for each in plan.warnings)
+    assert not [each for each in plan.needs if str(slow) in each.message]
+
+
+def test_a_puzzle_with_a_file_of_its_name_is_found_without_reading_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("reasoning_gym")
+    monkeypatch.setattr(environment_packages, "puzzles", lambda: pytest.fail("all files are read"))
+    assert [each for each in needs("reasoning_gym:chain_sum") if "puzzle" in each.message] == []
+
+
 def test_a_puzzle_that_does_not_exist_has_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_packages, "puzzles", lambda: frozenset({"chain_sum", "leg_counting"}))
     (need,) = [each for each in needs("reasoning_gym:chain_sun") if "puzzle" in each.message]
@@ -54,6 +72,9 @@ def test_the_puzzles_are_those_that_the_package_registers() -> None:
 
 
 def needs(name: str, *more: str) -> list[Problem]:
-    trained = f"environments.train=[{{id: '{name}'}}]"
+    return list(plan_of("grpo", *trains_on(name), *more).needs)
+
+
+def trains_on(name: str) -> tuple[str, ...]:
     valid = ("valid_dataset=null", "evaluator.freq_steps=null")
-    return list(plan_of("grpo", trained, "task.name=null", "train_dataset.path=''", *valid, *more).needs)
+    return (f"environments.train=[{{id: '{name}'}}]", "task.name=null", "train_dataset.path=''", *valid)
