@@ -116,8 +116,8 @@ def _watch_launcher(pipe: int, launcher: int) -> None:
 
 
 def _say(message: str) -> None:
-    """Not where its reader holds the output, as that would hold the guardian, too."""
-    if message and select.select([], [sys.stderr], [], 0)[1]:
+    """Not where its reader holds the output, as that would hold the guardian, too. There is none with `2>&-`."""
+    if message and sys.stderr is not None and select.select([], [sys.stderr], [], 0)[1]:
         write_line(message, sys.stderr)
 
 
