@@ -138,7 +138,10 @@ def test_a_checkpoint_loaded_by_another_run_is_marked_as_kept(run_dir, tmp_path)
     assert remark == f"actor.path: {first} is marked as kept: its own run no longer removes it"
     assert keep_checkpoints(config, tmp_path, tmp_path / "other") == ()
     checkpoint(run_dir, 6)
-    CheckpointManager._prune(SimpleNamespace(_config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints"))  # type: ignore
+    manager: Any = SimpleNamespace(
+        _config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints", _require_ownership=lambda: None
+    )
+    CheckpointManager._prune(manager)
     assert complete_steps(run_dir) == [2, 6]
     removed(run_dir, 2, 8)
     with pytest.raises(ConfigError, match=r"actor.path: .*step_000002 was just removed by its run; start again"):
