@@ -76,7 +76,9 @@ def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):
 
 def test_an_unknown_built_in_model_lists_the_existing_ones():
     assert "tiny-addition" in built_in_models()
-    with pytest.raises(ValueError, match=r"builtin:tiny-additon: .* there are: .*builtin:tiny-addition"):
+    with pytest.raises(
+        ValueError, match=r"builtin:tiny-additon is not a built-in model.* There are: .*builtin:tiny-addition"
+    ):
         model_folder("builtin:tiny-additon")
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -201,7 +202,7 @@ def faked(tmp_path_factory: Any, monkeypatch: Any) -> list[str]:
     begun: list[str] = []
     tmp_path = tmp_path_factory.mktemp("parts")
 
-    def command(part: Part, file: Path, small: bool) -> list[str]:
+    def command(part: Part, file: Path, small: bool, words: Sequence[str]) -> list[str]:
         begun.append(part.name)
         write_json(written := tmp_path / f"{part.name}.part", ENDINGS.get(part.name, ENDINGS["head"]))
         move = f"import os; os.replace({str(written)!r}, {str(file)!r})"  # a whole file at once, as a report is

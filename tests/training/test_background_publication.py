@@ -214,7 +214,7 @@ def test_ranks_wait_on_the_cpu_while_the_first_one_still_writes() -> None:
 
     publisher: Any = object.__new__(WeightPublisher)
     publisher._limit_s, publisher._tokens, publisher._background = LIMIT_S, [1, 2], BackgroundPublication(LIMIT_S)
-    world: Any = SimpleNamespace(rank=0, size=1)
+    world: Any = SimpleNamespace(rank=0, size=1, store=None)
     ranks: Any = RankVote(world, 0.6, "actor.dist_timeout_s")
     ranks.size, ranks.sum, publisher._ranks = 2, vote, ranks
     publisher._engine = SimpleNamespace(
