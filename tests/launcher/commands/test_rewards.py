@@ -14,6 +14,7 @@ from areal_like.data.user_code import SearchFolders
 from areal_like.rollout.episodes.main import open_tokenizer
 from launcher.plan.build import build_plan
 from launcher.runs.run_lock import lock_run
+from tests.support.chat_service import KEY, chat_service, completion
 from tests.support.commands import Run, command_runner
 
 ROWS = [
@@ -68,6 +69,17 @@ def test_a_reward_that_hangs_ends_its_answer_alone(run: Run):
     assert done.code == 0
     assert "3 answers to 2 prompts, 1 failed" in done.out
     assert "failed: 1 times, first answers.jsonl:3: mine.py:hangs failed after one try: it took longer" in done.out
+
+
+def test_a_judge_over_an_api_that_already_runs_scores_answers(run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    with chat_service(lambda body: completion(f"Score: {9 if 'it is' in str(body) else 4}")) as (service, url):
+        done = run("rewards", "answers.jsonl", "--reward", f"judge,url={url},model=any,api_key_var=JUDGE_KEY")
+    assert done.code == 0, done.err
+    assert "judge: 3 answers to 2 prompts, 0 failed" in done.out and "from 0.4 to 0.9" in done.out
+    assert len(service.asked) == 3 and {body["model"] for body in service.asked} == {"any"}
+    refused = run.refusal("rewards", "answers.jsonl", "--reward", f"judge,url={url},model=any,api_key_var=NO_KEY")
+    assert "NO_KEY" in refused
 
 
 def test_answers_are_scored_several_at_once_within_the_limits_of_the_section(run: Run):
