@@ -21,7 +21,7 @@ class TextTokenizer:
     """The tokenizer of a model folder; `chat_template_args` are variables of its chat template."""
 
     renders_chats = True
-    """False where somebody else applies a chat template."""
+    """False where another program applies a chat template."""
 
     def __init__(self, folder: Path, chat_template_args: Mapping[str, Any] = NO_ARGUMENTS) -> None:
         self.folder, self._chat_template_args = folder, chat_template_args

@@ -45,7 +45,7 @@ def _ask_etcd(section: NameResolveConfig, cwd: Path, prefix: str, name: str) -> 
             check=True,
         )
     except subprocess.SubprocessError:
-        return None  # a start is told why
+        return None  # a start reports why
     found = json.loads(asked.stdout)
     return found and Holder(OwnerProcess(**found["owner"]), found["process"], found["since"])
 

@@ -1,4 +1,4 @@
-"""Resolves every `auto` of an inference engine's keys by its spec, which is told the machine and the model."""
+"""Resolves every `auto` of an inference engine's keys by its spec, which is given the machine and the model."""
 
 from collections.abc import Iterator
 

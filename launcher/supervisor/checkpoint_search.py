@@ -50,7 +50,7 @@ class CheckpointSearch:
         return self._found
 
     def wait(self, report: Callable[[str], None] | None = None) -> FoundCheckpoint:
-        """Waits in the main thread, which handles signals meanwhile. `report` is told now and then how far it is."""
+        """Waits in the main thread, which handles signals meanwhile. `report` is given the progress now and then."""
         reported_at = time.monotonic()
         try:
             while not self.is_done(POLL_S):

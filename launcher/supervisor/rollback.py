@@ -54,7 +54,7 @@ class PendingRollback(NamedTuple):
         return f"recover.mode: resume needs an undamaged checkpoint; {found.skipped[0]}"
 
     def result_lines(self, back: Rollback, attempt: int, evaluates: bool) -> list[str]:
-        """What is said of it when the attempt begins."""
+        """What is printed of it when the attempt begins."""
         what = "starts from the beginning, as there is no checkpoint yet"
         if evaluates:
             what = "goes on with the answers so far"

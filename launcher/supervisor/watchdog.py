@@ -34,7 +34,7 @@ class Watchdog:
         self._hung: Sequence[Hang] = ()
         """They are killed when the report is written."""
         self._killed: dict[str, float] = {}
-        """Starts, and when each was killed, until that is over or was said to be in vain."""
+        """Starts, and when each was killed, until that is over or was reported as in vain."""
 
     def close(self) -> None:
         """The launcher has no more processes to watch."""

@@ -59,9 +59,9 @@ def test_curves_of_other_seeds_are_kept_and_a_small_rise_is_reported(tmp_path, m
     assert done == [("grpo", 3), ("grpo", 1), ("grpo", 1), ("rloo", 1), ("grpo", 2), ("rloo", 2)]
     grpo, rloo = read_results(output)
     assert ([run["seed"] for run in grpo["runs"]], [run["seed"] for run in rloo["runs"]]) == ([1, 2, 3], [1, 2])
-    told = capsys.readouterr()
-    assert "did not rise by 0.15: python -m launcher --config grpo.yaml algorithm=rloo seed=1, " in told.err
-    assert "| GRPO |" in told.out and "| RLOO |" in told.out
+    printed = capsys.readouterr()
+    assert "did not rise by 0.15: python -m launcher --config grpo.yaml algorithm=rloo seed=1, " in printed.err
+    assert "| GRPO |" in printed.out and "| RLOO |" in printed.out
 
 
 def test_curves_of_an_older_command_are_dropped(tmp_path) -> None:

@@ -19,7 +19,7 @@ from areal_like import register_engine  # noqa: E402
 
 SLOW_S = 3.0
 FAULTS = ("tokens", "logprobs", "lengths", "count", "raises")
-PlainGRPOConfig.__doc__ = "GRPO with an engine that can be told to answer slowly or nonsense."
+PlainGRPOConfig.__doc__ = "GRPO with an engine that can be made to answer slowly, or nonsense."
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ ON = "evaluator.save.hf.private=false"
 
 
 def uploaded(root: Path, *overrides: str, hub: UploadHub, names: tuple[str, ...] = ("sums",)) -> str:
-    """What is told of the upload of two evaluations of each of `names`."""
+    """What is printed of the upload of two evaluations of each of `names`."""
     directory = write_run(root, *overrides)
     files = AnswerFiles(open_run(directory))
     for name in names:
@@ -45,8 +45,8 @@ def uploaded(root: Path, *overrides: str, hub: UploadHub, names: tuple[str, ...]
 @pytest.mark.shows("evaluator.save.hf.dataset_name", "evaluator.save.hf.private")
 def test_the_dataset_has_the_name_of_the_key_else_that_of_the_run_and_is_private_if_wanted(tmp_path: Path) -> None:
     with upload_hub() as hub:
-        told = uploaded(tmp_path, "evaluator.save.hf.dataset_name=me/answers", hub=hub)
-        assert told == f"the answers of its evaluations are uploaded: {hub.address}/datasets/me/answers"
+        printed = uploaded(tmp_path, "evaluator.save.hf.dataset_name=me/answers", hub=hub)
+        assert printed == f"the answers of its evaluations are uploaded: {hub.address}/datasets/me/answers"
         assert set(hub.datasets) == {"me/answers"} and not hub.private and hub.tokens == {f"Bearer {TOKEN}"}
         (tmp_path / "other").mkdir()
         uploaded(tmp_path / "other", "evaluator.save.hf.private=true", hub=hub)
@@ -136,9 +136,9 @@ def test_an_upload_that_fails_is_told_with_the_command_that_repeats_it(tmp_path:
     root.mkdir()
     with upload_hub() as hub:
         hub.down = True
-        told = uploaded(root, ON, hub=hub)
-    assert told.startswith("evaluator.save.hf: the answers could not be uploaded (") and TOKEN not in told
-    assert told.endswith(f"python -m areal_like.rollout.evaluation.answer_upload --run-dir '{root}/run'")
+        printed = uploaded(root, ON, hub=hub)
+    assert printed.startswith("evaluator.save.hf: the answers could not be uploaded (") and TOKEN not in printed
+    assert printed.endswith(f"python -m areal_like.rollout.evaluation.answer_upload --run-dir '{root}/run'")
 
 
 def test_a_start_without_a_login_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,8 +158,8 @@ def test_an_interrupted_upload_is_told_and_ends_nothing_else(tmp_path, monkeypat
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         monkeypatch.setattr(subprocess, "run", interrupted)
-        told = answer_upload.interruptible_upload(tmp_path, {})
+        printed = answer_upload.interruptible_upload(tmp_path, {})
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-    assert "could not be uploaded (it was interrupted); repeat it: python -m" in told
+    assert "could not be uploaded (it was interrupted); repeat it: python -m" in printed

@@ -18,7 +18,7 @@ COMMANDS = (
     *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc", "/reset_prefix_cache", "/pause"),
     *("/update_weights_from_disk", "/flush_cache", "/abort_request", "/v1/completions/../../collective_rpc"),
 )
-"""What engines of others can be told to do."""
+"""What engines of others can be asked to do."""
 
 
 def before_an_engine(root: Path, test: Callable[[Client, embedded.Client], Awaitable[None]]) -> None:

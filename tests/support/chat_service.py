@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible service, for evaluations over HTTP: it adds numbers, and fails as it is told."""
+"""A small OpenAI-compatible service, for evaluations over HTTP: it adds numbers, or answers as a test says."""
 
 import json
 import threading

@@ -105,7 +105,7 @@ def kernels() -> Iterator[None]:
         yield
 
 
-def told(monkeypatch: pytest.MonkeyPatch, gpu: Capability, half: bool = False) -> None:
+def on_gpu(monkeypatch: pytest.MonkeyPatch, gpu: Capability, half: bool = False) -> None:
     """Every device is this GPU; with `half` the numbers of these tests count as half precision."""
     monkeypatch.setattr(attention_kernels, "capability", lambda device: gpu)
     for module in (attention_kernels, attention, torch_compile):
@@ -142,7 +142,7 @@ def test_kernels_get_what_makes_them_compute_the_same_as_a_cpu(monkeypatch, kern
     """Grouped heads, windows, and values smaller than keys, as latent attention has them."""
     tensors = inputs(LENGTHS, value_size)
     expected = attended(LENGTHS, tensors, sliding_window=window)
-    told(monkeypatch, A100, half=gpu == "flash")
+    on_gpu(monkeypatch, A100, half=gpu == "flash")
 
     torch.testing.assert_close(attended(LENGTHS, tensors, sliding_window=window), expected, atol=1e-5, rtol=1e-5)
 
@@ -158,7 +158,7 @@ def test_one_sequence_or_equal_lengths_are_one_padded_batch_for_cudnn(monkeypatc
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             return usual(q, k, v, **given)
 
-    told(monkeypatch, H100, half=True)
+    on_gpu(monkeypatch, H100, half=True)
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
     actual = attended(lengths, tensors)
 
@@ -194,7 +194,7 @@ def test_padding_gives_few_lengths_and_is_never_what_the_compiler_takes_for_a_co
     ],
 )
 def test_the_kernel_follows_from_gpu_precision_lengths_and_window(monkeypatch, gpu, dtype, lengths, window, expected):
-    told(monkeypatch, gpu)
+    on_gpu(monkeypatch, gpu)
     query = torch.zeros(1, 2, 4, 64, dtype=dtype)
 
     assert attention_kernels.choose_kernel(query, query, group_by_length(lengths), window) == expected
@@ -214,7 +214,7 @@ def test_the_kernel_follows_from_gpu_precision_lengths_and_window(monkeypatch, g
     ],
 )
 def test_the_kernel_supports_the_sizes_of_the_heads(monkeypatch, size, value_size, expected):
-    told(monkeypatch, H100)
+    on_gpu(monkeypatch, H100)
     query, value = (torch.zeros(1, 2, 4, each, dtype=torch.bfloat16) for each in (size, value_size))
     assert attention_kernels.choose_kernel(query, value, group_by_length([2000]), None) == expected
 
@@ -289,7 +289,7 @@ def of_torch_2_13(*positional, scale=None, window_size=(-1, -1), enable_gqa=Fals
 def test_varlen_attention_is_called_as_the_installed_torch_defines_it(monkeypatch, kernels, function):
     tensors = inputs(LENGTHS)
     expected = attended(LENGTHS, tensors, sliding_window=7)
-    told(monkeypatch, A100, half=True)
+    on_gpu(monkeypatch, A100, half=True)
     monkeypatch.setattr(attention_kernels, "varlen_attn", function)
     monkeypatch.setattr(attention_kernels, "VARLEN_PARAMETERS", attention_kernels.parameters_of(function))
 
@@ -316,7 +316,7 @@ class Largest(TorchDispatchMode):
 )
 def test_no_tensor_on_a_gpu_in_float32_grows_with_the_square_of_the_length(monkeypatch, given):
     """The matrix of 16k tokens and 2 heads would have 2**29 elements."""
-    told(monkeypatch, H100)
+    on_gpu(monkeypatch, H100)
     length = 2**14
     with FakeTensorMode(), Largest() as largest:
         q = torch.empty(1, 2, length, 64, requires_grad=True)
@@ -334,7 +334,7 @@ def test_no_tensor_on_a_gpu_in_float32_grows_with_the_square_of_the_length(monke
 def test_attention_in_chunks_is_that_of_the_whole(monkeypatch, given):
     tensors = inputs(LENGTHS)
     expected = attended(LENGTHS, tensors, **given)
-    told(monkeypatch, H100, half=True)
+    on_gpu(monkeypatch, H100, half=True)
     monkeypatch.setattr(attention, "MAX_SCORES", 4 * 30 * 11)
 
     torch.testing.assert_close(attended(LENGTHS, tensors, **given), expected, atol=1e-5, rtol=1e-5)
@@ -364,7 +364,7 @@ def as_captured(monkeypatch) -> None:
 def test_layers_for_a_gpu_are_one_graph_for_sequences_of_any_lengths(tmp_path, monkeypatch, kernels, as_captured):
     folder = model_folder(tmp_path, "qwen3")
     usual = make_engine(folder)
-    told(monkeypatch, A100, half=True)
+    on_gpu(monkeypatch, A100, half=True)
     counters.clear()
     engine = make_engine(folder, compile=section(CompileConfig, fullgraph=True))
     for lengths in ([3, 9, 2], [11], [4, 4, 4, 7], [5, 5]):
@@ -383,7 +383,7 @@ def test_kernels_are_compiled_once_for_lengths_of_their_kind(monkeypatch, kernel
     other than cuDNN's."""
     batches = ([1030], [1500], [1030, 1030], [1200, 1200, 1200], [1030, 7, 9], [60, 70, 80, 90])
     usual = [attended(list(lengths), inputs(list(lengths))) for lengths in batches]
-    told(monkeypatch, H100, half=gpu == "cudnn")
+    on_gpu(monkeypatch, H100, half=gpu == "cudnn")
     torch._dynamo.reset()
     counters.clear()
     compiled = torch.compile(packed_attention, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -395,6 +395,6 @@ def test_kernels_are_compiled_once_for_lengths_of_their_kind(monkeypatch, kernel
 
 
 def test_whole_graphs_are_refused_where_attention_is_not_compiled(tmp_path, monkeypatch):
-    told(monkeypatch, H100)
+    on_gpu(monkeypatch, H100)
     with pytest.raises(ConfigError, match=r"actor\.compile\.fullgraph.*capped scores.*fullgraph=false"):
         make_engine(model_folder(tmp_path, "gemma2"), compile=section(CompileConfig, fullgraph=True))

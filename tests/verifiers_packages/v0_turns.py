@@ -71,7 +71,7 @@ def _text(messages):
 
 
 class Journal(vf.Rubric):
-    """Notes each episode that it is told to forget."""
+    """Notes each episode that it cleans up."""
 
     def __init__(self, path, *args):
         super().__init__(*args)

@@ -125,6 +125,6 @@ def curriculum_of(
 def curriculum_for(
     config: Any, train: Mapping[str, Any], own_sampler: RowSampler | None, own_gates: Sequence[StatefulGate]
 ) -> Curriculum:
-    """`train` is what a worker has told about the training rows."""
+    """`train` is what a worker has reported of the training rows."""
     prompts = prompts_of(config, train["rows"], train.get("environments", ()))
     return curriculum_of(curriculum_settings(config), prompts, own_sampler, own_gates, train.get("difficulty", ""))

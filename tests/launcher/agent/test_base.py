@@ -82,18 +82,18 @@ def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> N
         planned(run.directory, "rollout", until_replaced),
         planned(run.directory, "trainer", f"{until_replaced}; echo done with $(cat {TOKEN})"),
     ]
-    said: list[str] = []
+    reported: list[str] = []
     with (
         agent_elsewhere(run.directory) as agent,
         closing(file_name_store(tmp_path / "names", "user/run", "here", 30.0)) as names,
     ):
         supervisor = Supervisor(
             *(run, Roster(plan, agent), names, WaitLimits(60.0, "a key", 60.0), RestartPolicy("auto", 1)),
-            *(StartPoint(1, 0, None), said.append, Lifecycle()),
+            *(StartPoint(1, 0, None), reported.append, Lifecycle()),
         )
         assert supervisor.watch() == RunEnding("done", 0)
-    (line,) = [line for line in said if "replaced" in line]
-    assert line.startswith("server/0 failed (killed by signal 9 (SIGKILL)) after"), said
+    (line,) = [line for line in reported if "replaced" in line]
+    assert line.startswith("server/0 failed (killed by signal 9 (SIGKILL)) after"), reported
     assert (run.directory / "logs" / "server-0.log").read_text() == "about to die\n"
     assert (run.directory / "logs" / "trainer-0.log").read_text() == "done with secret\n"
     assert process_info(int(left.read_text())) is None

@@ -20,11 +20,11 @@ ENGINES = list(SIZES)
 
 
 def staged(plan):
-    """Of each GPU of a server, as its workers are told."""
+    """Of each GPU of a server, as its workers are given it."""
     return int(of_role(plan, "server")[0].env.get(STAGED_BYTES, 0))
 
 
-def told(plan):
+def warned(plan):
     return [warning for warning in plan.warnings if "new weights take" in warning]
 
 
@@ -72,7 +72,7 @@ def test_files_take_a_bucket_of_the_gpus_of_one_server():
     assert any(
         "while they are applied, where their files are not in shared memory" in line for line in plan.memory.words
     )
-    assert not staged(plan) and not told(plan), "none stay there"
+    assert not staged(plan) and not warned(plan), "none stay there"
     assert autos(two_gpus_per_server("vllm.worker_extension_cls=mine.Extension"))[key].value == 0.9
     float32 = two_gpus_per_server("actor.dtype=float32")
     assert (0.9 - autos(float32)[key].value) * usable >= 4 * EMBEDDING + SPARE_BYTES
@@ -80,7 +80,7 @@ def test_files_take_a_bucket_of_the_gpus_of_one_server():
 
 @pytest.mark.parametrize("size", ["vllm.gpu_memory_utilization=0.999", "vllm.kv_cache_memory_bytes=82000000000"])
 def test_a_size_that_leaves_files_no_room_is_named(size):
-    (warning,) = told(two_gpus_per_server(size))
+    (warning,) = warned(two_gpus_per_server(size))
     assert warning.startswith(size.partition("=")[0] + ": leaves ")
     assert "a server may then end for lack of memory; lower it, or set it to auto" in warning
 
@@ -96,7 +96,7 @@ def test_the_room_comes_from_the_share_of_an_engine_with_a_gpu_of_its_own(engine
     lowered = (autos(plain)[key].value - autos(sent)[key].value) * usable
     assert staged(sent) <= lowered < staged(sent) + usable / 1000
     assert autos(sent)[key].reason.startswith("0.9 less 1.4 GiB, which new weights take")
-    assert not told(sent) and any("new weights take 1.4 GiB" in line for line in sent.memory.words)
+    assert not warned(sent) and any("new weights take 1.4 GiB" in line for line in sent.memory.words)
 
 
 @pytest.mark.parametrize(("engine", "gpu_gib"), [("vllm", 40), ("sglang", 80)])
@@ -111,7 +111,7 @@ def test_on_a_shared_gpu_server_new_weights_and_trainer_add_up_to_the_gpu(engine
     server_bytes = server_of(plan).weights + working + cache_bytes + staged(plan)
     trainer = model.total + chosen["actor.mb_spec.max_tokens_per_mb"].value * model.activations_per_token
     assert trainer <= usable_bytes(gpu_gib * GIB, server_bytes)
-    assert staged(plan) and not told(plan)
+    assert staged(plan) and not warned(plan)
     share = float(of_role(plan, "trainer")[0].env[GPU_SHARE])
     assert trainer < share * gpu_gib * GIB <= gpu_gib * GIB - server_bytes - 2 * CONTEXT_BYTES
     assert GPU_SHARE not in of_role(plain, "trainer")[0].env
@@ -121,7 +121,7 @@ def test_on_a_shared_gpu_server_new_weights_and_trainer_add_up_to_the_gpu(engine
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_small_cache_of_the_users_own_leaves_room(engine, gpus):
     plan = plan_of("grpo", *SENT, f"rollout={engine}", SIZES[engine][1], host=machine(80, gpus))
-    assert staged(plan) and not told(plan)
+    assert staged(plan) and not warned(plan)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -134,16 +134,16 @@ def test_a_fraction_of_the_users_own_is_kept_and_a_warning_names_it_where_it_lea
     plan = plan_of("grpo", *SENT, f"rollout={engine}", f"{key}={fraction}", host=machine(80, gpus))
     assert key not in autos(plan) and bool(staged(plan)) == fits
     if fits:
-        assert not told(plan)
+        assert not warned(plan)
     else:
-        (warning,) = told(plan)
+        (warning,) = warned(plan)
         assert "they go through main memory" in warning
         assert warning.startswith(f"{key}: ") and "; lower it, or " in warning
 
 
 def test_a_cache_of_the_users_own_that_leaves_no_room_is_named():
     words = ("rollout=vllm", "vllm.kv_cache_memory_bytes=82000000000")
-    (warning,) = told(plan_of("grpo", *SENT, *words, host=machine(80, 2)))
+    (warning,) = warned(plan_of("grpo", *SENT, *words, host=machine(80, 2)))
     assert warning.startswith("vllm.kv_cache_memory_bytes: leaves ")
 
 
@@ -157,7 +157,7 @@ def test_weights_that_do_not_fit_twice_go_through_main_memory_and_cost_no_cache(
     assert {key: each.value for key, each in autos(sent).items()} == {
         key: each.value for key, each in autos(plain).items()
     }
-    (warning,) = told(sent)
+    (warning,) = warned(sent)
     assert "do not fit beside" in warning and "lower it, or use more or larger GPUs" in warning
 
 
@@ -176,13 +176,13 @@ MIG = machine_with(2)._replace(gpus=tuple(Gpu(f"MIG-{n}", memory_bytes=40 * GIB)
 )
 def test_nothing_is_left_where_no_weights_are_sent_to_workers_on_gpus(words, host):
     plan = plan_of("grpo", *QWEN, *words, host=host)
-    assert not staged(plan) and not told(plan)
+    assert not staged(plan) and not warned(plan)
 
 
 def test_a_share_of_sglangs_own_choice_is_left_to_the_servers():
     words = ("rollout=sglang", "sglang.mem_fraction_static=null")
     plan = plan_of("grpo", *SENT, *words, host=machine(80, 2))
-    assert not staged(plan) and not told(plan)
+    assert not staged(plan) and not warned(plan)
     assert "new weights stay on the servers' GPUs if the engine leaves them room" in plan.memory.words
 
 
@@ -199,7 +199,7 @@ def test_what_is_not_known_before_the_start_is_left_to_the_servers(words, gpus, 
     if gpu_gib is None:
         host = host._replace(gpus=tuple(gpu._replace(memory_bytes=None) for gpu in host.gpus))
     plan = plan_of("grpo", *words, "rollout=vllm", "actor.weight_update_mode=collective", host=host)
-    assert not staged(plan) and not told(plan)
+    assert not staged(plan) and not warned(plan)
     assert f"new weights stay on the servers' GPUs if these have room: {unknown} is not known" in plan.memory.words
 
 
@@ -207,6 +207,6 @@ def test_what_is_not_known_before_the_start_is_left_to_the_servers(words, gpus, 
 def test_a_worker_class_of_the_users_own_gets_no_room_that_it_does_not_use(gpus):
     """It receives into main memory."""
     plan = plan_of("grpo", *SENT, "rollout=vllm", "vllm.worker_extension_cls=mine.Extension", host=machine(80, gpus))
-    assert not staged(plan) and not told(plan)
+    assert not staged(plan) and not warned(plan)
     key = "vllm.gpu_memory_utilization"
     assert gpus == 1 or autos(plan)[key].value == 0.9

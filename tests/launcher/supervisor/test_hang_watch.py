@@ -1,4 +1,4 @@
-"""Who makes no progress is named, and told from those that wait for it."""
+"""Who makes no progress is named, and those that wait for it are not."""
 
 import math
 from types import SimpleNamespace
@@ -282,19 +282,19 @@ class Machine:
 def watched(tmp_path, monkeypatch):
     """A watchdog, its machine, what it says, and a function by which seconds pass."""
     clock, machine = [0.0], Machine()
-    said: list[str] = []
+    reported: list[str] = []
     monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     config = CONFIG()
     for phase in PHASES[:-1]:
         setattr(config.watchdog, f"{phase}_s", 5.0)
-    made = WATCHDOG(SimpleNamespace(logs=tmp_path / "logs", config=config), machine, said.append)
+    made = WATCHDOG(SimpleNamespace(logs=tmp_path / "logs", config=config), machine, reported.append)
 
     def passes(seconds):
         for _ in range(seconds):
             clock[0] += 1.0
             made.poll()
 
-    return machine, said, passes
+    return machine, reported, passes
 
 
 def test_a_second_hang_during_the_report_of_the_first_is_found_later(watched):
@@ -314,9 +314,9 @@ def test_a_second_hang_during_the_report_of_the_first_is_found_later(watched):
 
 
 def test_a_killed_process_that_does_not_die_is_said_once(watched):
-    machine, said, passes = watched
+    machine, reported, passes = watched
     machine.is_done, machine.shown = True, [process("server/0", slot("generating"), state="D")]
     passes(60)
     assert machine.killed == [("server/0", "server-0")]
-    (line,) = [each for each in said if "cannot be ended" in each]
+    (line,) = [each for each in reported if "cannot be ended" in each]
     assert line.startswith("server/0 was killed but cannot be ended: it hangs in the kernel (state D)")

@@ -36,8 +36,8 @@ def test_a_silent_launcher_is_named_and_then_killed():
 def test_a_launcher_whose_output_is_not_taken_is_only_named():
     watch = LauncherWatch()
     watch.hear(b"begin 60.0 300.0\n")
-    said = [watch.look("S", (0.0, 0), 1.0, writes=True) for _ in range(1000)]
-    ((notice, kills),) = [each for each in said if each[0]]
+    looks = [watch.look("S", (0.0, 0), 1.0, writes=True) for _ in range(1000)]
+    ((notice, kills),) = [each for each in looks if each[0]]
     assert not kills and "its output is not taken" in notice
     assert watch.look("S", (0.0, 0), 1.0)[1], "then it hangs elsewhere"
     assert watch.look("S", (0.0, 0), 1.0) == ("", False), "it is killed once"

@@ -34,7 +34,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What the attacks are told, and would like to reach."""
+    """What the attacks are given, and would like to reach."""
     monkeypatch.setenv(TOKEN, SECRET)
     secret = folder / "secret"
     secret.write_text(SECRET)

@@ -211,7 +211,7 @@ def test_a_process_ends_with_its_keeper_and_its_fault(played):
 
 def test_an_environment_may_hold_a_socket_over_its_games_and_the_socket_ends_with_its_process(played):
     async def work() -> tuple[int, list[str]]:
-        spec, said = played.spec(max_processes=1), list[str]()
+        spec, observed = played.spec(max_processes=1), list[str]()
         async with played.pools.instance(spec) as environment:
             await environment.reset(7)
             port = int((await environment.step("listen"))["observation"])
@@ -220,11 +220,11 @@ def test_an_environment_may_hold_a_socket_over_its_games_and_the_socket_ends_wit
                 connection.sendall(text.encode())
                 async with played.pools.instance(spec) as environment:
                     await environment.reset(7)
-                    said.append((await environment.step("accept"))["observation"])
-        return port, said
+                    observed.append((await environment.step("accept"))["observation"])
+        return port, observed
 
-    port, said = run(played, work)
-    assert said == ["first", "second"] and played.pools.counts == {"environment_starts": 1}
+    port, observed = run(played, work)
+    assert observed == ["first", "second"] and played.pools.counts == {"environment_starts": 1}
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=60)
 

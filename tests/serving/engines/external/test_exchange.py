@@ -240,7 +240,7 @@ def test_a_damaged_file_is_found_by_the_worker_whose_share_it_is(
 
 
 def test_without_a_meeting_the_old_weights_are_served_on() -> None:
-    """The server is told to stage them again, and goes on."""
+    """The server has to stage them again, and goes on."""
     why = "weights.broadcast.timeout_s: waited 30 s for worker 1 of the engine"
 
     async def call(method: str, *arguments: str) -> list[dict[str, Any]]:

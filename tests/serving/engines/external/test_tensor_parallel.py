@@ -33,7 +33,7 @@ FEW = (
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither engine starts more workers than there are NUMA nodes, unless each is told its cores."""
+    """Neither engine starts more workers than there are NUMA nodes, unless each is given its cores."""
     ids = sorted(os.sched_getaffinity(0))
     for engine in ("VLLM", "SGLANG"):
         monkeypatch.setenv(f"{engine}_CPU_OMP_THREADS_BIND", f"{ids[0]}|{ids[-1]}")

