@@ -11,7 +11,7 @@ LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 
 
 class TreeUsage(NamedTuple):
-    """`memory_bytes`: what they hold besides files, counted in each process that shares it."""
+    """`memory_bytes`: as `memory_bytes` below, counted in each process that shares it."""
 
     processes: int
     memory_bytes: int
@@ -20,13 +20,35 @@ class TreeUsage(NamedTuple):
 
 def usage_below(pid: int) -> TreeUsage:
     """Of the descendants of a process that run, and of the children that they have waited for."""
-    pids = _descendants(pid) if LISTS_CHILDREN else [each.pid for each in descendants_of(pid)]
-    return TreeUsage(len(pids), sum(map(_memory_bytes, pids)), sum(map(cpu_seconds_of, pids)))
+    pids = pids_below(pid)
+    return TreeUsage(len(pids), sum(map(memory_bytes, pids)), sum(map(cpu_seconds_of, pids)))
+
+
+def pids_below(pid: int) -> list[int]:
+    """Of all descendants of a process, parents first."""
+    if not LISTS_CHILDREN:
+        return [each.pid for each in descendants_of(pid)]
+    found, pending = [], [pid]
+    while pending:
+        children = _children(pending.pop())
+        found += children
+        pending += children
+    return found
+
+
+def memory_bytes(pid: int) -> int:
+    """What a process holds besides files, also where that was moved from memory to the disk."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    held = [line.split() for line in text.splitlines() if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:"))]
+    return sum(int(words[1]) * 1024 for words in held)
 
 
 def tree_work(pid: int) -> tuple[float, float]:
     """CPU seconds of a process with its descendants, and the bytes that they have read and written."""
-    pids = [pid, *(_descendants(pid) if LISTS_CHILDREN else [each.pid for each in descendants_of(pid)])]
+    pids = [pid, *pids_below(pid)]
     return sum(map(cpu_seconds_of, pids)), sum(_io_bytes(Path(f"/proc/{each}/io")) for each in pids)
 
 
@@ -46,15 +68,6 @@ def _io_bytes(path: Path) -> float:
     return float(sum(int(line.split()[1]) for line in lines if line.startswith(tuple(f"{each}:" for each in counted))))
 
 
-def _descendants(pid: int) -> list[int]:
-    found, pending = [], [pid]
-    while pending:
-        children = _children(pending.pop())
-        found += children
-        pending += children
-    return found
-
-
 def _children(pid: int) -> list[int]:
     """A process is the child of the thread that has started it."""
     try:
@@ -69,12 +82,3 @@ def _children(pid: int) -> list[int]:
             continue
         children += [int(word) for word in text.split()]
     return children
-
-
-def _memory_bytes(pid: int) -> int:
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    held = [line.split() for line in text.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))]
-    return sum(int(words[1]) * 1024 for words in held)

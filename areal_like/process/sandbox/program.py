@@ -6,17 +6,17 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import orjson
 
 from areal_like.process.child_process import ChildProcess
-from areal_like.process.process_tree import KILL_TIMEOUT_S, descendants_of
+from areal_like.process.process_tree import KILL_TIMEOUT_S
 from areal_like.process.sandbox.base import Cell, End, SandboxError, SandboxLimits, SandboxResult
 from areal_like.process.sandbox.confine import STARTED
 from areal_like.process.sandbox.starvation import ProcessorUse, processor_use, starved_s
+from areal_like.process.tree_usage import memory_bytes, pids_below
 
 START_TIMEOUT_S = 60.0
 """Until the program runs; a machine under load takes seconds."""
@@ -156,12 +156,12 @@ class SandboxedProgram:
         pids = self._count_starvation()
         if len(pids) > self._limits.processes + OWN_PROCESSES:
             self.stop(End.PROCESSES)
-        elif sum(map(_memory_bytes, pids)) > self._limits.memory_gb * 2**30:
+        elif sum(map(memory_bytes, pids)) > self._limits.memory_gb * 2**30:
             self.stop(End.MEMORY)
 
     def _count_starvation(self) -> list[int]:
         """Since it was last counted. Returns the ids of the program's processes."""
-        pids = [each.pid for each in descendants_of(self._process.pid)]
+        pids = pids_below(self._process.pid)
         before, self._use = self._use, processor_use(pids, time.monotonic(), self._use)
         if before is not None:
             self._starved_s += starved_s(before, self._use)
@@ -223,13 +223,3 @@ def _file(content: bytes, stack: ExitStack) -> int:
         os.close(writable)
     stack.callback(os.close, readable)
     return readable
-
-
-def _memory_bytes(pid: int) -> int:
-    """What it holds that is not a file's."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return sum(int(fields.get(name, "0").split()[0]) for name in ("RssAnon", "RssShmem", "VmSwap")) * 1024
