@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -66,7 +65,7 @@ def _serve(serving: ServingRun, command: str) -> RunEnding:
             serving.say(line)
 
     policy = RestartPolicy(config.recover.mode, config.recover.retries)
-    return serving.watch(key or secrets.token_hex(32), policy, Lifecycle(trains=False, on_addresses=announce))
+    return serving.watch(policy, Lifecycle(trains=False, on_addresses=announce))
 
 
 def announcement(run: Run, addresses: Sequence[str], has_key: bool, command: str) -> list[str]:

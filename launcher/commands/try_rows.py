@@ -1,6 +1,5 @@
 """`try`: eight rows through data, template, answers, reward and masks, and whether there is something to learn."""
 
-import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,7 +88,7 @@ def try_on_servers(loaded: Loaded, plan: Plan, run_id: str, replace: bool = Fals
 
     # A process that ends is not replaced: its rows would be tried again.
     policy = RestartPolicy(trial.locked.run.config.recover.mode, retries=0)
-    ending = trial.watch(secrets.token_hex(32), policy, Lifecycle(trains=False, vital=(EPISODES,), on_poll=show))
+    ending = trial.watch(policy, Lifecycle(trains=False, vital=(EPISODES,), on_poll=show))
     show()
     if ending.message:
         trial.complain(ending.message)

@@ -1,9 +1,7 @@
 """Runs one plan: locks the run directory, supervises its processes, reports how it ended."""
 
 import errno
-import gc
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -14,94 +12,46 @@ from typing import Any
 from areal_like.config.allocation.models import generates, only_evaluates
 from areal_like.config.control_characters import escape_controls
 from areal_like.config.loaded import Loaded
-from areal_like.config.problems import ConfigError, plural
-from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets, scrub
+from areal_like.config.problems import plural
+from areal_like.config.redact import scrub
 from areal_like.process.checkpoint_files import step_of
 from areal_like.process.command_result import write_result
-from areal_like.process.errors import Failure
-from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
-from areal_like.process.identity import taken_token
-from areal_like.process.run import Run, StartPoint
-from areal_like.process.run_links import key_of_path
-from areal_like.process.scrubbed_output import SECRET_NAMES
-from launcher.agent.local import LocalAgent
+from areal_like.process.run import StartPoint
 from launcher.checks.epochs import data_end_text
 from launcher.plan.plan import Plan
 from launcher.runs.best_checkpoint import link_best, never_logged
 from launcher.runs.checkpoints import complete_steps
-from launcher.runs.env_file import run_environment, secret_variables
+from launcher.runs.env_file import run_environment
 from launcher.runs.environment_record import write_environment_record
 from launcher.runs.registry import last_attempt
 from launcher.runs.run_files import restore_configuration
-from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.discard import discard_unused_run
-from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
+from launcher.supervisor.lifecycle import Lifecycle, RunEnding
+from launcher.supervisor.locked_start import LockedStart, lock_start
 from launcher.supervisor.restart_policy import RestartPolicy
-from launcher.supervisor.roster import Roster
 from launcher.supervisor.signal_wait import HANDLED_SIGNALS
-from launcher.supervisor.supervisor import Supervisor
+from launcher.supervisor.write_errors import disk_is_full, write_error_text
 from launcher.terminal import write_line
 
 ENVIRONMENT_RECORD_TIMEOUT_S = 10.0
-MIN_FREE_BYTES = 1 << 16
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def launch(loaded: Loaded, plan: Plan, run_id: str, replace: bool = False) -> int:
     """Runs the plan to its end; returns the command's exit code."""
-    gc.enable()
-    try:
-        variables = secret_variables(loaded.config, Path.cwd())
-        os.environ[SECRET_NAMES] = ",".join(variables)
-        os.environ.update(variables)  # for all processes, and for name store and trackers in this one
-        locked = lock_run(loaded, plan, run_id, replace)
-    except ConfigError as error:
-        return _refused(error.refusal_text())
-    except Failure as failure:
-        return _refused(str(failure), FAILED)
-    except OSError as error:
-        return _refused(
-            write_error_text(error, loaded.config, plan.run_dir),
-            FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION,
-        )
-    secret = taken_token() or secrets.token_hex(32)
-    hidden = (
-        secret,
-        *sorted((value for value in variables.values() if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True),
-    )
-    return _Launch(loaded, locked, secret, hidden).run()
-
-
-def write_error_text(error: OSError, config: Any, run_dir: str) -> str:
-    """The message for a file that could not be written; begins with the key that sets its folder."""
-    place = str(error.filename or run_dir)
-    remedy = "make room there, or name" if error.errno in DISK_ERRORS else "name"
-    key = key_of_path(Path(os.path.abspath(place)), config, Path.cwd())
-    return f"{key}: {place}: {error.strerror or error}; {remedy} another folder"
-
-
-def disk_is_full(folder: Path) -> bool:
-    """Whether the disk or its inodes are used up."""
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
-
-
-def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:
-    write_line(text, sys.stderr)
-    return code
+    start = lock_start(loaded, plan, run_id, replace)
+    return start if isinstance(start, int) else _Launch(start).run()
 
 
 class _Launch:
     """One run from its first process to its summary. Secrets are removed from all messages."""
 
-    def __init__(self, loaded: Loaded, locked: LockedRun, secret: str, hidden: tuple[str, ...]) -> None:
+    def __init__(self, begun: LockedStart) -> None:
         from areal_like.observe.diagnosis import RunDiagnosis
         from areal_like.observe.observer import Observer
         from areal_like.observe.progress import ProgressDisplay
 
-        self.loaded, self.locked, self.plan = loaded, locked, locked.plan
-        self.run_, self.start = locked.run, locked.start
-        self.secret, self.hidden = secret, hidden
+        self.begun, self.loaded, self.locked = begun, begun.loaded, begun.locked
+        self.plan, self.run_, self.start = self.locked.plan, self.locked.run, self.locked.start
         self.began = time.time()
         self.evaluates = only_evaluates(self.run_.config)
         config, batch = self.run_.config, self.plan.batch
@@ -129,23 +79,10 @@ class _Launch:
             rewind_metrics(self.run_.directory, self.start.step, self.start.attempt - 1)
         config = self.run_.config
         recorder = threading.Thread(target=self._record_environment, daemon=True)
-        supervisor = Supervisor(
-            self.run_,
-            Roster(self.plan.processes, LocalAgent(self.run_, self.secret, config.log.file)),
-            self.locked.names,
-            wait_limits(self.run_),
-            RestartPolicy("auto" if self.evaluates else config.recover.mode, config.recover.retries),
-            self.start,
-            self.say,
-            Lifecycle(rewind_metrics=self.observer.rewind, on_start=recorder.start, on_poll=self.progress.tick),
-        )
+        policy = RestartPolicy("auto" if self.evaluates else config.recover.mode, config.recover.retries)
+        lifecycle = Lifecycle(rewind_metrics=self.observer.rewind, on_start=recorder.start, on_poll=self.progress.tick)
         self.observer.start()
-        try:
-            ending = supervisor.watch()
-        except OSError as error:
-            if error.errno not in DISK_ERRORS:
-                raise
-            ending = RunEnding("failed", FAILED, write_error_text(error, self.run_.config, self.plan.run_dir))
+        ending = self.begun.watch(policy, self.say, lifecycle)
         if ending.outcome == "lost":  # another launcher may use the directory
             self.progress.close()
             write_line(escape_controls(self._clean(ending.message)), sys.stderr)
@@ -209,7 +146,7 @@ class _Launch:
             self.say(f"  {end}")
 
     def _clean(self, text: str) -> str:
-        return remove_secrets(self.loaded.redactor.everywhere(text), self.hidden)
+        return self.begun.clean(text)
 
     def _announce(self) -> None:
         config, start = self.run_.config, self.start
@@ -277,13 +214,3 @@ def continue_lines(start: StartPoint, total: int | None, resumes: bool) -> list[
     replace = "" if resumes else ", --replace starts over"  # which resume= refuses
     more = f"total_train_steps={2 * total} trains {total} more{replace}"
     return [line, f"all {plural(total, 'step')} are done; {more}"]
-
-
-def wait_limits(run: Run) -> WaitLimits:
-    """The timeouts of a run and the keys that set them."""
-    rollout = getattr(run.config, "rollout", None)
-    trained = "actor" if rollout is not None else "model"
-    dist_timeout_s = float(getattr(run.config, trained).dist_timeout_s)
-    if rollout is None:
-        return WaitLimits(dist_timeout_s, f"{trained}.dist_timeout_s", run.config.recover.grace_s)
-    return WaitLimits(rollout.setup_timeout, "rollout.setup_timeout", run.config.recover.grace_s)

@@ -100,3 +100,24 @@ def test_the_first_step_of_a_run_is_judged_in_its_log_and_its_ledger(tmp_path: P
     assert (judged["groups"], judged["answers"], judged["k"]) == (4, 8, 2), json.dumps(judged)
     log = (ended.directory / "logs" / "rollout-0.log").read_text()
     assert f"answers of the first step: {judged['text']}" in log
+
+
+TELLS = """
+import os
+
+class Tells:
+    async def run(self, episode, row):
+        print("workflow", dict(os.environ))
+        raise RuntimeError(f"no answer with {dict(os.environ)}")
+"""
+
+
+@pytest.mark.slow
+def test_the_logs_of_a_failed_try_hold_no_variable_of_an_env_file(tmp_path: Path):
+    (tmp_path / "tells.py").write_text(TELLS)
+    (tmp_path / "own.env").write_text("OWN=planted-in-a-file\n")
+    done = tried(tmp_path, "workflow.name=tells.py:Tells", "launcher.env_file=[own.env]")
+    assert done.returncode == 1, done.stdout + done.stderr
+    logs = [path.read_text(errors="replace") for path in tmp_path.rglob("*.log")]
+    assert any("OWN" in text for text in logs), "what it printed is there"
+    assert not [text for text in (*logs, done.stdout, done.stderr) if "planted-in-a-file" in text]

@@ -16,7 +16,7 @@ from launcher.plan.plan import RunDirectory
 from launcher.runs.checkpoint_reader import read_checkpoint
 from launcher.runs.linked_folders import create_links, remove_linked_folders
 from launcher.supervisor.discard import holds_no_work
-from launcher.supervisor.launch import write_error_text
+from launcher.supervisor.write_errors import write_error_text
 from tests.support.planning import loaded, machine_with, plan_of
 
 ROOTS = ("saver.fileroot=kept", "recover.fileroot=kept", "stats_logger.fileroot=tracked")

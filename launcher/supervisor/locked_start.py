@@ -1,0 +1,113 @@
+"""What all commands that start processes do first: lock the run, and learn the secrets that nothing may print."""
+
+import gc
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal_like.config.loaded import Loaded
+from areal_like.config.problems import ConfigError
+from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
+from areal_like.process.errors import Failure
+from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
+from areal_like.process.identity import taken_token
+from areal_like.process.run import Run
+from areal_like.process.scrubbed_output import SECRET_NAMES
+from launcher.agent.local import LocalAgent
+from launcher.plan.plan import Plan
+from launcher.plan.purpose import Purpose
+from launcher.runs.env_file import secret_variables
+from launcher.runs.run_lock import LockedRun, lock_run
+from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
+from launcher.supervisor.restart_policy import RestartPolicy
+from launcher.supervisor.roster import Roster
+from launcher.supervisor.supervisor import Supervisor
+from launcher.supervisor.write_errors import DISK_ERRORS, write_error_text
+from launcher.terminal import write_line
+
+
+@dataclass(frozen=True)
+class LockedStart:
+    """`key`: that of `rollout.api_key_var`, or empty. `token`: that of the run's processes. `hidden`: these and other
+    secrets, the longest first, as one may begin with another."""
+
+    loaded: Loaded
+    locked: LockedRun
+    key: str
+    token: str
+    hidden: tuple[str, ...]
+
+    def clean(self, text: str) -> str:
+        """Without secrets."""
+        return remove_secrets(self.loaded.redactor.everywhere(text), self.hidden)
+
+    def watch(self, policy: RestartPolicy, say: Callable[[str], None], lifecycle: Lifecycle) -> RunEnding:
+        """Starts all processes of the plan; returns when they have ended."""
+        locked, run = self.locked, self.locked.run
+        supervisor = Supervisor(
+            run,
+            Roster(locked.plan.processes, LocalAgent(run, self.token, run.config.log.file)),
+            locked.names,
+            wait_limits(run),
+            policy,
+            locked.start,
+            say,
+            lifecycle,
+        )
+        try:
+            return supervisor.watch()
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            return RunEnding("failed", FAILED, write_error_text(error, run.config, locked.plan.run_dir))
+
+
+def lock_start(
+    loaded: Loaded,
+    plan: Plan,
+    run_id: str,
+    replace: bool,
+    purpose: Purpose = Purpose.RUN,
+    check: Callable[[Any, Mapping[str, str]], None] = lambda config, variables: None,
+) -> LockedStart | int:
+    """The exit code where it cannot start; the reason is printed. `check` is given the configuration and the variables
+    of its files."""
+    gc.enable()  # which a short command does without
+    try:
+        variables = secret_variables(loaded.config, Path.cwd())
+        check(loaded.config, variables)
+        os.environ[SECRET_NAMES] = ",".join(variables)
+        os.environ.update(variables)  # for all processes, and for name store and trackers in this one
+        locked = lock_run(loaded, plan, run_id, replace, purpose)
+    except ConfigError as error:
+        return _refused(error.refusal_text())
+    except Failure as failure:
+        return _refused(str(failure), FAILED)
+    except OSError as error:
+        text = write_error_text(error, loaded.config, plan.run_dir)
+        return _refused(text, FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION)
+    rollout = getattr(locked.run.config, "rollout", None)
+    key = "" if rollout is None else os.environ.get(rollout.api_key_var, "")
+    # Other runs use servers that stand alone by that key.
+    token = (key if purpose is Purpose.SERVE else "") or taken_token() or secrets.token_hex(32)
+    hidden = {value for value in (token, key, *variables.values()) if len(value) >= MIN_SECRET_LENGTH}
+    return LockedStart(loaded, locked, key, token, tuple(sorted(hidden, key=len, reverse=True)))
+
+
+def wait_limits(run: Run) -> WaitLimits:
+    """The timeouts of a run and the keys that set them."""
+    rollout = getattr(run.config, "rollout", None)
+    trained = "actor" if rollout is not None else "model"
+    dist_timeout_s = float(getattr(run.config, trained).dist_timeout_s)
+    if rollout is None:
+        return WaitLimits(dist_timeout_s, f"{trained}.dist_timeout_s", run.config.recover.grace_s)
+    return WaitLimits(rollout.setup_timeout, "rollout.setup_timeout", run.config.recover.grace_s)
+
+
+def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:
+    write_line(text, sys.stderr)
+    return code
