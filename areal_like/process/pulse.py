@@ -60,7 +60,7 @@ class PulseSlot:
         self._stack: list[str] = []
         self._counter = self._collectives = self._looks = 0
         self._thread = threading.get_native_id()
-        self._waits, self._waited_at, self._limit_s = False, 0.0, 0.0
+        self._waits, self._waited_at, self._limit_s, self._what = False, 0.0, 0.0, ""
         self.is_loop = False
         """Whether it beats for an event loop, where any task may wait while the loop goes on."""
 
@@ -92,7 +92,7 @@ class PulseSlot:
 
     def waits(self, what: str, whom: str, key: str, limit_s: float) -> None:
         """It waits until it advances, or begins or ends a phase; to be called repeatedly meanwhile."""
-        self._waits, self._waited_at, self._limit_s = True, time.monotonic(), limit_s
+        self._waits, self._waited_at, self._limit_s, self._what = True, time.monotonic(), limit_s, what
         if self._page is not None:
             for name, text in (("what", what), ("whom", whom), ("key", key)):
                 place, size = TEXTS[name]
@@ -100,6 +100,12 @@ class PulseSlot:
                 self._page[self._start + place : self._start + place + size] = content.ljust(size, b"\0")
         self._looks += 1
         self._write()
+
+    def wait_is_over(self, what: str) -> None:
+        """Unless it waits for something else meanwhile."""
+        if self._waits and self._what == what:
+            self._waits = False
+            self._write()
 
     def _advance(self) -> None:
         if not self.is_loop:
@@ -222,6 +228,12 @@ def waits(what: str, whom: str = "", key: str = "", limit_s: float = 0.0) -> Non
     """This thread waits for `what`; to be called repeatedly. Over with the next progress."""
     if (slot := _pulse.slot) is not None:
         slot.waits(what, whom, key, limit_s)
+
+
+def wait_is_over(what: str) -> None:
+    """This thread no longer waits for it."""
+    if (slot := _pulse.slot) is not None:
+        slot.wait_is_over(what)
 
 
 class WorkPulse:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.process_tree import cpu_seconds_of, descendants_of, stat_cpu_seconds
+from areal_like.process.process_tree import cpu_seconds_of, descendants_of, process_info, stat_cpu_seconds
 
 LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 """Kernels without it list the processes of the whole machine alone."""
@@ -50,6 +50,11 @@ def tree_work(pid: int) -> tuple[float, float]:
     """CPU seconds of a process with its descendants, and the bytes that they have read and written."""
     pids = [pid, *pids_below(pid)]
     return sum(map(cpu_seconds_of, pids)), sum(_io_bytes(Path(f"/proc/{each}/io")) for each in pids)
+
+
+def states_of_tree(pid: int) -> list[str]:
+    """Of a process first, then of its descendants, as letters of /proc."""
+    return ["" if (info := process_info(each)) is None else info.state for each in (pid, *pids_below(pid))]
 
 
 def thread_work(pid: int, thread: int) -> tuple[float, float]:

@@ -35,3 +35,7 @@ class NamedWait:
             log.info("still waiting for %s: %.0f s of %g s (%s)", self.what, elapsed_s, self.limit_s, self.key)
             self._interval_s = min(2 * self._interval_s, MAX_LOG_INTERVAL_S)
             self._next_log_s = elapsed_s + self._interval_s
+
+    def over(self) -> None:
+        """To be called at its end in an event loop, whose progress says nothing about one of its waits."""
+        pulse.wait_is_over(self.what)

@@ -111,7 +111,8 @@ class ServerProcess:
         if self._attach is not None:
             stack.push_async_callback(release_pauses, server.pauser, (CONTROLLER, UPDATE))
         if isinstance(engine, ExternalEngine) and self._attach is None:
-            await stack.enter_async_context(engine_pulse(engine, lambda: server.pauser.is_paused))
+            asked = engine_pulse(engine, lambda: server.pauser.is_paused, lambda: server.queue.running > 0)
+            await stack.enter_async_context(asked)
         info = engine.info
         log.info(
             "%s %s generates: %s, %d tokens of context", info.engine, info.version, info.model, info.context_length

@@ -46,9 +46,14 @@ class ProcessExit:
         return f"killed by signal {-self.code} ({signal.Signals(-self.code).name})"
 
 
+STOPPED = ("T", "t")
+"""States of a process that a signal or a debugger has stopped."""
+
+
 class ProcessSample(NamedTuple):
-    """What a process does at the moment. `start` names this start of it, `state` is that of /proc. `work`: by slot the
-    CPU seconds and the bytes read and written, where these count as progress."""
+    """What a process does at the moment. `start` names this start of it. `state` is that of /proc; of a server that
+    of a process of its engine if that is stopped. `work`: by slot the CPU seconds and the bytes read and written, where
+    these count as progress."""
 
     name: str
     start: str

@@ -12,14 +12,14 @@ import areal_like
 from areal_like.config.redact import SECRET
 from areal_like.process.child_process import reap_leftovers
 from areal_like.process.entrypoint import stacks_path
-from areal_like.process.identity import RUN_ID, Identity
+from areal_like.process.identity import RUN_ID, SERVER, Identity
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import cpu_seconds, has_handler, process_info
 from areal_like.process.pulse import COMPILING, GENERATING, LOADING, PUBLISHING, SAVING, STEP, read_slots
 from areal_like.process.run import Run
 from areal_like.process.shared_segments import remove_recorded
-from areal_like.process.tree_usage import thread_work, tree_work
-from launcher.agent.base import FailureNote, ProcessExit, ProcessSample
+from areal_like.process.tree_usage import states_of_tree, thread_work, tree_work
+from launcher.agent.base import STOPPED, FailureNote, ProcessExit, ProcessSample
 from launcher.agent.hang_report import HangReport, HungProcess
 from launcher.agent.log_rotation import LogRotation
 from launcher.agent.managed_process import ManagedProcess, log_name
@@ -166,8 +166,13 @@ def _sample(name: str, child: ManagedProcess) -> ProcessSample:
             work[slot.number] = tree_work(pid)
         elif slot.inner in (PUBLISHING, SAVING, STEP, GENERATING):  # other threads go on meanwhile
             work[slot.number] = thread_work(pid, slot.thread)
-    info = process_info(pid)
-    return ProcessSample(name, child.identity.start_name, "" if info is None else info.state, slots, work)
+    if child.identity.role == SERVER:  # its engine may be processes that it has started
+        own, *below = states_of_tree(pid)
+        state = next((each for each in below if each in STOPPED), own)
+    else:
+        info = process_info(pid)
+        state = "" if info is None else info.state
+    return ProcessSample(name, child.identity.start_name, state, slots, work)
 
 
 def _import_path() -> dict[str, str]:

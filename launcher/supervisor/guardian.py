@@ -30,7 +30,7 @@ from areal_like.process.process_tree import (
 )
 from areal_like.process.run_memory import create_run_memory
 from areal_like.process.tree_usage import thread_work
-from launcher.supervisor.hang_watch import STOPPED
+from launcher.agent.base import STOPPED
 from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, LauncherWatch
 from launcher.terminal import write_line
 

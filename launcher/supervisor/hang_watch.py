@@ -21,15 +21,13 @@ from areal_like.process.pulse import (
     WAITING,
     SlotSample,
 )
-from launcher.agent.base import ProcessSample
+from launcher.agent.base import STOPPED, ProcessSample
 
 AUTO_S, AUTO_FACTOR = 300.0, 10.0
 BUSY_FACTOR = 12.0
 """`auto` is so many times longer where CPU time is used, and is doubled up to that by hangs that end in a kill."""
 MAX_GAP_S = 2.0
 """The most that one look adds to a silence."""
-STOPPED = ("T", "t")
-"""States of a process that a signal or a debugger has stopped."""
 WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
 """Phases in which CPU time and bytes count as progress."""
 BUSY = (STEP, GENERATING)
@@ -284,7 +282,8 @@ def _wait_text(slot: SlotSample) -> str:
 
 def _culprits(suspects: Sequence[Suspect], samples: Sequence[ProcessSample]) -> list[Suspect]:
     """Those that a signal has stopped, else those whose silence is their own, else those that may wait for others. Of
-    several ranks in one step the one that is behind; all of them if that is nobody."""
+    several ranks in one step the one that is behind; all of them if that is nobody. Ranks that wait for each other do
+    so since the last one came."""
     if stopped := [each for each in suspects if each.is_stopped]:
         return stopped
     own = [each for each in suspects if each.phase not in DEPENDENT]
@@ -297,5 +296,7 @@ def _culprits(suspects: Sequence[Suspect], samples: Sequence[ProcessSample]) -> 
     if len(ranks) > 1:
         least = min((each.collectives, each.counter) for each in ranks)
         behind = [each for each in ranks if (each.collectives, each.counter) == least]
-        return [each for each in chosen if each not in ranks or each in behind]
+        together_s = math.inf if own else min(each.silent_s for each in ranks)
+        others = [each for each in chosen if each not in ranks]
+        return others + [each._replace(silent_s=min(each.silent_s, together_s)) for each in behind]
     return list(chosen)

@@ -6,7 +6,8 @@ import time
 from contextlib import suppress
 
 from areal_like.config.fields import Auto
-from launcher.supervisor.hang_watch import AUTO_S, LEAST_BYTES, LEAST_CPU_S, MAX_GAP_S, STOPPED
+from launcher.agent.base import STOPPED
+from launcher.supervisor.hang_watch import AUTO_S, LEAST_BYTES, LEAST_CPU_S, MAX_GAP_S
 
 BEAT_S = 1.0
 BEGIN, BEAT, END = "begin", "beat", "end"

@@ -150,15 +150,22 @@ class Running:
         found = [json.loads(line) for line in lines if "train/loss" in line]
         return [line["step"] for line in found if line["attempt"] >= attempt]
 
-    def wait_for_step(self, step: int, attempt: int = 1) -> None:
+    def wait_for_step(self, step: int, attempt: int = 1, limit_s: float = LIMIT_S) -> None:
         """Until so many steps are in the metrics."""
-        ends = time.monotonic() + LIMIT_S
+        ends = time.monotonic() + limit_s
         while time.monotonic() < ends:
             if max(self.steps(attempt), default=0) >= step:
                 return
             assert self.process.poll() is None, self.text()
             time.sleep(0.1)
         raise AssertionError(f"step {step} never came:\n{self.text()}")
+
+    def wait_for_text(self, text: str, times: int = 1, limit_s: float = LIMIT_S) -> None:
+        """Until it has printed this so often."""
+        ends = time.monotonic() + limit_s
+        while self.text().count(text) < times:
+            assert self.process.poll() is None and time.monotonic() < ends, self.text()
+            time.sleep(0.1)
 
     def pids(self, name: str = "") -> dict[int, str]:
         """The processes of this run, by the name in their environment or command."""

@@ -27,6 +27,13 @@ def test_progress_of_an_engine(before, now, expected):
     assert makes_progress(before, now) is expected
 
 
+def test_an_engine_that_was_given_requests_and_counts_none_makes_no_progress():
+    idle = {"running": 0, "waiting": 0, "generated_tokens": 5}
+    assert makes_progress(idle, idle, has_requests=False)
+    assert not makes_progress(idle, idle, has_requests=True)
+    assert makes_progress(idle, idle | {"generated_tokens": 6}, has_requests=True)
+
+
 def test_an_engine_whose_statistics_raise_is_asked_again_and_named_once(monkeypatch, caplog):
     monkeypatch.setattr(engine_pulse_module, "POLL_S", 0.0)
     monkeypatch.setattr(engine_pulse_module, "LimitedEngine", lambda engine: engine)
@@ -43,7 +50,7 @@ def test_an_engine_whose_statistics_raise_is_asked_again_and_named_once(monkeypa
 
     async def main() -> None:
         engine: Any = Engine()
-        async with engine_pulse(engine, lambda: False):
+        async with engine_pulse(engine, lambda: False, lambda: False):
             await asyncio.wait_for(asked.wait(), 60)
 
     asyncio.run(main())

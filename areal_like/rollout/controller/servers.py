@@ -99,6 +99,8 @@ class Servers:
             expected = self._num_training + self._num_evaluators
             missing = expected - len(self.handles)
             if missing <= 0:
+                if waiting is not None:
+                    waiting.over()
                 waiting = None
             else:
                 servers = f"{missing} of {expected} inference servers"
@@ -208,8 +210,11 @@ class Servers:
             try:
                 if again and await self._serves(server, version):
                     await self._resume(server, publication)
+                    waiting.over()
                     return {}
-                return await command()
+                report = await command()
+                waiting.over()
+                return report
             except (HttpError, BadWeights) as refusal:
                 if self.publications.newer_than(version) is not None and not publication.exists():
                     return None

@@ -244,6 +244,7 @@ class WeightBroadcast:
         while not (current.joined or current.over):
             waiting.check()
             await self._changed.wait_for(lambda: current.joined or current.over or None, RETRY_S)
+        waiting.over()
         return current.joined
 
     async def _stage(

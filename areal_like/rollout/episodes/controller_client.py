@@ -36,7 +36,10 @@ class ControllerClient:
         waiting: NamedWait | None = None
         while True:
             try:
-                return await self._http.json("POST", await self._look_up(), path, body, timeout_s=ANSWER_TIMEOUT_S)
+                reply = await self._http.json("POST", await self._look_up(), path, body, timeout_s=ANSWER_TIMEOUT_S)
+                if waiting is not None:
+                    waiting.over()
+                return reply
             except Unreachable as fault:
                 log.warning("the controller does not answer: %s", fault)
                 self._address = None

@@ -1,14 +1,18 @@
 """Only data pass between supervisor and agent, so an agent may run in another process, or on another machine."""
 
+import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from areal_like.discovery import file_name_store
+from areal_like.process.identity import Identity
 from areal_like.process.process_tree import process_info
 from areal_like.process.run import StartPoint
 from launcher.plan.plan import Process
@@ -67,6 +71,24 @@ def planned(directory: Path, role: str, script: str) -> Process:
     log = str(directory / "logs" / f"{role}-0.log")
     env = {"AREAL_LIKE_RUN_DIR": str(directory)}
     return Process(role, 0, 0, (), (), 1, ("sh", "-c", script), env, log)
+
+
+def test_a_server_is_stopped_where_a_process_of_its_engine_is(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run.directory / "logs").mkdir()
+    with agent_elsewhere(run.directory) as agent:
+        for role in ("server", "trainer"):
+            below = run.directory / role
+            script = f"sleep 600 & echo $! > {below}.new; mv {below}.new {below}; wait"
+            agent.start(planned(run.directory, role, script), Identity(role, 0))
+            while not below.exists():
+                time.sleep(0.01)
+            os.kill(int(below.read_text()), signal.SIGSTOP)
+        while "T" not in (states := {each.name: each.state for each in agent.samples()}).values():
+            time.sleep(0.01)
+        assert states["server/0"] == "T" != states["trainer/0"]
+        agent.kill(["server/0", "trainer/0"])
+        assert process_info(int((run.directory / "server").read_text())) is None
 
 
 def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> None:

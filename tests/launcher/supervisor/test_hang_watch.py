@@ -96,6 +96,18 @@ def test_ranks_that_wait_for_one_that_makes_progress_are_not_killed():
     assert looked(HangWatch(2.0, dict.fromkeys(PHASES, 5.0)), samples, 60) == ([], [])
 
 
+def test_ranks_that_wait_for_each_other_do_so_since_the_last_one_came():
+    def samples(second):
+        late = slot("loading", second) if second < 60 else slot("collective", 60, 1)
+        return [process("trainer/0", late), process("trainer/1", slot("collective", 60, 1))]
+
+    notices, hangs = looked(HangWatch(5.0, dict.fromkeys(PHASES, 20.0)), samples, 90)
+    assert [line.partition(" while")[0] for line in notices] == [
+        f"trainer/{rank} has made no progress for 5 s" for rank in (0, 1)
+    ]
+    assert [(second, name) for second, name, _ in hangs] == [(80, "trainer/0"), (80, "trainer/1")]
+
+
 def test_ranks_that_all_wait_have_the_limit_of_their_collective():
     watch = HangWatch(60.0, LIMITS, {("trainer", "collective"): 660.0})
     assert watch.limit_s("trainer/0", "collective") == 660.0

@@ -17,9 +17,13 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def engine_pulse(engine: InferenceEngine, is_paused: Callable[[], bool]) -> AsyncIterator[None]:
-    """While it is open, the process is silent when the engine is."""
-    asking = asyncio.create_task(_ask(LimitedEngine(engine), pulse.WorkPulse(pulse.GENERATING), is_paused))
+async def engine_pulse(
+    engine: InferenceEngine, is_paused: Callable[[], bool], has_requests: Callable[[], bool]
+) -> AsyncIterator[None]:
+    """While it is open, the process is silent when the engine is. `has_requests`: whether the engine was given some, as
+    one that hangs may not have counted them."""
+    work = pulse.WorkPulse(pulse.GENERATING)
+    asking = asyncio.create_task(_ask(LimitedEngine(engine), work, is_paused, has_requests))
     try:
         yield
     finally:
@@ -28,7 +32,9 @@ async def engine_pulse(engine: InferenceEngine, is_paused: Callable[[], bool]) -
             await asking
 
 
-async def _ask(engine: InferenceEngine, work: pulse.WorkPulse, is_paused: Callable[[], bool]) -> None:
+async def _ask(
+    engine: InferenceEngine, work: pulse.WorkPulse, is_paused: Callable[[], bool], has_requests: Callable[[], bool]
+) -> None:
     last: dict[str, Any] = {}
     is_logged = False
     with work.running():
@@ -41,12 +47,13 @@ async def _ask(engine: InferenceEngine, work: pulse.WorkPulse, is_paused: Callab
                 if not is_logged:
                     log.exception("the engine cannot be asked what it does")
                 now, is_logged = {}, True
-            if now and (is_paused() or makes_progress(last, now)):
+            if now and (is_paused() or makes_progress(last, now, has_requests())):
                 work.advance()
             last = now or last
             await asyncio.sleep(POLL_S)
 
 
-def makes_progress(before: dict[str, Any], now: dict[str, Any]) -> bool:
+def makes_progress(before: dict[str, Any], now: dict[str, Any], has_requests: bool = False) -> bool:
     """An engine without requests makes none and need not. One that counts no tokens has to answer, no more."""
-    return now != before or not any(now.get(name) for name in LOAD) or now.keys() <= LOAD
+    is_idle = not has_requests and not any(now.get(name) for name in LOAD)
+    return now != before or is_idle or now.keys() <= LOAD
