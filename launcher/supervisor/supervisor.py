@@ -9,7 +9,8 @@ from areal_like.discovery import NameMissing, NameStore, parse_entry
 from areal_like.process.checkpoint_files import resume_problem
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED, STOPPED_EARLY
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER, Identity
-from areal_like.process.run import LEDGER, Run, StartPoint
+from areal_like.process.run import Run, StartPoint
+from areal_like.rollout.evaluation.answer_folders import answer_bytes
 from launcher.agent.base import ProcessExit
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import EVALUATION_STOPS, evaluation_point_text, resume_point_text, stop_message
@@ -343,7 +344,7 @@ class Supervisor:
 
     def _steps_file_bytes(self) -> int:
         """Grows with each step; of an evaluation alone with its answers."""
-        path = self.run.metrics / f"{Identity(TRAINER, 0).file_name}.jsonl"
         if self._evaluates:
-            path = self.run.rollouts / LEDGER
+            return answer_bytes(self.run)
+        path = self.run.metrics / f"{Identity(TRAINER, 0).file_name}.jsonl"
         return path.stat().st_size if path.is_file() else 0

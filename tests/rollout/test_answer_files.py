@@ -9,7 +9,7 @@ from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.rollout.decisions import Accept, Drop, Fail
 from areal_like.rollout.evaluation.answer_files import AnswerFiles
-from areal_like.rollout.evaluation.answer_folders import answers_path, read_answers
+from areal_like.rollout.evaluation.answer_folders import answer_bytes, answers_path, read_answers
 from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group, Result
 from tests.support.rollout_world import evaluated, facts, grpo
@@ -73,6 +73,21 @@ def test_an_evaluation_that_runs_again_replaces_its_file(tmp_path: Path) -> None
             one.apply(Accept(groups[1], done("b", [reward])))
             files.complete(one)
     assert [line["score"] for line in lines_of(tmp_path / "evaluations", "valid")] == [1.0, 1.0]
+
+
+def test_an_evaluation_makes_progress_with_its_answers_alone(tmp_path: Path) -> None:
+    """What a launcher that waits for the first answer counts: not rows that are handed out."""
+    run, one = grpo_run(tmp_path), evaluation(rows=2)
+    files, sizes = AnswerFiles(run), [answer_bytes(run)]
+    groups = one.take(2)
+    files.add(one)
+    sizes.append(answer_bytes(run))
+    for group in groups:
+        one.apply(Accept(group, done("a", [1.0])))
+        files.add(one)
+        sizes.append(answer_bytes(run))
+    files.complete(one)
+    assert sizes[0] == sizes[1] == 0 < sizes[2] < sizes[3] == answer_bytes(run)
 
 
 def test_answers_of_a_stopped_evaluation_are_kept_and_rows_with_errors_asked_again(tmp_path: Path) -> None:

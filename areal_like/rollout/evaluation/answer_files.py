@@ -40,6 +40,8 @@ class AnswerFiles:
 
     def add(self, evaluation: Evaluation) -> None:
         """Appends what is not saved yet."""
+        if self._begun is evaluation and not evaluation.answered:
+            return
         partial = self._path(evaluation).with_suffix(PARTIAL)
         if self._begun is not evaluation:
             partial.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Where the answers of evaluations are: `evaluations/step_000020/NAME.jsonl`, and `NAME.partial.jsonl` until the
 evaluation is complete."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,15 @@ def read_answers(path: Path) -> list[dict[str, Any]]:
     """The complete lines; none if there is no file."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     return [orjson.loads(line) for line in lines]
+
+
+def answer_bytes(run: Run) -> int:
+    """Of all answers that are written; grows with each."""
+    sizes = 0
+    for path in answers_folder(run).glob(f"step_*/*{SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError):  # complete meanwhile
+            sizes += path.stat().st_size
+    return sizes
 
 
 def evaluation_folder(directory: Path, step: str | None) -> Path:
