@@ -16,12 +16,13 @@ COMMANDS = {
     "eval": "eval RUN [with=RUN] [step=N]: scores of saved answers, or a paired comparison; eval [MODEL] "
     "[with=MODEL] --config FILE: evaluate a model without training, or compare two; eval resume=RUN: go on with that",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one per line, greedily",
+    "audit": "audit RUN: whether a group of answers was lost, trained on twice or too old, from the run's ledger",
     "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
     "rewards": "rewards RUN --reward NAME, or FILE: what rewards give for saved answers, and how far they agree",
     "overlap": "held-out rows that are also training rows: exactly, after normalization, by n-grams of words",
     "try": "eight rows through data, template, answers, reward and masks, and whether there is something to learn",
 }
-OPERANDS = {"chat": "RUN", "eval": "RUN", "rewards": "RUN|FILE"}
+OPERANDS = {"audit": "RUN", "chat": "RUN", "eval": "RUN", "rewards": "RUN|FILE"}
 """The argument that a command needs; `eval` takes a configuration instead."""
 EVAL = "eval"
 FLAGS = {
@@ -221,6 +222,7 @@ def _is_run(word: str) -> bool:
 def _alone(arguments: Arguments) -> list[Problem]:
     """Problems of flags that the command does not take."""
     takes = {
+        "audit": "a run",
         "chat": "a run and step=N",
         "keys": "nothing",
         "rewards": "a file, --reward and reward.timeout_s=",

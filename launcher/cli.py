@@ -93,6 +93,11 @@ def _dispatch(arguments: Arguments) -> int:
 
         print(summary_text())
         return DONE
+    if arguments.command == "audit":
+        from launcher.commands.audit import audit_run
+
+        assert arguments.operand is not None
+        return audit_run(arguments.operand, arguments.overrides)
     if arguments.command == "chat":
         from launcher.commands.chat import chat
 

@@ -13,8 +13,9 @@ NEVER = "never submitted"
 Event = dict[str, Any]
 
 
-def audit(events: Iterable[Event], max_staleness: int) -> list[str]:
-    """The problems of a ledger; an empty list if there are none."""
+def audit(events: Iterable[Event], max_staleness: int | None = None) -> list[str]:
+    """The problems of a ledger; an empty list if there are none. Without `max_staleness` the limit is that of each
+    attempt, which the ledger holds."""
     state = Audit(max_staleness)
     for event in events:
         state.read(event)
@@ -24,7 +25,8 @@ def audit(events: Iterable[Event], max_staleness: int) -> list[str]:
 class Audit:
     """The status of each group after the events so far, without steps that were rolled back, and the problems."""
 
-    def __init__(self, max_staleness: int) -> None:
+    def __init__(self, max_staleness: int | None = None) -> None:
+        self._follows_attempts = max_staleness is None
         self.max_staleness = max_staleness
         self.problems: list[str] = []
         self.status: dict[int, str] = {}
@@ -61,6 +63,10 @@ class Audit:
             self.problems.append(f"group {group} is {to}, and was {status}")
         self.status[group] = to
         (self._finished.add if to == FINISHED else self._finished.discard)(group)
+
+    def _read_begun(self, event: Event) -> None:
+        if self._follows_attempts:
+            self.max_staleness = event.get("max_staleness")
 
     def _read_submitted(self, event: Event) -> None:
         self._move(event["group"], PENDING, NEVER)
@@ -105,7 +111,7 @@ class Audit:
             self._move(group, TRAINED, BATCHED)
             self.trained_in[group] = step
             age = step - self._oldest.get(group, step)
-            if age > self.max_staleness:
+            if self.max_staleness is not None and age > self.max_staleness:
                 self.problems.append(f"group {group} was {age} versions old in step {step}, above {self.max_staleness}")
 
     def _read_recovered(self, event: Event) -> None:

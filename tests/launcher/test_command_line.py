@@ -93,7 +93,7 @@ class TestUnknownArguments:
     def test_an_unknown_verb_names_the_nearest_and_all(self, run: Run) -> None:
         message = run.refusal("kesy", "--config", "grpo")
         assert "did you mean keys?" in message
-        assert "run, serve, eval, chat, keys" in message
+        assert "run, serve, eval, chat, audit, keys" in message
         for word, suggestion in (
             ("gropo", "grpo"),
             ("dry-run", "--dry-run"),
@@ -126,7 +126,13 @@ class TestUnknownArguments:
         assert "resume=runs/mine continues it" in run.refusal("runs/mine")
 
     @pytest.mark.parametrize(
-        "words", [("chat", "r", "--config=grpo"), ("chat", "r", "--dry-run"), ("keys", "--replace")]
+        "words",
+        [
+            ("chat", "r", "--config=grpo"),
+            ("chat", "r", "--dry-run"),
+            ("audit", "r", "--dry-run"),
+            ("keys", "--replace"),
+        ],
     )
     def test_a_verb_refuses_flags_that_it_does_not_read(self, run: Run, words: tuple[str, ...]) -> None:
         flag = words[-1].partition("=")[0]

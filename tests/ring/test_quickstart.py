@@ -75,9 +75,17 @@ def test_trainer_and_sampler_agree_on_logprobs(quick):
     assert fresh and max(fresh) < 1e-4, fresh
 
 
-def test_the_ledger_has_no_stale_double_or_lost_sample(quick):
+def test_the_ledger_has_no_stale_double_or_lost_sample(quick, root):
     events = quick.ledger()
     assert audit(events, 2) == []
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", "audit", str(quick.directory)],
+        env=environment(root),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "(limit: 2 weight versions)" in done.stdout, done.stdout + done.stderr
     trained = [event for event in events if event["event"] == "trained"]
     assert [event["step"] for event in trained] == list(range(STEPS))
 

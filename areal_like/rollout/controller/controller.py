@@ -177,7 +177,7 @@ class Controller:
             rows, start = RowTable(train["rows"]), self.start.step
             curriculum = curriculum_for(self.run.config, train, *self._own)
             loop = RolloutLoop(self.settings, self.server_pool, rows, tables, start, curriculum=curriculum)
-            loop.record_event("begun", steps=loop.length.total_steps)
+            loop.record_event("begun", steps=loop.length.total_steps, max_staleness=self.settings.max_staleness)
             self._restore(loop, digest)
         except (ValueError, Failure) as problem:
             self.fail(problem if isinstance(problem, Failure) else Failure(str(problem)))
