@@ -24,6 +24,9 @@ class AsyncOrder:
     def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
         yield again_or_failed(lease, why)
 
+    def not_received(self, lease: Lease, why: str) -> Iterator[Decision]:
+        yield Requeue(lease.group, why)
+
     def server_gone(self, name: str) -> Iterator[Decision]:
         """Its groups stay with their workers, which request another server."""
         yield from ()

@@ -1,7 +1,7 @@
 """Groups, their leases to workers, and the results."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,6 +144,10 @@ class Lease:
     slot: dict[str, Any] | None = None
     """Its fixed place in the batches of its server; None in asynchronous mode."""
 
+    def no_result(self, limit_s: float) -> Result:
+        error = f"{self.worker} had no result after {limit_s:g} s (rollout.request_timeout, reward.timeout_s)"
+        return Result(self.id, "failed", error=error, error_kind="server")
+
     def wire(self, settings: RolloutSettings) -> dict[str, Any]:
         """The lease as it is sent to the worker."""
         group, evaluated = self.group, self.group.evaluated
@@ -171,6 +175,8 @@ class Leases:
         self._by_worker: dict[str, dict[str, Lease]] = {}
         self._deadlines: list[tuple[float, str]] = []
         self._cancelled: dict[str, list[str]] = {}
+        self._last_calls: dict[str, int] = {}
+        """Number of the last call for leases, by worker."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -195,9 +201,32 @@ class Leases:
     def of_worker(self, worker: str) -> list[Lease]:
         return list(self._by_worker.get(worker, {}).values())
 
+    def not_held(self, worker: str, call: int, held: Collection[str]) -> list[Lease]:
+        """Open leases that a worker did not hold at this call. By then it had the answers of its earlier calls,
+        or had given them up: what is missing never runs. A call that a later one has overtaken tells nothing."""
+        if call <= self._last_calls.get(worker, 0):
+            return []
+        self._last_calls[worker] = call
+        leases, known = self.of_worker(worker), set(held)
+        for lease_id in held:
+            if self.get(lease_id, worker) is None:
+                self.add_cancelled(worker, lease_id)
+        return [lease for lease in leases if lease.id not in known]
+
+    def is_last_call(self, worker: str, call: int) -> bool:
+        """The worker has given up its earlier calls: leases in their answers would be lost."""
+        return call == self._last_calls.get(worker)
+
+    def worker_started(self, worker: str) -> None:
+        """It counts its calls from 1 again."""
+        self._last_calls.pop(worker, None)
+        self._cancelled.pop(worker, None)
+
     def add_cancelled(self, worker: str, lease_id: str) -> None:
         """The worker is to stop it."""
-        self._cancelled.setdefault(worker, []).append(lease_id)
+        cancelled = self._cancelled.setdefault(worker, [])
+        if lease_id not in cancelled:
+            cancelled.append(lease_id)
 
     def take_cancelled(self, worker: str) -> list[str]:
         """Cancelled leases of the worker, each returned once."""

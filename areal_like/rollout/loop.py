@@ -6,7 +6,7 @@ decide: all changes of the state are made here.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from areal_like.data.row_table import RowTable, hash_text
@@ -140,6 +140,17 @@ class RolloutLoop:
     def inspected(self, rows: InspectedRows) -> None:
         self.failure = self.inspection.add(rows, self.counts) or self.failure
 
+    def held(self, worker: str, call: int, held: Collection[str]) -> bool:
+        """What a worker holds as it makes this call. Other leases that were given to it are queued again."""
+        lost, why = self.leases.not_held(worker, call, held), f"{worker} did not receive it"
+        for lease in lost:
+            self._close(lease)
+            self._settle(self.order.not_received(lease, why))
+        self._record_requeued([lease.group for lease in lost if lease.slot is not None], why)
+        if lost:
+            self.warnings.append(f"{worker} did not receive {len(lost)} leases that were sent; they are queued again")
+        return bool(lost)
+
     def finish(self, worker: str, results: Sequence[Result]) -> None:
         """Takes a worker's results. Those of cancelled leases and of other workers' leases are ignored."""
         for result in results:
@@ -151,8 +162,7 @@ class RolloutLoop:
                 self._settle(self.order.finished(lease, result, self))
 
     def another_server(self, worker: str, lease_id: str, failed_address: str) -> str | None:
-        """Replaces the server at `failed_address`, which does not answer: the new address, "" if the lease is
-        cancelled, None if no server is free yet."""
+        """In place of one that does not answer: its address, "" if the lease is cancelled, None if none is free yet."""
         lease = self.leases.get(lease_id, worker)
         if lease is None:
             return ""
@@ -161,19 +171,13 @@ class RolloutLoop:
             return ""
         if lease.address != failed_address:
             return lease.address
-        server = self.server_pool.of(lease.server).choose(by_share=False, other_than=failed_address)
-        if server is None:
-            return None
-        self.server_pool.release(lease)
-        lease.server, lease.address = server.name, server.address
-        self.server_pool.reserve(lease)
-        return server.address
+        return self.server_pool.replace(lease, failed_address)
 
     # Processes.
 
     def worker_started(self, worker: str) -> None:
         """Leases of its previous incarnation are lost."""
-        self.leases.take_cancelled(worker)
+        self.leases.worker_started(worker)
         self.counts.worker_started(worker)
         self.inspection.worker_started(worker)
         for lease in self.leases.of_worker(worker):
@@ -190,13 +194,10 @@ class RolloutLoop:
 
     def check_time(self) -> None:
         """Fails the leases that are past their deadline."""
-        limit_s = self.settings.lease_limit_s
         for lease in self.leases.overdue(self.now()):
             if self.leases.get(lease.id, lease.worker) is not None:
                 self.cancel(lease)
-                error = f"{lease.worker} had no result after {limit_s:g} s (rollout.request_timeout, reward.timeout_s)"
-                result = Result(lease.id, "failed", error=error, error_kind="server")
-                self._settle(self.order.finished(lease, result, self))
+                self._settle(self.order.finished(lease, lease.no_result(self.settings.lease_limit_s), self))
 
     def cancel(self, lease: Lease) -> None:
         """A result of it will be ignored."""
@@ -340,8 +341,7 @@ class RolloutLoop:
         self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
         agents, warnings = self._agent_metrics.of(batch)
         self.warnings += warnings
-        curriculum = self.queue.curriculum.metrics()
-        metrics = {**batch_metrics(batch, self.settings.vote_rule), **agents, **curriculum}
+        metrics = {**batch_metrics(batch, self.settings.vote_rule), **agents, **self.queue.curriculum.metrics()}
         self.reports.append(self.counts.report(step + 1, metrics))
         self.evaluations.step_completed(step + 1, last=step + 1 == self.length.total_steps)
         return batch

@@ -41,6 +41,9 @@ class Order(Protocol):
     def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
         """Its worker died, or its server does not answer."""
 
+    def not_received(self, lease: Lease, why: str) -> Iterator[Decision]:
+        """Its worker never got it."""
+
     def server_gone(self, name: str) -> Iterator[Decision]: ...
 
     def begin_abort(self) -> bool:

@@ -91,6 +91,16 @@ class ServerPool:
         server = self.of(name).servers.get(name)
         return server.address if server else ""
 
+    def replace(self, lease: Lease, failed_address: str) -> str | None:
+        """Gives a lease another server: its address, None if none is free."""
+        server = self.of(lease.server).choose(by_share=False, other_than=failed_address)
+        if server is None:
+            return None
+        self.release(lease)
+        lease.server, lease.address = server.name, server.address
+        self.reserve(lease)
+        return server.address
+
     def reserve(self, lease: Lease) -> None:
         self.of(lease.server)._turn += 1
         self._count(lease, 1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from areal_like.rollout.async_order import again_or_failed, evaluate
-from areal_like.rollout.decisions import Decision, Finished, Open, Restart, Start
+from areal_like.rollout.decisions import Decision, Finished, Open, Requeue, Restart, Start
 from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.order import View
 from areal_like.rollout.outcomes import may_retry
@@ -115,6 +115,14 @@ class SyncOrder:
                 f"time, last: {why}; see the logs of episodes and servers"
             )
         yield self._restart(batch, why, ends_run=ends_run)
+
+    def not_received(self, lease: Lease, why: str) -> Iterator[Decision]:
+        """Nothing has been generated in its slot: it is given again."""
+        if lease.slot is None:
+            yield Requeue(lease.group, why)
+            return
+        assert self.batch is not None, "an open lease belongs to the open batch"
+        self.batch.waiting.append(lease.group)
 
     def server_gone(self, name: str) -> Iterator[Decision]:
         if self.batch is not None:

@@ -79,6 +79,7 @@ class MockParts:
         self.version = 0
         self.results: list[tuple[dict[str, Any], bytes]] = []
         self.running = 0
+        self.held: set[str] = set()
         self.finished = asyncio.Event()
         generator = np.random.default_rng(1)
         self.arrays = (
@@ -100,11 +101,13 @@ class MockParts:
         handing_in = asyncio.create_task(self._hand_in())
         tasks: set[asyncio.Task[None]] = set()
         inspected: dict[str, Any] = {}
+        calls = 0
         while True:
             while self.running >= self.max_in_flight and not inspected:
                 await asyncio.sleep(0.002)
             want = self.max_in_flight - self.running
-            body = {"worker": "episodes/0", "want": want, "inspected": inspected}
+            calls += 1
+            body = {"worker": "episodes/0", "want": want, "inspected": inspected, "call": calls, "held": [*self.held]}
             answer = await self.worker.json("POST", self.address, "/lease", body)
             if answer.get("end"):
                 handing_in.cancel()
@@ -113,6 +116,7 @@ class MockParts:
             inspected = {part: [[row, f"{row:016x}", False] for row in rows[part]] for part in rows}
             for lease in answer["leases"]:
                 self.running += 1
+                self.held.add(lease["id"])
                 task = asyncio.create_task(self._generate(lease))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
@@ -137,6 +141,7 @@ class MockParts:
             results, self.results = self.results, []
             header = {"worker": "episodes/0", "results": [entry for entry, _ in results]}
             await self.worker.json("POST", self.address, "/finish", pack(header, [blob for _, blob in results]))
+            self.held -= {entry["lease"] for entry, _ in results}
 
     async def train(self) -> int:
         """Returns the number of trajectories that were trained on."""

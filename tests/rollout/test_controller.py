@@ -142,7 +142,7 @@ def test_in_synchronous_mode_each_step_waits_for_its_weights_and_its_evaluation(
             await world.until(lambda: all("abort" in server.log for server in world.servers))
             with pytest.raises(HttpError, match="incarnation 1"):
                 await world.lease()
-            again = await world.json("/lease", {"worker": "episodes/1", "want": 9}, "episodes/1")
+            again = await world.json("/lease", world.wanted(9, "episodes/1"), "episodes/1")
             assert {lease["order"]["key"] for lease in again["leases"]} == {"0.2"}
             assert problems(world, 0) == []
 
@@ -496,7 +496,7 @@ def test_a_worker_that_disconnected_while_waiting_gets_no_lease(tmp_path, monkey
             await world.hello()
             await world.lease(want=0)  # all rows are inspected
             with pytest.raises(Unreachable):
-                await world.json("/lease", {"worker": "episodes/0", "want": 9}, "episodes/0", timeout_s=0.05)
+                await world.json("/lease", world.wanted(9), "episodes/0", timeout_s=0.05)
             await world.publish(0)
             await world.until(lambda: world.controller.server_pool.served_version == 0)
             await asyncio.sleep(0.05)

@@ -72,11 +72,14 @@ INSPECTED: tuple[Any, ...] = (
     *(1, [], {"train": {}}, {"other": [[0, "0" * 16, False]]}),
     *({"train": [row]} for row in ROWS),
 )
+WANTED = {"worker": "episodes/0", "want": 1, "call": 1, "held": []}
 OTHERS: dict[str, list[Any]] = {
     "/lease": [
-        *without({"worker": "episodes/0", "want": 1}, "want", *NUMBERS),
-        *without({"worker": "episodes/0", "want": 1}, "worker", None, 1, ""),
-        *({"worker": "episodes/0", "want": 1, "inspected": part} for part in INSPECTED),
+        *without(WANTED, "want", *NUMBERS),
+        *without(WANTED, "worker", None, 1, ""),
+        *without(WANTED, "call", *NUMBERS, 0),
+        *without(WANTED, "held", None, 1, {}, [1]),
+        *({**WANTED, "inspected": part} for part in INSPECTED),
     ],
     "/another_server": [
         *without({"lease": "0.1", "gone": "x"}, "lease", None, 1),

@@ -8,6 +8,8 @@ from tests.support.rollout_world import World, clock, evaluated, settings
 ACTIONS = (
     *("lease",) * 4,
     "lease without inspection",
+    "lose",
+    "report",
     *("finish",) * 10,
     *("train",) * 4,
     *("train and save",) * 2,
@@ -62,6 +64,10 @@ def act(world: World, action: str, pick: int) -> None:
         world.lease(1 + pick % 5, worker)
     elif action == "lease without inspection":
         world.lease(1 + pick % 5, worker, inspects=False)
+    elif action == "lose":
+        world.lose(1 + pick % 5, worker)
+    elif action == "report":
+        world.report(worker)
     elif action == "load":
         if f"server/{server}" in loop.server_pool.servers:
             world.load(server)

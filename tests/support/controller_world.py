@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,9 @@ class World:
         self.servers: list[FakeServer] = []
         self._stack = contextlib.AsyncExitStack()
         self._callers: dict[tuple[str, int], HttpClient] = {}
+        self.calls: Counter[str] = Counter()
+        self.held: dict[str, dict[str, None]] = {}
+        """The calls for leases, and the leases in work, by worker."""
         self.over = False
 
     async def begin(self) -> None:
@@ -187,6 +191,9 @@ class World:
         train = {"rows": rows, "digest": digest, "probe_tokens": PROBE.token_ids}
         held_out = {"rows": valid, "digest": "d2"} if valid else None
         body = {"worker": who, "incarnation": incarnation, "datasets": {"train": train, "valid": held_out}}
+        if incarnation > 1:
+            self.calls.pop(who, None)
+            self.held.pop(who, None)
         return await self.json("/hello", body, who, life=incarnation)
 
     async def lease(self, want: int = 100, who: str = "episodes/0") -> list[dict[str, Any]]:
@@ -194,14 +201,21 @@ class World:
         leases: list[dict[str, Any]] = []
         inspected: dict[str, Any] = {}
         while True:
-            body = {"worker": who, "want": want - len(leases), "inspected": inspected}
+            body = self.wanted(want - len(leases), who, inspected=inspected)
             reply = await self.json("/lease", body, who)
             self.over = self.over or reply.get("end", False)
+            self.held[who] |= dict.fromkeys(lease["id"] for lease in reply["leases"])
             leases += reply["leases"]
             rows = reply.get("inspect", {})
             inspected = {part: [[row, f"{row:016x}", False] for row in rows[part]] for part in rows}
             if not inspected:
                 return leases
+
+    def wanted(self, want: int, who: str = "episodes/0", **more: Any) -> dict[str, Any]:
+        """The next call for leases."""
+        self.calls[who] += 1
+        held = list(self.held.setdefault(who, {}))
+        return {"worker": who, "want": want, "call": self.calls[who], "held": held, **more}
 
     async def finish(self, leases: list[dict[str, Any]], who: str = "episodes/0", **more: Any) -> Any:
         results, blobs = [], []
@@ -214,7 +228,10 @@ class World:
                 blobs.append(f"group {lease['group']}".encode())
         caller = await self.caller(who)
         body = pack({"worker": who, "results": results}, blobs)
-        return await caller.json("POST", self._served.address, "/finish", body)
+        reply = await caller.json("POST", self._served.address, "/finish", body)
+        for lease in leases:
+            self.held.get(who, {}).pop(lease["id"], None)
+        return reply
 
     async def work(self, who: str = "episodes/0", want: int = 3) -> None:
         """Runs until the run is over."""

@@ -1,5 +1,6 @@
 """A simulation around the rollout loop: servers, workers, a trainer, and a manual clock."""
 
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import cache
@@ -129,6 +130,8 @@ class World:
         self.published = step
         self.leases: dict[str, tuple[Lease, int]] = {}
         """Leases of the workers, with the version under which they started."""
+        self.calls: Counter[str] = Counter()
+        """For leases, by worker."""
         self.fetched: int | None = None
         for index in range(self.num_servers):
             self.server_comes(index)
@@ -189,7 +192,16 @@ class World:
             )
         self.after()
 
+    def report(self, worker: str = "episodes/0") -> bool:
+        """The leases that it holds."""
+        self.calls[worker] += 1
+        held = [lease.id for lease, _ in self.leases.values() if lease.worker == worker]
+        has_lost = self.loop.held(worker, self.calls[worker], held)
+        self.after()
+        return has_lost
+
     def lease(self, want: int = 100, worker: str = "episodes/0", inspects: bool = True) -> list[Lease]:
+        self.report(worker)
         leases = self.loop.lease(worker, want)
         if inspects:
             self.inspect(worker)
@@ -198,6 +210,13 @@ class World:
             pool = self.loop.server_pool.of(lease.server)
             self.leases[lease.id] = (lease, pool.servers[lease.server].version)
         self.after()
+        return leases
+
+    def lose(self, want: int = 100, worker: str = "episodes/0") -> list[Lease]:
+        """Leases whose answer does not arrive."""
+        leases = self.lease(want, worker)
+        for lease in leases:
+            del self.leases[lease.id]
         return leases
 
     def finish(
@@ -225,6 +244,7 @@ class World:
 
     def worker_restarts(self, worker: str = "episodes/0") -> None:
         self.leases = {name: held for name, held in self.leases.items() if held[0].worker != worker}
+        self.calls.pop(worker, None)
         self.loop.worker_started(worker)
         self.after()
 
@@ -261,6 +281,8 @@ class World:
         steps = []
         for _ in range(turns):
             self.load_all()
+            for worker in list(self.calls):
+                self.report(worker)
             self.lease()
             self.finish_all()
             batch = self.train()

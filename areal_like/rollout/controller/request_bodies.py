@@ -59,6 +59,14 @@ def datasets(body: Any) -> dict[str, Any]:
     return parts
 
 
+def held(body: Any) -> tuple[int, list[str]]:
+    """The number of a worker's call for leases, and the leases that it holds."""
+    leases: list[str] = body_field(body, "held", list)
+    if not all(isinstance(each, str) for each in leases):
+        raise HttpError(400, "held: each must be a string, the id of a lease")
+    return body_int(body, "call", 1), leases
+
+
 def inspected(body: Any, datasets: Mapping[str, InspectedDataset]) -> dict[str, list[InspectedRow]]:
     """Rows that the worker has inspected, by dataset: [row, hash, whether it is too long]."""
     parts = body_field(body, "inspected", dict, {})

@@ -61,12 +61,16 @@ class Routes:
         body = await read_json(request)
         controller, loop, worker = self._controller, self._loop, request_bodies.name(body, "worker")
         want, inspected = body_int(body, "want"), request_bodies.inspected(body, loop.inspection.datasets)
+        call, held = request_bodies.held(body)
+        has_lost = loop.held(worker, call, held)
         if inspected:
             loop.inspected(inspected)
+        if inspected or has_lost:
             controller.loop_changed()
 
         def ready_work() -> tuple[list[Lease], dict[str, list[int]]] | None:
-            if controller.over or request.transport is None or request.transport.is_closing():
+            is_cut = request.transport is None or request.transport.is_closing()
+            if controller.over or is_cut or not loop.leases.is_last_call(worker, call):
                 return [], {}
             work = loop.lease(worker, want), loop.inspection.take(worker)
             return work if any(work) or not want else None

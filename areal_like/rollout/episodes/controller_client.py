@@ -31,12 +31,14 @@ class ControllerClient:
         self._http, self._find, self._limit_s = http, find, limit_s
         self._address: str | None = None
 
-    async def post(self, path: str, body: dict[str, Any] | bytes) -> Any:
-        """`body` is JSON data, or the bytes of a frame."""
+    async def post(self, path: str, body: dict[str, Any] | bytes | Callable[[], dict[str, Any]]) -> Any:
+        """`body` is JSON data, the bytes of a frame, or a function that returns the data of each call."""
         waiting: NamedWait | None = None
         while True:
             try:
-                reply = await self._http.json("POST", await self._look_up(), path, body, timeout_s=ANSWER_TIMEOUT_S)
+                address = await self._look_up()
+                sent = body() if callable(body) else body
+                reply = await self._http.json("POST", address, path, sent, timeout_s=ANSWER_TIMEOUT_S)
                 if waiting is not None:
                     waiting.over()
                 return reply

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import Any
 
 from areal_like.process.frames import pack
@@ -25,6 +26,9 @@ class EpisodeWorker:
         self._controller, self._runner, self._max_in_flight = controller, runner, max_in_flight
         self._running: dict[str, asyncio.Task[None]] = {}
         self._results: list[EpisodeResult] = []
+        self._sent: list[EpisodeResult] = []
+        """Results that the controller has not acknowledged."""
+        self._num_calls = 0
         self._slot_free, self._has_results = asyncio.Event(), asyncio.Event()
         self._fault: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -49,12 +53,19 @@ class EpisodeWorker:
                 await self._wait_for_slot()
             want = self._max_in_flight - len(self._running)
             body = {"worker": self._controller.me.name, "want": want, "inspected": inspected}
-            reply = await self._controller.post("/lease", body)
+            reply = await self._controller.post("/lease", partial(self._with_held, body))
             if reply.get("end"):
                 return
             for lease in reply["leases"]:
                 self._running[lease["id"]] = asyncio.create_task(self._run(lease))
             inspected = await self._runner.inspect(reply.get("inspect", {}))
+
+    def _with_held(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A call, also one that is repeated, has a number and the leases that are held as it is sent: the controller
+        finds those whose answer was lost."""
+        self._num_calls += 1
+        finished = [result.header["lease"] for result in (*self._results, *self._sent)]
+        return {**body, "call": self._num_calls, "held": [*self._running, *finished]}
 
     async def _wait_for_slot(self) -> None:
         if self._running:
@@ -86,14 +97,15 @@ class EpisodeWorker:
             self._has_results.clear()
             if not self._results and not self._running:
                 continue
-            results, self._results = self._results, []
+            self._sent, self._results = self._results, []
             header = {
                 "worker": self._controller.me.name,
-                "results": [result.header for result in results],
+                "results": [result.header for result in self._sent],
                 "counts": self._runner.tools.counts(),
             }
-            blobs = [result.blob for result in results if result.blob is not None]
+            blobs = [result.blob for result in self._sent if result.blob is not None]
             reply = await self._controller.post("/finish", pack(header, blobs))
+            self._sent = []
             for lease in reply.get("void", ()):
                 if lease in self._running:
                     self._running[lease].cancel()
