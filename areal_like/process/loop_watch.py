@@ -1,9 +1,11 @@
 """Watches the event loop of a process from a fork of it: what blocks the loop may hold the interpreter's lock too."""
 
 import asyncio
+import logging
 import os
 import select
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -12,8 +14,12 @@ from areal_like.process.process_tree import die_with_parent, process_info, set_p
 MAX_BEAT_S = 1.0
 WINDOWS = 4
 """The watcher looks so often within the limit, to see whether the process was stopped meanwhile."""
+CLOSE_TIMEOUT_S, PAUSE_S = 60.0, 0.005
+"""The watcher ends by itself, unless it is stopped by a signal. It may be writing its report."""
 STOPPED = ("T", "t")
 """States of a process that a signal or a debugger has stopped."""
+
+log = logging.getLogger(__name__)
 
 
 class LoopWatch:
@@ -48,7 +54,15 @@ class LoopWatch:
 
     def close(self) -> None:
         os.close(self._beats)
-        os.waitpid(self._watcher, 0)
+        began = time.monotonic()
+        while not os.waitpid(self._watcher, os.WNOHANG)[0]:
+            waited_s = time.monotonic() - began
+            if waited_s > 2 * CLOSE_TIMEOUT_S:
+                log.warning("the watcher of the event loop (process %d) cannot be ended", self._watcher)
+                return
+            if waited_s > CLOSE_TIMEOUT_S:
+                os.kill(self._watcher, signal.SIGKILL)
+            time.sleep(PAUSE_S)
 
 
 def _watch(watched: int, beats: int, limit_s: float, report: Callable[[int], None]) -> None:

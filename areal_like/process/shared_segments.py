@@ -22,7 +22,7 @@ from areal_like.process.run_memory import SHARED_MEMORY, is_private
 
 COMMON = (r"psm_\w+", r"sem\.(mp|loky)-[^\s/]+", r"torch_\d+_[^\s/]+", r"nccl-\w+", r"cuda\.shm\.[^\s/]+")
 """Names that Python, torch, NCCL and CUDA give."""
-POLL_S = 0.05
+POLL_S, CLOSE_TIMEOUT_S = 0.05, 10.0
 MAX_LOOKS = 100
 """A segment that no descendant has mapped in so many looks belongs to another program."""
 RECORD, MAX_RECORD_BYTES = "segments-", 1 << 20
@@ -126,7 +126,7 @@ class SegmentRecorder:
     def close(self) -> None:
         """Stops recording."""
         self._stop.set()
-        self._thread.join()
+        self._thread.join(CLOSE_TIMEOUT_S)
 
     def remove(self) -> None:
         """Removes the recorded segments, after the processes have ended."""

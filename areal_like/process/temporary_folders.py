@@ -15,6 +15,8 @@ ENGINE, SANDBOX, SWEEP, RESULT = PREFIXES = (
     *("areal-like-engine-", "areal-like-sandbox-", "areal-like-sweep-", "areal-like-result-"),
 )
 
+REMOVAL_TIMEOUT_S = 600.0
+
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
@@ -34,11 +36,15 @@ def make_temporary_folder(prefix: str) -> str:
 
 
 def remove_temporary_folder(folder: str) -> None:
-    """By `rm`, as folders may be nested more deeply than Python can follow."""
-    subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)
-    if os.path.lexists(folder):
-        subprocess.run(["chmod", "-R", "u+rwx", "--", folder], check=False, stderr=subprocess.DEVNULL)
-        subprocess.run(["rm", "-rf", "--", folder], check=False)
+    """By `rm`, as folders may be nested more deeply than Python can follow. What takes too long is left to a later
+    start."""
+    limit_s = REMOVAL_TIMEOUT_S
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL, timeout=limit_s)
+        if os.path.lexists(folder):
+            writable = ["chmod", "-R", "u+rwx", "--", folder]
+            subprocess.run(writable, check=False, stderr=subprocess.DEVNULL, timeout=limit_s)
+            subprocess.run(["rm", "-rf", "--", folder], check=False, timeout=limit_s)
     unlock_folder(Path(folder))
 
 

@@ -11,6 +11,7 @@ from tests.support.commands import REPOSITORY
 
 PROGRAM = """
 import asyncio, os, re, signal, sys, time
+from areal_like.process import loop_watch
 from areal_like.process.loop_watch import LoopWatch
 
 def report(pid):
@@ -32,6 +33,9 @@ async def main():
             await asyncio.sleep(0.1)
 
 asyncio.run(main())
+if sys.argv[1] == "watcher stops":
+    loop_watch.CLOSE_TIMEOUT_S = 0.2
+    os.kill(watch._watcher, signal.SIGSTOP)
 watch.close()
 print("closed", flush=True)
 """
@@ -59,6 +63,11 @@ def test_a_process_that_was_stopped_goes_on() -> None:
             process.wait(2.0)
         process.send_signal(signal.SIGCONT)
         assert process.wait(60) == 0 and process.stdout.read() == "closed\n"
+
+
+def test_a_watcher_that_is_stopped_does_not_keep_its_process_from_ending() -> None:
+    output, _ = start("watcher stops", 60.0).communicate(timeout=60)
+    assert output.split()[-1] == "closed"
 
 
 def test_without_anything_that_blocks_it_only_ends() -> None:

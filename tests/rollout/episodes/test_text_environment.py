@@ -1,7 +1,10 @@
 """Text environments in a worker: played as conversations by processes that crash, hang and print."""
 
 import asyncio
+import os
+import signal
 import socket
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from areal_like.models import model_folder
 from areal_like.process.process_tree import process_info
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.rewards.base import RewardError
+from areal_like.rollout.episodes.text_environments import process
 from areal_like.rollout.episodes.text_environments.pool import EnvironmentPools
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault, InstanceSpec
 from areal_like.rollout.episodes.workflows.text_environment import PlayEnvironment
@@ -207,6 +211,23 @@ def test_a_process_ends_with_its_keeper_and_its_fault(played):
         return pid
 
     assert process_info(run(played, work)) is None
+
+
+def test_a_process_whose_keeper_is_stopped_is_killed(played, monkeypatch):
+    monkeypatch.setattr(process, "KILL_TIMEOUT_S", 0.2)
+
+    async def work() -> tuple[int, int]:
+        async with played.pools.instance(played.spec()) as environment:
+            await environment.reset(7)
+            pid = int((await environment.step("pid"))["observation"])
+            os.kill(environment._process.pid, signal.SIGSTOP)
+            environment.end()
+            await environment.ended()
+        return pid, environment._process.pid
+
+    for pid in run(played, work):
+        while process_info(pid) is not None:
+            time.sleep(0.01)
 
 
 def test_an_environment_may_hold_a_socket_over_its_games_and_the_socket_ends_with_its_process(played):

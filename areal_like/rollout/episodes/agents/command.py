@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 import orjson
 
 from areal_like.process.identity import SECRETS
-from areal_like.process.process_tree import descendants_of, die_with_parent, kill
+from areal_like.process.process_tree import KILL_TIMEOUT_S, descendants_of, die_with_parent, kill
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
 
@@ -24,6 +25,8 @@ SHOWN_LINES = 8
 GB = 1e9
 OTHER_KEY = "ANTHROPIC_AUTH_TOKEN"
 """A key that Anthropic's clients would send beside that of the episode."""
+
+log = logging.getLogger(__name__)
 
 
 class CommandAgent:
@@ -98,7 +101,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     kill(each.pid for each in below)
-    await process.wait()
+    try:
+        await asyncio.wait_for(process.wait(), KILL_TIMEOUT_S)
+    except TimeoutError:
+        log.warning("agent.command: process %d does not end %g s after its kill", process.pid, KILL_TIMEOUT_S)
 
 
 def _last_lines(output: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import orjson
 from areal_like.discovery.etcd_client import PASSWORD
 from areal_like.process.identity import TOKEN
 from areal_like.process.keeper import kept_command
+from areal_like.process.process_tree import KILL_TIMEOUT_S
 from areal_like.rollout.episodes.text_environments import program
 
 SECRETS = (TOKEN, PASSWORD)
@@ -24,6 +26,8 @@ TAIL_BYTES, SHOWN_LINES = 8192, 6
 LOGGED_BYTES = 256 * 1024
 """Of what one process prints."""
 STARTS, FAILURES, TIMEOUTS = "environment_starts", "environment_failures", "environment_timeouts"
+
+log = logging.getLogger(__name__)
 
 
 class EnvironmentFault(Exception):
@@ -89,19 +93,24 @@ class EnvironmentProcess:
                 self._process.send_signal(signal.SIGTERM)
 
     async def ended(self) -> None:
-        """Once it is gone."""
-        await self._process.wait()
-        await self._printing
+        """Once it is gone; it is killed if it does not end."""
+        gone = asyncio.gather(self._process.wait(), self._printing)
+        if not (await asyncio.wait([gone], timeout=KILL_TIMEOUT_S))[0]:
+            log.warning("%s: process %d does not end and is killed", self._spec.name, self._process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await asyncio.wait([gone], timeout=KILL_TIMEOUT_S)
 
     async def _call(self, request: dict[str, Any], limit_s: float, key: str) -> dict[str, Any]:
         """It stays in the call after a fault or a cancellation: the next answer would be of another request."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._is_calling = True
         try:
-            with contextlib.suppress(ConnectionError):  # how it ended is read below
-                self._process.stdin.write(orjson.dumps(request) + b"\n")
-                await self._process.stdin.drain()
-            line = await asyncio.wait_for(self._process.stdout.readline(), limit_s)
+            async with asyncio.timeout(limit_s):
+                with contextlib.suppress(ConnectionError):  # how it ended is read below
+                    self._process.stdin.write(orjson.dumps(request) + b"\n")
+                    await self._process.stdin.drain()
+                line = await self._process.stdout.readline()
         except TimeoutError:
             self._counts[TIMEOUTS] += 1
             kind = next(iter(request))
