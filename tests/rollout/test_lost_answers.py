@@ -157,7 +157,7 @@ def test_a_connection_that_is_cut_after_the_controller_has_answered_costs_no_gro
             async with HttpClient(me, SECRET) as caller:
                 client = ControllerClient(caller, me, lambda waiting: Entry(world._served.address, 1, 1, 1), 60.0)
                 await world.hello()
-                runner = Runner(world)
+                runner: Any = Runner(world)
                 working = asyncio.create_task(EpisodeWorker(client, runner, 4).work())
                 steps = await world.train()
                 async with asyncio.timeout(60):

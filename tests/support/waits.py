@@ -68,7 +68,7 @@ class _Reader(ast.NodeVisitor):
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
-    def _found(self, node: ast.AST, what: str) -> None:
+    def _found(self, node: ast.expr | ast.stmt, what: str) -> None:
         if not self._limits:
             self.waits.append((f"{'.'.join(self._names) or '<module>'}: {what}", node.lineno))
 
@@ -104,7 +104,7 @@ class _Reader(ast.NodeVisitor):
                 self._found(node, f"with {called}")
         self.generic_visit(node)
 
-    def _check_lock(self, expression: ast.expr, kinds: set[str], node: ast.AST) -> None:
+    def _check_lock(self, expression: ast.expr, kinds: set[str], node: ast.stmt) -> None:
         if self._kind(expression) in kinds:
             self._found(node, f"async with {ast.unparse(expression)}")
 
