@@ -104,6 +104,13 @@ def test_the_reward_is_scored_printed_returned_or_posted(play, program, settings
     assert [each.reward for each in samples] == [reward]
 
 
+def test_rewards_that_are_posted_for_calls_alone_are_all_there_are(play):
+    program = 'for text in "12": call("/reward", {"id": ask(text)["id"], "reward": 0.5})'
+    settings = {"reward_from": "posted", "turn_discount": 0.5, "failed_reward": -1.0}
+    samples, _ = play(program, "046", "047", **settings)
+    assert [each.reward for each in samples] == [0.5 + 0.5 * 0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     ("program", "settings", "error", "message"),
     [

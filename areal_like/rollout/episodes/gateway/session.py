@@ -89,6 +89,13 @@ class AgentSession:
         calls = self.tree.delivered()
         return calls[-1].sample if calls else None
 
+    @property
+    def posted_reward(self) -> float | None:
+        """Of the episode. 0 where only calls have got rewards, None where nothing was posted."""
+        if self.posted is None and any(call.reward is not None for call in self.tree.calls):
+            return 0.0
+        return self.posted
+
     async def chat_prompt(self, messages: list[Message], tools: Any) -> CallPrompt:
         """Raises HttpError where there is no template, it cannot show them, or they are too long."""
         return await self._prompt(lambda: self.tree.chat_prompt(messages, tools))

@@ -71,8 +71,8 @@ class Agent:
         if not failure and self._settings.reward_from == ANSWER:
             return (await episode.try_score(row, [answer]))[0]
         if not failure and self._settings.reward_from == POSTED:
-            if session.posted is not None:
-                return Reward(session.posted)
+            if (posted := session.posted_reward) is not None:
+                return Reward(posted)
             failure = "agent.reward_from: the agent has posted no reward"
         elif not failure:
             try:
