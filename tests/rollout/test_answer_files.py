@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.rollout.decisions import Accept, Drop, Fail
-from areal_like.rollout.evaluation.answer_files import AnswerFiles
+from areal_like.rollout.evaluation.answer_files import AnswerFiles, answer_lines
 from areal_like.rollout.evaluation.answer_folders import answer_bytes, answers_path, read_answers
 from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group, Result
@@ -116,6 +117,27 @@ def test_answers_of_a_stopped_evaluation_are_kept_and_rows_with_errors_asked_aga
     assert [(line["row"], line["score"]) for line in read_answers(path)] == [(100, 1.0), (100, 0.5)]
     with pytest.raises(ValueError, match=r"evaluator.benchmarks \(b\): .* row 100 .* it is not evaluated"):
         Evaluation(evaluated(name="b"), 0, begun().take(4)[1:]).restore(resumed.saved(["b"])["b"])
+
+
+def test_a_resumed_evaluation_has_the_metrics_of_one_that_was_never_stopped() -> None:
+    def begun() -> Evaluation:
+        groups = [Group(n, n, 0, 1, 0, row_hash=n, evaluated=evaluated()) for n in range(3)]
+        return Evaluation(evaluated(), 0, groups)
+
+    def answer(group: Group) -> Result:
+        result = done("a", [float(group.row == 0)])
+        statistics = {"turns": 4.0 - group.row, "template_breaks": 1.0, "tool_calls": 2.0 * group.row, "tool_errors": 0}
+        result.facts[0] |= {"env": "ab"[group.row // 2], "metrics": statistics}
+        return result
+
+    whole, resumed = begun(), begun()
+    first = whole.waiting[-1]
+    resumed.restore([orjson.loads(orjson.dumps(line)) for line in answer_lines(first, answer(first))])
+    for one in (whole, resumed):
+        for group in one.take(9):
+            one.apply(Accept(group, answer(group)))
+    assert resumed.metrics(1.0) == whole.metrics(1.0)
+    assert (whole.metrics(1.0)["eval/env/a"], whole.metrics(1.0)["eval/turns_mean"]) == (0.5, 3.0)
 
 
 def test_answers_of_other_weights_are_refused_with_both_hashes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from areal_like.process.run import Run
 from areal_like.rollout.conversation_facts import by_conversation
 from areal_like.rollout.evaluation.answer_dataset import DATASET, write_answers
 from areal_like.rollout.evaluation.answer_folders import PARTIAL, answers_folder, answers_path, read_answers
-from areal_like.rollout.evaluation.evaluation import Evaluation
+from areal_like.rollout.evaluation.evaluation import KEPT_FACTS, Evaluation
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.step_metrics import score_of
 
@@ -108,5 +108,6 @@ def answer_lines(group: Group, result: Result) -> Iterator[dict[str, Any]]:
             "weights": [fact["version_min"], fact["version_max"]],
             "prompt": texts.get("prompt", ""),
             "answer": texts["answers"][sample] if texts else "",
+            **{name: fact[name] for name in KEPT_FACTS if fact.get(name)},
             **({"messages": fact["messages"]} if "messages" in fact else {}),
         }

@@ -15,6 +15,8 @@ from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows
 from areal_like.rollout.groups import Group, Result
 from areal_like.rollout.step_metrics import evaluation_metrics, is_score, score_of, spread_metrics, with_reward
 
+KEPT_FACTS = ("env", "metrics")
+"""Of an answer, in its saved line where it has them: metrics of a resumed evaluation are made of these too."""
 MAX_SHOWN_ROWS = 8
 """Rows whose answers are shown in trackers."""
 
@@ -175,5 +177,5 @@ class Evaluation:
 def _fact_of(line: dict[str, Any]) -> dict[str, Any]:
     """What metrics need of a saved answer."""
     oldest, newest = line["weights"]
-    facts = {name: line[name] for name in ("reward", "rewards", "finish")}
+    facts = {name: line[name] for name in ("reward", "rewards", "finish", *KEPT_FACTS) if name in line}
     return {**facts, "generated": line["tokens"], "version_min": oldest, "version_max": newest}
