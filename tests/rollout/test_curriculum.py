@@ -107,6 +107,12 @@ def test_a_fraction_of_the_rows_set_aside_returns_with_a_checkpoint() -> None:
     assert Counter(pools.pool_P.tolist()) == {ASIDE_EASY: 5, NORMAL: 9, EASY: 16}
 
 
+def test_all_rows_are_drawn_alike_where_a_checkpoint_of_pools_is_resumed_without_them() -> None:
+    pools = pools_of(num_rows=12, has_pools=False)
+    pools.resume(np.array([EASY, HARD, NORMAL, ASIDE_HARD] * 3, np.uint8).tobytes(), step=7)
+    assert Counter(pools.pool_P.tolist()) == {NORMAL: 9, ASIDE_HARD: 3}
+
+
 @pytest.mark.parametrize(("rows", "fraction", "left"), [(5, 0.5, 3), (7, 0.5, 3), (3, 0.1, 3), (6, 1.0, 0)])
 def test_the_number_of_rows_that_return_is_rounded(rows: int, fraction: float, left: int) -> None:
     pools = pools_of(num_rows=rows, easy_return_fraction=fraction)

@@ -98,6 +98,8 @@ class DifficultyPools:
             raise Failure(f"resume: {message}; set recover.skip_curriculum=true to begin without them")
         self.pool_P = np.frombuffer(state, np.uint8).copy()
         keys = self.settings
+        if not keys.has_pools:  # those of another `curriculum.type`
+            self.pool_P[self.prompts_in(EASY, HARD)] = NORMAL
         fractions = ((ASIDE_EASY, keys.easy_return_fraction), (ASIDE_HARD, keys.hard_return_fraction))
         for pool, fraction in fractions:
             aside = self.prompts_in(pool)
