@@ -81,6 +81,35 @@ def test_a_prompt_that_repeats_all_that_was_sampled_continues_it_without_a_break
     assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (2, 0)
 
 
+@pytest.mark.parametrize("kind", ["chat", "text", "ids"])
+def test_a_client_that_continues_an_answer_has_got_it(plain, kind):
+    """Even where its connection seemed to be cut."""
+    engine = SampledTexts(plain, "2", "4")
+
+    async def run() -> Any:
+        async with open_session(engine) as (session, _):
+            if kind == "chat":
+                prompt = await session.chat_prompt([user("1+1")], [])
+            elif kind == "text":
+                prompt = await session.text_prompt("1+1=")
+            else:
+                prompt = session.tree.ids_prompt(plain.encode("1+1=", special=False))
+            (first,) = await session.generate(prompt, 1, {})
+            if kind == "chat":
+                prompt = await session.chat_prompt([user("1+1"), first.reply, user("2+2")], [])
+            elif kind == "text":
+                prompt = await session.text_prompt(f"1+1={first.text}2+2=")
+            else:
+                prompt = session.tree.ids_prompt([*first.token_ids, *plain.encode("2+2=", special=False)])
+            (second,) = await session.generate(prompt, 1, {})
+            second.is_delivered = True
+            return session.trajectory(1.0)
+
+    (sample,) = asyncio.run(run())
+    engine.check_exact([sample])
+    assert (sample.metrics["turns"], sample.loss_mask.sum()) == (2, sum(len(each["token_ids"]) for _, each in engine.log))
+
+
 @pytest.mark.parametrize("route", [CHAT, "/v1/responses", COMPLETIONS, "/tokenize"])
 @pytest.mark.parametrize("characters", [500_000, SHORT_TEXT + 1, 10])
 def test_a_long_text_is_refused_before_it_is_tokenized_or_tokenized_beside_the_other_episodes(

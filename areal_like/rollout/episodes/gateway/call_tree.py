@@ -103,6 +103,7 @@ class CallTree:
             return PromptDraft(CallPrompt([], text, is_break=True), text, special=True)
         if parent is None:
             return PromptDraft(CallPrompt([], text), text, special=True)
+        parent.is_delivered = True  # the client repeats it
         return PromptDraft(
             CallPrompt(parent.token_ids, text, parent=parent), text[len(parent.prompt.text + parent.text) :]
         )
@@ -113,6 +114,8 @@ class CallTree:
         cut = _longest(call for call in self.calls if _repeats_unended(ids, call))
         if cut is not None and (parent is None or len(cut.token_ids) > len(parent.token_ids)):
             return CallPrompt(ids, is_break=True)
+        if parent is not None:
+            parent.is_delivered = True  # the client repeats it
         return CallPrompt(ids, parent=parent)
 
     def delivered(self) -> list[AgentCall]:
