@@ -107,7 +107,8 @@ def test_a_client_that_continues_an_answer_has_got_it(plain, kind):
 
     (sample,) = asyncio.run(run())
     engine.check_exact([sample])
-    assert (sample.metrics["turns"], sample.loss_mask.sum()) == (2, sum(len(each["token_ids"]) for _, each in engine.log))
+    num_sampled = sum(len(each["token_ids"]) for _, each in engine.log)
+    assert (sample.metrics["turns"], sample.loss_mask.sum()) == (2, num_sampled)
 
 
 @pytest.mark.parametrize("route", [CHAT, "/v1/responses", COMPLETIONS, "/tokenize"])
