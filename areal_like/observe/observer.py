@@ -23,7 +23,7 @@ from areal_like.observe.tracker_samples import FOLDER, Extras
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.process.atomic_file import complete_lines_end
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
-from areal_like.process.run import LEDGER, Run
+from areal_like.process.run import LEDGER, Run, last_attempt
 
 StepCallback = Callable[[int, dict[str, Any]], None]
 EvaluationCallback = Callable[[int, dict[str, Any]], None]
@@ -59,6 +59,8 @@ class Observer:
         self._milestones = Milestones(run.rollouts / LEDGER, on_phase, on_total, on_progress)
         self._shown, self._on_sample = LineFollower(run.rollouts / SHOWN), on_sample
         self._path = run.directory / JOINED
+        self._attempt = last_attempt(run.directory)
+        """That of this launcher."""
         self._evaluations = run.evaluations
         roles = (TRAINER, CONTROLLER) if generates(run.config) else (TRAINER,)
         self._joiner = MetricJoiner({Identity(role, 0).file_name for role in roles})
@@ -79,6 +81,7 @@ class Observer:
     def rewind(self, step: int, attempt: int) -> None:
         """Goes back to `step` completed steps; `attempt` is the one that ended. No process may write metrics."""
         with self._lock:
+            self._attempt = attempt + 1
             if self.failure is None:
                 self._try(self._poll)
             rewind_metrics(self.run.directory, step, attempt)
@@ -116,7 +119,10 @@ class Observer:
             self._warn(f"{self._path}: metrics are no longer joined ({type(error).__name__}: {error})")
 
     def _poll(self) -> None:
-        """Reads all files once. New lines are sorted by step, as the files are read one by one."""
+        """Reads all files once. New lines are sorted by step, as the files are read one by one. Another attempt is that
+        of another launcher, which joins the metrics now, or one that `rewind` is about to begin."""
+        if last_attempt(self.run.directory) > self._attempt:
+            return
         for path in sorted(self.run.metrics.glob("*.jsonl")):
             if path not in self._followers:
                 self._followers[path] = LineFollower(path)

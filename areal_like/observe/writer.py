@@ -13,6 +13,7 @@ from areal_like.config.redact import Redactor
 from areal_like.observe.metrics import BENCHMARK, ERROR, LINE_FIELDS, find_metric
 from areal_like.observe.text import cut_middle
 from areal_like.process.identity import Identity
+from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
 
 MOST_READ, STORED_HEAD, STORED_TAIL = 1 << 16, 1000, 3000
@@ -35,6 +36,7 @@ class MetricWriter:
     def __init__(self, run: Run, me: Identity) -> None:
         self.path: Path = run.metrics / f"{me.file_name}.jsonl"
         self.attempt = me.attempt
+        self._ownership = Ownership(run, me.attempt)
         self._known: set[str] = set()
 
     def write(
@@ -52,6 +54,7 @@ class MetricWriter:
             line[field] = stored_error(error)
         if benchmark:
             line[BENCHMARK] = benchmark
+        self._ownership.require()
         # Opened for each write: a recovery may have replaced the file.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:

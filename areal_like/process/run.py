@@ -30,6 +30,12 @@ class StartPoint(NamedTuple):
     is_checked: bool = False
 
 
+def last_attempt(run_dir: Path) -> int:
+    """The number of the last attempt; 0 for a run that was never started."""
+    path = run_dir / ATTEMPT
+    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.is_file() else 0
+
+
 def taken_over_text(directory: Path, newest: int, own: int) -> str:
     """Why an attempt that was stalled for long may not write: another launcher has begun a later one."""
     return (

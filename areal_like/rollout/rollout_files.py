@@ -22,6 +22,7 @@ from areal_like.observe.shown_samples import ShownSamples
 from areal_like.process import atomic_file
 from areal_like.process.checkpoint_files import folder_name, step_of
 from areal_like.process.errors import Failure
+from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
 from areal_like.rollout.batches import RolloutBatch
 from areal_like.rollout.conversation_facts import conversation_numbers
@@ -42,6 +43,8 @@ class RolloutFiles:
         self._tokenizer: TextTokenizer | None = None
         self._shown = ShownSamples(run)
         self._spawn, self._lock = spawn, asyncio.Lock()
+        self._ownership = Ownership.of_process(run)
+        self._ownership.require()
         for step, path in rollout_files(self._folder).items():
             if step > start_step:
                 path.unlink()
@@ -77,8 +80,10 @@ class RolloutFiles:
         if not self._is_on:
             return
         lines = (orjson.dumps(line) + b"\n" for line in self._lines(step, samples))
+        content = b"".join(lines)
+        self._ownership.require()
         self._folder.mkdir(parents=True, exist_ok=True)
-        atomic_file.write_atomic(self._folder / f"{folder_name(step)}{SUFFIX}", b"".join(lines))
+        atomic_file.write_atomic(self._folder / f"{folder_name(step)}{SUFFIX}", content)
         for old, path in rollout_files(self._folder).items():
             if self._keep is not None and old <= step - self._keep:
                 path.unlink()

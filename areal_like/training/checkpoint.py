@@ -34,7 +34,8 @@ from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.hashed_files import FilePart, HashedFiles
 from areal_like.process.identity import launched_attempt
 from areal_like.process.interval_timer import IntervalTimer
-from areal_like.process.run import Run, taken_over_text
+from areal_like.process.ownership import Ownership
+from areal_like.process.run import Run
 from areal_like.process.run_links import make_free_folder
 from areal_like.process.wait import NamedWait
 from areal_like.training.checkpoint_removal import discard, remove, remove_leftovers
@@ -106,7 +107,8 @@ class CheckpointManager:
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
         self._attempt = launched_attempt() or self._start.attempt
-        self._require_ownership()
+        self._ownership = Ownership(run, self._attempt)
+        self._ownership.require()
         if world.is_first:
             remove_leftovers(self._root)
 
@@ -146,7 +148,7 @@ class CheckpointManager:
         self._written = LastCheckpoint(step, due)
         temporary = self._root / f".{folder_name(step)}.{self._attempt}.half"
         if self._world.is_first:
-            self._require_ownership()
+            self._ownership.require()
             discard(temporary)
             temporary.mkdir(parents=True)
             if due.to_resume and (resume_root := self._run.resume_states) is not None:
@@ -180,7 +182,7 @@ class CheckpointManager:
         """It is complete: written again, it would be gone for a moment."""
         self._written = LastCheckpoint(step, self._written.due._replace(to_keep=True))
         if self._world.is_first:
-            self._require_ownership()
+            self._ownership.require()
             kept = self._root / folder_name(step) / KEPT
             kept.touch()
             fsync_path(kept.parent)
@@ -297,19 +299,12 @@ class CheckpointManager:
     def _complete(self, temporary: Path, step: int, written: Mapping[str, FilePart]) -> None:
         write_manifest(temporary, step, written)
         target = self._root / folder_name(step)
-        self._require_ownership()
+        self._ownership.require()
         if target.exists():  # of a timeline that was rolled back
             remove(target)
         temporary.rename(target)
         fsync_path(self._root)  # before older ones are deleted
         log.info("checkpoint %s is complete", target)
-
-    def _require_ownership(self) -> None:
-        """Read again before every change: a process that was stalled, or cut off, may come back after the run has begun
-        another attempt elsewhere."""
-        newest = self._run.start_point().attempt
-        if newest != self._attempt:
-            raise FinalFailure(taken_over_text(self._run.directory, newest, self._attempt))
 
     def _prune(self) -> None:
         """Keeps the newest `recover.keep` resumable checkpoints as they are. Of older ones those that the saver keeps
@@ -318,7 +313,7 @@ class CheckpointManager:
             return
         resumable = [folder for _, folder in reversed(complete_checkpoints(self._root)) if can_resume(folder)]
         for folder in resumable[self._config.keep :]:
-            self._require_ownership()
+            self._ownership.require()
             if (folder / KEPT).is_file():
                 for path in drop_resume_parts(folder):
                     discard(path)

@@ -8,6 +8,7 @@ import torch
 
 from areal_like.models import model_folder
 from areal_like.process.errors import FinalFailure
+from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.training.background_publication import KEY, BackgroundPublication
@@ -43,7 +44,7 @@ class WeightPublisher:
     def __init__(self, run: Run, engine: TrainEngine, controller: TrainerControllerClient) -> None:
         self._engine, self._controller = engine, controller
         self._transport = open_transport(run, engine, controller)
-        start = run.start_point()
+        self._ownership, start = Ownership.of_process(run), run.start_point()
         self._base = start.step if start.checkpoint is None else None  # the version that is not trained
         self._limit_s = run.config.rollout.request_timeout
         self._background = BackgroundPublication(self._limit_s)
@@ -77,6 +78,7 @@ class WeightPublisher:
         values = logprobs.float().tolist()
         if not all(map(math.isfinite, values)):
             raise self._not_finite(version)
+        self._ownership.require()
         probe = Probe(self._tokens, values, self._dtype)
         self._background.wait()
         complete = self._transport.publish(version, tensors, probe)

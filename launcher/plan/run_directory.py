@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from areal_like.config.allocation.models import only_evaluates
 from areal_like.config.problems import Problem
 from areal_like.discovery.owner import this_process
+from areal_like.process.run import last_attempt
 from areal_like.process.run_links import missing_link_targets
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import RunDirectory
 from launcher.runs.checkpoints import complete_steps, resumable_steps, step_folder
-from launcher.runs.registry import ambiguity_text, find_runs, last_attempt, lock_holder, running_text
+from launcher.runs.registry import ambiguity_text, find_runs, lock_holder, running_text
 from launcher.runs.resumable import run_config_values, why_not_resumable
 
 if TYPE_CHECKING:

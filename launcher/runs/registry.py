@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.process.atomic_file import write_atomic
-from areal_like.process.run import ATTEMPT, CONFIG, RUN_FACTS
+from areal_like.process.run import CONFIG, RUN_FACTS
 from launcher.runs.resumable import run_config_values
 
 if TYPE_CHECKING:
@@ -101,12 +101,6 @@ def ambiguity_text(run: str, matches: list[Path], root: Path) -> str:
         return f"{run} is the name of {len(matches)} runs; name one by its folder:\n{runs_text(matches)}"
     remedy = "give its folder, experiment/trial or a trial name that only one run has"
     return f"no run is called {run} under {root}, nor among the runs that this user has started; {remedy}"
-
-
-def last_attempt(run_dir: Path) -> int:
-    """The number of the last attempt; 0 for a run that was never started."""
-    path = run_dir / ATTEMPT
-    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.is_file() else 0
 
 
 def runs_text(directories: Sequence[Path]) -> str:

@@ -15,14 +15,14 @@ from areal_like.config.sections.reward import reward_model
 from areal_like.discovery import NameStore, NameTaken, announce, name_store_for
 from areal_like.process.checkpoint_files import KEPT, step_of
 from areal_like.process.identity import Identity
-from areal_like.process.run import CONFIG, Run, StartPoint
+from areal_like.process.run import CONFIG, Run, StartPoint, last_attempt
 from areal_like.process.wait import NamedWait
 from launcher.plan.auto import resolved_values
 from launcher.plan.build import build_plan
 from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.linked_folders import create_links
-from launcher.runs.registry import LAUNCHER, last_attempt, register, running_text
+from launcher.runs.registry import LAUNCHER, register, running_text
 from launcher.runs.run_files import read_facts, write_description, write_start_point
 from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
 from launcher.supervisor.rollback import roll_back

@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 
 from areal_like.data.data_record import RECORD, ROW_CACHE
-from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, RUN_FACTS
+from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, RUN_FACTS, last_attempt
 from areal_like.process.run_links import LINKS
 from launcher.runs.environment_record import CODE, ENVIRONMENT
 from launcher.runs.linked_folders import remove_linked_folders
-from launcher.runs.registry import last_attempt, unregister
+from launcher.runs.registry import unregister
 from launcher.runs.run_files import ENDING_FILES, PROVENANCE
 from launcher.runs.run_lock import LockedRun
 from launcher.supervisor.lifecycle import RunEnding

@@ -16,14 +16,13 @@ from areal_like.config.problems import plural
 from areal_like.config.redact import scrub
 from areal_like.process.checkpoint_files import step_of
 from areal_like.process.command_result import write_result
-from areal_like.process.run import StartPoint
+from areal_like.process.run import StartPoint, last_attempt
 from launcher.checks.epochs import data_end_text
 from launcher.plan.plan import Plan
 from launcher.runs.best_checkpoint import link_best, never_logged
 from launcher.runs.checkpoints import complete_steps
 from launcher.runs.env_file import run_environment
 from launcher.runs.environment_record import write_environment_record
-from launcher.runs.registry import last_attempt
 from launcher.runs.run_files import restore_configuration
 from launcher.supervisor.discard import discard_unused_run
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding

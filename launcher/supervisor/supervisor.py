@@ -15,7 +15,7 @@ from launcher.agent.base import ProcessExit
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import EVALUATION_STOPS, evaluation_point_text, resume_point_text, stop_message
 from launcher.supervisor.checkpoint_search import CheckpointSearch
-from launcher.supervisor.failure_report import failure_text, headline, name_lost_text, not_ready_text
+from launcher.supervisor.failure_report import failure_text, headline, not_ready_text
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.rollback import PendingRollback, roll_back
@@ -23,6 +23,7 @@ from launcher.supervisor.roster import Roster, RunningProcess
 from launcher.supervisor.signal_wait import SignalWait
 from launcher.supervisor.stall_detector import StallDetector
 from launcher.supervisor.startup_progress import StartupProgress
+from launcher.supervisor.taken_over import lost_name_ending, taken_over_ending
 from launcher.supervisor.watchdog import Watchdog
 
 POLL_S, CHECK_S, REPORT_S = 0.2, 1.0, 5.0
@@ -32,8 +33,6 @@ IDLE_WORKER_S = 10.0
 SERVING_ROLES = (SERVER, REWARD)
 ADDRESSED_ROLES = (*SERVING_ROLES, CONTROLLER)
 """Roles that publish an address once they are ready."""
-LAUNCHER = "launcher/0"
-"""The name in the name store that stands for the launcher of a run."""
 FINAL = "final"
 """Kind of failure that would repeat in every attempt, such as a full disk."""
 PORT_IN_USE = ("address already in use", "eaddrinuse")
@@ -81,6 +80,7 @@ class Supervisor:
                 while (ending := self._poll(signals)) is None:
                     self._lifecycle.on_poll()
                     signals.wait(POLL_S)
+                ending = taken_over_ending(self.run, self.attempt) or ending
                 if ending.outcome not in ("failed", "lost", "refused"):
                     self.roster.end()
                 return ending
@@ -95,11 +95,12 @@ class Supervisor:
         for number in signals.received():
             if (ending := self._handle_signal(number)) is not None:
                 return ending
-        if LAUNCHER in self.names.lost:
-            why, name = self.names.lost[LAUNCHER], self.names.full(LAUNCHER)
-            return RunEnding("lost", FAILED, name_lost_text(name, why, self.run.directory))
+        if (lost := lost_name_ending(self.run, self.names)) is not None:
+            return lost
         self._watchdog.poll()
         exits, early = self.roster.exits(), self._early_workers()
+        if (exits or early) and (lost := taken_over_ending(self.run, self.attempt)) is not None:
+            return lost
         self._check_progress(at_once=bool(exits or early))
         ending = self._handle_exits(exits) if exits else None
         if ending is None and early:

@@ -9,26 +9,23 @@ from collections.abc import Coroutine
 from typing import Any
 
 from areal_like.config.allocation.models import uses_api
+from areal_like.config.problems import ConfigError
 from areal_like.data.row_table import RowTable
 from areal_like.discovery import NameStore
 from areal_like.models import model_folder
-from areal_like.observe.metrics import STEP_ERROR
-from areal_like.observe.writer import MetricWriter
 from areal_like.process.errors import Failure, FinalFailure, HttpError
 from areal_like.process.frames import unpack
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
-from areal_like.process.run import LEDGER, Run
+from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.publications import model_publication, read_publication
+from areal_like.rollout.controller.records import Records
 from areal_like.rollout.controller.servers import Servers
 from areal_like.rollout.controller.weight_broadcast import WeightBroadcast
 from areal_like.rollout.curriculum.curriculum import curriculum_for
 from areal_like.rollout.curriculum.own_code import load_own_curriculum
-from areal_like.rollout.evaluation.answer_files import AnswerFiles
-from areal_like.rollout.evaluation.tracker_samples import EvaluationSamples
-from areal_like.rollout.ledger import Ledger
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.rollout_files import RolloutFiles
 from areal_like.rollout.server_pool import ServerPool
@@ -40,8 +37,6 @@ STATE_FILE = "resume/controller.frame"
 """The controller's part of a checkpoint."""
 PROBE_NOISE, PROBE_TOKENS = "probe_noise", "probe_tokens"
 """In its header: what `ProbeNoise` has measured, and its prompt."""
-JUDGED = "judged"
-"""Event of the ledger: what the answers of the first step leave to learn."""
 CHECK_INTERVAL_S = 1.0
 WORKER_EXIT_S = 3.0
 """How long to wait until all workers know that the run is over."""
@@ -79,10 +74,7 @@ class Controller:
         """For the last evaluation, once the trainer has finished."""
         self._stopping, self._rows_left = "", 0
         self._incarnations: dict[str, int] = {}
-        self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
-        self._metrics = MetricWriter(run, me)
-        self._samples = EvaluationSamples(run, me)
-        self._answers = AnswerFiles(run)
+        self._records = Records(run, me)
         self.rollouts = RolloutFiles(run, self.start.step, self._spawn)
         noise, self._saved_tokens = self._saved_probe()
         self.servers = Servers(
@@ -179,13 +171,13 @@ class Controller:
             loop = RolloutLoop(self.settings, self.server_pool, rows, tables, start, curriculum=curriculum)
             loop.record_event("begun", steps=loop.length.total_steps, max_staleness=self.settings.max_staleness)
             self._restore(loop, digest)
-        except (ValueError, Failure) as problem:
-            self.fail(problem if isinstance(problem, Failure) else Failure(str(problem)))
+        except (ValueError, Failure, ConfigError) as problem:
+            self.fail(Failure(str(problem)) if isinstance(problem, ValueError) else problem)
             raise HttpError(422, str(problem)) from problem
         loop.stopping = self._stopping
         self.loop, self.digest = loop, digest
         if self.only_evaluates:
-            loop.evaluations.saved.update(self._answers.saved(each.name for each in self.settings.evaluated))
+            loop.evaluations.saved.update(self._records.answers.saved(each.name for each in self.settings.evaluated))
             self._start_final_wait()
         log.info("%d rows, %d steps; starts after step %d", train["rows"], loop.length.total_steps, self.start.step)
         self.loop_changed()
@@ -255,7 +247,7 @@ class Controller:
 
     def model_verified(self, digest: str) -> None:
         """A server was found to have the weights of the model that is evaluated."""
-        self._answers.check_model(digest)
+        self._records.answers.check_model(digest)
 
     def server_gone(self, name: str) -> None:
         if self.loop is None:
@@ -271,7 +263,9 @@ class Controller:
         loop = self.loop
         assert loop is not None
         try:
-            self._write_records(loop)
+            self._records.write(loop, self.servers.times.take)
+        except Failure as taken_over:
+            self.fail(taken_over)
         except OSError as fault:
             # Not raised here: the caller is not at fault, and would be reported as the cause.
             self.fail(Failure(f"cluster.fileroot: {self.run.directory}: {fault.strerror or fault}; make room there"))
@@ -282,30 +276,6 @@ class Controller:
         if loop.order.begin_abort():
             self._spawn(self._abort())
         self.changed.notify()
-
-    def _write_records(self, loop: RolloutLoop) -> None:
-        if loop.events:
-            self._ledger.write(loop.events)
-            for event in loop.events:
-                if event["event"] == JUDGED:
-                    log.info("answers of the first step: %s", event["text"])
-                if self.run.config.rollout.enable_rollout_tracing:
-                    log.info("rollout: %s", " ".join(f"{name}={value}" for name, value in event.items()))
-            loop.events.clear()
-        for step, values, error in loop.reports:
-            self._metrics.write(step, {**values, **self.servers.times.take()}, error, STEP_ERROR)
-        loop.reports.clear()
-        if loop.evaluations.current is not None:
-            self._answers.add(loop.evaluations.current)
-        while loop.evaluated:
-            evaluation, (version, values) = loop.evaluated.pop(0), loop.scores.pop(0)
-            self._answers.complete(evaluation)
-            error, name = evaluation.most_frequent_error[0], evaluation.evaluated.name
-            self._metrics.write(version, values, error, benchmark=name)
-            self._samples.write(evaluation)
-        for warning in loop.warnings:
-            log.warning("%s", warning)
-        loop.warnings.clear()
 
     async def _abort(self) -> None:
         await self.servers.abort_all()
@@ -347,4 +317,4 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self._fault.cancel():
             self._fault.exception()  # marks it as retrieved: it was raised already, or another error was first
-        self._ledger.close()
+        self._records.close()

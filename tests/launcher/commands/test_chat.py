@@ -139,7 +139,7 @@ def test_a_checkpoint_loaded_by_another_run_is_marked_as_kept(run_dir, tmp_path)
     assert keep_checkpoints(config, tmp_path, tmp_path / "other") == ()
     checkpoint(run_dir, 6)
     manager: Any = SimpleNamespace(
-        _config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints", _require_ownership=lambda: None
+        _config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints", _ownership=SimpleNamespace(require=lambda: None)
     )
     CheckpointManager._prune(manager)
     assert complete_steps(run_dir) == [2, 6]

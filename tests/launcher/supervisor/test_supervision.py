@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from areal_like.discovery import file_name_store
+from areal_like.process.atomic_file import write_atomic
 from areal_like.process.run import open_run
 from tests.support.fake_runs import leftover_processes, memory_of, start_fake_run
 
@@ -280,6 +281,24 @@ def test_a_launcher_that_lost_its_name_ends_and_leaves_the_directory(tmp_path):
 
 def prefix(run):
     return "/".join([getpass.getuser(), *run.directory.parts[-2:]])
+
+
+def test_a_launcher_whose_run_was_taken_over_follows_from_no_end_of_a_process(tmp_path):
+    """A stalled one may see the end of its trainer before it learns that it has lost its name."""
+    run = start_fake_run(tmp_path, steps=1000)
+    run.until("metrics.jsonl")
+    start = json.loads((run.directory / "attempt.json").read_text())
+    write_atomic(run.directory / "attempt.json", json.dumps({**start, "attempt": 2}))
+    for name, metric in (("rollout-0", "reward/mean"), ("trainer-0", "train/loss")):
+        with (run.directory / "metrics" / f"{name}.jsonl").open("a") as file:
+            file.write(json.dumps({"step": 1001, "attempt": 2, "time": 0.0, metric: 1.0}) + "\n")
+    run.kill("trainer/0")
+    ended = run.wait()
+    assert ended.code == 1 and "another launcher has begun attempt 2 of this run; attempt 1 writes" in ended.err, ended
+    assert 1001 not in ended.steps(), "it does not join the metrics of the other"
+    assert not (run.directory / "summary.json").exists()
+    assert json.loads((run.directory / "attempt.json").read_text())["attempt"] == 2
+    assert leftover_processes(tmp_path) == {}
 
 
 def test_a_stalled_run_prints_once_what_it_waits_for(tmp_path):

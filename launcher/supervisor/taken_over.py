@@ -1,0 +1,22 @@
+"""Whether another launcher has taken the run over: then this one writes nothing more, and ends its own processes."""
+
+from areal_like.discovery import NameStore
+from areal_like.process.exit_codes import FAILED
+from areal_like.process.run import Run, last_attempt, taken_over_text
+from launcher.runs.registry import LAUNCHER
+from launcher.supervisor.failure_report import name_lost_text
+from launcher.supervisor.lifecycle import RunEnding
+
+
+def lost_name_ending(run: Run, names: NameStore) -> RunEnding | None:
+    """How a launcher ends whose name another one may have taken."""
+    if LAUNCHER not in names.lost:
+        return None
+    return RunEnding("lost", FAILED, name_lost_text(names.full(LAUNCHER), names.lost[LAUNCHER], run.directory))
+
+
+def taken_over_ending(run: Run, attempt: int) -> RunEnding | None:
+    """How a launcher ends that was stalled while another one has begun an attempt after its own. It asks before it
+    follows from the end of a process, which may have found this out earlier."""
+    newest = last_attempt(run.directory)
+    return RunEnding("lost", FAILED, taken_over_text(run.directory, newest, attempt)) if newest > attempt else None
