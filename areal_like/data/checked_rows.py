@@ -124,6 +124,24 @@ def row_hash(row: Row) -> int:
     return xxhash.xxh3_64_intdigest(dump_json(row, sort_keys=True))
 
 
+def digest_of(section: str, dataset: Any, raw: RawRows) -> str:
+    """That of `CheckedRows`, without their other checks. Raises ValueError or TypeError for an invalid row."""
+    row_format, num_rows = RowFormat(dataset, section), len(raw.rows)
+    hashes = [row_hash(row_format(raw.rows[number])) for number in _checked_numbers(num_rows)]
+    return _digest(num_rows, dataset.max_length, raw.content, hashes)
+
+
+def _checked_numbers(num_rows: int) -> list[int]:
+    numbers: list[int] = np.unique(np.linspace(0, num_rows - 1, CHECKED_AT_START).astype(np.int64)).tolist()
+    return numbers
+
+
+def _digest(num_rows: int, most: int | None, content: str, hashes: list[int]) -> str:
+    """`content` tells of the rows whose hashes are not given."""
+    facts = [num_rows, most, "" if len(hashes) == num_rows else content, hashes]
+    return xxhash.xxh3_64_hexdigest(orjson.dumps(facts))
+
+
 def check_rows(section: str, dataset: Any, raw: RawRows, tokenizer: TextTokenizer) -> CheckedRows:
     """The rows of a dataset, whose section is `section`."""
     return RowCheck(section, dataset, raw, tokenizer).rows()
@@ -143,7 +161,7 @@ class RowCheck:
     def rows(self) -> CheckedRows:
         """Checks a part of them."""
         raw, num_rows = self.raw, len(self.raw.rows)
-        sample = np.unique(np.linspace(0, num_rows - 1, CHECKED_AT_START).astype(np.int64)).tolist()
+        sample = _checked_numbers(num_rows)
         hashes, short, unlocated, most = [], 0, 0, self.dataset.max_length
         is_measured = most is not None or self.dataset.type != "rl"
         for number in sample:
@@ -159,13 +177,12 @@ class RowCheck:
         if is_whole and is_measured and not short:
             message = f"{raw.source} has no rows of at most {most} tokens ({self.section}.max_length)"
             raise config_error(f"{self.section}.path", message)
-        facts = [num_rows, most, "" if is_whole else raw.content, hashes]
         return CheckedRows(
             rows=ConvertedRows(raw.rows, self.format),
             section=self.section,
             source=raw.source,
             place=raw.place,
-            digest=xxhash.xxh3_64_hexdigest(orjson.dumps(facts)),
+            digest=_digest(num_rows, most, raw.content, hashes),
             has_messages=self.has_messages,
             tokenizer=self.tokenizer,
             max_length=most,

@@ -67,3 +67,11 @@ class RowTable:
 
 def hash_text(row_hash: int) -> str:
     return f"{row_hash:016x}"
+
+
+def other_rows_message(was: str, now: str) -> str:
+    """The message for training rows that are not those of the checkpoint, by their digests."""
+    return (
+        f"the data has changed since the checkpoint (its digest was {was} and is now {now}); resume with the same "
+        "data, or set recover.skip_dataloader=true to start it from the beginning"
+    )

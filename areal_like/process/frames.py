@@ -1,6 +1,7 @@
 """Binary message: a JSON header and opaque parts of bytes."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,6 +18,14 @@ def pack(header: dict[str, Any], blobs: Sequence[bytes | memoryview] = ()) -> by
     """Length of the head, the head (header and part sizes), the parts."""
     head = orjson.dumps({"header": header, "sizes": [len(blob) for blob in blobs]})
     return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *blobs])
+
+
+def read_header(file: Path) -> dict[str, Any]:
+    """Of a message in a file, without its parts."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+        header: dict[str, Any] = orjson.loads(opened.read(length))["header"]
+    return header
 
 
 def unpack(data: bytes | memoryview) -> Frame:

@@ -1,8 +1,11 @@
 """Settings of the rollout loop, taken from the configuration."""
 
+import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import xxhash
 
 from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.allocation.models import num_evaluators, uses_api
@@ -14,6 +17,8 @@ from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows, evaluate
 from areal_like.rollout.sampling import sampling_params
 
 PENDING_PER_CONCURRENT = 16
+MAKES_ANSWERS = ("gconfig", "workflow", "agent", "reward", "environments", "chat_template_args")
+"""Sections that decide how answers are generated and scored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,8 @@ class RolloutSettings:
     refill: bool
     oversampling_factor: float
     sampling: dict[str, Any]
+    answers: str = ""
+    """A hash of what decides how answers are generated and scored."""
     vote_rule: VoteRule = field(default_factory=VoteRule)
     """Which samples count in the baseline of their group."""
     agent_stats: tuple[str, ...] = ()
@@ -83,6 +90,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         vote_rule=vote_rule(config.actor),
         agent_stats=tuple(config.actor.log_agent_stats_keys) if config.actor.log_agent_stats else (),
         sampling=sampling_params(config.gconfig),
+        answers=_hash_of([getattr(config, name) for name in MAKES_ANSWERS]),
         shuffle=data.shuffle,
         drop_last=data.drop_last,
         total_epochs=config.total_train_epochs,
@@ -95,6 +103,11 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         evaluation_max_failed_share=evaluator.max_failed_share,
         curriculum=curriculum_settings(config),
     )
+
+
+def _hash_of(sections: list[Any]) -> str:
+    values = [each if isinstance(each, dict) else asdict(each) for each in sections]
+    return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True, default=str).encode())
 
 
 def num_servers(config: GRPOConfig) -> int:

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from areal_like.config.benchmarks import SPLIT
-from areal_like.data.row_order import RowOrder
+from areal_like.config.problems import ConfigError, Problem, plural
+from areal_like.data.row_table import other_rows_message
 from areal_like.process.errors import Failure, HttpError
 from areal_like.rollout.curriculum.curriculum import CurriculumState
 from areal_like.rollout.curriculum.pools import DifficultyPools
 from areal_like.rollout.groups import Group
 from areal_like.rollout.loop import RolloutLoop
+from areal_like.rollout.settings import MAKES_ANSWERS
 
 FORMAT = 3
 WITHOUT_ROWS = (1, 2)
@@ -38,6 +40,8 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
         "format": FORMAT,
         "step": step,
         "digest": digest,
+        "answers": loop.settings.answers,
+        "order": _order_of(loop),
         "rows_per_epoch": rows.rows_per_epoch,
         "num_kept": rows.num_kept,
         "inspected": list(saved),
@@ -71,12 +75,12 @@ def restore(
             f"resume: the controller's part of the checkpoint has format {header['format']}, and this version reads "
             f"format {FORMAT}; resume with the version that wrote it{also * (header['format'] in WITHOUT_ROWS)}"
         )
-    if header["digest"] != digest and not begin_data_anew:
-        raise Failure(
-            f"train_dataset: the data has changed since the checkpoint (its digest was {header['digest']} and is now "
-            f"{digest}); resume with the same data, or set recover.skip_dataloader=true to start it from the beginning"
-        )
+    (was, held_out), (now, held_out_now) = (each.partition("/")[::2] for each in (header["digest"], digest))
+    if was != now and not begin_data_anew:
+        raise ConfigError([Problem("train_dataset", other_rows_message(was, now))])
     queue, first_step = loop.queue, loop.batches.done_steps
+    # Where steps are counted from 0 again, the versions of finished groups mean nothing.
+    keeps_answers = first_step == header["step"] and not _are_made_otherwise(loop, header)
     queue.next_number = header["next"]
     again: list[Group] = []
     finished: list[Group] = []
@@ -84,15 +88,16 @@ def restore(
     if begin_data_anew:
         queue.row_order.begin(header["next"], 0)
     else:
-        _restore_rows(loop, header, blobs[len(header["finished"]) :])
-        _continue_rows(queue.row_order, header)
+        changed = {"valid"} if held_out != held_out_now else set()
+        _restore_rows(loop, header, blobs[len(header["finished"]) :], changed)
+        _continue_rows(loop, header)
         again = [queue.make(number, row, tries=1) for number, row in header["again"]]
-        if first_step != header["step"]:  # steps are counted from 0 again: versions of finished groups mean nothing
+        if not keeps_answers:
             again += [queue.make(entry["group"], entry["row"], tries=1) for entry in header["finished"]]
         if "curriculum" in header and not forget_curriculum:
             queue.curriculum.check(header.get("curriculum_of", {"sampler": DifficultyPools.name, "gates": []}))
             state = CurriculumState(header["curriculum"], bytes(blobs[-1]), header.get("gates", []))
-        for entry, blob in zip(header["finished"], blobs, strict=False) if first_step == header["step"] else ():
+        for entry, blob in zip(header["finished"], blobs, strict=False) if keeps_answers else ():
             finished.append(queue.make(entry["group"], entry["row"], tries=1))
             finished[-1].facts, finished[-1].blob = entry["facts"], bytes(blob)
     queue.resume_curriculum(state, header["step"])
@@ -115,16 +120,37 @@ def restore(
         loop.evaluations.restore(header["evaluations"])
 
 
-def _restore_rows(loop: RolloutLoop, header: dict[str, Any], blobs: Sequence[Blob]) -> None:
+def _are_made_otherwise(loop: RolloutLoop, header: dict[str, Any]) -> bool:
+    """Whether answers of the checkpoint would be others now. Those that were not trained on yet are generated again."""
+    if header.get("answers", loop.settings.answers) == loop.settings.answers:
+        return False
+    if header["finished"]:
+        count = plural(len(header["finished"]), "finished group")
+        loop.warnings.append(
+            f"{count} of the checkpoint: generated again, as {', '.join(MAKES_ANSWERS)} have changed since then"
+        )
+    return True
+
+
+def _order_of(loop: RolloutLoop) -> list[Any]:
+    """What decides the order of the rows."""
+    return [loop.settings.seed, loop.settings.shuffle, loop.settings.drop_last]
+
+
+def _restore_rows(loop: RolloutLoop, header: dict[str, Any], blobs: Sequence[Blob], changed: set[str]) -> None:
+    """What is known of the rows, except of datasets that have `changed`."""
     for place, name in enumerate(header["inspected"]):
-        loop.inspection.datasets[name].rows.restore(blobs[2 * place : 2 * place + 2])
+        if name not in changed and name in loop.inspection.datasets:
+            loop.inspection.datasets[name].rows.restore(blobs[2 * place : 2 * place + 2])
     loop.queue.row_order.num_kept = header["num_kept"]
 
 
-def _continue_rows(order: RowOrder, header: dict[str, Any]) -> None:
-    """Continues the order of rows. Where the batch size has changed, another number of rows may be left out of an
-    epoch: then it continues with the next epoch."""
-    if order.rows_per_epoch == header["rows_per_epoch"]:
+def _continue_rows(loop: RolloutLoop, header: dict[str, Any]) -> None:
+    """Continues the order of rows. Where it is another one, or another batch size leaves out another number of rows of
+    an epoch, it continues with the next epoch."""
+    order = loop.queue.row_order
+    same_order = header.get("order", _order_of(loop)) == _order_of(loop)
+    if same_order and order.rows_per_epoch == header["rows_per_epoch"]:
         order.begin(header["origin"], header["first_epoch"])
     else:
         epochs = -(-(header["next"] - header["origin"]) // header["rows_per_epoch"])

@@ -17,6 +17,7 @@ from areal_like.data.checked_rows import CheckedRows
 from areal_like.data.data_record import RECORD
 from areal_like.data.datasets import load_datasets
 from areal_like.data.row_order import KeptRows
+from areal_like.data.row_table import other_rows_message
 from areal_like.data.tokenized_rows import TokenizedRows
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
@@ -100,6 +101,8 @@ class SupervisedData:
         self.batch_sampler = BatchSampler(
             self._table, train_dataset.batch_size, train_dataset.shuffle, train_dataset.drop_last, config.seed
         )
+        self._order = [config.seed, train_dataset.shuffle, train_dataset.drop_last, train_dataset.batch_size]
+        """What decides the order of the rows and the batches of an epoch."""
         self.length = self._length()
 
     def __str__(self) -> str:
@@ -123,8 +126,8 @@ class SupervisedData:
         return self._thread.submit(self._state, step).result()
 
     def resume(self, step: int, checkpoint: Path, starts_over: bool) -> None:
-        """Continues where the checkpoint was; `starts_over` is `recover.skip_dataloader`. If the number of batches per
-        epoch has changed, continues with the next epoch."""
+        """Continues where the checkpoint was; `starts_over` is `recover.skip_dataloader`. If the batches of an
+        epoch are others, continues with the next epoch."""
         sampler = self.batch_sampler
         if starts_over:
             sampler.begin(step, 0, 0)
@@ -136,16 +139,13 @@ class SupervisedData:
                 "with that version, or set recover.skip_dataloader=true to start the data over"
             )
         if state["digest"] != self._digest:
-            raise Failure(
-                f"train_dataset: the data differs from that at the checkpoint (its digest was {state['digest']}, now "
-                f"it is {self._digest}); resume with the same data, or set recover.skip_dataloader=true to start over"
-            )
+            raise ConfigError([Problem("train_dataset", other_rows_message(state["digest"], self._digest))])
         table = load((checkpoint / "resume" / self.TABLE).read_bytes())
         self._table.restore([table["states"].tobytes(), table["hashes"].tobytes()])
         sampler.num_kept = state["num_kept"]
         self.length = self._length()
         first_epoch, drawn = state["first_epoch"], state["drawn"]
-        if state["steps_per_epoch"] != sampler.steps_per_epoch:
+        if state["steps_per_epoch"] != sampler.steps_per_epoch or state.get("order", self._order) != self._order:
             first_epoch, drawn = first_epoch + -(-drawn // state["steps_per_epoch"]), 0
         sampler.begin(step, first_epoch, drawn)
 
@@ -157,6 +157,7 @@ class SupervisedData:
             "first_epoch": sampler.first_epoch,
             "drawn": sampler.drawn(step),
             "steps_per_epoch": sampler.steps_per_epoch,
+            "order": self._order,
             "num_kept": sampler.num_kept,
         }
         states, hashes = (np.frombuffer(blob, np.uint8) for blob in self._table.blobs())

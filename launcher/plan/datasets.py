@@ -134,6 +134,15 @@ def shared_row_warnings(loaded: "Loaded", here: HostInfo, serves: bool) -> Itera
             yield Problem(f"{section}.path", message)
 
 
+def training_files(loaded: "Loaded", here: HostInfo) -> list[Path]:
+    """The files of the training rows, where all of them are here; else none."""
+    for section, data in _named(loaded):
+        places = [_found(path, loaded, here) for path in paths_of(data.path)]
+        if section == SECTIONS[0] and None not in places:
+            return [file for place in places if place is not None for file in files_of(data, place, "train")]
+    return []
+
+
 def first_row_of_data(loaded: "Loaded", here: HostInfo) -> dict[str, Any] | None:
     """The first training row of JSON lines; None for other data."""
     for section, data, path in _paths(loaded):
@@ -180,12 +189,16 @@ def _found(path: str, loaded: "Loaded", host: HostInfo) -> Path | None:
 
 
 def _candidates(path: str, loaded: "Loaded", host: HostInfo) -> list[Path]:
-    """Relative to the experiment's file, then to the working directory. A run's own configuration counts as the file
-    that it was started with."""
+    """Relative to the experiment's file, then to the working directory."""
+    return [folder / Path(path).expanduser() for folder in (experiment_folder(loaded), host.directory)]
+
+
+def experiment_folder(loaded: "Loaded") -> Path:
+    """That of the experiment's file. A run's own configuration counts as the file that it was started with."""
     beside = loaded.file.resolve().parent
     if loaded.file.name == CONFIG and (beside / RUN_FACTS).is_file():
-        beside = Path(json.loads((beside / RUN_FACTS).read_text(encoding="utf-8")).get("folder", beside))
-    return [folder / Path(path).expanduser() for folder in (beside, host.directory)]
+        return Path(json.loads((beside / RUN_FACTS).read_text(encoding="utf-8")).get("folder", beside))
+    return beside
 
 
 def _packages(local: Path | None) -> tuple[str, ...]:

@@ -57,5 +57,7 @@ def test_a_resumed_run_uses_the_same_rows_and_refuses_others(once):
 
     assert rows(2) == rows(1)[24:]
     write_rows(root / "rows.jsonl", changed=3)
+    attempt = (once.directory / "attempt.json").read_text()
     other = run(root, f"resume={once.directory}", "resume_step=3", config=None)
-    assert other.code == 1 and "train_dataset: the data has changed since the checkpoint" in other.out + other.err
+    assert (once.directory / "attempt.json").read_text() == attempt, "nothing was started"
+    assert other.code == 2 and "train_dataset: the data has changed since the checkpoint" in other.out + other.err

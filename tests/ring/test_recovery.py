@@ -10,7 +10,7 @@ import pytest
 
 from areal_like.rollout.audit import audit
 from areal_like.rollout.rollout_files import rollout_files
-from tests.ring.start import SHORT, left_behind, listening_ports, running, shared_memory, wait_until_gone
+from tests.ring.start import SHORT, left_behind, listening_ports, run, running, shared_memory, wait_until_gone
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
@@ -41,6 +41,38 @@ def test_a_run_survives_killed_trainer_controller_server_and_worker(tmp_path):
     assert trained == {}
     assert all(f"a sample of step {step}, reward " in ended.out for step in (1, steps))
     assert wait_until_gone(ended.directory) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["launcher", "guardian"])
+def test_an_asynchronous_run_that_is_resumed_loses_nothing_and_trains_on_nothing_twice(killed, tmp_path):
+    """Judged by the ledger of all attempts, and by the answers of the steps that count."""
+    words = (*WORDS, "max_head_offpolicyness=2", "rollout.dump_to_file=true", "rollout.dump_steps=null")
+    with running(tmp_path, *words) as ring:
+        ring.wait_for_step(8)
+        os.kill(ring.launcher() if killed == "launcher" else ring.process.pid, signal.SIGKILL)
+        ring.process.wait(120)
+        assert wait_until_gone(ring.directory) == {}
+        lost = ring.steps()
+    ended = run(tmp_path, "resume=t", config=None)
+    assert ended.code == 0 and ended.summary["attempts"] == 2, ended.text
+    lines = [line for line in ended.lines("metrics.jsonl") if "train/loss" in line]
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert max(line["offpolicy/staleness_max"] for line in lines) == 2
+    events = ended.ledger()
+    assert audit(events, 2) == []
+    (recovered,) = [event for event in events if event["event"] == "recovered"]
+    assert 3 <= recovered["step"] <= max(lost) and recovered["again"]
+    trained = [event for event in events if event["event"] == "trained"]
+    counts = {event["step"]: event["groups"] for event in trained}
+    assert len(trained) > len(counts) == STEPS, "steps after the checkpoint are trained again"
+    survivors = [group for groups in counts.values() for group in groups]
+    assert len(survivors) == len(set(survivors)) == STEPS * 16
+    for step, file in rollout_files(ended.directory / "rollouts").items():
+        samples = [json.loads(line) for line in file.read_text().splitlines()]
+        assert list(dict.fromkeys(sample["group"] for sample in samples)) == counts.pop(step - 1)
+        assert min(sample["weights"][0] for sample in samples) >= step - 1 - 2
+    assert counts == {}
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import itertools
+import json
 import os
 import signal
 import threading
@@ -31,9 +32,18 @@ pytestmark = pytest.mark.xdist_group("ring-1")
 
 WORDS = (
     *(*SHORT, "max_head_offpolicyness=0", "total_train_steps=6", "evaluator.freq_steps=3", "seed=3"),
-    "actor.entropy_coef=0.05",
+    *("actor.entropy_coef=0.05", "train_dataset.path=rows.jsonl", "total_train_epochs=2"),
 )
+NUM_ROWS = 80
+"""The first epoch ends with step 5, so that every run passes its end, also one that is resumed."""
 SAME = ("train/loss", "train/grad_norm", "reward/mean", "eval/score", "offpolicy/logprob_diff_max")
+
+
+def with_rows(root: Path) -> Path:
+    sums = [(3 * row % 100, 7 * row % 100) for row in range(NUM_ROWS)]
+    rows = [{"prompt": f"{one:02}+{other:02}=", "answer": f"{one + other:03}"} for one, other in sums]
+    root.joinpath("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return root
 
 
 def bits(ended: Ended) -> str:
@@ -46,13 +56,13 @@ def numbers(ended: Ended) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    ended = run(tmp_path_factory.mktemp("once"), *WORDS)
+    ended = run(with_rows(tmp_path_factory.mktemp("once")), *WORDS)
     assert ended.code == 0 and warnings_in(ended.out) == [], ended.text
     return ended
 
 
 def test_two_equal_runs_have_equal_weights_despite_other_clients(once, tmp_path):
-    with running(tmp_path, *WORDS) as process:
+    with running(with_rows(tmp_path), *WORDS) as process:
         process.wait_for_step(1)
         with hostile_requests_at(process) as statuses:
             again = process.wait()
@@ -105,7 +115,7 @@ def test_every_sample_is_of_the_version_that_it_trains(once):
 @pytest.mark.slow
 def test_a_run_killed_twice_ends_with_the_same_bits(once, tmp_path):
     """A killed trainer costs an attempt; after all processes are killed, the same command resumes."""
-    with running(tmp_path, *WORDS) as killed:
+    with running(with_rows(tmp_path), *WORDS) as killed:
         killed.wait_for_step(1)
         killed.kill("trainer")
         killed.wait_for_step(4, attempt=2)
@@ -119,7 +129,9 @@ def test_a_run_killed_twice_ends_with_the_same_bits(once, tmp_path):
     assert audit(resumed.ledger(), 0) == []
 
 
-def test_resuming_by_hand_from_an_earlier_checkpoint_gives_the_same_end(once, tmp_path):
+def test_resuming_by_hand_from_an_earlier_checkpoint_gives_the_same_end_past_an_epoch_end(once):
+    rows = [event["row"] for event in once.ledger() if event["event"] == "submitted"]
+    assert sorted(rows[:NUM_ROWS]) == list(range(NUM_ROWS)) and len(rows) > NUM_ROWS, "an epoch ends on the way"
     root = Path(once.directory).parents[2]
     weights = bits(once)
     again = run(root, f"resume={once.directory}", "resume_step=3", config=None)
@@ -130,7 +142,7 @@ def test_resuming_by_hand_from_an_earlier_checkpoint_gives_the_same_end(once, tm
 def test_two_ranks_start_like_one_and_both_end(once, tmp_path):
     """The first batch is the same, and so are its loss (with its entropy: the rest is 0 on average) and its
     gradient."""
-    with running(tmp_path, *WORDS, "total_train_steps=3", "actor.backend=fsdp:d2") as going:
+    with running(with_rows(tmp_path), *WORDS, "total_train_steps=3", "actor.backend=fsdp:d2") as going:
         going.wait_for_step(1)
         sockets = listening([going.process.pid, going.launcher(), *going.pids()])
         two = going.wait()

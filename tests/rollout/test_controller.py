@@ -13,6 +13,7 @@ import pytest
 
 from areal_like.config.describe.yaml_text import to_yaml
 from areal_like.config.load import load
+from areal_like.config.problems import ConfigError
 from areal_like.discovery import open_name_store, parse_entry
 from areal_like.process.blocking_http import BlockingHttpClient
 from areal_like.process.errors import Failure, HttpError, Unreachable
@@ -335,7 +336,7 @@ def test_data_that_changed_or_a_checkpoint_without_the_controller_s_part_is_refu
             )
             with pytest.raises(HttpError, match=words):
                 await world.hello(digest="other")
-            with pytest.raises(Failure, match=words):
+            with pytest.raises((Failure, ConfigError), match=words):
                 await world.life
 
     asyncio.run(scenario())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from areal_like.config.problems import ConfigError
-from areal_like.process.errors import Failure, FinalFailure
+from areal_like.process.errors import FinalFailure
 from areal_like.rollout.curriculum.curriculum import Curriculum, curriculum_of
 from areal_like.rollout.curriculum.own_code import load_own_curriculum
 from areal_like.rollout.curriculum.scored_group import scored_group
@@ -153,7 +153,7 @@ def test_a_checkpoint_is_of_its_sampler_unless_the_curriculum_begins_anew(tmp_pa
     play(played, 2)
     played.save()
     played.curriculum = own(tmp_path, sampler="Best")
-    with pytest.raises(Failure, match=r"curriculum.sampler: is .*Best, and the checkpoint has the state of .*Worst"):
+    with pytest.raises(ConfigError, match=r"curriculum.sampler: is .*Best, and the checkpoint has .* of .*Worst"):
         played.begin()
     played.begin(forget_curriculum=True)
     played.curriculum = own(tmp_path, sampler="", gates=())

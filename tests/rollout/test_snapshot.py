@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from areal_like.config.problems import ConfigError
 from areal_like.process.errors import Failure, HttpError
 from areal_like.process.frames import pack
 from areal_like.process.run import LEDGER
@@ -108,7 +109,7 @@ def test_other_data_is_refused_with_a_message():
     world = world_at_step_one()
     world.save()
     with pytest.raises(
-        Failure, match=r"^train_dataset: the data has changed since the checkpoint .* recover.skip_dataloader=true"
+        ConfigError, match=r"^train_dataset: the data has changed since the checkpoint .* recover.skip_dataloader=true"
     ):
         world.begin(digest="other")
 
@@ -138,6 +139,59 @@ def test_another_batch_size_resumes_at_the_next_epoch():
     assert {group.number: group.row for group in world.loop.queue.again()}.items() >= rows.items()
     assert world.loop.queue.row_order.epoch(world.loop.queue.next_number) == 2
     world.run()
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, {"shuffle": False}])
+def test_another_order_of_rows_resumes_at_the_next_epoch(change):
+    """Otherwise rows of this epoch would be trained on twice."""
+    world = world_at_step_one()
+    world.save()
+    world.settings = replace(world.settings, **change)
+    world.begin()
+    assert world.loop.queue.row_order.epoch(world.loop.queue.next_number) == 2
+    assert world.loop.queue.next_number == 9, "of epoch 1 in the old order"
+    world.run()
+    assert world.problems() == []
+
+
+@pytest.mark.parametrize("change", [{"n_samples": 4}, {"sampling": {"temperature": 0.5, "max_new_tokens": 10}}, {}])
+def test_answers_that_would_be_others_now_are_generated_again(change):
+    """Also for another reward or workflow, which the hash alone tells."""
+    world = world_at_step_one()
+    world.save()
+    world.settings = replace(world.settings, answers="otherwise", **change)
+    world.begin()
+    assert world.loop.ready == {}
+    assert any("2 finished groups of the checkpoint: generated again" in each for each in world.loop.warnings)
+    world.load()
+    leases = world.lease()
+    assert [lease.group.number for lease in leases][:5] == [4, 5, 6, 7, 8]
+    assert {lease.group.n for lease in leases} == {change.get("n_samples", 2)}
+    world.run()
+    assert world.problems() == []
+
+
+def test_answers_too_old_for_another_bound_are_generated_again():
+    world = world_at_step_one()
+    world.save()
+    world.settings = replace(world.settings, synchronous=True, max_staleness=0)
+    world.book.max_staleness = 0
+    world.begin()
+    assert world.loop.ready == {}
+    world.run()
+    assert world.problems() == []
+
+
+def test_other_held_out_rows_are_no_other_data():
+    """Neither what is known of them nor the number of them is taken over."""
+    config = settings(evaluated=(evaluated(clock=clock(freq_steps=1)),), synchronous=True, total_epochs=3)
+    world = World(config, valid_rows=3)
+    world.run(until=2)
+    world.save()
+    world.evaluation_rows["valid"] = 5
+    world.begin(digest=f"{DIGEST}/other")
+    world.run()
+    assert world.problems() == []
 
 
 def test_the_evaluation_interval_is_resumed_and_due_evaluations_run():

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from areal_like.config.problems import ConfigError
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.observe.observer import Observer
-from areal_like.process.errors import Failure, FinalFailure
+from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.training.fake_data import FakeSupervisedData, FakeTokenDataset
 from areal_like.training.main import load_trained_engine
@@ -151,7 +151,7 @@ def test_other_data_than_at_the_checkpoint_is_refused(tmp_path):
     run.config.task.name, run.config.valid_dataset = None, None
     run.config.train_dataset.path = "rows.jsonl"
     data = SupervisedData(run)
-    with pytest.raises(Failure, match=r"^train_dataset: the data differs from that .*recover\.skip_dataloader=true"):
+    with pytest.raises(ConfigError, match=r"^train_dataset: the data has changed .*recover\.skip_dataloader=true"):
         data.resume(3, checkpoint, starts_over=False)
     data.resume(3, checkpoint, starts_over=True)
     assert data.epochs(3, data.length) == 0

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from areal_like.process.errors import Failure
+from areal_like.config.problems import ConfigError, Problem
 from areal_like.rollout.curriculum.admission import Admission
 from areal_like.rollout.curriculum.base import RowSampler, StatefulGate
 from areal_like.rollout.curriculum.pools import DifficultyPools
@@ -98,12 +98,12 @@ class Curriculum:
         }
 
     def check(self, saved: dict[str, Any]) -> None:
-        """Raises Failure if a checkpoint has the state of another sampler or of other gates. It need not have any, nor
-        does the run."""
+        """Raises ConfigError if a checkpoint has the state of another sampler or of other gates. It need not have any,
+        nor does the run."""
         for part, name in self.names.items():
             if name and saved[part] and name != saved[part]:
                 message = f"is {name}, and the checkpoint has the state of {saved[part]}"
-                raise Failure(f"curriculum.{part}: {message}; use the same, or {FORGET}")
+                raise ConfigError([Problem(f"curriculum.{part}", f"{message}; use the same, or {FORGET}")])
 
 
 def curriculum_of(
