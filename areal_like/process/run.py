@@ -39,8 +39,8 @@ def last_attempt(run_dir: Path) -> int:
 def taken_over_text(directory: Path, newest: int, own: int) -> str:
     """Why an attempt that was stalled for long may not write: another launcher has begun a later one."""
     return (
-        f"{directory}: another launcher has begun attempt {newest} of this run; attempt {own} writes nothing more. "
-        "Stop this one"
+        f"{directory}: another launcher has begun attempt {newest} of this run; attempt {own} writes nothing more and "
+        "ends"
     )
 
 

@@ -10,7 +10,6 @@ from areal_like.config.built_in import TASKS
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.task_names import task_name
 from areal_like.process.checkpoint_files import RESUME
-from areal_like.process.frames import read_header
 from launcher.checks.rows import JSON_LINES, LARGEST_COMPARED_BYTES
 from launcher.plan.datasets import experiment_folder, training_files
 from launcher.plan.host import HostInfo
@@ -126,6 +125,8 @@ def _checkpoint(config: "BaseExperimentConfig", directory: RunDirectory) -> Path
 
 def _saved_digest(checkpoint: Path) -> str | None:
     """Of the training rows, in a checkpoint of this version."""
+    from areal_like.process.frames import read_header  # brings orjson
+
     for name, known in SAVED_DIGEST.items():
         file = checkpoint / RESUME / name
         if file.is_file():

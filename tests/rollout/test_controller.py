@@ -422,7 +422,7 @@ def test_a_full_disk_ends_the_controller_and_not_its_caller(tmp_path):
         async with world_of(run) as world:
             await world.hello()
             full = os.open("/dev/full", os.O_WRONLY)
-            os.dup2(full, world.controller._ledger._file.fileno())
+            os.dup2(full, world.controller._records._ledger._file.fileno())
             os.close(full)
             await world.publish(0)
             assert await world.lease()
