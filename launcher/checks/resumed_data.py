@@ -9,8 +9,9 @@ from areal_like.config.allocation.models import only_evaluates
 from areal_like.config.built_in import TASKS
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.task_names import task_name
+from areal_like.data.readers.dataset_files import JSON_LINES
 from areal_like.process.checkpoint_files import RESUME
-from launcher.checks.rows import JSON_LINES, LARGEST_COMPARED_BYTES
+from launcher.checks.rows import LARGEST_COMPARED_BYTES
 from launcher.plan.datasets import experiment_folder, training_files
 from launcher.plan.host import HostInfo
 from launcher.plan.model_config import find_model_config

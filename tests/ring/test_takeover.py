@@ -37,9 +37,12 @@ def other_launcher(root: Path) -> Iterator[subprocess.Popen[bytes]]:
     with (root / "other.output").open("wb") as output:
         process = subprocess.Popen(
             [*OTHER_PIDS, sys.executable, "-m", "launcher", "resume=t"],
-            **{"cwd": root, "env": environment(root), "stdin": subprocess.DEVNULL, "start_new_session": True},
+            cwd=root,
+            env=environment(root),
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
         yield process
