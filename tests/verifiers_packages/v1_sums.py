@@ -1,4 +1,6 @@
-"""A taskset: sums, with an agent of its own that asks whether the model is sure, and takes its last answer."""
+"""A taskset: sums, with an agent of its own that asks whether the model is sure, and takes its last answer.
+
+`question: ""` makes it ask only once."""
 
 from typing import Any
 
@@ -26,23 +28,29 @@ class SumTask(vf.Task[SumData]):
 
 class SumConfig(vf.TasksetConfig):
     first: int = 10
+    added: int = 1
 
 
 class SumTaskset(vf.Taskset[SumTask, SumConfig]):
     def load(self):
         for a in range(self.config.first, self.config.first + 4):
-            data = SumData(prompt=f"{a}+1=", system_prompt="be brief", answer=f"{a + 1:03d}")
+            total = a + self.config.added
+            data = SumData(prompt=f"{a}+{self.config.added}=", system_prompt="be brief", answer=f"{total:03d}")
             yield SumTask(data, self.config.task)
 
 
-class SureHarness(vf.Harness[vf.HarnessConfig]):
+class SureConfig(vf.HarnessConfig):
+    question: str = "sure?"
+
+
+class SureHarness(vf.Harness[SureConfig]):
     APPENDS_SYSTEM_PROMPT, EXECUTES_CODE, NEEDS_CONTAINER = True, False, False
 
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, **more):
         messages: Any = [{"role": "system", "content": data.system_prompt}, {"role": "user", "content": data.prompt}]
         async with AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0) as client:
-            for _ in range(2):
+            for _ in range(2 if self.config.question else 1):
                 answered = await client.chat.completions.create(model=ctx.model, messages=messages)
                 text = answered.choices[0].message.content
-                messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "sure?"}]
+                messages += [{"role": "assistant", "content": text}, {"role": "user", "content": self.config.question}]
         return vf.ProgramResult(0, "", "")

@@ -1,6 +1,8 @@
 """Tasksets of verifiers 0.4: played by its agents, trained on as sampled, with rewards as its own runner gives them."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from areal_like.data.tasks.verifiers import EnvironmentRows
 from areal_like.data.verifiers.environment_process import loaded_process
 from areal_like.rollout.episodes.rewards.base import RewardError
 from tests.rollout.episodes.test_verifiers import in_order, scored
+from tests.support.chat_service import KEY, Reply, chat_service
 from tests.support.verifiers_environments import PlayedGroup, Player, by_own_runner, package, played
 
 pytestmark = [pytest.mark.xdist_group("verifiers"), pytest.mark.timeout(900)]
@@ -42,6 +45,41 @@ def test_a_taskset_is_played_by_its_agent_and_scored_as_by_its_own_runner(tmp_pa
         assert player.counts == {"environment_starts": 1}
 
     played(hosted, script, tmp_path)
+
+
+def hint(body: dict[str, Any]) -> Reply:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "021"}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    facts = {"id": "1", "object": "chat.completion", "created": 1, "model": body["model"]}
+    return Reply(body=json.dumps({**facts, "choices": [choice], "usage": usage}).encode())
+
+
+def test_of_several_agents_the_policy_plays_one_and_apis_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their answers are part of its prompt, and not trained on."""
+    monkeypatch.setenv("HELPER_KEY", KEY)
+    asks_once = {"harness": {"id": "tests/v1-helped", "question": ""}}
+    with chat_service(hint) as (service, address):
+        client = {"type": "eval", "base_url": address, "api_key_var": "HELPER_KEY"}
+        helper = {**asks_once, "client": client, "model": "helping"}
+        hosted = package("v1_helped", first=20, solver=asks_once, helper=helper)
+        rows = EnvironmentRows(hosted).rows("train")
+
+        async def script(player: Player) -> None:
+            group = await player.play(rows[0], "021", "022", n=2)
+            player.engine.check_exact(group)
+            decode = player.engine.tokenizer.decode
+            assert {decode(each.token_ids.tolist()) for each in group} == {
+                f"<system> be brief<user> 20+1=021?<assistant> {last}" for last in ("021", "022")
+            }
+            assert {decode(each.token_ids[each.loss_mask.nonzero()[0]].tolist()) for each in group} == {"021", "022"}
+            assert sorted(each.reward or 0.0 for each in group) == [0.0, 2.0]
+
+        played(hosted, script, tmp_path)
+    assert [body["model"] for body in service.asked] == ["helping"] * 2
+    with pytest.raises(ConfigError, match="it has the agents solver, helper; the policy plays one"):
+        loaded_process(package("v1_helped")).close()
 
 
 @pytest.mark.slow

@@ -16,14 +16,16 @@ SUBPROCESS = "subprocess"
 
 
 class TasksetEnvironment:
-    """The traffic of its agents goes through the server of verifiers to the address of the episode. An episode is one
-    trace; a function that scores it and raises is an error of the episode, as in verifiers."""
+    """The traffic of its agents goes through the server of verifiers: that of the policy's to the address of the
+    episode, that of others to their own. An episode has one trace of the policy's; a function that scores it and raises
+    is an error of the episode, as in verifiers."""
 
     def __init__(self, name: str, args: dict[str, Any]) -> None:
         from verifiers import v1  # type: ignore[import-not-found, attr-defined, unused-ignore]
 
         self._v1 = v1
-        self._environment = v1.load_environment(_configured(v1, name, args))
+        config, self._policy = _configured(v1, name, args)
+        self._environment = v1.load_environment(config)
         self._clients = _EpisodeClients()
         self._serving: asyncio.Task[None] | None = None
         self._is_up, self._is_over = asyncio.Event(), asyncio.Event()
@@ -56,7 +58,7 @@ class TasksetEnvironment:
             client = self._v1.EvalClientConfig(base_url=policy["base_url"])
             (slot,) = environment.slots(task)
             episode = await environment.run_slot(slot, self._v1.ModelContext(model, client, sampling))
-        return _result(episode)
+        return _result(episode, self._policy)
 
     async def _serve(self) -> None:
         """What the episodes share is opened and closed in one task."""
@@ -126,26 +128,37 @@ def is_taskset(module: Any) -> bool:
     return any(isinstance(each, type) and issubclass(each, Taskset) for each in exported)
 
 
-def _configured(v1: Any, name: str, args: dict[str, Any]) -> Any:
-    """`args` are those of its taskset, and of the agent that plays it. What is not said runs here and without a shell
-    for the model, unless the package brings an agent."""
+def _configured(v1: Any, name: str, args: dict[str, Any]) -> tuple[Any, str]:
+    """With the agent that the policy plays: the one without a client. `args` are those of its taskset, and of its
+    agents. Where they are silent an agent runs on this machine, and without a shell for the model, unless the package
+    brings another one."""
     taskset, of_environment = v1.taskset_config_type(name).model_fields, v1.env_config_type(name).model_fields
     own = {key: value for key, value in args.items() if key in of_environment and key not in taskset}
-    agents = [key for key in of_environment if isinstance(of_environment[key].default, v1.AgentConfig)]
-    if len(agents) != 1:
-        raise ValueError(f"it has the agents {', '.join(agents)}; only environments with one agent are supported")
-    given = own.get(agents[0]) or {}
-    brought = v1.default_harness_id(name)
-    agent = {"runtime": {"type": SUBPROCESS}, "harness": {"id": QUIET if brought == NO_OWN else brought}} | given
     of_taskset = {key: value for key, value in args.items() if key not in own}
-    config = v1.resolve_env_config({**own, agents[0]: agent, "taskset": {**of_taskset, "id": name}})
-    harness = getattr(config, agents[0]).harness
-    if "runtime" not in given and type(v1.load_harness(harness)).EXECUTES_CODE:
+    declared = {
+        key: field.default for key, field in of_environment.items() if isinstance(field.default, v1.AgentConfig)
+    }
+    given = {key: own.get(key) or {} for key in declared}
+    of_policy = [key for key in given if not given[key].get("client")]
+    if len(of_policy) != 1:
         raise ValueError(
-            f"its agent {harness.id} runs programs of the model; say where in args.{agents[0]}.runtime, such as "
-            "{type: docker}"
+            f"it has the agents {', '.join(given)}; the policy plays one: give each other one its client and model, "
+            "as in {client: {type: eval, base_url: URL, api_key_var: NAME}, model: NAME}"
         )
-    return config
+    brought = v1.default_harness_id(name)
+    harness = {"id": QUIET if brought == NO_OWN else brought}
+    for key, agent in declared.items():
+        own_harness = {} if agent.harness is not None else {"harness": harness}
+        own[key] = {"runtime": {"type": SUBPROCESS}, **own_harness, **given[key]}
+    config = v1.resolve_env_config({**own, "taskset": {**of_taskset, "id": name}})
+    for key in declared:
+        used = getattr(config, key).harness
+        if "runtime" not in given[key] and type(v1.load_harness(used)).EXECUTES_CODE:
+            raise ValueError(
+                f"its agent {used.id} runs programs of the model; say where in args.{key}.runtime, such as "
+                "{type: docker}"
+            )
+    return config, of_policy[0]
 
 
 def _messages(data: Any) -> list[dict[str, str]]:
@@ -154,13 +167,16 @@ def _messages(data: Any) -> list[dict[str, str]]:
     return [*system, {"role": "user", "content": data.prompt_text}]
 
 
-def _result(episode: Any) -> dict[str, Any]:
+def _result(episode: Any, policy: str) -> dict[str, Any]:
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         return {"error": f"{errors[-1].type}: {errors[-1].message}" if errors else "the episode is not valid"}
-    if len(episode.traces) != 1:
-        return {"error": f"the episode has {len(episode.traces)} traces; only those with one are supported"}
-    (trace,) = episode.traces
+    traces = [trace for trace in episode.traces if trace.agent.name == policy]
+    if len(traces) != 1:
+        return {"error": f"the agent {policy} has {len(traces)} traces in an episode; only one is supported"}
+    (trace,) = traces
+    if not trace.agent.trainable:
+        return {"error": f"the environment does not train its agent {policy}"}
     unscored = [name for name, reward in trace.rewards.items() if reward is None]
     if unscored:
         return {"error": f"{unscored[0]} was not scored"}
