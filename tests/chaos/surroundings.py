@@ -13,8 +13,10 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.schema import Schema
 from areal_like.serving.engines.external.installations import find_installation
 from tests.chaos.cases import CLOCK, DISK, HANG, Case, steps_of
+from tests.support.agent_programs import PROGRAM
 from tests.support.engine_environments import distribution
 from tests.support.etcd_server import EtcdServer, etcd_servers
+from tests.support.running_totals import TOTALS
 from tests.support.tcp_proxy import Proxy
 
 FAKETIME = (
@@ -27,15 +29,9 @@ HURTING = Path(__file__).with_name("hurting_schema.py")
 SHORT = ("train_dataset.batch_size=4", "n_samples=2", "recover.freq_steps=3", "evaluator.freq_steps=null")
 WATCHDOG_S, LOADING_S = 10, 60
 LOADING = ("watchdog.loading_s", "watchdog.compiling_s")
-AGENT = """
-import json, os, sys, urllib.request
-row = json.loads(sys.stdin.readline())
-def complete(prompt):
-    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
-    body = json.dumps({"prompt": prompt, "max_tokens": 6}).encode()
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/completions", body, headers)
-    return json.load(urllib.request.urlopen(request))["choices"][0]["text"]
-complete(complete(row["prompt"]) + row["prompt"])
+AGENT = f"""
+{PROGRAM}
+complete(complete(row["prompt"])["text"] + row["prompt"])
 """
 PLAYED = """
 defaults: [{algorithm: dr_grpo}, {actor: tiny}, {rollout: embedded}, {tracker: none}, _self_]
@@ -48,21 +44,6 @@ valid_dataset: null
 gconfig: {max_new_tokens: 6, temperature: 0.5}
 rollout: {max_head_offpolicyness: 2}
 recover: {mode: auto}
-"""
-TOTALS = """
-import random
-
-class Totals:
-    def reset(self, *, seed=None, options=None):
-        self.left, self.numbers = 2, random.Random(seed)
-        return self._question(), {}
-    def step(self, action):
-        self.left, right = self.left - 1, action == self.answer
-        return self._question(), float(right), self.left == 0, False, {}
-    def _question(self):
-        a, b = (self.numbers.randrange(10, 50) for _ in range(2))
-        self.answer = f"{a + b:03}"
-        return f"{a}+{b}="
 """
 
 

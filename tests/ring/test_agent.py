@@ -9,23 +9,19 @@ import pytest
 
 from areal_like.rollout.audit import audit
 from tests.ring.start import LIMIT_S, SHORT, run, running
+from tests.support.agent_programs import PROGRAM
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
-PROGRAM = """
-import json, os, sys, urllib.request
-row = json.loads(sys.stdin.readline())
-def complete(prompt):
-    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
-    body = json.dumps({"prompt": prompt, "max_tokens": 8}).encode()
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/completions", body, headers)
-    return json.load(urllib.request.urlopen(request))["choices"][0]["text"]
-complete(row["prompt"] + complete(row["prompt"]) + row["prompt"])
+CALLS_TWICE = f"""
+{PROGRAM}
+first = complete(row["prompt"], max_tokens=8)["text"]
+complete(row["prompt"] + first + row["prompt"], max_tokens=8)
 """
 
 
 def test_a_run_trains_on_the_calls_of_a_program(tmp_path: Path) -> None:
-    (tmp_path / "calls_twice.py").write_text(PROGRAM)
+    (tmp_path / "calls_twice.py").write_text(CALLS_TWICE)
     stats = ["actor.log_agent_stats=true", "actor.log_agent_stats_keys=[undelivered_calls, sequences]"]
     ended = run(
         tmp_path,
@@ -41,27 +37,27 @@ def test_a_run_trains_on_the_calls_of_a_program(tmp_path: Path) -> None:
     assert ended.metric("rollout/agent/sequences/max") == [2]
 
 
-INTERRUPTED = """
-import json, os, signal, sys, urllib.request, uuid
+INTERRUPTED = (
+    PROGRAM
+    + """
+import signal, uuid
 from pathlib import Path
 
-row, calls = json.loads(sys.stdin.readline()), []
+calls = []
 
-def complete(prompt):
-    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
-    body = json.dumps({"prompt": prompt, "max_tokens": 8, "return_token_ids": True}).encode()
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/completions", body, headers)
-    answer = json.load(urllib.request.urlopen(request))["choices"][0]
+def recorded(prompt):
+    answer = complete(prompt, max_tokens=8, return_token_ids=True)
     calls.append([answer["prompt_token_ids"], answer["token_ids"]])
     return answer["text"]
 
-first = complete(row["prompt"])
+first = recorded(row["prompt"])
 if not Path("was_killed").exists():
     Path("in_the_middle").touch()
     signal.pause()
-complete(f"{row['prompt']}{first} no, {row['prompt']}")
+recorded(f"{row['prompt']}{first} no, {row['prompt']}")
 Path("calls", uuid.uuid4().hex).write_text(json.dumps(calls))
 """
+)
 
 
 def test_a_session_that_is_killed_in_its_middle_is_run_again_and_only_that_is_trained_on(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.ring.start import run
+from tests.support.running_totals import TOTALS
 
 pytestmark = pytest.mark.xdist_group("ring-1")
 
@@ -51,7 +52,7 @@ total_train_steps: 2
 async_training: false
 environments:
   train:
-    - id: totals.py:Totals
+    - id: totals.py:Crashing
       args: {rounds: 2}
       workflow: {name: text_environment, args: {max_processes: 1}}   # groups wait for one another
     - {id: addition}
@@ -60,37 +61,29 @@ valid_dataset: {drop_last: false}
 gconfig: {n_samples: 2, max_new_tokens: 6, temperature: 0.5}
 evaluator: {freq_steps: 2, num_examples: 100}
 """
-TOTALS = """
-import os, random
+CRASHING = (
+    TOTALS
+    + """
+import os
 
-class Totals:
-    def __init__(self, rounds):
-        self.rounds = rounds
-    def reset(self, *, seed=None, options=None):
-        self.left, self.numbers = self.rounds, random.Random(seed)
-        return self._question(), {}
+class Crashing(Totals):
     def step(self, action):
         try:
             open("crashed", "x").close()
             os._exit(1)
         except FileExistsError:
-            pass
-        self.left, right = self.left - 1, action == self.answer
-        return self._question(), float(right), self.left == 0, False, {"score": float(right)}
-    def _question(self):
-        a, b = (self.numbers.randrange(10, 50) for _ in range(2))
-        self.answer = f"{a + b:03}"
-        return f"{a}+{b}="
+            return super().step(action)
 """
+)
 
 
 def test_a_text_environment_is_played_beside_others_and_a_crash_of_its_process_is_only_counted(tmp_path: Path) -> None:
     (tmp_path / "played.yaml").write_text(PLAYED)
-    (tmp_path / "totals.py").write_text(TOTALS)
+    (tmp_path / "totals.py").write_text(CRASHING)
     ended = run(tmp_path, config="played.yaml")
     assert ended.code == 0, ended.text
-    totals, sums = (ended.metric(f"env/{name}/groups") for name in ("Totals", "addition"))
+    totals, sums = (ended.metric(f"env/{name}/groups") for name in ("Crashing", "addition"))
     assert totals and sums and sum(totals) + sum(sums) == 12
     assert ended.metric("rollout/environment_failures") == [1]
     assert ended.metric("rollout/turns_mean")[0] > 1
-    assert len(ended.metric("eval/env/Totals")) == len(ended.metric("eval/env/addition")) == 2
+    assert len(ended.metric("eval/env/Crashing")) == len(ended.metric("eval/env/addition")) == 2

@@ -9,6 +9,7 @@ import pytest
 from areal_like.rollout.audit import audit
 from areal_like.rollout.rollout_files import rollout_files
 from tests.ring.start import SHORT, running, wait_until_gone
+from tests.support.agent_programs import PROGRAM
 
 pytestmark = [pytest.mark.xdist_group("ring-2"), pytest.mark.slow]
 
@@ -16,19 +17,13 @@ STEPS = 24
 WORDS = (*SHORT, "evaluator.freq_steps=null", "rollout.dump_to_file=true", f"total_train_steps={STEPS}")
 TRIES = ("workflow.name=multi_turn", "+workflow.args.feedback=' no, {prompt}'", "+workflow.args.max_turns=3")
 BRANCHING = (*TRIES, "rollout.trajectory_strategy=branching")
-PROGRAM = """
-import json, os, signal, sys, urllib.request
+KILLED = (
+    PROGRAM
+    + """
+import signal
 from pathlib import Path
 
-row = json.loads(sys.stdin.readline())
-
-def complete(prompt):
-    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
-    body = json.dumps({"prompt": prompt, "max_tokens": 6}).encode()
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/completions", body, headers)
-    return json.load(urllib.request.urlopen(request))["choices"][0]["text"]
-
-first = complete(row["prompt"])
+first = complete(row["prompt"])["text"]
 try:  # the first session of every eighth row is killed in its middle
     Path("killed", row["prompt"]).touch(exist_ok=False)
     if row["prompt"][4] == "7":
@@ -37,6 +32,7 @@ except FileExistsError:
     pass
 complete(f"{row['prompt']}{first} no, {row['prompt']}")
 """
+)
 AGENT = ("workflow.name=agent", "agent.command=[python, program.py]", "train_dataset.batch_size=2", "n_samples=2")
 
 
@@ -44,7 +40,7 @@ AGENT = ("workflow.name=agent", "agent.command=[python, program.py]", "train_dat
 @pytest.mark.parametrize("words", [BRANCHING, TRIES, AGENT], ids=["branching", "interleaved", "agent"])
 def test_no_sequence_of_a_killed_attempt_is_trained_on_again(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "killed").mkdir()
-    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "program.py").write_text(KILLED)
     with running(tmp_path, *WORDS, *words) as ring:
         for step, attempt, name in ((2, 1, "episodes"), (5, 1, "trainer"), (8, 2, "rollout")):
             ring.wait_for_step(step, attempt)

@@ -3,10 +3,10 @@
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import MappingProxyType
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
+
+from tests.support.http_service import NO_HEADERS, Handler, Service, served
 
 KEY = "sk-of-the-test"
 
@@ -16,7 +16,7 @@ class Reply(NamedTuple):
 
     status: int = 200
     body: bytes = b""
-    headers: Mapping[str, str] = MappingProxyType({})
+    headers: Mapping[str, str] = NO_HEADERS
 
 
 def completion(text: str | None, finish: str = "stop") -> Reply:
@@ -68,29 +68,13 @@ def chat_service(answer: Callable[[dict[str, Any]], Reply] = added) -> Iterator[
     """The service and its address."""
     service = ChatService(answer)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Answers(Handler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             right = self.path == "/v1/chat/completions"
             reply = service._reply(self.headers.get("Authorization"), body) if right else Reply(404, b"no such path")
-            try:
-                self.send_response(reply.status)
-                for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(reply.body)
-            except OSError:
-                pass  # the client is gone
+            with suppress(OSError):  # the client is gone
+                self.give(reply.status, reply.body, reply.headers)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield service, f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(Service(Answers)) as server:
+        yield service, f"{server.address}/v1"

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tests.support.http_service import Handler, Service, served
 
 NAME, REVISION = "org/tiny", "0123456789abcdef0123456789abcdef01234567"
 
@@ -15,31 +15,20 @@ NAME, REVISION = "org/tiny", "0123456789abcdef0123456789abcdef01234567"
 def hub(folder: Path, more: dict[str, bytes] | None = None, kind: str = "models", name: str = NAME) -> Iterator["Hub"]:
     """It has the files of `folder`, and `more`, as the model or dataset `name` in the revision `REVISION`."""
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()} | (more or {})
-    server = Hub(files, kind, name)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with served(Hub(files, kind, name)) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
-class Hub(ThreadingHTTPServer):
+class Hub(Service):
     """`requests`: paths of all requests; `given`: files that were fetched. If `down`, it answers 503."""
 
-    daemon_threads = True
-
     def __init__(self, files: dict[str, bytes], kind: str, name: str = NAME) -> None:
-        super().__init__(("127.0.0.1", 0), _Answers)
+        super().__init__(_Answers)
         self.files, self.kind, self.name, self.down = files, kind, name, False
         self.requests, self.given = list[str](), list[str]()
 
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
-
-class _Answers(BaseHTTPRequestHandler):
+class _Answers(Handler):
     server: Hub
 
     def do_HEAD(self) -> None:
@@ -47,9 +36,6 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._answer(with_body=True)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing to the terminal."""
 
     def _answer(self, with_body: bool) -> None:
         path, files = self.path.partition("?")[0], self.server.files
@@ -82,19 +68,11 @@ class _Answers(BaseHTTPRequestHandler):
             }
             self._send(200, json.dumps(facts).encode(), with_body)
         else:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.give(404, b"", {"X-Error-Code": "RepoNotFound"})
 
     def _send(self, status: int, content: bytes, with_body: bool) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("X-Repo-Commit", REVISION)
-        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
-        self.end_headers()
-        if with_body:
-            self.wfile.write(content)
+        headers = {"X-Repo-Commit": REVISION, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
+        self.give(status, content, headers, with_body)
 
 
 def in_cache(

@@ -2,48 +2,34 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-OWNER = "somebody"
+from tests.support.http_service import Handler, Service, served
+
+OWNER = "owner"
 
 
-class UploadHub(ThreadingHTTPServer):
+class UploadHub(Service):
     """`datasets`: name -> its files; `private`: those that were created so; `down`: it refuses commits."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answers)
+        super().__init__(_Answers)
         self.datasets: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
         self.tokens: set[str] = set()
         self.down = False
 
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
 
 @contextmanager
 def upload_hub() -> Iterator[UploadHub]:
-    server = UploadHub()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(UploadHub()) as hub:
+        yield hub
 
 
-class _Answers(BaseHTTPRequestHandler):
+class _Answers(Handler):
     server: UploadHub
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing to the terminal."""
 
     def do_HEAD(self) -> None:
         self._give(with_body=False)
@@ -87,22 +73,12 @@ class _Answers(BaseHTTPRequestHandler):
     def _give(self, with_body: bool) -> None:
         file = self.path.partition("?")[0].partition("/resolve/")[2].partition("/")[2]
         content = self.server.datasets[self._dataset()].get(file)
-        self.send_response(404 if content is None else 200)
-        for name, value in {"ETag": f'"{hash(content)}"', "X-Repo-Commit": "0" * 40}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content or b"")))
-        self.end_headers()
-        if with_body:
-            self.wfile.write(content or b"")
+        headers = {"ETag": f'"{hash(content)}"', "X-Repo-Commit": "0" * 40}
+        self.give(404 if content is None else 200, content or b"", headers, with_body)
 
     def _dataset(self) -> str:
         path = self.path.removeprefix("/api").removeprefix("/datasets/")
         return "/".join(path.split("/")[:2]).partition("?")[0]
 
     def _send(self, answer: Any, status: int = 200) -> None:
-        content = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self.give(status, json.dumps(answer).encode(), {"Content-Type": "application/json"})
