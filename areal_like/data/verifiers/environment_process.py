@@ -1,10 +1,12 @@
 """PackageProcess: an environment of verifiers in a process of its own, with the Python where it is installed."""
 
 import json
+import logging
 import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ HOST = Path(__file__).parent / "host"
 LOCAL = "127.0.0.1,localhost"
 LOAD_LIMIT_S = 600.0
 END_GRACE_S, END_LIMIT_S = 1.0, 5.0
+
+log = logging.getLogger(__name__)
 
 _parked: dict[str, "PackageProcess"] = {}
 """Processes that have given their rows, until they are taken to play them."""
@@ -131,12 +135,14 @@ class PackageProcess:
 
 
 def loaded_process(package: HostedPackage) -> PackageProcess:
-    process = PackageProcess(package)
+    process, began = PackageProcess(package), time.monotonic()
+    log.info("environment %s is loaded by %s", package.name, _place(package))
     try:
         process.load()
     except BaseException:
         process.close()
         raise
+    log.info("environment %s was loaded in %.1f s", package.name, time.monotonic() - began)
     return process
 
 
