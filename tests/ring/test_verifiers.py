@@ -132,7 +132,7 @@ def environment_of(sample: dict[str, Any]) -> str:
 
 
 def row_of(sample: dict[str, Any]) -> int:
-    return first_number(sample) - FIRSTS[environment_of(sample)]["first"]
+    return first_number(sample) - int(FIRSTS[environment_of(sample)]["first"])
 
 
 def first_number(sample: dict[str, Any]) -> int:
