@@ -111,6 +111,33 @@ def test_a_client_that_continues_an_answer_has_got_it(plain, kind):
     assert (sample.metrics["turns"], sample.loss_mask.sum()) == (2, num_sampled)
 
 
+@pytest.mark.parametrize("strategy", ["interleaved", BRANCHING])
+def test_what_stands_between_answers_is_in_the_loss_if_it_is_not_masked(plain, strategy):
+    engine = SampledTexts(plain, "2", "4")
+
+    async def run() -> Any:
+        rules = ConversationRules(mask_env_responses=False, trajectory_strategy=strategy)
+        opened = open_session(engine, None, rules)
+        async with aiohttp.ClientSession() as http, opened as (session, endpoint):
+            client = AgentClient(endpoint, http)
+            _, first = await client.post(CHAT, {"messages": [user("1+1")]})
+            await client.post(CHAT, {"messages": [user("1+1"), first["choices"][0]["message"], user("2+2")]})
+        return session.trajectory(1.0)
+
+    samples = asyncio.run(run())
+    (first_prompt, one), (second_prompt, two) = engine.log
+    answered = len(first_prompt) + len(one["token_ids"])
+    between = len(second_prompt) - answered
+    assert between > 0
+    if strategy == BRANCHING:
+        assert samples[0].loss_mask.tolist() == [0] * len(first_prompt) + [1] * len(one["token_ids"])
+        assert samples[1].loss_mask.tolist() == [0] * answered + [1] * (between + len(two["token_ids"]))
+    else:
+        rest = len(second_prompt) + len(two["token_ids"]) - len(first_prompt)
+        assert samples[0].loss_mask.tolist() == [0] * len(first_prompt) + [1] * rest
+    assert [each.observed_in_loss for each in samples][-1] == between
+
+
 @pytest.mark.parametrize("route", [CHAT, "/v1/responses", COMPLETIONS, "/tokenize"])
 @pytest.mark.parametrize("characters", [500_000, SHORT_TEXT + 1, 10])
 def test_a_long_text_is_refused_before_it_is_tokenized_or_tokenized_beside_the_other_episodes(
