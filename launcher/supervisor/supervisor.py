@@ -26,8 +26,7 @@ from launcher.supervisor.startup_progress import StartupProgress
 from launcher.supervisor.taken_over import lost_name_ending, taken_over_ending
 from launcher.supervisor.watchdog import Watchdog
 
-POLL_S, CHECK_S, REPORT_S = 0.2, 1.0, 5.0
-EVALUATION_GRACE_S = 10.0
+POLL_S, CHECK_S, REPORT_S, EVALUATION_GRACE_S = 0.2, 1.0, 5.0, 10.0
 IDLE_WORKER_S = 10.0
 """After an episodes worker exits with 0, the run must end within this time; otherwise the worker failed."""
 SERVING_ROLES = (SERVER, REWARD)
