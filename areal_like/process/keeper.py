@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol
 
+from areal_like.process.identity import TOKEN_DESCRIPTOR
 from areal_like.process.process_tree import become_subreaper, die_with_parent, kill_descendants, set_process_name
 
 WATCHED = (signal.SIGCHLD, signal.SIGTERM)
@@ -131,7 +132,8 @@ def end_as(code: int) -> NoReturn:
 
 def main() -> None:
     owner, grace_s, *command = sys.argv[1:]
-    fork_keeper(int(owner), float(grace_s))
+    descriptor = os.environ.get(TOKEN_DESCRIPTOR)
+    fork_keeper(int(owner), float(grace_s), close=() if descriptor is None else (int(descriptor),))
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # which Python has changed
     os.execvp(command[0], command)

@@ -30,7 +30,7 @@ from areal_like.serving.engines.external.attach import (
 )
 from areal_like.serving.engines.external.engine_pulse import engine_pulse
 from areal_like.serving.engines.external.external_engine import ExternalEngine
-from areal_like.serving.engines.external.start import ConnectTo, launched
+from areal_like.serving.engines.external.start import ConnectTo, EngineProgram, launched
 from areal_like.serving.engines.registry import engine_of, engine_spec
 from areal_like.serving.engines.spec import EngineSpec
 from areal_like.serving.forwarding import ForwardingServer
@@ -125,7 +125,8 @@ class ServerProcess:
             return spec.open(self._run, self._me, self._prepared)
         if not self._command:
             raise Failure(f"rollout.backend: {spec.name} is another program, and its command is missing after --")
-        return launched(self._run, spec.keys.title, self._command, self._connect(spec), spec.memory_hints)
+        program = EngineProgram(spec.keys.title, self._command, spec.memory_hints, spec.takes_token)
+        return launched(self._run, program, self._connect(spec))
 
     def _connect(self, spec: EngineSpec) -> ConnectTo:
         if spec.connect is None:

@@ -65,6 +65,8 @@ class EngineSpec:
     """Before the event loop, so that SIGTERM ends it: loads the model."""
     command: "Callable[[GRPOConfig, ServerSite], ServerCommand] | None" = None
     """Command line and environment of an engine in processes of its own."""
+    takes_token: bool = False
+    """Whether such an engine calls `take_token` when it starts; else it gets the run's token in its environment."""
     connect: Connect | None = None
     """The client of such an engine at an address. With proofs the engine must prove its identity."""
     answers_at: Callable[[HttpProbe], Awaitable[bool]] | None = None

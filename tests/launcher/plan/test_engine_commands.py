@@ -68,7 +68,11 @@ def test_the_flag_of_a_key_is_built_from_its_value(name, value, words):
 
 def test_each_engine_is_started_by_its_own_python():
     own = "/engines/vllm/bin/python"
-    assert server_of("rollout=vllm").command[:3] == (own, "-m", "vllm.entrypoints.openai.api_server")
+    assert server_of("rollout=vllm").command[:3] == (
+        own,
+        "-m",
+        "areal_like.serving.engines.vllm.plugin.launch",
+    )
     assert server_of("rollout=sglang").command[:3] == (
         "/engines/sglang/bin/python",
         "-m",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from areal_like.serving.engines.external.engine_log import find_error, with_remedy
-from areal_like.serving.engines.external.start import EngineLaunch
+from areal_like.serving.engines.external.start import EngineLaunch, EngineProgram
 from areal_like.serving.engines.sglang.spec import SPEC as SGLANG
 from areal_like.serving.engines.vllm.spec import SPEC as VLLM
 
@@ -67,7 +67,7 @@ class EndedEngine:
 
 
 def test_the_failure_of_a_server_has_the_remedy() -> None:
-    launch: Any = EngineLaunch(None, "vLLM", [], None, VLLM.memory_hints)  # type: ignore[arg-type]
+    launch: Any = EngineLaunch(None, EngineProgram("vLLM", [], VLLM.memory_hints), None)  # type: ignore[arg-type]
     failure = asyncio.run(launch._watch(EndedEngine()))
     assert str(failure).startswith(
         "the vLLM engine ended with exit code 1: torch.OutOfMemoryError: CUDA out of memory;"

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import areal_like
-from areal_like.discovery.etcd_client import PASSWORD
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.errors import Failure
+from areal_like.process.identity import SECRETS, TOKEN_DESCRIPTOR, passed_token
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import become_subreaper, kill_descendants
 from areal_like.process.shared_segments import SegmentRecorder
@@ -43,8 +43,11 @@ class EngineProcess:
     """One start of the engine, under a keeper. Its output is copied to this process's output, the log of the server.
     One at a time: all descendants of this process belong to the engine."""
 
-    def __init__(self, command: Sequence[str], variables: Mapping[str, str], cwd: Path, record: Path) -> None:
-        """`record`: file that lists what the engine creates in shared memory."""
+    def __init__(
+        self, command: Sequence[str], variables: Mapping[str, str], cwd: Path, record: Path, secret: str | None = None
+    ) -> None:
+        """`record`: file that lists what the engine creates in shared memory. `secret`: the run's token, for an engine
+        that takes it from a descriptor."""
         become_subreaper()  # if the keeper is killed, what it kept falls to this process
         if shutil.which(command[0]) is None:
             fault = errno.EACCES if Path(command[0]).exists() else errno.ENOENT
@@ -52,14 +55,17 @@ class EngineProcess:
         self._segments = SegmentRecorder(record)
         self._temporary = make_temporary_folder(ENGINE)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._keeper = ChildProcess(
-            kept_command(command, TERMINATE_S),
-            {**_environment(self._temporary), **variables},
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            dies_with_parent=True,
-        )
+        with passed_token(secret or "") as descriptor:
+            passed = {} if secret is None else {TOKEN_DESCRIPTOR: str(descriptor)}
+            self._keeper = ChildProcess(
+                kept_command(command, TERMINATE_S),
+                {**_environment(self._temporary), **variables, **passed},
+                cwd=cwd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[descriptor] if passed else [],
+                dies_with_parent=True,
+            )
         self._reader = threading.Thread(target=self._read_output, name="engine output", daemon=True)
         self._reader.start()
 
@@ -114,7 +120,7 @@ class EngineProcess:
 def _environment(temporary: str) -> dict[str, str]:
     """This process's, with a folder for what the engine leaves behind when it is killed, such as its sockets, unless
     their names would be too long there. torch keeps its cache."""
-    variables = {name: value for name, value in os.environ.items() if name != PASSWORD}
+    variables = {name: value for name, value in os.environ.items() if name not in SECRETS}
     if len(temporary) > MAX_SOCKET_FOLDER:
         return variables
     cache = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"

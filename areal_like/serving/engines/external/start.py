@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from areal_like.process.errors import Failure, TimedOut
 from areal_like.process.identity import PORT, RUN_ID, TOKEN, identity, start_id, token
@@ -30,16 +31,24 @@ ConnectTo = Callable[[str, str, ProofVerifier | None], ExternalEngine]
 log = logging.getLogger(__name__)
 
 
+class EngineProgram(NamedTuple):
+    """`takes_token`: it reads the run's token from a descriptor (`take_token`); else it is in its environment, which
+    others can read."""
+
+    title: str
+    command: Sequence[str]
+    hints: Sequence[MemoryHint] = ()
+    takes_token: bool = False
+
+
 class PortTaken(Exception):
     """Another process answers at the engine's port."""
 
 
 @asynccontextmanager
-async def launched(
-    run: Run, title: str, command: Sequence[str], connect: ConnectTo, hints: Sequence[MemoryHint] = ()
-) -> AsyncIterator[ExternalEngine]:
+async def launched(run: Run, program: EngineProgram, connect: ConnectTo) -> AsyncIterator[ExternalEngine]:
     """An engine that this process starts, once it generates; all of its processes are ended at the end."""
-    launch = EngineLaunch(run, title, command, connect, hints)
+    launch = EngineLaunch(run, program, connect)
     try:
         engine = await launch.start()
         try:
@@ -51,11 +60,9 @@ async def launched(
 
 
 class EngineLaunch:
-    def __init__(
-        self, run: Run, title: str, command: Sequence[str], connect: ConnectTo, hints: Sequence[MemoryHint] = ()
-    ) -> None:
-        self._run, self._title, self._command, self._connect = run, title, list(command), connect
-        self._hints = hints
+    def __init__(self, run: Run, program: EngineProgram, connect: ConnectTo) -> None:
+        self._run, self._program, self._connect = run, program, connect
+        self._title, self._command = program.title, list(program.command)
         self._child: EngineProcess | None = None
         self._lease: PortLease | None = None
         self._ended: asyncio.Task[Failure] | None = None
@@ -81,12 +88,15 @@ class EngineLaunch:
 
     async def _try(self, port: int, waiting: NamedWait) -> ExternalEngine:
         address = f"{LOOPBACK}:{port}"
-        variables = {TOKEN: token(), RUN_ID: self._run.run_id, "PYTHONPATH": str(import_folder(self._run.directory))}
+        variables = {RUN_ID: self._run.run_id, "PYTHONPATH": str(import_folder(self._run.directory))}
         command = [str(port) if word == PORT else word for word in self._command]
         log.info("starting %s on port %d", self._title, port)
-        child = self._child = EngineProcess(
-            command, variables, self._run.cwd, record_path(self._run.memory, identity().file_name)
-        )
+        record = record_path(self._run.memory, identity().file_name)
+        if self._program.takes_token:
+            child = EngineProcess(command, variables, self._run.cwd, record, token())
+        else:
+            child = EngineProcess(command, variables | {TOKEN: token()}, self._run.cwd, record)
+        self._child = child
         ended = self._ended = asyncio.create_task(self._watch(child))
         proofs = ProofVerifier(token(), start_id({**os.environ, **variables}))
         engine = self._connect(address, token(), proofs)
@@ -111,7 +121,7 @@ class EngineLaunch:
 
     async def _watch(self, child: EngineProcess) -> Failure:
         code = await child.ended()
-        return Failure(with_remedy(f"the {self._title} engine {child.failure_text(code)}", self._hints))
+        return Failure(with_remedy(f"the {self._title} engine {child.failure_text(code)}", self._program.hints))
 
     def _port(self) -> int:
         """A leased one, or the one in the command."""

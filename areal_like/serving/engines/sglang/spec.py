@@ -39,6 +39,7 @@ SPEC = EngineSpec(
     flag_parser=FLAG_PARSER,
     autos=AUTOS.resolve,
     receives_on_gpu=True,
+    takes_token=True,
     memory_hints=MEMORY_HINTS,
     shared_gpu=shared_gpu_values,
     working_bytes=3072 * MIB,

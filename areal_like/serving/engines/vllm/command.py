@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from areal_like.config.experiment import GRPOConfig
     from areal_like.config.sections.engines.vllm import vLLMConfig
 
-MODULE = "vllm.entrypoints.openai.api_server"
-"""`vllm serve` looks for a distribution of the name vllm, and the one for CPUs has another."""
+MODULE = "areal_like.serving.engines.vllm.plugin.launch"
+"""vLLM's server with our token guard."""
 MIDDLEWARE = "areal_like.serving.token_guard.RequireToken"
 WORKER_EXTENSION = "areal_like.serving.engines.vllm.plugin.worker.WorkerExtension"
 ADAPTERS_AT_ONCE = 2

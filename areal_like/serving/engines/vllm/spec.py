@@ -39,6 +39,7 @@ SPEC = EngineSpec(
     autos=AUTOS.resolve,
     receives_on_gpu=True,
     divides_files=True,
+    takes_token=True,
     memory_hints=MEMORY_HINTS,
     shared_gpu=shared_gpu_values,
     working_bytes=2048 * MIB,

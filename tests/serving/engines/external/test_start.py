@@ -14,6 +14,7 @@ import pytest
 
 from areal_like.serving.engines.external.engine_log import decode_line, find_error
 from areal_like.serving.engines.external.engine_process import import_folder
+from areal_like.serving.engines.vllm.command import MODULE
 from tests.support.external_processes import SECRET, environment, external_server, program, write_run
 
 ANSWERS = """
@@ -190,9 +191,10 @@ def test_an_engine_imports_this_package_alone_and_gets_no_password(
     monkeypatch.setenv("ETCDCTL_PASSWORD", "secret")
     source = """
     import os, sys, areal_like
-    from areal_like.process.identity import start_id
+    from areal_like.process.identity import start_id, take_token, token
     path = os.environ["PYTHONPATH"]
-    print("sees", os.listdir(path), start_id(), os.environ["AREAL_LIKE_TOKEN"] == %r)
+    take_token()
+    print("sees", os.listdir(path), start_id(), token() == %r)
     print("password", "ETCDCTL_PASSWORD" in os.environ)
     raise SystemExit(1)
     """
@@ -201,6 +203,68 @@ def test_an_engine_imports_this_package_alone_and_gets_no_password(
         assert one.code() == 1
         assert "sees ['areal_like'] run1 server/0 1.1 True" in one.printed and "password False" in one.printed
     assert import_folder(directory) == import_folder(directory)
+
+
+SEARCHES = """
+import os, time
+from contextlib import suppress
+from pathlib import Path
+from areal_like.process.identity import take_token
+
+def shows(pid, secret):
+    parts = [Path(f"/proc/{pid}/environ").read_bytes()]
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(entry).startswith("/memfd:"):
+                parts.append(entry.read_bytes())
+    return secret in b"".join(parts)
+
+print("before", shows(os.getpid(), SECRET))
+take_token()
+print("after", shows(os.getpid(), SECRET), flush=True)
+while shows(os.getppid(), SECRET):  # the keeper may not have closed it yet
+    time.sleep(0.01)
+raise SystemExit(1)
+"""
+
+
+def test_neither_an_engine_that_has_taken_the_token_nor_its_keeper_shows_it(tmp_path: Path) -> None:
+    with external_server(write_run(tmp_path), *program(f"SECRET = {SECRET.encode()!r}\n{SEARCHES}")) as one:
+        assert one.code() == 1
+        assert "before True" in one.printed and "after False" in one.printed
+
+
+STANDS_IN = """
+import asyncio, os, sys
+from areal_like.serving.token_guard import RequireToken
+
+async def answer(scope, receive, send):
+    print("answered", scope["path"], flush=True)
+
+async def main():
+    sent = []
+    async def send(message):
+        sent.append(message.get("status"))
+    guarded = RequireToken(answer)
+    for secret in (SECRET, b"Bearer another"):
+        scope = {"type": "http", "method": "GET", "path": "/models", "headers": [(b"authorization", secret)]}
+        await guarded(scope, None, send)
+    print("refused", sent, "named", __name__, sys.argv[1:2], "in environment", "AREAL_LIKE_TOKEN" in os.environ)
+
+asyncio.run(main())
+raise SystemExit(1)
+"""
+"""In place of vLLM's server."""
+
+
+def test_the_guard_in_vllm_knows_the_token_that_was_taken_when_it_started(tmp_path: Path) -> None:
+    server = tmp_path / "vllm" / "entrypoints" / "openai" / "api_server.py"
+    server.parent.mkdir(parents=True)
+    server.write_text(f"SECRET = {f'Bearer {SECRET}'.encode()!r}\n{STANDS_IN}")
+    with external_server(write_run(tmp_path), "--", sys.executable, "-m", MODULE, "--port", "<port>") as one:
+        assert one.code() == 1
+        assert "answered /models" in one.printed
+        assert "refused [401, None] named __main__ ['--port'] in environment False" in one.printed
 
 
 def test_the_server_imports_nothing_heavy() -> None:

@@ -10,6 +10,7 @@ import runpy
 from collections.abc import Callable
 from typing import Any
 
+from areal_like.process.identity import take_token
 from areal_like.serving.engines.sglang.plugin.calls import BACKEND
 
 FREEZE_FUNCTION = "sglang.srt.entrypoints.http_server._freeze_gc_after_server_warmup"
@@ -24,6 +25,7 @@ RECEIVE_METHOD = (
 
 
 def main() -> None:
+    take_token()
     from sglang.srt.entrypoints.http_server import app
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
