@@ -64,9 +64,9 @@ class Program:
 
     def _alive(self) -> list[int]:
         """Processes of its session that still run."""
-        self._popen.poll()
         left = [seen for seen in all_processes().values() if seen.session == self._popen.pid]
         for seen in left:
-            if seen.state == "Z" and seen.parent == os.getpid():
+            if seen.state == "Z" and seen.parent == os.getpid() and seen.pid != self._popen.pid:
                 os.waitpid(seen.pid, 0)
+        self._popen.poll()  # its own end is for itself to collect: it warns of it otherwise
         return [seen.pid for seen in left if seen.state != "Z"]
