@@ -16,6 +16,7 @@ FAULTHANDLER_S = 1.0
 """What a process that runs may take to write its own stacks."""
 PY_SPY_S = 5.0
 POLL_S = 0.05
+NO_STACKS = "no stacks: it is stopped, or not a Python process of ours, and py-spy {}"
 
 
 class HungProcess:
@@ -55,21 +56,22 @@ class HangReport:
             for name, process in self._processes.items():
                 stacks = _appended(process.stacks, before[name]) or self._by_py_spy(process.pid)
                 with (self._folder / f"{process.file_name}.txt").open("a", encoding="utf-8") as file:
-                    file.write(f"\n{stacks or 'no stacks: it is stopped, or not a Python process of ours'}\n")
+                    file.write(f"\n{stacks}\n")
         except OSError as fault:
             print(f"the report of a hang is incomplete: {fault}", flush=True)
 
     def _by_py_spy(self, pid: int) -> str:
-        """Where that is installed and allowed. It does not stop the process."""
+        """Where that is installed and allowed, else why there are none. It does not stop the process."""
         left_s = min(PY_SPY_S, self._until - time.monotonic())
         if (program := shutil.which("py-spy")) is None or left_s <= 0:
-            return ""
+            return NO_STACKS.format("is not installed" if program is None else "had no time left")
         command = [program, "dump", "--nonblocking", "--pid", str(pid)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=left_s, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout
+        except (OSError, subprocess.TimeoutExpired) as fault:
+            late = f"took more than {left_s:.0f} s"
+            return NO_STACKS.format(late if isinstance(fault, subprocess.TimeoutExpired) else f"failed: {fault}")
+        return done.stdout or NO_STACKS.format(f"failed: {' '.join(done.stderr.split())}")
 
 
 def _size(path: Path) -> int:

@@ -117,15 +117,17 @@ def directory_of(root: Path, trial: str) -> Path:
 class Running:
     """A running run, which a test observes or disturbs. `secret` is its token."""
 
-    def __init__(self, root: Path, words: Sequence[str], trial: str, config: str, **more: str) -> None:
-        """`more` is for its environment."""
+    def __init__(
+        self, root: Path, words: Sequence[str], trial: str, config: str, prefix: Sequence[str] = (), **more: str
+    ) -> None:
+        """`prefix`: a program that starts the command. `more` is for its environment."""
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.trial = root, trial
         self.output = root / f"{trial}.output"
         self.secret = token_hex(32)
         with self.output.open("wb") as file, passed_token(self.secret) as token:
             self.process = subprocess.Popen(
-                command(f"trial_name={trial}", *words, config=config),
+                [*prefix, *command(f"trial_name={trial}", *words, config=config)],
                 cwd=root,
                 env=environment(root, **more, **{TOKEN_DESCRIPTOR: str(token)}),
                 pass_fds=(token,),
@@ -208,8 +210,10 @@ def let_ctrl_c_end_it() -> None:
 
 
 @contextmanager
-def running(root: Path, *words: str, trial: str = "t", config: str = "grpo.yaml", **more: str) -> Iterator[Running]:
-    one = Running(root, words, trial, config, **more)
+def running(
+    root: Path, *words: str, trial: str = "t", config: str = "grpo.yaml", prefix: Sequence[str] = (), **more: str
+) -> Iterator[Running]:
+    one = Running(root, words, trial, config, prefix, **more)
     try:
         yield one
     finally:

@@ -1,4 +1,8 @@
-"""A run whose processes find each other in a real etcd, which is killed in the middle."""
+"""A run whose processes find each other in a real etcd, which is killed or stopped in the middle."""
+
+import os
+import shutil
+import signal
 
 import pytest
 
@@ -38,4 +42,36 @@ def test_no_step_and_no_process_is_lost_when_etcd_is_killed_and_restarted(tmp_pa
     assert [line["step"] for line in ended.lines("metrics.jsonl") if "train/loss" in line] == [1, 2, 3, 4]
     assert warnings_in(ended.out) == [] and audit(ended.ledger(), 4) == []
     assert {path.name for path in (ended.directory / "logs").glob("server-*.log")} == {"server-0.log", "server-1.log"}
+    assert left_behind(ended.directory, set()) == []
+
+
+ONE = (*SHORT, "evaluator.freq_steps=null", "total_train_steps=12", "rollout.setup_timeout=1500")
+ENTERED = {"launcher/0", "rollout/0", "server/0"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("fate", ["stopped for good", "started again without its data"])
+def test_a_run_completes_whose_etcd_is_gone_for_good(fate, tmp_path):
+    with etcd_servers(tmp_path / "etcd") as (etcd,):
+        names = ("cluster.name_resolve.type=etcd3", f"cluster.name_resolve.etcd3_addr={etcd.address}")
+        with running(tmp_path, *ONE, *names, "cluster.name_resolve.ttl_s=2") as going:
+            going.wait_for_step(2, limit_s=1800)
+            before = going.pids()
+            if fate == "stopped for good":
+                assert etcd.process is not None
+                os.kill(etcd.process.pid, signal.SIGSTOP)
+                going.wait_for_step(8, limit_s=1800)
+                assert {name for name in before.values() if not name.startswith("episodes")} <= {*going.pids().values()}
+            else:
+                etcd.kill()
+                shutil.rmtree(etcd.folder / "data")
+                etcd.again()
+                going.wait_for_entries(ENTERED)
+                going.kill("server")
+                going.wait_for_text("server/0 ready", times=2, limit_s=1800)
+            ended = going.wait(1800)
+    assert ended.code == 0 and ended.summary["attempts"] == 1, ended.text
+    assert [line["step"] for line in ended.lines("metrics.jsonl") if "train/loss" in line] == list(range(1, 13))
+    assert audit(ended.ledger(), 4) == []
     assert left_behind(ended.directory, set()) == []
