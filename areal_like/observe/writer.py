@@ -36,7 +36,7 @@ class MetricWriter:
     def __init__(self, run: Run, me: Identity) -> None:
         self.path: Path = run.metrics / f"{me.file_name}.jsonl"
         self.attempt = me.attempt
-        self._ownership = Ownership(run, me.attempt)
+        self._ownership = Ownership.of_process(run)
         self._known: set[str] = set()
 
     def write(

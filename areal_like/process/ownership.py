@@ -18,9 +18,9 @@ class Ownership:
         self._read_at = float("-inf")
 
     @classmethod
-    def of_process(cls, run: Run) -> Self:
-        """By the attempt for which this process was started."""
-        return cls(run, launched_attempt() or last_attempt(run.directory))
+    def of_process(cls, run: Run, valid_s: float = 0.0) -> Self:
+        """By the attempt for which this process was started; one that is started by hand belongs to the newest."""
+        return cls(run, launched_attempt() or last_attempt(run.directory), valid_s)
 
     def require(self) -> None:
         """Raises the failure that ends this process if the run is not its own any more."""

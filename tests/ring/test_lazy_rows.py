@@ -60,4 +60,5 @@ def test_a_resumed_run_uses_the_same_rows_and_refuses_others(once):
     attempt = (once.directory / "attempt.json").read_text()
     other = run(root, f"resume={once.directory}", "resume_step=3", config=None)
     assert (once.directory / "attempt.json").read_text() == attempt, "nothing was started"
-    assert other.code == 2 and "train_dataset: the data has changed since the checkpoint" in other.out + other.err
+    assert other.code == 2 and "\ntrain_dataset [" in other.err, other.text
+    assert "the data has changed since the checkpoint" in other.err and "nothing was started" in other.err

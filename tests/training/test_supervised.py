@@ -157,6 +157,29 @@ def test_other_data_than_at_the_checkpoint_is_refused(tmp_path):
     assert data.epochs(3, data.length) == 0
 
 
+@pytest.mark.parametrize(("key", "value"), [("shuffle", False), ("batch_size", 20), ("seed", 5)])
+def test_with_another_order_or_as_many_other_batches_the_next_epoch_starts(tmp_path, key, value):
+    """Of 40 rows, two batches of 16 or of 20: as many steps of an epoch."""
+    rows = "".join(f'{{"prompt": "{number}+0=", "answer": "{number}"}}\n' for number in range(10, 50))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "rows.jsonl").write_text(rows)
+    run = make_run(tmp_path / "run", "sft", *SETTINGS, "train_dataset.path=rows.jsonl", "valid_dataset=null")
+    first = SupervisedData(run)
+    batches = first.batches(0)
+    next(batches)
+    resume = tmp_path / "checkpoint" / "resume"
+    resume.mkdir(parents=True)
+    for name, content in first.state(1).items():
+        (resume / name).write_bytes(content)
+    same, other = SupervisedData(run), run
+    same.resume(1, resume.parent, starts_over=False)
+    assert same.epochs(1, same.length) == 0.5
+    setattr(other.config if key == "seed" else other.config.train_dataset, key, value)
+    changed = SupervisedData(other)
+    changed.resume(1, resume.parent, starts_over=False)
+    assert changed.epochs(1, changed.length) == 1.0
+
+
 def test_with_another_batch_size_the_next_epoch_starts(tmp_path):
     run = make_run(tmp_path / "run", "sft", *SETTINGS, "task.args={digits: 1}", "total_train_steps=9")
     assert train_in(run, StopAfter(6)) == 75, "two steps into the second epoch of four"

@@ -23,7 +23,7 @@ log = logging.getLogger("areal_like.rollout.controller")
 
 class Records:
     def __init__(self, run: Run, me: Identity) -> None:
-        self._ownership = Ownership(run, me.attempt, OWNERSHIP_S)
+        self._ownership = Ownership.of_process(run, OWNERSHIP_S)
         self._ownership.require()
         self._logs_events = run.config.rollout.enable_rollout_tracing
         self._ledger = Ledger(run.rollouts / LEDGER, me.attempt)
