@@ -11,6 +11,8 @@ def right(completion, answer):
 def length(completion):
     if _text(completion) == "broken":
         raise RuntimeError("this rubric cannot read it")
+    if _text(completion).endswith("nan"):
+        return float("nan")
     return None if _text(completion) == "none" else float(len(_text(completion)))
 
 

@@ -48,6 +48,16 @@ class Guess:
             raise KeyError("no such move")
         if action == "nothing":
             return "?"
+        if action == "half":
+            return "half of a pair: \\ud800", 0.0, False, False, {}
+        if action == "raise half":
+            raise ValueError("\\ud800")
+        if action == "no answer":
+            for number in range(3, 20):
+                try:
+                    os.write(number, b"printed, and no answer\\n")
+                except OSError:
+                    pass
         if action == "fill":
             bytearray(10**9)
         if action == "listen":
@@ -165,6 +175,9 @@ def test_instances_are_used_again_and_no_more_than_the_limit(played):
         ("crash", "its process ended with exit code 3: printed, and no answer"),
         ("hang", "step took longer than 3 s (workflow.args.call_timeout_s)"),
         ("raise", "in step: KeyError: 'no such move'"),
+        ("half", "UnicodeEncodeError: 'utf-8' codec can't encode character '\\ud800'"),
+        ("raise half", "in step: ValueError: ?"),
+        ("no answer", "its process sent what cannot be read (unexpected character"),
         ("nothing", "step of guess.py:Guess returned str; return (observation, reward, terminated, truncated, info)"),
     ],
 )

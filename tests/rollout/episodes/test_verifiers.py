@@ -44,6 +44,8 @@ def test_a_group_of_one_turn_is_scored_by_its_rubric(tmp_path: Path) -> None:
         ):
             with pytest.raises(AgentError, match=fault):
                 await player.play(rows[0], "020", text, n=2)
+        odd = await player.play(rows[0], "020", "0000nan", n=2)
+        assert [each["reward"] for each in scored(odd)] == [None, 1.0], "NaN is no reward of its episode"
         assert player.engine.texts == []
 
     played(hosted, script, tmp_path)

@@ -92,7 +92,7 @@ class EnvironmentService:
         number = 0
         try:
             for row in self._environment.rows(held_out):
-                self._send({"row": row})
+                self._write(json.dumps({"row": row}, ensure_ascii=False, allow_nan=False).encode())
                 number += 1
                 await self._writer.drain()
         except Exception as fault:
@@ -102,19 +102,26 @@ class EnvironmentService:
 
     async def _play(self, number: int, request: dict[str, Any]) -> None:
         assert self._environment is not None, "it is loaded before it is asked"
-        answer: dict[str, Any]
         try:
-            answer = {"results": await self._environment.play(request)}
+            answer = _encoded({"played": number, "results": await self._environment.play(request)})
         except asyncio.CancelledError:
-            answer = {"problem": "it was cancelled"}
+            answer = _encoded({"played": number, "problem": "it was cancelled"})
         except Exception as fault:
             traceback.print_exc()
-            answer = {"problem": describe(fault)}
+            answer = _encoded({"played": number, "problem": describe(fault)})
         del self._playing[number]
-        self._send({"played": number, **answer})
+        self._write(answer)
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._writer.write(json.dumps(message).encode() + b"\n")
+        self._write(_encoded(message))
+
+    def _write(self, line: bytes) -> None:
+        self._writer.write(line + b"\n")
+
+
+def _encoded(message: dict[str, Any]) -> bytes:
+    """As Python's json reads it: a reward may be NaN. Half of a surrogate pair becomes a question mark."""
+    return json.dumps(message, ensure_ascii=False).encode(errors="replace")
 
 
 def load(module: str, name: str, args: dict[str, Any]) -> HostedEnvironment:

@@ -122,7 +122,10 @@ class EnvironmentProcess:
             code = self._process.returncode or 0
             how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
             raise self._fault(f"its process ended with {how}: {self._last_lines() or 'it printed nothing'}")
-        reply: dict[str, Any] = orjson.loads(line)
+        try:
+            reply: dict[str, Any] = orjson.loads(line)
+        except orjson.JSONDecodeError as misfit:
+            raise self._fault(f"its process sent what cannot be read ({misfit})") from None
         if "error" in reply:
             raise self._fault(reply["error"])
         self._is_calling = False

@@ -186,9 +186,10 @@ class Session:
 
 
 def _text(observation: Any) -> str:
-    if isinstance(observation, str):
-        return observation
-    raise ValueError(f"an observation is {type(observation).__name__}; return a text")
+    if not isinstance(observation, str):
+        raise ValueError(f"an observation is {type(observation).__name__}; return a text")
+    observation.encode()  # raises where it has half of a surrogate pair
+    return observation
 
 
 def _number(what: str, value: Any) -> float:
@@ -223,7 +224,7 @@ def main() -> None:
         except BaseException as fault:
             traceback.print_exc()
             reply = {"error": _described(fault)}
-        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.write(json.dumps(reply, ensure_ascii=False).encode(errors="replace") + b"\n")
         replies.flush()
     sys.stdout.flush()
     os._exit(0)  # threads of an environment keep nothing alive

@@ -1,6 +1,7 @@
 """EnvironmentSeat: a loaded process of an environment, and the groups that it plays."""
 
 import asyncio
+import json
 from typing import Any
 
 import orjson
@@ -39,6 +40,8 @@ class EnvironmentSeat:
     async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """The episodes of a group. Raises AgentError where the environment fails, InfrastructureError where its process
         ends. One that is cancelled is cancelled there too."""
+        if self.has_ended:
+            raise self._ended("its process has ended")
         number, self._num_requests = self._num_requests, self._num_requests + 1
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         self._send({"do": "play", "number": number, **request})
@@ -61,29 +64,37 @@ class EnvironmentSeat:
         await asyncio.to_thread(self._process.close)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
+        how = ""
         try:
-            while line := await reader.readline():
-                message = orjson.loads(line)
-                future = self._waiting.pop(message["played"], None)
-                if future is None or future.done():
-                    continue
-                if "problem" in message:
-                    name = self._process.package.name
-                    future.set_exception(AgentError(f"environment {name}: {message['problem']}"))
-                else:
-                    future.set_result(message["results"])
+            while (line := await reader.readline()).endswith(b"\n"):
+                self._settle(json.loads(line))
         except ConnectionError:
             pass
+        except ValueError as fault:  # also of a line that is too long
+            self._process.kill()
+            how = f"its process was killed, as it sent what cannot be read ({fault})"
         self.has_ended = True
-        self._end(f"its process ended with {await asyncio.to_thread(lambda: self._process.ending)}")
+        self._end(how or f"its process ended with {await asyncio.to_thread(lambda: self._process.ending)}")
+
+    def _settle(self, message: dict[str, Any]) -> None:
+        future = self._waiting.pop(message["played"], None)
+        if future is None or future.done():
+            return
+        if "problem" in message:
+            future.set_exception(AgentError(f"environment {self._process.package.name}: {message['problem']}"))
+        else:
+            future.set_result(message["results"])
 
     def _end(self, how: str) -> None:
         self.has_ended = True
-        fault = InfrastructureError(f"environment {self._process.package.name}: {how}; its log says more")
+        fault = self._ended(how)
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(fault)
         self._waiting.clear()
+
+    def _ended(self, how: str) -> InfrastructureError:
+        return InfrastructureError(f"environment {self._process.package.name}: {how}; its log says more")
 
     def _kill_unless(self, future: "asyncio.Future[Any]") -> None:
         """The environment hangs: it holds the thread that would cancel the group."""
