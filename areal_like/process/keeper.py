@@ -134,9 +134,13 @@ def main() -> None:
     owner, grace_s, *command = sys.argv[1:]
     descriptor = os.environ.get(TOKEN_DESCRIPTOR)
     fork_keeper(int(owner), float(grace_s), close=() if descriptor is None else (int(descriptor),))
+    os.setpgid(0, 0)  # a signal to its own group is not for the keeper
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # which Python has changed
-    os.execvp(command[0], command)
+    try:
+        os.execvp(command[0], command)
+    except OSError as fault:
+        sys.exit(f"{command[0]} cannot be started: {fault.strerror}")
 
 
 if __name__ == "__main__":

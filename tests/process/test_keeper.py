@@ -42,6 +42,12 @@ def test_a_keeper_ends_as_its_command_does(script: str, code: int) -> None:
         assert kept.usage.memory_bytes > 1 << 20
 
 
+def test_a_command_that_cannot_be_started_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    with keeping("/nowhere/python") as kept:
+        assert kept.wait(LIMIT_S) == 1
+    assert capfd.readouterr().err == "/nowhere/python cannot be started: No such file or directory\n"
+
+
 def test_a_command_may_end_by_itself_before_it_is_killed() -> None:
     script = "trap 'echo closing; exit 3' TERM; echo up; while true; do sleep 0.05; done"
     with keeping("sh", "-c", script, grace_s=60) as kept:

@@ -167,6 +167,39 @@ time.sleep(600)
         assert info is None or info.state == "Z"
 
 
+@pytest.mark.parametrize(("ending", "error"), [("", ""), ("sys.exit(3)", "ended with exit code 3: why")])
+def test_nothing_is_left_of_what_a_program_that_ends_by_itself_has_detached(tmp_path, ending, error):
+    written = tmp_path / "pids"
+    program = f"""
+import subprocess, sys
+nothing, pids = subprocess.DEVNULL, ""
+for outputs in ({{"stdout": nothing, "stderr": nothing}}, {{}}):
+    pids += f"{{subprocess.Popen(['sleep', '600'], start_new_session=True, **outputs).pid}} "
+open({str(written)!r}, "w").write(pids)
+print("why", file=sys.stderr)
+print("last", len(pids.split()))
+{ending}
+"""
+    agent = CommandAgent([sys.executable, "-c", program], tmp_path, None)
+
+    async def run() -> str:
+        return await asyncio.wait_for(agent.run(ROW, Endpoint("http://none", "")), 60)
+
+    if error:
+        with pytest.raises(AgentError, match=error):
+            asyncio.run(run())
+    else:
+        assert asyncio.run(run()) == "last 2"
+    for pid in map(int, written.read_text().split()):
+        assert process_info(pid) is None
+
+
+def test_a_program_may_signal_its_own_group(tmp_path):
+    program = "import os, signal; signal.signal(15, signal.SIG_IGN); os.killpg(0, 15); print('goes on')"
+    agent = CommandAgent([sys.executable, "-c", program], tmp_path, None)
+    assert asyncio.run(agent.run(ROW, Endpoint("http://none", ""))) == "goes on"
+
+
 def test_a_server_that_fails_is_no_failure_of_the_agent(play):
     with pytest.raises(GenerationError):
         play('ask("1")', GenerationError("no server"), failed_reward=0.0)

@@ -1,4 +1,4 @@
-"""An agent that is a program: in a process group of its own, with the row on its standard input."""
+"""An agent that is a program: under a keeper, with the row on its standard input."""
 
 import asyncio
 import contextlib
@@ -8,14 +8,16 @@ import resource
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from areal_like.process.identity import SECRETS
-from areal_like.process.process_tree import KILL_TIMEOUT_S, descendants_of, die_with_parent, kill
+from areal_like.process.keeper import kept_command
+from areal_like.process.process_tree import KILL_TIMEOUT_S
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
 
@@ -30,31 +32,32 @@ log = logging.getLogger(__name__)
 
 
 class CommandAgent:
-    """`command` has the paths of its files already."""
+    """`command` has the paths of its files already. Its keeper kills what the program has started, when it ends or is
+    ended, and ends as it did."""
 
     def __init__(self, command: Sequence[str], cwd: Path, max_memory_gb: float | None) -> None:
-        self._command, self._cwd, self._max_memory_gb = list(command), cwd, max_memory_gb
+        self._command, self._cwd = list(command), cwd
+        self._limit_memory: Callable[[], None] | None = None
+        if max_memory_gb is not None:
+            limit = int(max_memory_gb * GB)
+            self._limit_memory = partial(resource.setrlimit, resource.RLIMIT_DATA, (limit, limit))
 
     async def run(self, row: dict[str, Any], endpoint: Endpoint) -> str:
         """The last line that it prints."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command,
+                *kept_command(self._command, 0.0),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=PIPE,
                 cwd=self._cwd,
                 env=environment(endpoint),
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=self._limit_memory,
             )
         except OSError as fault:
             raise AgentError(f"agent.command: {self._command[0]} cannot be started: {fault}") from fault
         try:
-            if self._max_memory_gb is not None:
-                limit = int(self._max_memory_gb * GB)
-                with contextlib.suppress(ProcessLookupError):
-                    resource.prlimit(process.pid, resource.RLIMIT_DATA, (limit, limit))
             assert process.stdin is not None and process.stdout is not None and process.stderr is not None
             out, err, _ = await asyncio.gather(
                 _tail(process.stdout), _tail(process.stderr), _write(process.stdin, orjson.dumps(row) + b"\n")
@@ -96,11 +99,10 @@ async def _tail(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kills it with its process group and its descendants."""
-    below = descendants_of(process.pid) if process.returncode is None else []
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    kill(each.pid for each in below)
+    if process.returncode is None:
+        for number in (signal.SIGTERM, signal.SIGCONT):  # the program may have stopped its keeper
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
     try:
         await asyncio.wait_for(process.wait(), KILL_TIMEOUT_S)
     except TimeoutError:
