@@ -7,7 +7,6 @@ import numpy as np
 
 UNKNOWN, KEPT, TOO_LONG = 0, 1, 2
 """States of a row."""
-HASH_BYTES = 8
 
 Blob = bytes | memoryview
 

@@ -159,11 +159,6 @@ def take(package: HostedPackage) -> PackageProcess | None:
     return _parked.pop(package.key, None)
 
 
-def close_parked() -> None:
-    while _parked:
-        _parked.popitem()[1].close()
-
-
 def _python(package: HostedPackage) -> list[str]:
     """Variables of this Python are not for another one."""
     if package.python is None:
