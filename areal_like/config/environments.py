@@ -13,7 +13,7 @@ from areal_like.config.verifiers import is_played_by_itself, package_task, task_
 
 LIST = "environments.train"
 PREFIX = "environment/"
-"""Of the rewards of an environment, before its name."""
+"""Of the places of environments, before their names. Those of other rows are their splits."""
 REASONING_GYM = "reasoning_gym"
 TEXT_ENVIRONMENT, NUM_ROWS = "areal_like.data.tasks.text_environment:TextEnvironment", "num_rows"
 PLAYED = ("gymnasium", "openenv", "textarena")
@@ -57,6 +57,11 @@ def environment_name(name: str | None, task_id: str | None, path: str | Sequence
         return task_id.rpartition(":")[2].rpartition("/")[2].partition("@")[0]
     paths = paths_of(path if isinstance(path, str) else list(path))
     return PurePosixPath(paths[0]).stem if paths else ""
+
+
+def place_of(split: str, environment: str) -> str:
+    """Under which an environment, or a split whose rows are of none, has settings of its own."""
+    return f"{PREFIX}{environment}" if environment else split
 
 
 def names_of(environments: Sequence[EnvironmentConfig]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from areal_like.config.benchmarks import SPLIT, benchmark_task, dataset_of
 from areal_like.config.built_in import TASKS
-from areal_like.config.environments import LIST, PREFIX, environment_task, names_of, rows_of
+from areal_like.config.environments import LIST, environment_task, names_of, place_of, rows_of
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.environments import EnvironmentConfig
 from areal_like.config.task_names import task_name
@@ -110,7 +110,7 @@ def load_datasets(config: Any, places: SearchFolders, tokenizer: TextTokenizer, 
             rows = check_rows(section, dataset, raw, tokenizer)
         found.setdefault(split, []).append(replace(rows, name=environment))
         sections[split] = f"{split}_dataset" if environment else section
-        sections |= {f"{PREFIX}{environment}": section} if environment else {}
+        sections |= {place_of(split, environment): section} if environment else {}
         if not (environment and split == "valid"):
             with open_section(record, section) as entry:
                 entry |= {"source": rows.source, "rows": len(rows), "digest": rows.digest}
@@ -119,7 +119,7 @@ def load_datasets(config: Any, places: SearchFolders, tokenizer: TextTokenizer, 
     train, size = loaded["train"], config.train_dataset.batch_size
     if config.train_dataset.drop_last and len(train) < size and config.total_train_steps != 0:
         raise config_error("train_dataset.batch_size", too_few_message(size, train.source, len(train)))
-    environments = {f"{PREFIX}{each.name}": each for each in found["train"] if each.name}
+    environments = {place_of("train", each.name): each for each in found["train"] if each.name}
     return Datasets(loaded.pop("train"), loaded.pop("valid", None), loaded, environments, sections)
 
 

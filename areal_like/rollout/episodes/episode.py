@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol
 import numpy as np
 
 from areal_like.config.checks.sampling import sampling_distribution
-from areal_like.config.environments import PREFIX
+from areal_like.config.environments import place_of
 from areal_like.data.chat_template import USER, Message
 from areal_like.data.conversation_text import PlainText, TemplateText
 from areal_like.data.tokenizer import TextTokenizer
@@ -71,7 +71,7 @@ class WorkerTools:
     is_traced: bool
     max_failed_share: float
     own_rewards: Mapping[str, RewardSource] = field(default_factory=dict)
-    """Those of benchmarks and environments that have their own, by split or name."""
+    """Those of benchmarks and environments that have their own, by their place."""
     conversation_rules: ConversationRules = field(default_factory=ConversationRules)
     gateway: Gateway = field(default_factory=Gateway)
     keeps_messages: bool = False
@@ -263,7 +263,7 @@ class Episode:
     ) -> list[Reward | None]:
         texts = [sample if isinstance(sample, str) else sample.text for sample in samples]
         self.trace("requests %d rewards", len(texts))
-        place = f"{PREFIX}{self.environment}" if self.environment else self.lease["split"]
+        place = place_of(self.lease["split"], self.environment)
         source = self.tools.own_rewards.get(place, self.tools.rewards)
         with self.times.timed(REWARD):
             rewards = await source.try_score(row, texts, max_failed, self._reward_seed())

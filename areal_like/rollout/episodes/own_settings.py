@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from areal_like.config.benchmarks import SPLIT, benchmark_task, brings_reward
 from areal_like.config.environments import (
     LIST,
-    PREFIX,
     NamedTask,
     environment_task,
     has_own_reward,
     names_of,
     own_reward,
+    place_of,
 )
 from areal_like.config.sections.reward import RewardConfig
 from areal_like.config.task_names import task_name
@@ -30,7 +30,7 @@ from areal_like.rollout.episodes.workflows.verifiers import VerifiersEnvironment
 
 
 class Rewards(NamedTuple):
-    """That of the experiment, and those of benchmarks and environments by split or name."""
+    """That of the experiment, and those of benchmarks and environments by their place."""
 
     main: RewardPool
     own: dict[str, RewardPool]
@@ -41,12 +41,12 @@ class Rewards(NamedTuple):
 
     async def ready(self, datasets: Datasets, unscored: Collection[str] = ()) -> None:
         """Waits until all are imported. Raises ConfigError if one cannot be, or a row lacks what it needs. `unscored`:
-        environments that score their answers themselves."""
+        places of environments that score their answers themselves."""
         for place, each in self.own.items():
             with item_errors(datasets.section_of(place)):
                 await each.ready(datasets.of(place).rows[0])
-        scored = {*self.available, *(f"{PREFIX}{name}" for name in unscored)}
-        others = [rows for name, rows in datasets.environments.items() if name not in scored]
+        scored = {*self.available, *unscored}
+        others = [rows for place, rows in datasets.environments.items() if place not in scored]
         await self.main.ready((others or [datasets.train])[0].rows[0])
 
 
@@ -71,7 +71,7 @@ def main_reward(config: Any, places: SearchFolders) -> RewardSpec:
 
 
 def own_rewards(config: Any, places: SearchFolders) -> dict[str, tuple[RewardConfig, RewardSpec]]:
-    """Those of environments and benchmarks that have one, by `environment/NAME` and `benchmark/NAME`."""
+    """Those of environments and benchmarks that have one, by their place: `environment/NAME`, `benchmark/NAME`."""
 
     def found(own: Any, task: NamedTask | None) -> tuple[RewardConfig, RewardSpec]:
         reward, (name, args) = own_reward(config.reward, own), task or (None, {})
@@ -79,7 +79,7 @@ def own_rewards(config: Any, places: SearchFolders) -> dict[str, tuple[RewardCon
 
     trained = environments_of(config)
     rewards = {
-        f"{PREFIX}{name}": found(each.reward, environment_task(each))
+        place_of("train", name): found(each.reward, environment_task(each))
         for name, each in zip(names_of(trained), trained, strict=True)
         if has_own_reward(each)
     }
@@ -90,7 +90,7 @@ def own_rewards(config: Any, places: SearchFolders) -> dict[str, tuple[RewardCon
 
 
 def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSettings]:
-    """Also of benchmarks, by split."""
+    """Also of benchmarks, by their place."""
     trained, settings = environments_of(config), {}
     played: dict[str, VerifiersEnvironment] = {}
     for index, (name, each) in enumerate(zip(names_of(trained), trained, strict=True)):
@@ -99,7 +99,7 @@ def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSet
             if own is not None:
                 workflow = make_workflow(own, dict(each.workflow.args), places, config.agent)
         sampling = {} if each.max_new_tokens is None else {"max_new_tokens": each.max_new_tokens}
-        settings[name] = OwnSettings(workflow, sampling)
+        settings[place_of("train", name)] = OwnSettings(workflow, sampling)
     for benchmark in config.evaluator.benchmarks:
         if (workflow := _of_verifiers(benchmark_task(benchmark), config, places, played)) is not None:
             settings[f"{SPLIT}{benchmark.name}"] = OwnSettings(workflow)
@@ -132,7 +132,7 @@ async def close_environments(own: Mapping[str, OwnSettings]) -> None:
 
 
 def scored_by_themselves(own: Mapping[str, OwnSettings]) -> list[str]:
-    return [name for name, each in own.items() if isinstance(each.workflow, VerifiersEnvironment)]
+    return [place for place, each in own.items() if isinstance(each.workflow, VerifiersEnvironment)]
 
 
 def check_rewards(
@@ -141,11 +141,11 @@ def check_rewards(
     """Raises ConfigError if a workflow needs a reward and there is none."""
     if rewards.main.is_available:
         return
-    for index, (name, each) in enumerate(own.items()):
-        if name.startswith(SPLIT):  # played by an environment, which scores it
+    for index, (place, each) in enumerate(own.items()):
+        if place.startswith(SPLIT):  # played by an environment, which scores it
             continue
-        used = each.workflow or workflow_of(datasets.of(f"{PREFIX}{name}").rows[0], workflow)
-        if f"{PREFIX}{name}" not in rewards.available and getattr(used, "needs_reward", False):
+        used = each.workflow or workflow_of(datasets.of(place).rows[0], workflow)
+        if place not in rewards.available and getattr(used, "needs_reward", False):
             message = "is null, and neither its task nor reward.name of the experiment gives one: name a reward"
             raise config_error(f"{LIST}.{index}.reward.name", f"{message} (docs/rewards.md)")
     train_workflow = workflow_of(datasets.train.rows[0], workflow)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from areal_like.config.environments import place_of
 from areal_like.data.checked_rows import InvalidRow
 from areal_like.data.datasets import Datasets
 from areal_like.data.row_table import hash_text
@@ -69,7 +70,7 @@ class EpisodeRunner:
     workflow: Workflow
     check_format: bool
     environments: Mapping[str, OwnSettings] = field(default_factory=dict)
-    """By name; those of benchmarks by split."""
+    """Those of benchmarks too, by their place."""
     logged_errors: set[str] = field(default_factory=set)
     tokenizers: dict[str, TextTokenizer] = field(default_factory=dict)
     """By reasoning effort."""
@@ -89,7 +90,7 @@ class EpisodeRunner:
 
     async def run(self, lease: dict[str, Any]) -> EpisodeResult:
         name = self.datasets.of(lease["split"]).environment(lease["row"])
-        own = self.environments.get(name or lease["split"], NONE_OWN)
+        own = self.environments.get(place_of(lease["split"], name), NONE_OWN)
         if not self.keeps_order:
             lease = {**lease, "order": None}
         if own.sampling:
