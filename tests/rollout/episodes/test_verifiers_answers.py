@@ -114,7 +114,9 @@ def test_what_is_no_json_is_an_error_of_its_group_alone() -> None:
     played(script)
 
 
-@pytest.mark.parametrize(("held_out", "problem"), [(False, "row 1: ValueError: Out of range"), (True, "row 1: Unicode")])
+@pytest.mark.parametrize(
+    ("held_out", "problem"), [(False, "row 1: ValueError: Out of range"), (True, "row 1: Unicode")]
+)
 def test_a_row_that_is_no_json_is_named(held_out: bool, problem: str) -> None:
     async def read() -> tuple[bytes, bytes]:
         wire, theirs = socket.socketpair()
