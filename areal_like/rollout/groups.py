@@ -9,6 +9,7 @@ from areal_like.data.row_table import hash_text
 from areal_like.data.votes import VoteRule
 from areal_like.rollout.conversation_facts import conversation_numbers
 from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows
+from areal_like.rollout.lease_limit import LIMITS
 from areal_like.rollout.settings import RolloutSettings
 from areal_like.rollout.trajectory import TEMPLATE_BREAKS
 
@@ -145,7 +146,7 @@ class Lease:
     """Its fixed place in the batches of its server; None in asynchronous mode."""
 
     def no_result(self, limit_s: float) -> Result:
-        error = f"{self.worker} had no result after {limit_s:g} s (rollout.request_timeout, reward.timeout_s)"
+        error = f"{self.worker} had no result after {limit_s:g} s ({LIMITS})"
         return Result(self.id, "failed", error=error, error_kind="server")
 
     def wire(self, settings: RolloutSettings) -> dict[str, Any]:

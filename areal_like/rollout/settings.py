@@ -9,11 +9,11 @@ import xxhash
 
 from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.allocation.models import num_evaluators, uses_api
-from areal_like.config.benchmarks import every_reward
 from areal_like.config.experiment import GRPOConfig
 from areal_like.data.votes import VoteRule, vote_rule
 from areal_like.rollout.curriculum.settings import CurriculumSettings, curriculum_settings
 from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows, evaluated_rows
+from areal_like.rollout.lease_limit import lease_limit_s
 from areal_like.rollout.sampling import sampling_params
 
 PENDING_PER_CONCURRENT = 16
@@ -70,6 +70,8 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
     synchronous = not config.async_training or rollout.max_head_offpolicyness == 0
     batch_size = rollout.consumer_batch_size
     max_concurrent = rollout.max_concurrent_rollouts or batch_size
+    evaluated = evaluated_rows(config, max_concurrent)
+    evaluated_samples = max((each.concurrent * each.n_samples for each in evaluated), default=0)
     return RolloutSettings(
         seed=config.seed,
         sampling_seed=config.seed if config.gconfig.seed is None else config.gconfig.seed,
@@ -81,7 +83,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         max_pending=max(rollout.queue_size or PENDING_PER_CONCURRENT * max_concurrent, batch_size),
         # Requests to a service are retried by their client, which waits in between.
         request_retries=0 if uses_api(config) else rollout.request_retries,
-        lease_limit_s=rollout.request_timeout + max(each.timeout_s for _, each in every_reward(config)),
+        lease_limit_s=lease_limit_s(config, max_concurrent * config.gconfig.n_samples + evaluated_samples),
         num_servers=num_servers(config),
         schedule_policy=rollout.schedule_policy,
         dynamic_sampling=config.actor.dynamic_sampling,
@@ -96,7 +98,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         total_epochs=config.total_train_epochs,
         max_steps=config.total_train_steps,
         max_samples=config.total_train_n_seqs,
-        evaluated=evaluated_rows(config, max_concurrent),
+        evaluated=evaluated,
         num_evaluators=num_evaluators(config),
         evaluates_base_model=evaluator.eval_base_model or config.total_train_steps == 0,
         evaluation_pin=evaluator.pin or config.saver.best is not None,

@@ -222,7 +222,7 @@ def test_a_lease_past_its_time_is_given_to_another():
     world.after()
     assert world.loop.leases.take_cancelled("episodes/0") == [late.id]
     assert world.lease(1)[0].id == "0.2"
-    assert "10 s (rollout.request_timeout, reward.timeout_s)" in world.events[-1]["why"]
+    assert "10 s (rollout.request_timeout, reward.timeout_s; of agents" in world.events[-1]["why"]
 
 
 def test_another_worker_s_lease_cannot_be_finished():

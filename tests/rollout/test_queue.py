@@ -144,6 +144,20 @@ def test_request_timeout_of_the_configuration_limits_a_lease():
     assert longer - base == 30
 
 
+def test_a_lease_of_agents_lasts_until_those_before_it_have_ended():
+    words = ("rollout.request_timeout=50", "n_samples=8", "rollout.max_concurrent_rollouts=8", "valid_dataset=null")
+    plain = rollout_settings(grpo(*words)).lease_limit_s
+    agents = ("workflow.name=agent", "agent.command=[a]", "agent.max_concurrent=16", "agent.timeout_s=100")
+    one = "rollout.num_episode_workers=1"
+    assert rollout_settings(grpo(*words, *agents, one)).lease_limit_s == plain - 50 + 8 * 8 / 16 * 100
+    workers = "rollout.num_episode_workers=4"
+    assert rollout_settings(grpo(*words, *agents, workers)).lease_limit_s == plain - 50 + 100
+    maze = "evaluator.benchmarks=[{name: maze, id: 'verifiers:owner/maze', freq_steps: 1}]"
+    limits = ("environments.timeout_s=100", "environments.max_concurrent=32")
+    evaluated = rollout_settings(grpo(*words, one, maze, *limits))
+    assert evaluated.lease_limit_s == plain - 50 + (8 * 8 + 64) / 32 * 100
+
+
 @pytest.mark.parametrize("override", ["async_training=false", "rollout.max_head_offpolicyness=0"])
 def test_synchronous_mode_allows_no_staleness(override):
     loop_settings = rollout_settings(grpo(override))
