@@ -8,12 +8,12 @@ from areal_like.rollout.settings import RolloutSettings, RunLength
 FAULT_KEYS = {
     "reward": "reward.name",
     "workflow": "workflow.name",
-    "infrastructure": "workflow.name",
+    "infrastructure": "",
     "environment": "environments.train",
     "row": "train_dataset.path",
     "server": "rollout.backend",
 }
-"""The configuration key to blame, by kind of failure."""
+"""The configuration key to blame, by kind of failure; none where a key is not the cause."""
 
 
 def decide(group: Group, result: Result, view: View) -> Accept | Drop | Requeue | Fail:
@@ -77,7 +77,8 @@ class Streaks:
         self._failed += 1
         if self._failed < self._max_failed:
             return ""
+        key = FAULT_KEYS.get(kind, "rollout")
         return (
-            f"{FAULT_KEYS.get(kind, 'rollout')}: {self._failed} groups in a row failed, each in {group.failures} tries "
+            f"{key}{': ' if key else ''}{self._failed} groups in a row failed, each in {group.failures} tries "
             f"(rollout.request_retries); the first error was: {self._first_error}"
         )

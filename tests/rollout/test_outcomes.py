@@ -93,6 +93,19 @@ def test_a_streak_of_failures_ends_the_run_with_the_first_error_and_a_success_en
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "begins"),
+    [
+        ("workflow", "workflow.name: 3 groups"),
+        ("environment", "environments.train: 3 groups"),
+        ("infrastructure", "3 groups in a row failed"),
+    ],
+)
+def test_a_streak_of_failures_blames_the_key_of_what_failed(kind: str, begins: str) -> None:
+    streaks = Streaks(view().settings, view().length)
+    assert [streaks.failed(group(error="a"), kind) for _ in range(3)][-1].startswith(begins)
+
+
 def test_rejecting_an_epoch_of_rows_ends_the_run() -> None:
     state = view()
     streaks = Streaks(state.settings, state.length)

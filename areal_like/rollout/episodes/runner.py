@@ -35,11 +35,11 @@ ERROR_KINDS: dict[type[BaseException], str] = {
     GenerationError: "server",
     RowError: "row",
     InvalidRow: "row",
+    EnvironmentFault: "environment",
     InfrastructureError: "infrastructure",
     AgentError: "workflow",
-    EnvironmentFault: "environment",
 }
-"""Exception that a workflow raises -> kind of failure; any other is the workflow's own."""
+"""Exception that a workflow raises -> kind of failure, the first that it is; any other is the workflow's own."""
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from areal_like.data.tasks.verifiers import EnvironmentRows
-from areal_like.rollout.episodes.agents.base import AgentError
+from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
 from areal_like.rollout.trajectory import Trajectory
 from tests.support.verifiers_environments import PlayedGroup, Player, by_own_runner, package, played
 
@@ -42,7 +42,7 @@ def test_a_group_of_one_turn_is_scored_by_its_rubric(tmp_path: Path) -> None:
             ("broken", "length: RuntimeError: this rubric cannot read it"),
             ("none", "length: TypeErr"),
         ):
-            with pytest.raises(AgentError, match=fault):
+            with pytest.raises(EnvironmentFault, match=fault):
                 await player.play(rows[0], "020", text, n=2)
         odd = await player.play(rows[0], "020", "0000nan", n=2)
         assert [each["reward"] for each in scored(odd)] == [None, 1.0], "NaN is no reward of its episode"
@@ -102,10 +102,10 @@ def test_several_turns_and_a_group_of_environments_are_scored_as_by_their_own_ru
         journal.unlink()
         raised = scored(await player.play(guess, "raise", "5", n=2))
         assert [each["reward"] for each in raised] == [None, 1.0] and raised[1]["metrics"]["compared"] == 1.0
-        with pytest.raises(AgentError, match="unreadable: RuntimeError: nobody can read it"):
+        with pytest.raises(EnvironmentFault, match="unreadable: RuntimeError: nobody can read it"):
             await player.play(guess, "5", "7", "7", "7", "7!", n=2)
         assert journal.read_text().split() == ["is_found", "is_found", "max_turns_reached"]
-        with pytest.raises(AgentError, match="length: RuntimeError: this rubric cannot read it"):
+        with pytest.raises(EnvironmentFault, match="length: RuntimeError: this rubric cannot read it"):
             await player.play(total, "011", "broken", n=2)
 
     played(hosted, script, tmp_path)

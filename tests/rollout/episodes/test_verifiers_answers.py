@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from areal_like.data.verifiers.host.service import EnvironmentService
-from areal_like.process.errors import InfrastructureError
-from areal_like.rollout.episodes.agents.base import AgentError
-from areal_like.rollout.episodes.verifiers.seat import EnvironmentSeat
+from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
+from areal_like.rollout.episodes.verifiers.seat import EnvironmentEnded, EnvironmentSeat
 
 HALF = "\ud800"
 """Of a surrogate pair: no text in UTF-8."""
@@ -105,7 +104,8 @@ def test_what_is_no_json_is_an_error_of_its_group_alone() -> None:
     async def script(seat: EnvironmentSeat) -> None:
         groups = [seat.play({"row": name}) for name in ("set", "right", "raise")]
         refused, right, raised = await asyncio.gather(*groups, return_exceptions=True)
-        assert isinstance(refused, AgentError) and "environment sums: TypeError: Object of type set" in str(refused)
+        assert isinstance(refused, EnvironmentFault)
+        assert str(refused).startswith("environment sums: TypeError: Object of type set")
         assert right == [{"reward": 1.0, "metrics": {}}, RESULTS["right"]]
         assert str(raised) == "environment sums: ValueError: no ?"
         assert (await seat.play({"row": "half"}))[1] == {"error": "ValueError: ?"}
@@ -141,10 +141,10 @@ def test_a_process_that_sends_what_cannot_be_read_is_killed_and_its_groups_end(l
         groups = [asyncio.create_task(seat.play({"row": name})) for name in ("right", "nan")]
         process.theirs.sendall(line)
         ended = await asyncio.wait_for(asyncio.gather(*groups, return_exceptions=True), 60)
-        assert all(isinstance(each, InfrastructureError) for each in ended)
+        assert all(isinstance(each, EnvironmentEnded) for each in ended)
         assert "environment sums: its process was killed, as it sent what cannot be read" in str(ended[0])
         assert process.is_killed and seat.has_ended and seat.num_playing == 0
-        with pytest.raises(InfrastructureError, match="its process has ended"):
+        with pytest.raises(EnvironmentEnded, match="its process has ended"):
             await seat.play({"row": "right"})
         await seat.close()
 
@@ -159,7 +159,7 @@ def test_a_process_that_ends_within_an_answer_is_said_to_have_ended() -> None:
         group = asyncio.create_task(seat.play({"row": "right"}))
         process.theirs.sendall(b'{"played": 0, "resul')
         process.theirs.close()
-        with pytest.raises(InfrastructureError, match="its process ended with SIGTERM; its log says more"):
+        with pytest.raises(EnvironmentEnded, match="its process ended with SIGTERM; its log says more"):
             await asyncio.wait_for(group, 60)
         await seat.close()
 

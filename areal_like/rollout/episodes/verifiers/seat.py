@@ -8,11 +8,15 @@ import orjson
 
 from areal_like.data.verifiers.environment_process import PackageProcess
 from areal_like.process.errors import InfrastructureError
-from areal_like.rollout.episodes.agents.base import AgentError
+from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
 
 CANCEL_LIMIT_S = 10.0
 """A group that was cancelled ends within this time, or its process is killed."""
 MAX_LINE = 1 << 30
+
+
+class EnvironmentEnded(EnvironmentFault, InfrastructureError):
+    """Its process has ended, which may be no fault of what it played."""
 
 
 class EnvironmentSeat:
@@ -38,8 +42,8 @@ class EnvironmentSeat:
         return len(self._waiting)
 
     async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """The episodes of a group. Raises AgentError where the environment fails, InfrastructureError where its process
-        ends. One that is cancelled is cancelled there too."""
+        """The episodes of a group. Raises EnvironmentFault, and where its process ends EnvironmentEnded. One that is
+        cancelled is cancelled there too."""
         if self.has_ended:
             raise self._ended("its process has ended")
         number, self._num_requests = self._num_requests, self._num_requests + 1
@@ -81,7 +85,7 @@ class EnvironmentSeat:
         if future is None or future.done():
             return
         if "problem" in message:
-            future.set_exception(AgentError(f"environment {self._process.package.name}: {message['problem']}"))
+            future.set_exception(EnvironmentFault(f"environment {self._process.package.name}: {message['problem']}"))
         else:
             future.set_result(message["results"])
 
@@ -93,8 +97,8 @@ class EnvironmentSeat:
                 future.set_exception(fault)
         self._waiting.clear()
 
-    def _ended(self, how: str) -> InfrastructureError:
-        return InfrastructureError(f"environment {self._process.package.name}: {how}; its log says more")
+    def _ended(self, how: str) -> EnvironmentEnded:
+        return EnvironmentEnded(f"environment {self._process.package.name}: {how}; its log says more")
 
     def _kill_unless(self, future: "asyncio.Future[Any]") -> None:
         """The environment hangs: it holds the thread that would cancel the group."""

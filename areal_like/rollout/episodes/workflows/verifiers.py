@@ -7,15 +7,14 @@ from typing import Any
 from areal_like.config.sections.agent import AgentConfig
 from areal_like.config.sections.environments import EnvironmentsConfig
 from areal_like.data.verifiers.environment_process import HostedPackage
-from areal_like.process.errors import InfrastructureError
-from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.episodes.gateway.further_routes import MODEL
 from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
 from areal_like.rollout.episodes.phase_times import GENERATE, TOOLS
 from areal_like.rollout.episodes.rewards.base import Reward, parse_reward
-from areal_like.rollout.episodes.text_environments.process import FAILURES, TIMEOUTS
+from areal_like.rollout.episodes.text_environments.process import FAILURES, TIMEOUTS, EnvironmentFault
 from areal_like.rollout.episodes.verifiers.pool import EnvironmentPool
+from areal_like.rollout.episodes.verifiers.seat import EnvironmentEnded
 from areal_like.rollout.trajectory import Trajectory
 
 SENT_SAMPLING = {"temperature": "temperature", "max_tokens": "max_new_tokens"}
@@ -64,10 +63,10 @@ class VerifiersEnvironment:
         except TimeoutError as late:
             counts.update((FAILURES, TIMEOUTS))
             message = f"environments.timeout_s: the group took longer than {self._settings.timeout_s:g} s"
-            raise AgentError(message) from late
-        except (AgentError, InfrastructureError) as failure:
+            raise EnvironmentFault(message) from late
+        except EnvironmentFault as failure:
             fault = next((each.fault for each in sessions if each.fault is not None), None)
-            if fault is not None and isinstance(failure, AgentError):
+            if fault is not None and not isinstance(failure, EnvironmentEnded):
                 raise fault from None
             counts[FAILURES] += 1
             raise
@@ -87,7 +86,7 @@ class VerifiersEnvironment:
             raise session.fault
         refused = f"; its last refused call: {session.refusal}" if session.refusal else ""
         if session.last_answer is None:
-            raise AgentError(f"{failure or 'the environment ended without an answer of the policy'}{refused}")
+            raise EnvironmentFault(f"{failure or 'the environment ended without an answer of the policy'}{refused}")
         if not failure:
             try:
                 return parse_reward(Reward(result["reward"], result["metrics"]))
