@@ -72,7 +72,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{EPISODES}/gateway/gateway.py Gateway.open: async with self._starting",
         f"{EPISODES}/text_environments/pool.py EnvironmentPools.instance: async with pool.free",
         f"{EPISODES}/tools/base.py Tool._in_thread: await done",
-        f"{EPISODES}/verifiers/pool.py EnvironmentPool._free_seat: async with self._starting",
         f"{EPISODES}/workflows/agent.py Agent._play: async with self._free",
         f"{EPISODES}/workflows/verifiers.py VerifiersEnvironment.run: async with self._has_room",
         f"{EPISODES}/workflows/verifiers.py VerifiersEnvironment.run: self._has_room.wait_for",

@@ -9,8 +9,7 @@ from typing import Any
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.environments import EnvironmentsConfig
 from areal_like.data.verifiers.environment_process import HostedPackage, PackageProcess, take
-from areal_like.rollout.episodes.agents.base import AgentError
-from areal_like.rollout.episodes.text_environments.process import STARTS
+from areal_like.rollout.episodes.text_environments.process import STARTS, EnvironmentFault
 from areal_like.rollout.episodes.verifiers.seat import EnvironmentSeat
 
 GB = 1e9
@@ -19,46 +18,77 @@ log = logging.getLogger(__name__)
 
 
 class EnvironmentPool:
-    """Starts processes as they are needed, up to `environments.processes`, and another one where one has ended."""
+    """Has a process for each group that it plays, up to `environments.processes`. Groups wait for the first one; while
+    the next one starts they play in those that there are. Where one has ended another starts."""
 
     def __init__(self, package: HostedPackage, settings: EnvironmentsConfig) -> None:
         memory = settings.max_memory_gb
         self._package, self._max_processes = package, settings.processes
         self._max_bytes = None if memory is None else int(memory * GB)
         self._seats: list[EnvironmentSeat] = []
-        self._starting = asyncio.Lock()
-        self._num_ended = 0
+        self._starting: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._num_groups = self._num_ended = 0
 
     async def play(
         self, request: dict[str, Any], limit_s: float, counts: Counter[str], times: AbstractContextManager[None]
     ) -> list[dict[str, Any]]:
         """The start of a process is counted, outside of the limit and of `times`. Raises TimeoutError."""
-        seat = await self._free_seat(counts)
-        with times:
-            async with asyncio.timeout(limit_s):
-                return await seat.play(request)
+        self._num_groups += 1
+        try:
+            seat = await self._free_seat(counts)
+            with times:
+                async with asyncio.timeout(limit_s):
+                    return await seat.play(request)
+        finally:
+            self._num_groups -= 1
 
     async def close(self) -> None:
-        await asyncio.gather(*(seat.close() for seat in self._seats))
+        if (starting := self._starting) is not None:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        await asyncio.gather(*(seat.close() for seat in self._seats), *self._closing)
         if (process := take(self._package)) is not None:
             await asyncio.to_thread(process.close)
 
     async def _free_seat(self, counts: Counter[str]) -> EnvironmentSeat:
-        async with self._starting:
-            await self._remove_ended()
-            seats = self._seats
-            if not seats or (len(seats) < self._max_processes and all(seat.num_playing for seat in seats)):
-                counts[STARTS] += 1
-                seats.append(await self._new_seat())
-            return min(seats, key=lambda seat: seat.num_playing)
+        """Groups that wait for the first process share its failure."""
+        self._remove_ended()
+        self._start_more(counts)
+        if not self._seats:
+            assert self._starting is not None, "there are fewer processes than groups"
+            await asyncio.shield(self._starting)
+        return min(self._seats, key=lambda seat: seat.num_playing)
 
-    async def _remove_ended(self) -> None:
+    def _remove_ended(self) -> None:
         for seat in [seat for seat in self._seats if seat.has_ended]:
             self._seats.remove(seat)
             self._num_ended += 1
             name, number = self._package.name, self._num_ended
             log.warning("environment %s: process %d that ended; another is started", name, number)
-            await seat.close()
+            closing = asyncio.create_task(seat.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _start_more(self, counts: Counter[str]) -> None:
+        """One at a time."""
+        if self._starting is None and len(self._seats) < min(self._num_groups, self._max_processes):
+            counts[STARTS] += 1
+            self._starting = asyncio.create_task(self._start(counts))
+            self._starting.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+    async def _start(self, counts: Counter[str]) -> None:
+        try:
+            self._seats.append(await self._new_seat())
+        except Exception as fault:
+            if not self._seats:
+                raise
+            name, number = self._package.name, len(self._seats)
+            log.warning("environment %s: no process beside %d others: %s", name, number, fault)
+            return
+        finally:
+            self._starting = None
+        self._start_more(counts)
 
     async def _new_seat(self) -> EnvironmentSeat:
         process = take(self._package)
@@ -68,7 +98,7 @@ class EnvironmentPool:
                 await asyncio.to_thread(process.load)
             except ConfigError as fault:
                 await asyncio.to_thread(process.close)
-                raise AgentError(str(fault)) from fault
+                raise EnvironmentFault(str(fault)) from fault
             except asyncio.CancelledError:
                 process.kill()
                 raise
