@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from areal_like.config.sections.environments import EnvironmentsConfig
+from areal_like.data.user_code import config_error
 from areal_like.data.verifiers.environment_process import HostedPackage
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
 from areal_like.rollout.episodes.verifiers.pool import EnvironmentPool
@@ -170,11 +172,44 @@ def test_no_group_waits_until_a_process_that_has_ended_is_closed() -> None:
     run(script)
 
 
-def test_a_pool_that_is_closed_ends_what_it_starts() -> None:
-    async def script(pool: Pool) -> None:
-        group = pool.begin()
-        await until(lambda: pool.num_begun == 1)
-        group.cancel()
-        await asyncio.gather(group, return_exceptions=True)
+class Loading:
+    """A process that is loaded until it is killed."""
 
-    run(script)
+    def __init__(self, package: HostedPackage) -> None:
+        self.is_killed, self.is_closed = threading.Event(), False
+
+    def load(self) -> None:
+        assert self.is_killed.wait(60)
+        raise config_error("task.name", "ended while it was loaded")
+
+    def kill(self) -> None:
+        self.is_killed.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_process_that_is_not_loaded_is_closed(monkeypatch: pytest.MonkeyPatch, is_cancelled: bool) -> None:
+    made = list[Loading]()
+
+    def start(package: HostedPackage) -> Loading:
+        made.append(Loading(package))
+        return made[-1]
+
+    async def script() -> None:
+        settings: Any = EnvironmentsConfig
+        pool = EnvironmentPool(PACKAGE, settings())
+        group = asyncio.create_task(pool.play({}, 60.0, Counter(), contextlib.nullcontext()))
+        await until(lambda: bool(made))
+        if is_cancelled:
+            await pool.close()
+        else:
+            made[0].kill()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else EnvironmentFault):
+            await group
+        assert made[0].is_closed
+        await pool.close()
+
+    monkeypatch.setattr("areal_like.rollout.episodes.verifiers.pool.PackageProcess", start)
+    asyncio.run(script())

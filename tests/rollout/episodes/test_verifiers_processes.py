@@ -79,7 +79,7 @@ def test_several_processes_play_at_the_same_time(tmp_path: Path) -> None:
         while len(used) < 2:  # until the second one has started
             groups = await asyncio.gather(*(player.play(row, "pid", "5") for _ in range(3)))
             shown = [player.engine.tokenizer.decode(group[0].token_ids.tolist()) for group in groups]
-            used |= {text.partition("process ")[2][:7] for text in shown}
+            used |= {text.partition("process ")[2][:7] for text in shown if "process " in text}
         assert player.counts == {"environment_starts": 2}
 
     played(hosted, script, tmp_path, processes=2)

@@ -94,13 +94,15 @@ class EnvironmentPool:
         process = take(self._package)
         if process is None:
             process = PackageProcess(self._package)
+            loading = asyncio.create_task(asyncio.to_thread(process.load))
             try:
-                await asyncio.to_thread(process.load)
-            except ConfigError as fault:
-                await asyncio.to_thread(process.close)
-                raise EnvironmentFault(str(fault)) from fault
-            except asyncio.CancelledError:
+                await asyncio.shield(loading)
+            except BaseException as fault:
                 process.kill()
+                await asyncio.gather(loading, return_exceptions=True)
+                await asyncio.to_thread(process.close)
+                if isinstance(fault, ConfigError):
+                    raise EnvironmentFault(str(fault)) from fault
                 raise
         seat = EnvironmentSeat(process, self._max_bytes)
         await seat.open()
