@@ -1,6 +1,6 @@
 """Batches of training steps: their groups, and the groups of each rank."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -74,15 +74,17 @@ def balance(tokens: Sequence[int], world: int) -> list[int]:
     return chosen
 
 
-def without_equal(
-    groups: Sequence[Group], settings: RolloutSettings, admits: Callable[[Group, Sequence[dict[str, Any]]], bool]
-) -> list[Group]:
+def without_equal(groups: Sequence[Group], settings: RolloutSettings) -> list[Group]:
     """Without groups of equal rewards or of another difficulty, where these are dropped and not replaced; all groups if
     there is no other."""
     if settings.refill:
         return list(groups)
-    kept = [group for group in groups if not settings.dynamic_sampling or group.has_spread(settings.vote_rule)]
-    return [group for group in kept if admits(group, group.facts)] or list(groups)
+    return [group for group in groups if group.is_admitted and not is_equal(group, settings)] or list(groups)
+
+
+def is_equal(group: Group, settings: RolloutSettings) -> bool:
+    """Whether dynamic sampling leaves it out."""
+    return settings.dynamic_sampling and not group.has_spread(settings.vote_rule)
 
 
 class Batches:

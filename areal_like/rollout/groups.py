@@ -38,6 +38,8 @@ class Group:
     """The first error."""
     facts: list[dict[str, Any]] = field(default_factory=list)
     blob: bytes | memoryview = b""
+    is_admitted: bool = True
+    """By the curriculum, where no other group takes the place of one that is left out."""
 
     def __lt__(self, other: "Group") -> bool:
         return self.number < other.number
@@ -85,6 +87,9 @@ class Group:
     def failure(self) -> dict[str, Any]:
         """For the ledger."""
         return {"row": self.row, "error": self.error}
+
+    def done(self, result: "Result", is_admitted: bool) -> None:
+        self.facts, self.blob, self.is_admitted = result.facts, result.blob, is_admitted
 
     def forget_results(self) -> None:
         self.facts, self.blob = [], b""

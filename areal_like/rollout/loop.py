@@ -11,7 +11,7 @@ from typing import Any
 
 from areal_like.data.row_table import RowTable, hash_text
 from areal_like.rollout.async_order import AsyncOrder
-from areal_like.rollout.batches import Batches, RolloutBatch, without_equal
+from areal_like.rollout.batches import Batches, RolloutBatch, is_equal, without_equal
 from areal_like.rollout.curriculum.curriculum import Curriculum, curriculum_of
 from areal_like.rollout.decisions import REPLACED, Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
 from areal_like.rollout.evaluation.evaluation import Evaluation
@@ -251,7 +251,7 @@ class RolloutLoop:
 
     def _done(self, group: Group, result: Result) -> None:
         self._streaks.done()
-        group.facts, group.blob = result.facts, result.blob
+        group.done(result, self.settings.refill or self.queue.curriculum.admits(group, result.facts))
         self.queue.curriculum.observe(group)
         self.counts.add_timings(result.timings)
         self.record_event("finished", **group.record())
@@ -324,9 +324,9 @@ class RolloutLoop:
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: self.settings.batch_size]]
         if self.batches.next_step == 0:
             self.record_event("judged", **judge_groups(groups, self.settings.vote_rule, self.replaced_for_batch))
-        kept = without_equal(groups, self.settings, self.queue.curriculum.admits)
+        kept = without_equal(groups, self.settings)
         for group in sorted(set(groups).difference(kept)):  # its place stays empty: the gate counts it as accepted
-            self._drop(group, "equal" if self.queue.curriculum.admits(group, group.facts) else "difficulty")
+            self._drop(group, "equal" if is_equal(group, self.settings) else "difficulty")
         batch = self.batches.form(kept, world, self.length)
         self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
         self.counts.add_levels(running=self.gate.running, ready=len(self.ready))

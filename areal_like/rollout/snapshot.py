@@ -49,7 +49,10 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
         "first_epoch": rows.first_epoch,
         "next": next_number,
         "again": [[group.number, group.row] for group in sorted(again)],
-        "finished": [{"group": group.number, "row": group.row, "facts": group.facts} for group in finished],
+        "finished": [
+            {"group": group.number, "row": group.row, "facts": group.facts, "admitted": group.is_admitted}
+            for group in finished
+        ],
         "evaluations": loop.evaluations.state(step),
     }
     tables = [blob for dataset in saved.values() for blob in dataset.rows.blobs()]
@@ -100,6 +103,7 @@ def restore(
         for entry, blob in zip(header["finished"], blobs, strict=False) if keeps_answers else ():
             finished.append(queue.make(entry["group"], entry["row"], tries=1))
             finished[-1].facts, finished[-1].blob = entry["facts"], bytes(blob)
+            finished[-1].is_admitted = entry.get("admitted", True)
     queue.resume_curriculum(state, header["step"])
     loop.record_event(
         "recovered",

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from areal_like.data.votes import VoteRule
 from areal_like.process.errors import HttpError
 from areal_like.rollout.batches import Batches, balance, without_equal
-from areal_like.rollout.curriculum.curriculum import Curriculum
 from areal_like.rollout.groups import Group
 from areal_like.rollout.settings import RunLength
 from areal_like.rollout.step_metrics import batch_metrics
@@ -76,12 +75,11 @@ def test_a_batch_can_be_fetched_until_done_and_steps_are_in_order():
 def test_groups_without_spread_are_omitted_unless_there_are_no_others():
     filters = settings(dynamic_sampling=True, refill=False)
     equal, spread = group(0, [1.0, 1.0]), group(1, [1.0, 0.0])
-    admits = Curriculum().admits
-    assert without_equal([equal, spread], filters, admits) == [spread]
-    assert without_equal([equal, equal], filters, admits) == [equal, equal]
-    assert without_equal([equal, group(0, [1.0])], filters, admits)[0].number == 0
+    assert without_equal([equal, spread], filters) == [spread]
+    assert without_equal([equal, equal], filters) == [equal, equal]
+    assert without_equal([equal, group(0, [1.0])], filters)[0].number == 0
     for unfiltered in (settings(), settings(dynamic_sampling=True)):
-        assert without_equal([equal, spread], unfiltered, admits) == [equal, spread]
+        assert without_equal([equal, spread], unfiltered) == [equal, spread]
 
 
 def test_a_batch_has_the_oldest_groups_in_any_order_of_completion():

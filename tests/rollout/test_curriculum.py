@@ -205,6 +205,16 @@ def test_without_refill_groups_of_another_difficulty_leave_a_smaller_batch() -> 
     assert [group.number for group in played.train().groups] == [1, 2, 3]
 
 
+def test_without_refill_a_group_of_equal_rewards_is_counted_as_such() -> None:
+    limits = CurriculumSettings(admission=Admission(mixed_only=True))
+    played = World(settings(curriculum=limits, refill=False, dynamic_sampling=True))
+    played.load_all()
+    for lease in played.lease(4):
+        played.finish(lease, rewards=[1.0, 1.0] if lease.group.number == 0 else [0.0, 1.0])
+    played.train()
+    assert [event["reason"] for event in played.events if event["event"] == "dropped"] == ["equal"]
+
+
 def world(synchronous: bool = True, **keys: Any) -> World:
     curriculum = CurriculumSettings(**keys)
     return World(settings(synchronous=synchronous, max_concurrent=4, total_epochs=20, curriculum=curriculum))

@@ -42,6 +42,23 @@ class Worst:
         return {"seen": len(self.means)}
 
 
+class InTurn:
+    """Counts what it has drawn."""
+
+    def __init__(self):
+        self.next = 0
+
+    def draw(self, rows, count, random):
+        self.next += count
+        return [int(rows[number % len(rows)]) for number in range(self.next - count, self.next)]
+
+    def state(self):
+        return self.next
+
+    def resume(self, state):
+        self.next = state
+
+
 class NotTwice:
     """Admits a row once."""
 
@@ -133,6 +150,34 @@ def test_a_group_is_trained_on_if_every_gate_admits_it(tmp_path: Path, synchrono
     assert len(set(rows)) == len(rows) and all(row % 2 for row in rows)
     dropped = [event for event in played.events if event["event"] == "dropped"]
     assert {event["reason"] for event in dropped} == {"difficulty"}
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_gate_decides_before_it_observes_also_where_nothing_is_replaced(tmp_path: Path, resumes: bool) -> None:
+    keys = settings(refill=False, max_concurrent=4, curriculum=CurriculumSettings(has_own_gates=True))
+    played = World(keys, curriculum=own(tmp_path, sampler="", gates=("NotTwice", "Odd")))
+    played.load_all()
+    leases = played.lease(4)
+    for lease in leases:
+        played.finish(lease)
+    if resumes:
+        played.save()
+        played.begin()
+    odd = [lease.group.row for lease in leases if lease.group.row % 2]
+    assert [group.row for group in played.train().groups] == odd and 0 < len(odd) < 4
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_rows_that_were_chosen_and_not_inspected_yet_are_in_the_checkpoint(tmp_path: Path, synchronous: bool) -> None:
+    whole = [*chain(*play(world(own(tmp_path, sampler="InTurn"), synchronous), 4))]
+    resumed = world(own(tmp_path, sampler="InTurn"), synchronous)
+    first = [*chain(*play(resumed, 1))]
+    resumed.load_all()
+    assert resumed.loop.lease("episodes/0", 4) == []
+    resumed.save()
+    resumed.leases.clear()
+    resumed.begin()
+    assert [*first, *chain(*play(resumed, 3))] == whole
 
 
 def test_sampler_and_gates_continue_from_a_checkpoint(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from areal_like.rollout.curriculum.scored_group import ScoredGroup
 class OpenDraw(Protocol):
     """Rows of a batch, of which some may not be inspected yet."""
 
+    chosen: list[int] | None
+    """All of them, for a checkpoint. None: the draw of this number can be made again."""
+
     def rows(self) -> list[int] | None:
         """Those that are not too long; fewer than a batch if there are no more. None while some are not inspected."""
 

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from areal_like.data.row_order import RowOrder
 from areal_like.data.row_table import TOO_LONG, RowTable
 from areal_like.rollout.curriculum.base import OpenDraw, RowSampler
+from areal_like.rollout.curriculum.chosen_draw import ChosenDraw
 from areal_like.rollout.curriculum.prompts import Prompts
 
 
@@ -55,9 +58,14 @@ class DrawnOrder(RowOrder):
 
     def state(self, next_number: int) -> dict[str, Any]:
         """For a checkpoint, with the rows that are drawn from this number on. A draw that is not complete is made
-        again."""
+        again, or has its chosen rows there."""
         drawn = self._drawn[next_number - self._first :]
+        if self._open is not None and (chosen := self._open.chosen) is not None:
+            return {"draws": self._num_draws, "drawn": drawn, "chosen": chosen}
         return {"draws": self._num_draws - (self._open is not None), "drawn": drawn}
 
-    def resume(self, next_number: int, draws: int = 0, drawn: Sequence[int] = ()) -> None:
-        self._first, self._num_draws, self._drawn, self._open = next_number, draws, list(drawn), None
+    def resume(
+        self, next_number: int, draws: int = 0, drawn: Sequence[int] = (), chosen: Sequence[int] | None = None
+    ) -> None:
+        self._first, self._num_draws, self._drawn = next_number, draws, list(drawn)
+        self._open = None if chosen is None else ChosenDraw(np.array(chosen, np.int64), self._table)

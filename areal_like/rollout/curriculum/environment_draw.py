@@ -14,6 +14,8 @@ MAX_ROUNDS = 100
 class EnvironmentDraw:
     """A row may come more than once. One that is too long is drawn again, in the same environment."""
 
+    chosen: list[int] | None = None
+
     def __init__(
         self, rows: Sequence[NDArray[np.int64]], rates: Sequence[float], table: RowTable, size: int, seed: int
     ) -> None:

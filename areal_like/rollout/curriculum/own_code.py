@@ -11,13 +11,13 @@ import orjson
 from numpy.typing import NDArray
 
 from areal_like.config.problems import ConfigError
-from areal_like.data.row_order import KeptRows
 from areal_like.data.row_table import TOO_LONG, RowTable
 from areal_like.data.user_code import SearchFolders, check_call, config_error, describe_error, load_named, make_object
 from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.curriculum.base import OpenDraw, RowSampler, StatefulGate
+from areal_like.rollout.curriculum.chosen_draw import ChosenDraw
 from areal_like.rollout.curriculum.prompts import Prompts
 from areal_like.rollout.curriculum.scored_group import ScoredGroup
 from areal_like.rollout.curriculum.settings import curriculum_settings
@@ -99,7 +99,7 @@ class OwnSampler:
         rows = prompts.first_P[table.states[prompts.first_P] != TOO_LONG]
         random = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "draw", number)))
         drawn = self._code.call("draw", rows.copy(), size, random) if len(rows) else []
-        return OwnDraw(self._checked(drawn, rows, size) if len(rows) else rows, table)
+        return ChosenDraw(self._checked(drawn, rows, size) if len(rows) else rows, table)
 
     def _checked(self, drawn: Any, rows: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         """The first rows of the data where they cannot be used: the run ends then."""
@@ -132,20 +132,6 @@ def _misfit(chosen: NDArray[Any], rows: NDArray[np.int64], size: int) -> str:
         return "a row twice"
     others = chosen[~np.isin(chosen, rows)]
     return f"row {others[0]}, which was not given" if len(others) else ""
-
-
-class OwnDraw:
-    def __init__(self, rows: NDArray[np.int64], table: RowTable) -> None:
-        self._count, self._rows = len(rows), KeptRows(rows.copy(), table)
-
-    def rows(self) -> list[int] | None:
-        if not self._rows.read(self._count):
-            return None
-        kept: list[int] = self._rows.between(0, self._count).tolist()
-        return kept
-
-    def unknown(self) -> list[int]:
-        return self._rows.unknown(self._count)
 
 
 class OwnGate:

@@ -18,6 +18,8 @@ class PoolDraw:
     normal ones take their place, and then hard and easy ones. Rows are final once they were inspected. A prompt that
     the mix repeats has as many places in the draw."""
 
+    chosen: list[int] | None = None
+
     def __init__(
         self,
         pool_P: NDArray[np.uint8],
