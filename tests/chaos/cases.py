@@ -33,6 +33,8 @@ KINDS = (
     Kind("own engine", STEPS, 1, ("server",), (("engine", SLOW), ("engine", GARBAGE))),
     Kind("vllm", 6, 1, (*USUAL, "engine"), CUTS),
 )
+FIRST_CHECKPOINT = 4
+"""After so many steps there is a complete checkpoint."""
 LATEST = 0.4
 """Share of the steps after which something happens at the latest: later the run could have ended before."""
 
@@ -72,8 +74,10 @@ def draw(seed: int, number: int, kinds: tuple[str, ...] = (), actions: tuple[str
         if (not actions or action in actions) and (target, action) not in NOT_DRAWN:
             break
     step = random.randint(0, int(LATEST * kind.steps)) if random.random() < 0.8 else 0
-    if action in (CHECKPOINT, CLOCK, DISK, CUT):
+    if action in (CLOCK, DISK, CUT):
         step = max(1, step)
+    elif action == CHECKPOINT:
+        step = max(FIRST_CHECKPOINT, step)
     return Case(
         seed,
         number,

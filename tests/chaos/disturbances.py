@@ -12,7 +12,7 @@ from pathlib import Path
 
 from areal_like.process.process_tree import descendants_of, process_info
 from tests.chaos.cases import CHECKPOINT, CLOCK, CUT, DISK, GARBAGE, HANG, KILL, SLOW, STOP, Case
-from tests.chaos.surroundings import Surroundings
+from tests.chaos.surroundings import Surroundings, set_clock
 from tests.ring.start import Running
 
 APPEARS_S = 60.0
@@ -37,7 +37,7 @@ def disturb(case: Case, around: Surroundings, ring: Running) -> str:
     if ring.process.poll() is not None:
         raise Missed("the run had ended")
     if case.action == CLOCK:
-        around.clock.write_text(f"{BACK_S}\n")
+        set_clock(around.clock, BACK_S)
         return f"clock {BACK_S} s"
     if case.action == DISK:
         return _fill(ring.directory.parents[1], case.lasts_s)

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,14 +20,16 @@ from tests.support.etcd_server import EtcdServer, etcd_servers
 from tests.support.running_totals import TOTALS
 from tests.support.tcp_proxy import Proxy
 
-FAKETIME = (
-    Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"),
-    Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1"),
-)
+CLOCK_SOURCE = Path(__file__).with_name("shifted_clock.c")
+"""libfaketime would not do: with its clock Python's `time.sleep` fails."""
 DISK_BYTES = 96 << 20
 CLONE_NEWNS = 0x20000
 HURTING = Path(__file__).with_name("hurting_schema.py")
-SHORT = ("train_dataset.batch_size=4", "n_samples=2", "recover.freq_steps=3", "evaluator.freq_steps=null")
+SHORT = (
+    *("train_dataset.batch_size=4", "n_samples=2", "recover.freq_steps=3", "evaluator.freq_steps=null"),
+    "rollout.setup_timeout=600",
+)
+"""The last: on a busy machine a start takes minutes."""
 WATCHDOG_S, LOADING_S = 10, 60
 LOADING = ("watchdog.loading_s", "watchdog.compiling_s")
 AGENT = f"""
@@ -97,11 +100,11 @@ def surroundings(case: Case, folder: Path) -> Iterator[Surroundings]:
             around.schema = ["--schema", f"{HURTING}:PlainGRPOConfig"]
             around.words += ["rollout.backend=plain", "rollout.request_retries=20"]
         elif case.kind == "vllm":
-            around.words += ["rollout=vllm", f"vllm.python={vllm_python()}", "rollout.setup_timeout=600"]
+            around.words += ["rollout=vllm", f"vllm.python={vllm_python()}"]
         if case.action == HANG:
             around.words += watchdog()
         elif case.action == CLOCK:
-            around.environment |= faketime(around.clock)
+            around.environment |= shifted_clock(around.clock)
         elif case.action == DISK:
             stack.enter_context(small_disk(folder / "runs"))
         yield around
@@ -122,19 +125,20 @@ def watchdog() -> list[str]:
     return [f"{name}={LOADING_S if name in LOADING else WATCHDOG_S}" for name in limits]
 
 
-def faketime(file: Path) -> dict[str, str]:
-    library = next((path for path in FAKETIME if path.exists()), None)
-    if library is None:
-        raise NotHere("libfaketime is not installed (Debian: libfaketime)")
-    file.write_text("+0\n")
-    return {
-        "LD_PRELOAD": str(library),
-        "FAKETIME_TIMESTAMP_FILE": str(file),
-        "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_DISABLE_SHM": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+def shifted_clock(file: Path) -> dict[str, str]:
+    """Variables of processes whose time of day is shifted by the seconds in the file."""
+    if (compiler := shutil.which("cc")) is None:
+        raise NotHere("there is no C compiler for the clock (Debian: gcc)")
+    set_clock(file, 0)
+    library = file.with_suffix(".so")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, CLOCK_SOURCE, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(file)}
+
+
+def set_clock(file: Path, shift_s: int) -> None:
+    """In place, as processes have the file mapped."""
+    with file.open("r+b" if file.exists() else "wb") as clock:
+        clock.write(struct.pack("q", shift_s))
 
 
 @contextmanager

@@ -1,13 +1,20 @@
 """A process that stops without ending is named and killed, and the run completes."""
 
 import os
+import pwd
 import re
+import shutil
 import signal
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from areal_like.process.process_tree import cpu_seconds_of, descendants_of
 from areal_like.rollout.audit import audit
 from tests.ring.start import SHORT, running, wait_until_gone
+from tests.support.engine_environments import require_engine
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
@@ -46,6 +53,88 @@ def test_of_two_ranks_the_stopped_one_is_named_and_not_the_one_that_waits_for_it
     assert "gloo" not in ended.out.lower()
     assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), 2) == []
     assert wait_until_gone(ended.directory) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("engine", "whom"),
+    [pytest.param("vllm", "one", marks=pytest.mark.xdist_group("vllm"))],
+)
+def test_a_stopped_engine_is_replaced_with_its_server_and_nobody_else(engine, whom, tmp_path):
+    """All of its processes, or the one that computes."""
+    found = f"{engine}.python={require_engine(engine)}"
+    words = (*SHORT, *PATIENT, "watchdog.loading_s=1500", "total_train_steps=12", "evaluator.freq_steps=null")
+    with running(tmp_path, f"rollout={engine}", found, *words) as ring:
+        ring.wait_for_step(2, limit_s=1800)
+        of_launcher = [each.pid for each in descendants_of(ring.launcher()) if each.parent == ring.launcher()]
+        (server,) = ring.pids("server").keys() & of_launcher
+        others = {pid for pid in ring.pids() if ring.pids()[pid].startswith(("trainer", "rollout"))}
+        below = [each.pid for each in descendants_of(server) if not is_keeper_or_tracker(each.pid)]
+        for pid in below if whom == "all" else [max(below, key=cpu_seconds_of)]:
+            os.kill(pid, signal.SIGSTOP)
+        ring.wait_for_text("server/0 ready", times=2, limit_s=1800)
+        assert others <= set(ring.pids()), "trainer and controller stay"
+        ended = ring.wait(1800)
+    assert ended.code == 0, ended.text
+    (headline,) = headlines(ended)
+    assert headline.startswith("server/0 failed (killed by signal 9 (SIGKILL))"), ended.text
+    assert "server/0 has made no progress for" in headline and "it is replaced (incarnation 2)" in headline
+    assert ended.summary["attempts"] == 1
+    assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), 2) == []
+    assert wait_until_gone(ended.directory) == {}
+
+
+def is_keeper_or_tracker(pid):
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"process.keeper" in command or b"resource_tracker" in command
+
+
+def found_py_spy():
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    if (program := shutil.which("py-spy", path=beside)) is None:
+        pytest.skip("py-spy is not installed")
+    return program
+
+
+READS = "+dac_read_search"
+"""So that another user can read this Python, which may be in a home folder."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("has_py_spy", [True, False])
+def test_an_unprivileged_user_gets_the_stacks_of_all_processes(has_py_spy, tmp_path):
+    if os.geteuid() or shutil.which("setpriv") is None:
+        pytest.skip("only root can become another user, with setpriv")
+    nobody = pwd.getpwnam("nobody")
+    prefix = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", "--no-new-privs"]
+    prefix += ["--bounding-set=-all,+dac_read_search", f"--inh-caps=-all,{READS}", f"--ambient-caps=-all,{READS}"]
+    words = (*SHORT, *PATIENT, "total_train_steps=12", "evaluator.freq_steps=null")
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o711)
+        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        programs = Path(home) / "programs"  # where another user may run them
+        programs.mkdir()
+        if has_py_spy:
+            shutil.copy(found_py_spy(), programs)
+        path = f"{programs}{os.pathsep}{os.defpath}"
+        with running(Path(home), *words, prefix=prefix, HOME=home, PATH=path) as ring:
+            ring.wait_for_step(2, limit_s=1800)
+            for pid in ring.pids("trainer"):
+                assert Path(f"/proc/{pid}").stat().st_uid == nobody.pw_uid
+                os.kill(pid, signal.SIGSTOP)
+            ended = ring.wait(1800)
+        assert ended.code == 0 and ended.summary["attempts"] == 2, ended.text
+        reports = {path.stem: path.read_text() for path in (ended.directory / "logs" / "hang-1").iterdir()}
+    assert {*reports} == {"server-0", "rollout-0", "episodes-0", "trainer-0"}
+    stopped = reports.pop("trainer-0")
+    assert all("Thread 0x" in report for report in reports.values()), "these write their own"
+    assert "state T" in stopped and "thread" in stopped, "from /proc"
+    if has_py_spy:
+        assert "MainThread" in stopped and "training/loop.py" in stopped
+    else:
+        assert "no stacks: it is stopped" in stopped and "py-spy is not installed" in stopped
 
 
 @pytest.mark.slow
