@@ -32,7 +32,7 @@ SAVED_DIGEST = {"controller.frame": 3, "data.json": 2}
 """Files of a checkpoint's resume state with the digest of the rows, and their formats."""
 ROWS = ("train_dataset", "task")
 KEEP_DATA = "recover.skip_dataloader=true starts the data over"
-REFUSED_DATA = "refused; `recover.skip_dataloader=true` starts the data over"
+OTHER_DATA = "does not fit; `recover.skip_dataloader=true` starts the data over"
 
 
 class Change(NamedTuple):
@@ -43,12 +43,17 @@ class Change(NamedTuple):
 
 
 CHANGES = (
-    Change("`optimizer.type`, `use_lora` and the keys of adapters; a `path` to a model of another shape", "refused"),
-    Change("`tokenizer_path`, where its tokens have other ids", "refused"),
-    Change("`train_dataset`, `task`, `environments`, where the rows are others", REFUSED_DATA),
-    Change("`chat_template_args`, where lengths of rows are measured", REFUSED_DATA),
-    Change("`curriculum.sampler`, `curriculum.gates`", "refused; `recover.skip_curriculum=true` forgets their results"),
-    Change("`total_train_steps` below the steps done", "refused"),
+    Change(
+        "`optimizer.type`, `use_lora` and the keys of adapters; a `path` to a model of another shape", "does not fit"
+    ),
+    Change("`tokenizer_path`, where its tokens have other ids", "does not fit"),
+    Change("`train_dataset`, `task`, `environments`, where the rows are others", OTHER_DATA),
+    Change("`chat_template_args`, where lengths of rows are measured", OTHER_DATA),
+    Change(
+        "`curriculum.sampler`, `curriculum.gates`",
+        "does not fit; `recover.skip_curriculum=true` forgets their results",
+    ),
+    Change("`total_train_steps` below the steps done", "does not fit"),
     Change(
         "`seed`, `train_dataset.shuffle`, `train_dataset.drop_last`, `train_dataset.batch_size`",
         "the data go on with the next epoch, except where the batch size alone changes nothing of an epoch",
