@@ -59,7 +59,10 @@ def test_of_two_ranks_the_stopped_one_is_named_and_not_the_one_that_waits_for_it
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("engine", "whom"),
-    [pytest.param("vllm", "one", marks=pytest.mark.xdist_group("vllm"))],
+    [
+        pytest.param(engine, whom, marks=pytest.mark.xdist_group(engine))
+        for engine, whom in (("vllm", "one"), ("sglang", "all"))
+    ],
 )
 def test_a_stopped_engine_is_replaced_with_its_server_and_nobody_else(engine, whom, tmp_path):
     """All of its processes, or the one that computes."""
