@@ -29,7 +29,7 @@ def _letter(row: dict[str, Any], place: str, keys: Any) -> str:
     if not isinstance(metadata, dict) or not isinstance(rollouts, list):
         raise config_error(KEY, f"is false, and {place} needs metadata as an object and rollouts as a list")
     if (label := metadata.get("difficulty")) is not None:
-        if label not in LETTERS:
+        if not isinstance(label, str) or label not in LETTERS:
             raise config_error(KEY, f"{place} has the difficulty {label!r:.40}; it must be one of {', '.join(LETTERS)}")
         return LETTERS[label]
     rewards = [each.get("reward") for each in rollouts if isinstance(each, dict)]

@@ -51,6 +51,7 @@ def test_rows_are_sorted_by_label_reward_or_rollouts(tmp_path: Path) -> None:
         ({"metadata": "{}"}, "no column rollouts"),
         ({"metadata": "{}", "rollouts": "{}"}, "rollouts as a list"),
         ({"metadata": '{"difficulty": "odd"}', "rollouts": "[]"}, "must be one of easy, normal, hard"),
+        ({"metadata": '{"difficulty": ["easy"]}', "rollouts": "[]"}, "must be one of easy, normal, hard"),
         ({"metadata": "{", "rollouts": "[]"}, "metadata is not JSON"),
         ({"metadata": '{"reward": "much"}', "rollouts": "[]"}, "a reward that is not a number"),
     ],
