@@ -119,11 +119,13 @@ class Conversation:
         reward: Reward | float | None,
         turn_rewards: Sequence[float] | None = None,
         discount: float = 1.0,
+        cut_off: bool = False,
         **metrics: float,
     ) -> list[Trajectory]:
         """The training samples of the conversation, all with this reward. With `turn_rewards`, each answer is a sample
         of its own: its reward is its own one, plus that of the next answer times `discount`, and `reward` counts as a
-        part of the last one's."""
+        part of the last one's. `cut_off`: it has ended because there was no `room`; its last sample then counts as one
+        that was cut off by the length limit."""
         if not self.turns:
             raise ValueError("trajectory(): the conversation has no answer; call generate() first")
         metrics = {TURNS: float(len(self.turns)), TEMPLATE_BREAKS: float(self.breaks), **metrics}
@@ -131,17 +133,20 @@ class Conversation:
         if turn_rewards is not None or self._rules.trajectory_strategy == BRANCHING:
             records = [each for record in records for each in record.by_answer()]
         if turn_rewards is None or reward is None:
-            return self._described([record.trajectory(reward, self.number, metrics) for record in records])
+            return self._described([record.trajectory(reward, self.number, metrics) for record in records], cut_off)
         if len(turn_rewards) != len(self.turns):
             raise ValueError(f"trajectory(): {len(turn_rewards)} turn_rewards for {len(self.turns)} answers")
         final, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
         values = discounted(turn_rewards, final, discount)
         rewards = [Reward(value, parts) for value in values]
         pairs = zip(records, rewards, strict=True)
-        return self._described([record.trajectory(each, self.number, metrics) for record, each in pairs])
+        return self._described([record.trajectory(each, self.number, metrics) for record, each in pairs], cut_off)
 
-    def _described(self, trajectories: list[Trajectory]) -> list[Trajectory]:
-        trajectories[-1].messages = list(self.messages)
+    def _described(self, trajectories: list[Trajectory], cut_off: bool) -> list[Trajectory]:
+        last = trajectories[-1]
+        last.messages = list(self.messages)
+        if cut_off and last.finish == "stop":
+            last.finish = "length"
         return trajectories
 
     def _next_prompt(self) -> NextPrompt:

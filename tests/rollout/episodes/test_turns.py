@@ -96,15 +96,21 @@ def test_each_answer_may_be_a_sample_with_the_discounted_reward_of_those_after_i
 
 
 @pytest.mark.parametrize(
-    ("args", "max_tokens", "turns"),
-    [({"max_turns": 2}, 400, 2), ({"max_turns": 9}, 60, 4), ({"timeout_s": 1e-9}, 400, 1)],
+    ("args", "max_tokens", "turns", "finish"),
+    [
+        ({"max_turns": 2}, 400, 2, "stop"),
+        ({"max_turns": 9}, 60, 4, "length"),
+        ({"timeout_s": 1e-9}, 400, 1, "stop"),
+    ],
 )
-def test_conversations_end_by_their_limits(run, tokenizer, args, max_tokens, turns):
+def test_conversations_end_by_their_limits_and_without_room_count_as_cut_off(
+    run, tokenizer, args, max_tokens, turns, finish
+):
     server = Scripted(tokenizer, *["111"] * 9)
     done = run(
         leases(max_tokens=max_tokens), server, "multi_turn", args={"feedback": FEEDBACK, **args}, check_format=True
     )
-    assert [sample.metrics["turns"] for sample in done.trajectories["0.1"]] == [turns] * 2
+    assert [(sample.metrics["turns"], sample.finish) for sample in done.trajectories["0.1"]] == [(turns, finish)] * 2
 
 
 def test_branching_gives_a_sample_of_each_turn_and_evaluations_one_answer(run, tokenizer):

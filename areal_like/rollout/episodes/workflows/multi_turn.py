@@ -37,7 +37,7 @@ class MultiTurn:
         return await episode.each_of(conversations, self._converse, row)
 
     async def _converse(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
-        start, discount, before = time.monotonic(), 1.0, list[float]()
+        start, discount, before, cut_off = time.monotonic(), 1.0, list[float](), False
         chat = episode.conversation(row["prompt"], row.get("tools"))
         while True:
             (reward,) = await episode.try_score(row, [await chat.generate()])
@@ -46,10 +46,10 @@ class MultiTurn:
             if self._timeout_s is not None and time.monotonic() - start >= self._timeout_s:
                 break
             chat.observe(self._feedback.replace("{prompt}", str(row["prompt"])))
-            if chat.room < 1:
+            if cut_off := chat.room < 1:
                 break
             discount *= self._discount
             before.append(reward.value)
         if self._is_individual:
-            return chat.trajectory(reward, [*before, 0.0], self._discount)
-        return chat.trajectory(None if reward is None else reward.scaled(discount))
+            return chat.trajectory(reward, [*before, 0.0], self._discount, cut_off)
+        return chat.trajectory(None if reward is None else reward.scaled(discount), cut_off=cut_off)

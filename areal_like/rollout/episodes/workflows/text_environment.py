@@ -67,7 +67,7 @@ class PlayEnvironment:
             state = await environment.reset(seed)
         waited_s += time.monotonic() - start
         chat = episode.conversation(self._first(episode, state["observation"]))
-        rewards: list[float] = []
+        rewards, cut_off = list[float](), False
         while True:
             answer = await chat.generate()
             sent = time.monotonic()
@@ -87,13 +87,13 @@ class PlayEnvironment:
             if state["terminated"] or state["truncated"] or late or len(chat.turns) == self._max_turns:
                 break
             chat.observe(state["observation"])
-            if chat.room < 1:
+            if cut_off := chat.room < 1:
                 break
         parts = {SCORE: state[SCORE]} if SCORE in state else {}
         if self._turn_rewards:
-            return chat.trajectory(Reward(0.0, parts), rewards, self._discount, environment_s=waited_s)
+            return chat.trajectory(Reward(0.0, parts), rewards, self._discount, cut_off, environment_s=waited_s)
         value = sum(reward * self._discount**turn for turn, reward in enumerate(rewards))
-        return chat.trajectory(Reward(value, parts), environment_s=waited_s)
+        return chat.trajectory(Reward(value, parts), cut_off=cut_off, environment_s=waited_s)
 
     def _first(self, episode: Episode, observation: str) -> str | list[Message]:
         """Messages where the tokenizer has a chat template."""

@@ -67,7 +67,7 @@ class ToolIntegrated:
 
     async def _answer(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
         chat = episode.conversation(row["prompt"], row.get("tools"))
-        ends, written, num_calls, num_errors = [call.end for call, _ in self._tools], "", 0, 0
+        ends, written, num_calls, num_errors, cut_off = [call.end for call, _ in self._tools], "", 0, 0, False
         while True:
             part = await chat.generate(stop=[*(ends if num_calls < self._max_calls else []), *episode.stop])
             written += part.text
@@ -84,7 +84,7 @@ class ToolIntegrated:
                     output = f"{call.before_output}```output\n{shown[: self._max_result]}\n```\n"
             chat.insert(output)
             written += output
-            if chat.room < 1:
+            if cut_off := chat.room < 1:
                 break
         (reward,) = await episode.try_score(row, [written])
-        return chat.trajectory(reward, tool_calls=num_calls, tool_errors=num_errors)
+        return chat.trajectory(reward, cut_off=cut_off, tool_calls=num_calls, tool_errors=num_errors)

@@ -75,7 +75,7 @@ class Tools:
         described = None if is_text else [each.described for each in self.tools.values()]
         arguments = {name: tool.arguments for name, tool in self.tools.items()}
         chat = episode.conversation(row["prompt"], described)
-        num_calls = num_errors = 0
+        num_calls, num_errors, cut_off = 0, 0, False
         while True:
             answer = await chat.generate()
             calls = [] if answer.is_truncated else self._format.parse(chat.messages[-1]["content"], arguments)
@@ -86,10 +86,10 @@ class Tools:
                 results = await asyncio.gather(*(self._call(place, call) for place, call in enumerate(calls)))
             num_calls, num_errors = num_calls + len(calls), num_errors + sum(each.is_error for each in results)
             chat.observe(*(self._message(*each, is_text) for each in zip(calls, results, strict=True)))
-            if chat.room < 1:
+            if cut_off := chat.room < 1:
                 break
         (reward,) = await episode.try_score(row, [answer])
-        return chat.trajectory(reward, tool_calls=num_calls, tool_errors=num_errors)
+        return chat.trajectory(reward, cut_off=cut_off, tool_calls=num_calls, tool_errors=num_errors)
 
     async def _call(self, place: int, call: ToolCall) -> ToolResult:
         tool = self.tools.get(call.name)
