@@ -47,7 +47,8 @@ def main(descriptor: int) -> None:
 
 def confine(orders: dict[str, Any]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    os.setsid()  # so that a signal to its group reaches nothing else
+    if os.getpgrp() != os.getpid():  # its keeper has given it a group
+        os.setsid()  # so that a signal to its group reaches nothing else
     os.umask(0o077)
     if orders["user"] is not None:
         _change_user(libc, orders["user"], orders["reads_closed_folders"])
