@@ -19,7 +19,7 @@ from docs.make import metrics_page
 
 
 def writer(folder: Path, role: str = "trainer", attempt: int = 1) -> MetricWriter:
-    run: Any = SimpleNamespace(metrics=folder / "metrics")
+    run: Any = SimpleNamespace(directory=folder, metrics=folder / "metrics")
     return MetricWriter(run, Identity(role, 0, attempt))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from areal_like.process.abandoned_memory import remove_abandoned_memory, running_run_ids
-from areal_like.process.run_memory import SHARED_MEMORY, create_run_memory, memory_folder
+from areal_like.process.run_memory import SHARED_MEMORY, create_run_memory, hold_if_free, memory_folder
 from areal_like.process.shared_segments import (
     SegmentRecorder,
     SharedSegment,
@@ -103,10 +103,16 @@ def until_written_down(memory: Path) -> None:
 
 
 def until_no_process(memory: Path) -> None:
+    """Nor its lock, which the kernel releases after the environment of a process that ends."""
     ends = time.monotonic() + 60
-    while memory.name.rpartition(".")[2] in running_run_ids():
+    while memory.name.rpartition(".")[2] in running_run_ids() or not is_free(memory):
         assert time.monotonic() < ends
         time.sleep(0.01)
+
+
+def is_free(memory: Path) -> bool:
+    with hold_if_free(memory, os.getuid()) as free:
+        return free or not memory.exists()
 
 
 GUARDED = """
