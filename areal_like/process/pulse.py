@@ -19,10 +19,10 @@ PULSE_FD = "AREAL_LIKE_PULSE_FD"
 SLOTS, SLOT_BYTES = 16, 256
 PAGE_BYTES = SLOTS * SLOT_BYTES
 
-LOADING, COMPILING, GENERATING, SERVING = "loading", "compiling", "generating", "serving"
+LOADING, COMPILING, GENERATING, SERVING, UPDATING = "loading", "compiling", "generating", "serving", "updating"
 STEP, COLLECTIVE, PUBLISHING, SAVING = "step", "collective", "publishing", "saving"
 WAITING, IDLE = "waiting", "idle"
-PHASES = (LOADING, COMPILING, GENERATING, SERVING, STEP, COLLECTIVE, PUBLISHING, SAVING, WAITING, IDLE)
+PHASES = (LOADING, COMPILING, GENERATING, SERVING, UPDATING, STEP, COLLECTIVE, PUBLISHING, SAVING, WAITING, IDLE)
 
 NUMBERS = struct.Struct("<QQIIIId")
 """Phase (0: the slot is free), counter, collectives entered, looks of waits, thread, the phase around a wait, its limit

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import xxhash
 
+from areal_like.process import pulse
 from areal_like.process.errors import TimedOut
 from areal_like.process.wait import NamedWait
 from areal_like.serving.engines.base import REQUEST_TIMEOUT, EngineGone, InferenceEngine
@@ -53,6 +54,7 @@ class Adapters:
         self._engine, self._pauser, self._served, self._model_folder = engine, pauser, served, model_folder
         self._limit_s, self._probe_check = limit_s * SHARE_OF_LIMIT, probe_check
         self._unloading: asyncio.Task[None] | None = None
+        self._work = pulse.WorkPulse(pulse.UPDATING)
 
     async def load(
         self,
@@ -65,10 +67,12 @@ class Adapters:
         """Checks the files, loads them, computes the probe, and only then lets new groups use the adapter. Also returns
         the probe's log-probabilities. After a fault the old adapter stays in use."""
         newer_than = self._served.reported_version
-        adapter = await asyncio.to_thread(self._checked, folder, version, newer_than, run_id)
+        with self._work.running():
+            adapter = await asyncio.to_thread(self._checked, folder, version, newer_than, run_id)
         name = adapter_name(adapter)
         await self._make_room(name, version, is_wanted)
-        await self._engine.load_adapter(name, folder)
+        with self._work.running():
+            await self._engine.load_adapter(name, folder)
         try:
             logprobs: list[float] = []
             if (probe := probe or adapter.probe) is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from areal_like.process import pulse
 from areal_like.process.errors import DamagedWeights, Failure
 from areal_like.serving.adapters import Adapters
 from areal_like.serving.control_protocol import ADAPTER, KEEP, LOADED, WAIT, UpdateRequest
@@ -80,6 +81,7 @@ class WeightUpdater:
         """The response to the last completed update."""
         self._unverified: list[str] = []
         self._usage = Usage(0, 0.0)
+        self._work = pulse.WorkPulse(pulse.UPDATING)
 
     async def update(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """`is_wanted` is called again before the swap: the attempt that sent the update may be over by then."""
@@ -114,7 +116,8 @@ class WeightUpdater:
         """Hashes of the served weights, read again from the engine."""
         async with self._lock:
             infos, folder = ((), None) if self._update is None else (self._update.index.tensors, _folder(self._update))
-            check = await self._engine.verify(infos, folder)
+            with self._work.running():
+                check = await self._engine.verify(infos, folder)
             uncovered = check.uncovered or self._unverified
             result = {"version": self._served.reported_version, "tensors": check.hashes, "uncovered": uncovered}
             return result | ({"wrong": check.wrong} if check.wrong else {})
@@ -124,9 +127,11 @@ class WeightUpdater:
     async def _stage(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> None:
         began = time.perf_counter()
         await self._drop_staged()
-        update = await asyncio.to_thread(self._checked, request)
+        with self._work.running():
+            update = await asyncio.to_thread(self._checked, request)
         try:
-            await self._engine.stage(update)
+            with self._work.running():
+                await self._engine.stage(update)
         except (ValueError, GroupBroken, EngineGone):
             await self._discard_after_fault()
             raise
@@ -207,7 +212,8 @@ class WeightUpdater:
             await self._discard_after_fault()
             raise
         try:
-            swap = await self._engine.commit(update, probe)
+            with self._work.running():
+                swap = await self._engine.commit(update, probe)
             if swap is not None and probe is not None:
                 self._probe_check.check(probe, swap.probe_logprobs, update.index.tensors)
             self._served.mark_swapped(update.version)
@@ -239,7 +245,8 @@ class WeightUpdater:
         """Reads the served weights back and computes the probe with them. Answers are held back meanwhile."""
         try:
             async with self._pauser.resumed():
-                check = await self._engine.verify(update.index.tensors, _folder(update))
+                with self._work.running():
+                    check = await self._engine.verify(update.index.tensors, _folder(update))
                 _compare(update, check)
                 logprobs: list[float] = []
                 if probe is not None:
@@ -279,7 +286,8 @@ class WeightUpdater:
         await self._drop_staged()
         if self._result.get("version") == version == self._served.reported_version:
             return self._result  # only the response was lost
-        tensors, check = await verify_loaded(self._engine, request.folder)
+        with self._work.running():
+            tensors, check = await verify_loaded(self._engine, request.folder)
         if not is_wanted():
             raise ValueError(f"version {version}: the run was started again meanwhile")
         self._update = WeightUpdate(version, Index(version, "loaded", [Bucket("", 0, "", tensors)], None))

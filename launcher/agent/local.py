@@ -15,7 +15,7 @@ from areal_like.process.entrypoint import stacks_path
 from areal_like.process.identity import RUN_ID, SERVER, Identity
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import cpu_seconds, has_handler, process_info
-from areal_like.process.pulse import COMPILING, GENERATING, LOADING, PUBLISHING, SAVING, STEP, read_slots
+from areal_like.process.pulse import COMPILING, GENERATING, LOADING, PUBLISHING, SAVING, STEP, UPDATING, read_slots
 from areal_like.process.run import Run
 from areal_like.process.shared_segments import remove_recorded
 from areal_like.process.tree_usage import states_of_tree, thread_work, tree_work
@@ -162,7 +162,7 @@ def _sample(name: str, child: ManagedProcess) -> ProcessSample:
     pid, slots = child.process.pid, read_slots(child.page)
     work = {}
     for slot in slots:
-        if slot.inner in (LOADING, COMPILING):
+        if slot.inner in (LOADING, COMPILING, UPDATING):
             work[slot.number] = tree_work(pid)
         elif slot.inner in (PUBLISHING, SAVING, STEP, GENERATING):  # other threads go on meanwhile
             work[slot.number] = thread_work(pid, slot.thread)

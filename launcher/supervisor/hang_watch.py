@@ -18,6 +18,7 @@ from areal_like.process.pulse import (
     PUBLISHING,
     SAVING,
     STEP,
+    UPDATING,
     WAITING,
     SlotSample,
 )
@@ -30,15 +31,17 @@ MAX_GAP_S = 2.0
 """The most that one look adds to a silence."""
 WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
 """Phases in which CPU time and bytes count as progress."""
-BUSY = (STEP, GENERATING)
+BUSY = (STEP, GENERATING, UPDATING)
 """Phases in which a part of the work may compute for long, and an endless loop computes, too."""
-DEPENDENT = (COLLECTIVE, PUBLISHING)
+DEPENDENT = (COLLECTIVE, PUBLISHING, UPDATING)
 """Phases whose silence may be the fault of another process."""
 PASSIVE = (WAITING, IDLE)
 RENEWED_S = 60.0
 """A wait that its process has not looked at for so long is over, and what it did around the wait has not gone on."""
 LEAST_CPU_S, LEAST_BYTES = 0.5, 1 << 20
 """Progress by work: CPU time, or bytes, since the last progress."""
+UPDATE_BYTES = 64 << 20
+"""The same of an update of weights, beside which an engine generates, and is asked for its statistics."""
 BUSY_SHARE = 0.05
 COMPUTES_S = 30.0
 """Who computes used this share of a core so short a time ago."""
@@ -213,8 +216,9 @@ class HangWatch:
             return _Silence(mark, now), None
         cpu_s, size, work_s = now[0] - before.work[0], now[1] - before.work[1], before.work_s + gap_s
         phase, has_worked = slot.inner or slot.phase, work is not None and cpu_s >= LEAST_CPU_S
-        has_moved = work is not None and size >= LEAST_BYTES
-        if before.mark != mark or (phase in WORKING and (has_worked or has_moved)):
+        has_moved = work is not None and size >= (UPDATE_BYTES if phase == UPDATING else LEAST_BYTES)
+        works = (phase in WORKING and (has_worked or has_moved)) or (phase == UPDATING and has_moved)
+        if before.mark != mark or works:
             return _Silence(mark, now), (str(before.mark[1]), before.seconds)
         after = replace(before, seconds=before.seconds + gap_s, work_s=work_s, idle_s=before.idle_s + gap_s)
         if phase in BUSY and has_worked and cpu_s >= BUSY_SHARE * work_s:
@@ -259,7 +263,13 @@ def _silence_text(suspect: Suspect, samples: Sequence[ProcessSample]) -> str:
 
 
 def _doing(phase: str) -> str:
-    return {"step": "in a training step", COLLECTIVE: "waiting for other ranks", WAITING: "waiting"}.get(phase, phase)
+    texts = {
+        STEP: "in a training step",
+        COLLECTIVE: "waiting for other ranks",
+        UPDATING: "updating its weights",
+        WAITING: "waiting",
+    }
+    return texts.get(phase, phase)
 
 
 def waits_of(samples: Sequence[ProcessSample], culprit: str = "") -> list[str]:
@@ -283,16 +293,17 @@ def _wait_text(slot: SlotSample) -> str:
 def _culprits(suspects: Sequence[Suspect], samples: Sequence[ProcessSample]) -> list[Suspect]:
     """Those that a signal has stopped, else those whose silence is their own, else those that may wait for others. Of
     several ranks in one step the one that is behind; all of them if that is nobody. Ranks that wait for each other do
-    so since the last one came."""
+    so since the last one came. A server may wait for weights that a trainer is still sending."""
     if stopped := [each for each in suspects if each.is_stopped]:
         return stopped
     own = [each for each in suspects if each.phase not in DEPENDENT]
-    chosen = own or list(suspects)
+    silent = {each.name for each in suspects}
+    sends = any(slot.phase == PUBLISHING for each in samples if each.name not in silent for slot in each.slots)
+    chosen = own or [each for each in suspects if not (sends and each.phase == UPDATING)]
     ranks = [each for each in chosen if each.name.startswith("trainer/")]
-    if not own and any(each.phase == COLLECTIVE for each in ranks):
-        silent = {each.name for each in ranks}
-        if any(each.name.startswith("trainer/") and each.name not in silent for each in samples):
-            return [each for each in chosen if each not in ranks]  # they wait for a rank that makes progress
+    a_rank_goes_on = any(each.name.startswith("trainer/") and each.name not in silent for each in samples)
+    if not own and a_rank_goes_on and any(each.phase == COLLECTIVE for each in ranks):
+        return [each for each in chosen if each not in ranks]  # they wait for that one
     if len(ranks) > 1:
         least = min((each.collectives, each.counter) for each in ranks)
         behind = [each for each in ranks if (each.collectives, each.counter) == least]

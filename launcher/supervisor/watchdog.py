@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER
-from areal_like.process.pulse import COLLECTIVE, IDLE, LOADING, PHASES, SAVING, SERVING
+from areal_like.process.pulse import COLLECTIVE, IDLE, LOADING, PHASES, SAVING, SERVING, UPDATING
 from areal_like.process.run import Run
 from launcher.agent.base import NodeAgent, ProcessSample
 from launcher.supervisor.hang_watch import Hang, HangWatch
@@ -112,4 +112,5 @@ def hang_watch(config: Any) -> HangWatch:
     if (rollout := getattr(config, "rollout", None)) is not None:
         for role in (SERVER, REWARD, CONTROLLER, EPISODES, TRAINER):
             floors[role, LOADING] = rollout.setup_timeout + MARGIN_S
+        floors[SERVER, UPDATING] = rollout.setup_timeout + MARGIN_S
     return HangWatch(section.notice_s, limits, floors)

@@ -1,9 +1,10 @@
 """The engine `plain` of `tests/serving/contract`, which answers slowly or nonsense while the file that CHAOS_ENGINE
-names says so."""
+names says so, or does not end its next update of weights."""
 
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -38,6 +39,13 @@ async def open_engine(run: Any, me: Any, model: Any) -> AsyncIterator[Any]:
                 self.answers += 1
                 return garbage(outputs, FAULTS[self.answers % len(FAULTS)])
             return outputs
+
+        async def commit(self, update: Any, probe: Any = None) -> None:
+            file = Path(os.environ["CHAOS_ENGINE"])
+            if file.read_text() == "hang in an update":
+                file.write_text("")
+                await asyncio.to_thread(threading.Event().wait)
+            await super().commit(update, probe)
 
     yield HurtingEngine(run.config.plain, run.cwd, model)
 

@@ -13,12 +13,13 @@ import pytest
 
 from areal_like.process.process_tree import cpu_seconds_of, descendants_of
 from areal_like.rollout.audit import audit
+from tests.chaos.surroundings import HURTING
 from tests.ring.start import SHORT, running, wait_until_gone
 from tests.support.engine_environments import require_engine
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
-PHASES = ("generating", "serving", "step", "collective", "publishing", "saving", "waiting")
+PHASES = ("generating", "serving", "updating", "step", "collective", "publishing", "saving", "waiting")
 LIMITS = ("watchdog.notice_s=2", *(f"watchdog.{phase}_s=5" for phase in PHASES))
 
 
@@ -157,4 +158,23 @@ def test_a_run_survives_a_process_that_is_stopped(name, attempts, tmp_path):
     assert audit(ended.ledger(), 2) == []
     assert (ended.directory / "logs" / "hang-1" / f"{name}-0.txt").is_file()
     assert "Thread 0x" in (ended.directory / "logs" / "hang-1" / "rollout-0.txt").read_text(), "it runs and can tell"
+    assert wait_until_gone(ended.directory) == {}
+
+
+@pytest.mark.slow
+def test_a_server_whose_update_of_weights_does_not_end_is_replaced_and_nobody_else(tmp_path):
+    words = (*SHORT, *LIMITS, "total_train_steps=12", "evaluator.freq_steps=null", "rollout.backend=plain")
+    (told := tmp_path / "engine").write_text("")
+    with running(tmp_path, *words, "--schema", f"{HURTING}:PlainGRPOConfig", CHAOS_ENGINE=str(told)) as ring:
+        ring.wait_for_step(2)
+        told.write_text("hang in an update")
+        ended = ring.wait()
+    assert ended.code == 0, ended.text
+    (headline,) = headlines(ended)
+    assert headline.startswith("server/0 failed (killed by signal 9 (SIGKILL))"), ended.text
+    assert "server/0 has made no progress for" in headline and "while updating its weights" in headline
+    assert "it is replaced (incarnation 2)" in headline and ended.summary["attempts"] == 1
+    report = (ended.directory / "logs" / "hang-1" / "server-0.txt").read_text()
+    assert "updating, " in report and re.search(r"threading.py\", line \d+ in wait", report), "what it waits in"
+    assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), 2) == []
     assert wait_until_gone(ended.directory) == {}

@@ -91,4 +91,4 @@ class RecoverConfig(FrequencyConfig):
     resumes an earlier one, and not again when it recovers from a failure."""
 
     skip_dataloader: bool = key(False)
-    """When resuming, read the data from its beginning."""
+    """When resuming, read the data from its beginning, without what pools, samplers or gates remembered of its rows."""

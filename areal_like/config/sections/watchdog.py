@@ -27,6 +27,10 @@ class WatchdogConfig:
     """Limit of the event loop of a server, the controller or an episodes worker, which user code may block. With `auto`
     a worker has more than `workflow.block_timeout_s`, by which it ends itself; no limit if that is null."""
 
+    updating_s: float | Auto | None = key("auto", gt=0)
+    """Limit of a server that loads new weights, swaps them in, or verifies them. With `auto` more than
+    `rollout.setup_timeout`, and 12 times 300 s while it uses CPU time."""
+
     step_s: float | Auto | None = key("auto", gt=0)
     """Limit of a trainer between two micro-batches, or other parts of a step. With `auto` 12 times 300 s while it uses
     CPU time, as on a CPU one part may take long."""

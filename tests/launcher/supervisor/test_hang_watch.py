@@ -114,6 +114,29 @@ def test_ranks_that_all_wait_have_the_limit_of_their_collective():
     assert watch.limit_s("trainer/0", "step") == 300.0
 
 
+def test_a_server_waits_for_weights_that_a_trainer_still_sends_and_is_the_culprit_when_its_own_update_hangs():
+    def sending(second):
+        return [process("server/0", slot("updating")), process("trainer/0", slot("publishing", second))]
+
+    def waiting(second):
+        return [process("server/0", slot("updating")), process("trainer/0", slot("waiting", second, what="weights"))]
+
+    limits = dict.fromkeys(PHASES, 5.0)
+    assert looked(HangWatch(2.0, limits), sending, 60) == ([], [])
+    notices, hangs = looked(HangWatch(2.0, limits), waiting, 6)
+    assert [name for _, name, _ in hangs] == ["server/0"]
+    assert notices[0].startswith("server/0 has made no progress for 2 s while updating its weights; trainer/0 waits")
+
+
+def test_an_update_goes_on_while_much_is_read_and_not_while_its_engine_is_only_asked_what_it_does():
+    def reading(rate):
+        return lambda second: [process("server/0", slot("updating"), work={0: (0.0, second * rate)})]
+
+    limits = dict.fromkeys(PHASES, 30.0)
+    assert looked(HangWatch(20.0, limits), reading(10 << 20), 120) == ([], [])
+    assert [name for _, name, _ in looked(HangWatch(20.0, limits), reading(20 << 10), 40)[1]] == ["server/0"]
+
+
 def test_a_wait_that_is_no_longer_looked_at_is_over():
     def samples(second):
         return [process("trainer/0", slot("waiting", min(second, 5), what="batch 5")._replace(inner="step"))]

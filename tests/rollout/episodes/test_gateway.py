@@ -277,6 +277,32 @@ def test_rewards_of_calls_are_discounted_to_those_before(plain):
     assert [each.reward for each in samples] == [0.25 + 0.5 * 0.5, 0.5, 1.0]
 
 
+def test_each_of_several_answers_to_one_call_gets_its_own_reward(plain):
+    engine = SampledTexts(plain, *"1234")
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        _, chat = await client.post(CHAT, {"messages": [user("1+1")], "n": 2})
+        _, text = await client.post("/v1/completions", {"prompt": "2+2", "n": 2})
+        for reward, choice in enumerate([*chat["choices"], *text["choices"]]):
+            assert (await client.post("/v1/reward", {"id": choice["id"], "reward": reward}))[0] == 200
+
+    samples = at_gateway(engine, agent, SessionRules(turn_discount=0.0)).trajectory(0.0)
+    assert [each.reward for each in samples] == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_agent_that_ends_because_there_is_no_room_counts_as_cut_off(plain, goes_on):
+    engine = SampledTexts(plain, *"123")
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        for prompt in ("1+1", "2+2", "3" * 5000, *(["4+4"] if goes_on else [])):
+            await client.post(CHAT, {"messages": [user(prompt)]})
+        assert (await client.post("/v1/reward", {"reward": "none"}))[0] == 400
+
+    samples = at_gateway(engine, agent).trajectory(1.0)
+    assert [each.finish for each in samples] == (["stop"] * 3 if goes_on else ["stop", "length"])
+
+
 def test_sampling_of_an_agent_is_ignored_or_refused_and_its_limits_hold(plain):
     engine = SampledTexts(plain, *"1234")
 

@@ -53,7 +53,8 @@ def usage(calls: list[AgentCall]) -> dict[str, int]:
 def _choice(place: int, body: dict[str, Any], session: AgentSession, call: AgentCall) -> dict[str, Any]:
     message = reply_message(call.reply)
     finish = "tool_calls" if "tool_calls" in message else finish_reason(call)
-    choice: dict[str, Any] = {"index": place, "message": message, "finish_reason": finish, "logprobs": None}
+    choice: dict[str, Any] = {"index": place, "id": call.id, "message": message, "finish_reason": finish}
+    choice["logprobs"] = None
     if body.get("logprobs"):
         choice["logprobs"] = {"content": _logprobs(body, session, call), "refusal": None}
     if flag(body, "return_token_ids"):
@@ -98,7 +99,7 @@ def _chunks(body: dict[str, Any], content: dict[str, Any]) -> list[tuple[str, di
         delta: dict[str, Any] = {"role": "assistant", "content": message["content"] or ""}
         if calls := message.get("tool_calls"):
             delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
-        more = {key: choice[key] for key in ("token_ids",) if key in choice}
+        more = {key: choice[key] for key in ("id", "token_ids") if key in choice}
         first = {"index": place, "delta": delta, "finish_reason": None, "logprobs": choice["logprobs"], **more}
         last = {"index": place, "delta": {}, "finish_reason": choice["finish_reason"], "logprobs": None}
         chunks += [{**head, "choices": [first]}, {**head, "choices": [last]}]

@@ -54,7 +54,8 @@ def _content(body: dict[str, Any], session: AgentSession, calls: list[AgentCall]
 
 def _choice(place: int, body: dict[str, Any], session: AgentSession, call: AgentCall) -> dict[str, Any]:
     sample = call.sample
-    choice: dict[str, Any] = {"index": place, "text": sample.text, "finish_reason": finish_reason(call)}
+    choice: dict[str, Any] = {"index": place, "id": call.id, "text": sample.text}
+    choice["finish_reason"] = finish_reason(call)
     choice["logprobs"] = None
     if body.get("logprobs") is not None and body["logprobs"] is not False:
         texts = session.tokenizer.decode_all([[token] for token in sample.token_ids], skip_special=False)

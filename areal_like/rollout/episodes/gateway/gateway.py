@@ -109,7 +109,7 @@ class Gateway:
             try:
                 return await route(await read_body(request, LIMITS, is_of_run=False), session)
             except HttpError as refused:
-                session.refusal = refused.message
+                session.refused(refused.message)
                 return refusal(refused.status, refused.message)
             except web.HTTPException as refused:
                 return refusal(refused.status, refused.text or refused.reason)

@@ -75,6 +75,8 @@ class AgentSession:
         """The first failure of a server, which is none of the agent."""
         self.refusal = ""
         """Why its last call was refused."""
+        self.lacks_room = False
+        """Whether the context had no room for what it has asked last."""
         self._generator, self._rules = generator, conversation_rules
         self._repeats: dict[str, int] = {}
         self._num_answers = 0
@@ -95,6 +97,10 @@ class AgentSession:
         if self.posted is None and any(call.reward is not None for call in self.tree.calls):
             return 0.0
         return self.posted
+
+    def refused(self, reason: str) -> None:
+        self.refusal = reason
+        self.lacks_room |= reason.startswith(CONTEXT_EXCEEDED)
 
     async def chat_prompt(self, messages: list[Message], tools: Any) -> CallPrompt:
         """Raises HttpError where there is no template, it cannot show them, or they are too long."""
@@ -149,6 +155,7 @@ class AgentSession:
             raise HttpError(502, f"no answer was generated: {fault}") from fault
         calls = [self._call(prompt, sample, tools) for sample in samples]
         self.tree.calls += calls
+        self.lacks_room = False
         return calls
 
     def _call(self, prompt: CallPrompt, sample: Sample, tools: Sequence[dict[str, Any]]) -> AgentCall:
@@ -200,7 +207,11 @@ class AgentSession:
             values = discounted([call.reward or 0.0 for call in calls], final, discount)
             rewards = [Reward(value, parts) for value in values]
         pairs = zip(records, rewards, strict=True)
-        return [_described(record.trajectory(each, self.number, numbers), last) for (record, last), each in pairs]
+        ended = calls[-1] if calls and self.lacks_room else None
+        return [
+            _described(record.trajectory(each, self.number, numbers), last, is_cut_off=last is ended)
+            for (record, last), each in pairs
+        ]
 
     def _num_undelivered(self) -> int:
         """Answers that no client got: its connection was cut, or the agent ended before."""
@@ -211,8 +222,11 @@ def _no_room(context_length: int) -> str:
     return f"leaves no room in the context length of {context_length} tokens"
 
 
-def _described(trajectory: Trajectory, last: AgentCall) -> Trajectory:
-    """With the messages up to its last answer, where it has any."""
+def _described(trajectory: Trajectory, last: AgentCall, is_cut_off: bool) -> Trajectory:
+    """With the messages up to its last answer, where it has any. An agent that has ended because the context had no
+    room is cut off by the length limit, as a conversation is."""
     if last.prompt.messages is not None:
         trajectory.messages = [*last.prompt.messages, last.reply]
+    if is_cut_off and trajectory.finish == "stop":
+        trajectory.finish = "length"
     return trajectory
