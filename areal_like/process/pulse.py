@@ -239,8 +239,9 @@ def wait_is_over(what: str) -> None:
 class WorkPulse:
     """Work that is no thread's own, such as the requests in an engine: silent only while there is some."""
 
-    def __init__(self, name: str) -> None:
-        self._slot, _ = _pulse.take()
+    def __init__(self, name: str, is_watched: bool = True) -> None:
+        """Not watched: of another program, whose silence this process does not answer for."""
+        self._slot = _pulse.take()[0] if is_watched else PulseSlot(None, 0)
         self._slot.begin(IDLE)
         self._name, self._running = name, 0
 

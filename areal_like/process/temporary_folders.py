@@ -15,6 +15,7 @@ ENGINE, SANDBOX, SWEEP, RESULT = PREFIXES = (
     *("areal-like-engine-", "areal-like-sandbox-", "areal-like-sweep-", "areal-like-result-"),
 )
 
+SHORT_ROOT = "/tmp"
 REMOVAL_TIMEOUT_S = 600.0
 
 
@@ -27,10 +28,13 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         remove_temporary_folder(folder)
 
 
-def make_temporary_folder(prefix: str) -> str:
-    """`prefix` is one of PREFIXES. To be removed by `remove_temporary_folder`."""
+def make_temporary_folder(prefix: str, most: int | None = None) -> str:
+    """`prefix` is one of PREFIXES. To be removed by `remove_temporary_folder`. Where TMPDIR would make a name of more
+    than `most` characters, the folder is in /tmp, if that can be written."""
+    is_long = most is not None and len(tempfile.gettempdir()) + len(prefix) + len("/12345678") > most
+    root = SHORT_ROOT if is_long and os.access(SHORT_ROOT, os.W_OK) else None
     while True:
-        folder = tempfile.mkdtemp(prefix=prefix)
+        folder = tempfile.mkdtemp(prefix=prefix, dir=root)
         if lock_folder(Path(folder)):
             return folder
 
@@ -50,8 +54,8 @@ def remove_temporary_folder(folder: str) -> None:
 
 def remove_abandoned_folders() -> None:
     """Removes those of this user, and of the users of root's sandboxes, that no process holds."""
-    root = Path(tempfile.gettempdir())
-    for folder in [root / name for name in os.listdir(root) if name.startswith(PREFIXES)]:
+    roots = {Path(tempfile.gettempdir()), *([Path(SHORT_ROOT)] if os.access(SHORT_ROOT, os.R_OK | os.X_OK) else [])}
+    for folder in [root / name for root in roots for name in os.listdir(root) if name.startswith(PREFIXES)]:
         try:
             owner = folder.lstat().st_uid
         except FileNotFoundError:

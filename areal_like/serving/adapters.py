@@ -9,8 +9,8 @@ from pathlib import Path
 
 import xxhash
 
-from areal_like.process import pulse
 from areal_like.process.errors import TimedOut
+from areal_like.process.pulse import WorkPulse
 from areal_like.process.wait import NamedWait
 from areal_like.serving.engines.base import REQUEST_TIMEOUT, EngineGone, InferenceEngine
 from areal_like.serving.pauser import Pauser
@@ -49,12 +49,13 @@ class Adapters:
         model_folder: Path,
         limit_s: float,
         probe_check: ProbeCheck,
+        work: WorkPulse,
     ) -> None:
         """`limit_s`: the controller's timeout of an update."""
         self._engine, self._pauser, self._served, self._model_folder = engine, pauser, served, model_folder
         self._limit_s, self._probe_check = limit_s * SHARE_OF_LIMIT, probe_check
         self._unloading: asyncio.Task[None] | None = None
-        self._work = pulse.WorkPulse(pulse.UPDATING)
+        self._work = work
 
     async def load(
         self,

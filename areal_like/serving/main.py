@@ -106,7 +106,8 @@ class ServerProcess:
 
     async def _serve_engine(self, stack: AsyncExitStack, engine: InferenceEngine, spec: EngineSpec) -> Failure:
         """Serves until the engine or this process ends."""
-        server = InferenceServer(engine, server_settings(self._run, spec), self._guard)
+        settings = server_settings(self._run, spec, self._attach is not None)
+        server = InferenceServer(engine, settings, self._guard)
         stack.push_async_callback(server.close)
         if self._attach is not None:
             stack.push_async_callback(release_pauses, server.pauser, (CONTROLLER, UPDATE))
@@ -143,7 +144,7 @@ class ServerProcess:
         log.info("ready at %s", server.address)
 
 
-def server_settings(run: Run, spec: EngineSpec) -> ServerSettings:
+def server_settings(run: Run, spec: EngineSpec, is_attached: bool = False) -> ServerSettings:
     path = value_of(run.config, spec.keys.model_key) or run.config.actor.path
     return ServerSettings(
         run_id=run.run_id,
@@ -152,4 +153,5 @@ def server_settings(run: Run, spec: EngineSpec) -> ServerSettings:
         model_folder=model_folder(path, run.cwd),
         request_timeout_s=run.config.rollout.request_timeout,
         is_open=run.opens_generation,
+        is_attached=is_attached,
     )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 from aiohttp import web
 
+from areal_like.process import pulse
 from areal_like.process.errors import NOT_STAGED, Failure, HttpError
 from areal_like.process.http import application, body_field, json_response, read_json
 from areal_like.process.identity import ATTEMPT_HEADER, CallGuard
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 
 class ServerSettings(NamedTuple):
     """`accepted_run`: the run whose weights are accepted, None for any. `model`: its name for clients. `is_open`:
-    generation needs no token."""
+    generation needs no token. `is_attached`: the engine ran before, and is not ended with this process."""
 
     run_id: str
     accepted_run: str | None
@@ -58,6 +59,7 @@ class ServerSettings(NamedTuple):
     model_folder: Path
     request_timeout_s: float
     is_open: bool = False
+    is_attached: bool = False
 
 
 class InferenceServer:
@@ -72,11 +74,13 @@ class InferenceServer:
         self.pauser = Pauser(engine, self.queue)
         self.generation = Generation(engine, self.queue, self.served)
         folder, probe_check = settings.model_folder, ProbeCheck(engine.info)
-        adapters = Adapters(engine, self.pauser, self.served, folder, settings.request_timeout_s, probe_check)
+        work = pulse.WorkPulse(pulse.UPDATING, is_watched=not settings.is_attached)
+        limit_s = settings.request_timeout_s
+        adapters = Adapters(engine, self.pauser, self.served, folder, limit_s, probe_check, work)
         expected = ExpectedTensors(folder, engine.info.tensors)
         self._probe_check = probe_check
         self.updates = WeightUpdater(
-            *(engine, self.generation, self.queue, self.pauser, self.served, expected, adapters, probe_check),
+            *(engine, self.generation, self.queue, self.pauser, self.served, expected, adapters, probe_check, work),
             run_id=settings.accepted_run,
         )
         self._settings, self._guard = settings, guard

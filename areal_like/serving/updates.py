@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from areal_like.process import pulse
 from areal_like.process.errors import DamagedWeights, Failure
+from areal_like.process.pulse import WorkPulse
 from areal_like.serving.adapters import Adapters
 from areal_like.serving.control_protocol import ADAPTER, KEEP, LOADED, WAIT, UpdateRequest
 from areal_like.serving.engines.base import (
@@ -67,6 +67,7 @@ class WeightUpdater:
         expected: ExpectedTensors,
         adapters: Adapters,
         probe_check: ProbeCheck,
+        work: WorkPulse,
         run_id: str | None,
     ) -> None:
         """`run_id`: the run whose weights are accepted, None for any."""
@@ -81,7 +82,7 @@ class WeightUpdater:
         """The response to the last completed update."""
         self._unverified: list[str] = []
         self._usage = Usage(0, 0.0)
-        self._work = pulse.WorkPulse(pulse.UPDATING)
+        self._work = work
 
     async def update(self, request: UpdateRequest, is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """`is_wanted` is called again before the swap: the attempt that sent the update may be over by then."""

@@ -222,7 +222,7 @@ class HangWatch:
             return _Silence(mark, now), (str(before.mark[1]), before.seconds)
         after = replace(before, seconds=before.seconds + gap_s, work_s=work_s, idle_s=before.idle_s + gap_s)
         if phase in BUSY and has_worked and cpu_s >= BUSY_SHARE * work_s:
-            after = replace(after, work=now, work_s=0.0, idle_s=0.0)
+            after = replace(after, work=(now[0], before.work[1]), work_s=0.0, idle_s=0.0)
         return after, None
 
     def _forgive(self, samples: Sequence[ProcessSample], killed: set[str]) -> None:
@@ -293,13 +293,15 @@ def _wait_text(slot: SlotSample) -> str:
 def _culprits(suspects: Sequence[Suspect], samples: Sequence[ProcessSample]) -> list[Suspect]:
     """Those that a signal has stopped, else those whose silence is their own, else those that may wait for others. Of
     several ranks in one step the one that is behind; all of them if that is nobody. Ranks that wait for each other do
-    so since the last one came. A server may wait for weights that a trainer is still sending."""
+    so since the last one came. A server may wait for weights that a trainer is still sending; of both that hang, the
+    server is replaced first, as little is lost with it."""
     if stopped := [each for each in suspects if each.is_stopped]:
         return stopped
     own = [each for each in suspects if each.phase not in DEPENDENT]
     silent = {each.name for each in suspects}
     sends = any(slot.phase == PUBLISHING for each in samples if each.name not in silent for slot in each.slots)
-    chosen = own or [each for each in suspects if not (sends and each.phase == UPDATING)]
+    updates = not sends and any(each.phase == UPDATING for each in suspects)
+    chosen = own or [each for each in suspects if each.phase != (PUBLISHING if updates else UPDATING)]
     ranks = [each for each in chosen if each.name.startswith("trainer/")]
     a_rank_goes_on = any(each.name.startswith("trainer/") and each.name not in silent for each in samples)
     if not own and a_rank_goes_on and any(each.phase == COLLECTIVE for each in ranks):

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER
-from areal_like.process.pulse import COLLECTIVE, IDLE, LOADING, PHASES, SAVING, SERVING, UPDATING
+from areal_like.process.pulse import COLLECTIVE, IDLE, LOADING, PHASES, PUBLISHING, SAVING, SERVING, UPDATING
 from areal_like.process.run import Run
+from areal_like.weights.transfer_path import COLLECTIVE_MODES
 from launcher.agent.base import NodeAgent, ProcessSample
 from launcher.supervisor.hang_watch import Hang, HangWatch
 from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE
@@ -113,4 +114,7 @@ def hang_watch(config: Any) -> HangWatch:
         for role in (SERVER, REWARD, CONTROLLER, EPISODES, TRAINER):
             floors[role, LOADING] = rollout.setup_timeout + MARGIN_S
         floors[SERVER, UPDATING] = rollout.setup_timeout + MARGIN_S
+        if trained.weight_update_mode in COLLECTIVE_MODES:
+            floors[TRAINER, PUBLISHING] = config.weights.broadcast.timeout_s + MARGIN_S
+            floors[SERVER, UPDATING] = max(floors[SERVER, UPDATING], floors[TRAINER, PUBLISHING])
     return HangWatch(section.notice_s, limits, floors)

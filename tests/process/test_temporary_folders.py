@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from areal_like.process import temporary_folders
 from areal_like.process.abandoned_memory import remove_abandoned_memory
+from areal_like.process.run_memory import unlock_folder
 from areal_like.process.sandbox.unprivileged_user import unused_user
-from areal_like.process.temporary_folders import PREFIXES, SANDBOX, SWEEP, make_temporary_folder, temporary_folder
+from areal_like.process.temporary_folders import (
+    ENGINE,
+    PREFIXES,
+    SANDBOX,
+    SWEEP,
+    make_temporary_folder,
+    temporary_folder,
+)
 from tests.support.commands import REPOSITORY
 
 MAKER = """
@@ -49,6 +58,24 @@ def test_only_the_folder_of_a_killed_process_is_removed(folder, prefix):
     maker.communicate()
     remove_abandoned_memory()
     assert not made.exists()
+
+
+def test_a_folder_whose_name_would_be_too_long_is_in_the_short_one_and_found_there(folder, monkeypatch):
+    (short := folder / "short").mkdir()
+    monkeypatch.setattr(temporary_folders, "SHORT_ROOT", str(short))
+    (deep := folder / "a long name of a scratch folder").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    most = len(f"{deep}/{ENGINE}12345678")
+    assert Path(make_temporary_folder(ENGINE, most)).parent == deep
+    abandoned = Path(make_temporary_folder(ENGINE, most - 1))
+    assert abandoned.parent == short and len(str(abandoned)) < most
+    remove_abandoned_memory()
+    assert abandoned.is_dir()
+    unlock_folder(abandoned)
+    remove_abandoned_memory()
+    assert not abandoned.exists()
+    monkeypatch.setattr(temporary_folders, "SHORT_ROOT", str(folder / "none"))
+    assert Path(make_temporary_folder(ENGINE, 10)).parent == deep
 
 
 def test_what_others_named_alike_and_what_this_process_holds_stays(folder):

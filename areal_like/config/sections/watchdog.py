@@ -29,7 +29,8 @@ class WatchdogConfig:
 
     updating_s: float | Auto | None = key("auto", gt=0)
     """Limit of a server that loads new weights, swaps them in, or verifies them. With `auto` more than
-    `rollout.setup_timeout`, and 12 times 300 s while it uses CPU time."""
+    `rollout.setup_timeout`, with direct transfer more than `weights.broadcast.timeout_s`, and 12 times 300 s while it
+    uses CPU time."""
 
     step_s: float | Auto | None = key("auto", gt=0)
     """Limit of a trainer between two micro-batches, or other parts of a step. With `auto` 12 times 300 s while it uses
@@ -39,7 +40,8 @@ class WatchdogConfig:
     """Limit of trainer ranks that wait for each other. With `auto` more than their `dist_timeout_s`."""
 
     publishing_s: float | Auto | None = key("auto", gt=0)
-    """Limit of a trainer that hands weights to the servers. CPU time and bytes that are written count as progress."""
+    """Limit of a trainer that hands weights to the servers. CPU time and bytes that are written count as progress. With
+    `auto` and direct transfer more than `weights.broadcast.timeout_s`."""
 
     saving_s: float | Auto | None = key("auto", gt=0)
     """Limit of the writing of a checkpoint. Bytes that are written, and CPU time, count as progress. With `auto` more

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 
+from areal_like.process import pulse
 from areal_like.process.errors import Unreachable
 from areal_like.process.wait import NamedWait
 from areal_like.weights.collective import CPU, BroadcastGroup, BroadcastHost
@@ -141,11 +142,13 @@ class WeightSender:
             watch = threading.Thread(target=self._watch, args=(group, rendezvous), name="weights: watch", daemon=True)
             watch.start()
             try:
-                group.join()
-                with own_stream(self._device):
-                    for content in flat.contents:
-                        group.send(content)
-                    group.finish()
+                with pulse.phase(pulse.PUBLISHING) as work:
+                    group.join()
+                    with own_stream(self._device):
+                        for content in flat.contents:
+                            group.send(content)
+                            work.advance()
+                        group.finish()
             except GroupBroken as broken:
                 log.warning("weights v%d did not reach all servers: %s", flat.index.version, broken)
             else:

@@ -129,12 +129,21 @@ def test_a_server_waits_for_weights_that_a_trainer_still_sends_and_is_the_culpri
 
 
 def test_an_update_goes_on_while_much_is_read_and_not_while_its_engine_is_only_asked_what_it_does():
-    def reading(rate):
-        return lambda second: [process("server/0", slot("updating"), work={0: (0.0, second * rate)})]
+    def reading(rate, cpu_s=0.0):
+        return lambda second: [process("server/0", slot("updating"), work={0: (second * cpu_s, second * rate)})]
 
     limits = dict.fromkeys(PHASES, 30.0)
     assert looked(HangWatch(20.0, limits), reading(10 << 20), 120) == ([], [])
     assert [name for _, name, _ in looked(HangWatch(20.0, limits), reading(20 << 10), 40)[1]] == ["server/0"]
+    assert looked(HangWatch(20.0, limits), reading(10 << 20, cpu_s=0.9), 120) == ([], []), "beside generation"
+
+
+def test_of_a_server_and_a_trainer_that_hang_together_in_a_transfer_the_server_is_replaced_first():
+    limits = dict.fromkeys(PHASES, 5.0)
+    both = [process("server/0", slot("updating")), process("trainer/0", slot("publishing"))]
+    watch = HangWatch(2.0, limits)
+    assert [name for _, name, _ in looked(watch, both, 7)[1]] == ["server/0"]
+    assert [name for _, name, _ in looked(watch, [both[1]], 12)[1]] == ["trainer/0"], "if it hangs on"
 
 
 def test_a_wait_that_is_no_longer_looked_at_is_over():
@@ -292,6 +301,9 @@ def test_limits_of_the_work_itself_act_first():
     assert watch.limit_s("episodes/0", "serving") == math.inf
     assert watch.limit_s("episodes/0", "serving", is_stopped=True) == 300
     assert watch.limit_s("rollout/0", "serving") == 300
+    config.actor.weight_update_mode, config.weights.broadcast.timeout_s = "collective", 9000
+    watch = hang_watch(config)
+    assert watch.limit_s("server/0", "updating") > 9000 and watch.limit_s("trainer/0", "publishing") > 9000
 
 
 class Machine:

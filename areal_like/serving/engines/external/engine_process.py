@@ -53,7 +53,7 @@ class EngineProcess:
             fault = errno.EACCES if Path(command[0]).exists() else errno.ENOENT
             raise Failure(f"{command[0]} cannot be started: {os.strerror(fault)}")
         self._segments = SegmentRecorder(record)
-        self._temporary = make_temporary_folder(ENGINE)
+        self._temporary = make_temporary_folder(ENGINE, MAX_SOCKET_FOLDER)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         with passed_token(secret or "") as descriptor:
             passed = {} if secret is None else {TOKEN_DESCRIPTOR: str(descriptor)}
