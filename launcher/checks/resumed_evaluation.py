@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation.models import only_evaluates, uses_api
+from areal_like.config.environments import environment_name
 from areal_like.config.problems import Problem
 from launcher.plan.auto import resolved_values
 from launcher.plan.plan import Resolved, RunDirectory
@@ -19,11 +20,21 @@ SAME = (
     *("evaluator.benchmarks", "rollout.server_type"),
 )
 """Keys and sections that decide which answers are given and how they are scored."""
+ENVIRONMENTS = "environments.train"
+"""Compared where the held-out rows are theirs: these have their reward, workflow and length of answers. How they are
+mixed is of training alone. Their names are compared as those of the list."""
 WITHOUT_EFFECT = (
-    *("batch_size", "shuffle", "drop_last", "num_workers", "pin_memory", "timeout_s", "processes", "max_failed_share"),
-    *("freq_steps", "freq_epochs", "freq_secs", "block_timeout_s"),
+    *(f"valid_dataset.{name}" for name in ("batch_size", "shuffle", "drop_last", "num_workers", "pin_memory")),
+    *("workflow.block_timeout_s", "agent.max_concurrent"),
+    *("reward.timeout_s", "reward.processes", "reward.max_failed_share"),
+    *(f"evaluator.benchmarks[].{name}" for name in ("freq_steps", "freq_epochs", "freq_secs")),
+    *("evaluator.benchmarks[].reward.timeout_s", "evaluator.benchmarks[].reward.processes"),
+    *(f"{ENVIRONMENTS}[].{name}" for name in ("name", "ratio", "reward.timeout_s", "reward.processes")),
 )
-"""Names of keys in them that do not."""
+"""Keys in them that do not: what takes too long is an error, which is asked again. Arguments of a task, a workflow or
+a reward may have the same names, and always count."""
+AGENT_TIMEOUT, FAILED_AGENT = "agent.timeout_s", "agent.failed_reward"
+"""The first has no effect where an agent that failed has no reward."""
 NOT_SET = "not set"
 
 
@@ -35,7 +46,12 @@ def other_evaluation_problems(
         return
     before, now = run_config_values(Path(directory.path)), resolved_values(loaded, auto.values())
     keys = (*SAME, "rollout.server_addresses") if uses_api(loaded.config) else SAME
+    held_out = loaded.config.valid_dataset
+    if held_out is not None and not held_out.path:
+        keys = (*keys, ENVIRONMENTS)
     was, given = dict(_leaves(before, keys)), dict(_leaves(now, keys))
+    if FAILED_AGENT not in {**was, **given}:
+        was, given = ({key: each for key, each in side.items() if key != AGENT_TIMEOUT} for side in (was, given))
     for key in dict.fromkeys((*was, *given)):
         if was.get(key, NOT_SET) != given.get(key, NOT_SET) and not _is_one_sided(key, was, given):
             yield Problem(
@@ -46,9 +62,10 @@ def other_evaluation_problems(
 
 
 def _is_one_sided(key: str, *sides: Mapping[str, Any]) -> bool:
-    """Whether the benchmark of this key exists on one side only."""
-    benchmark = key.rpartition("]")[0]
-    return bool(benchmark) and not all(any(each.startswith(f"{benchmark}]") for each in side) for side in sides)
+    """Whether the benchmark or the environment of this key exists on one side only. The list of environments, which
+    is a key too, then differs."""
+    item = key.rpartition("]")[0]
+    return bool(item) and not all(any(each.startswith(f"{item}]") for each in side) for side in sides)
 
 
 def _leaves(values: Mapping[str, Any], keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -58,15 +75,21 @@ def _leaves(values: Mapping[str, Any], keys: Sequence[str]) -> Iterator[tuple[st
             found = found.get(name) if isinstance(found, Mapping) else None
         if key == "evaluator.benchmarks":
             for each in found or ():
-                yield from _flat(f"{key}[{each['name']}]", each)
+                yield from _flat(f"{key}[{each['name']}]", f"{key}[]", each)
+        elif key == ENVIRONMENTS:
+            names = [environment_name(each.get("name"), each.get("id"), each.get("path", "")) for each in found or ()]
+            yield key, names
+            for name, each in zip(names, found or (), strict=True):
+                yield from _flat(f"{key}[{name}]", f"{key}[]", each)
         else:
-            yield from _flat(key, found)
+            yield from _flat(key, key, found)
 
 
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
+def _flat(key: str, declared: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """`declared`: the key as WITHOUT_EFFECT names it."""
+    if isinstance(value, Mapping):
         for name, each in value.items():
-            if name not in WITHOUT_EFFECT:
-                yield from _flat(f"{key}.{name}", each)
+            if f"{declared}.{name}" not in WITHOUT_EFFECT:
+                yield from _flat(f"{key}.{name}", f"{declared}.{name}", each)
     elif value is not None:
         yield key, value
