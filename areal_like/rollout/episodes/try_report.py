@@ -15,13 +15,14 @@ from areal_like.rollout.trajectory import Trajectory
 REPORT = "try.txt"
 """The file of a run directory to which its process of `try` writes."""
 NO_ANSWERS = "no row has answers"
+MASKED = "trained on, 0 tokens: nothing, as it is cut off (actor.mask_truncated_completions)"
 
 
 async def report(groups: AsyncIterator[TriedGroup], rule: VoteRule, show: Callable[[str], None]) -> bool:
     """Shows the rows and the verdict; returns whether any row has answers."""
     facts = []
     async for group in groups:
-        for line in group_report(group):
+        for line in group_report(group, rule):
             show(line)
         if group.facts:
             facts.append([answer_facts(fact, rule) for fact in by_conversation(group.facts)])
@@ -35,7 +36,7 @@ async def report(groups: AsyncIterator[TriedGroup], rule: VoteRule, show: Callab
     return True
 
 
-def group_report(group: TriedGroup) -> Iterator[str]:
+def group_report(group: TriedGroup, rule: VoteRule) -> Iterator[str]:
     yield group.place
     if group.error:
         yield f"  no answers: {group.error}"
@@ -46,14 +47,14 @@ def group_report(group: TriedGroup) -> Iterator[str]:
             prompt = ids
             yield f"  prompt, {plural(len(ids), 'token')}: {_text(group.tokenizer, ids)}"
             yield f"    {_ids(ids)}"
-        yield from _answer(number, answer, group.tokenizer)
+        yield from _answer(number, answer, group.tokenizer, rule)
     if rewards := [answer.reward for answer in group.trajectories if answer.reward is not None]:
         low, high = min(rewards), max(rewards)
         spread = f"from {low:g} to {high:g}, deviation {pstdev(rewards):.3g}"
         yield f"  spread of rewards: {spread if low < high else f'none, all are {low:g}'}"
 
 
-def _answer(number: int, answer: Trajectory, tokenizer: TextTokenizer) -> Iterator[str]:
+def _answer(number: int, answer: Trajectory, tokenizer: TextTokenizer, rule: VoteRule) -> Iterator[str]:
     ids = answer.token_ids[len(answer.prompt_ids) :].tolist()
     reward = "none, it failed" if answer.reward is None else f"{answer.reward:g}"
     parts = ", ".join(f"{name} {value:g}" for name, value in answer.rewards.items())
@@ -61,6 +62,9 @@ def _answer(number: int, answer: Trajectory, tokenizer: TextTokenizer) -> Iterat
     yield f"  answer {number}: reward {reward}{f' ({parts})' if parts else ''}, {finish}: {_text(tokenizer, ids)}"
     yield f"    {_ids(ids)}"
     trained = answer.token_ids[answer.loss_mask.astype(bool)].tolist()
+    if trained and answer.finish == "length" and rule.masks_truncated:
+        yield f"    {MASKED}"
+        return
     which = "nothing" if not trained else "the whole answer" if trained == ids else _text(tokenizer, trained)
     yield f"    trained on, {plural(len(trained), 'token')}: {which}"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from areal_like.data.votes import VoteRule
 from areal_like.rollout.episodes.try_report import group_report
 from areal_like.rollout.episodes.try_rows import TriedGroup
 from areal_like.rollout.trajectory import Trajectory
@@ -52,6 +53,16 @@ def test_what_is_too_hard_and_cut_off_names_the_keys_to_change(run: Run):
     ]
 
 
+def test_a_cut_off_answer_that_is_masked_is_not_shown_as_trained_on(run: Run):
+    file = write({"row": 3, "completion": "004"}, {"row": 3, "completion": "9999"})
+    words = ("gconfig.max_new_tokens=4", "actor.mask_truncated_completions=true")
+    done = run("try", "--config", "grpo.yaml", "--answers", file, *words)
+    assert done.code == 0, done.err
+    whole, masked = (line.strip() for line in done.out.splitlines() if "trained on" in line)
+    assert whole == "trained on, 4 tokens: the whole answer"
+    assert masked == "trained on, 0 tokens: nothing, as it is cut off (actor.mask_truncated_completions)"
+
+
 def test_a_reward_that_fails_is_shown_with_its_row(run: Run):
     Path("mine.py").write_text("def broken(prompt, completion):\n    return completion.nothing\n")
     file = write({"row": 3, "completion": "004"})
@@ -81,7 +92,7 @@ def test_turns_of_a_conversation_come_from_a_list(run: Run):
 def test_a_text_of_several_lines_stands_as_it_is():
     tokenizer: Any = SimpleNamespace(decode=lambda ids, skip_special: "\n".join(map(str, ids)))
     answer = Trajectory([7, 8, 9], [0, 0, 1], [0.0] * 3, [-1, -1, 0], 1.0)  # type: ignore[arg-type]
-    lines = list(group_report(TriedGroup("row 1", tokenizer, [], [answer])))
+    lines = list(group_report(TriedGroup("row 1", tokenizer, [], [answer]), VoteRule()))
     assert lines[1] == "  prompt, 2 tokens: \n    | 7\n    | 8" and lines[3].endswith("ends by stop: '9'")
 
 
