@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.process import atomic_file, file_lock
+from areal_like.process.temporary_folders import ROWS, temporary_folder
 
 RECORD, ROW_CACHE = "data.json", "rows"
 """The second is the folder of what is computed from data files once."""
+
+
+@contextlib.contextmanager
+def temporary_record() -> Iterator[Path]:
+    """For a command that reads rows without a run: what it computes from data files is removed at its end."""
+    with temporary_folder(ROWS) as folder:
+        yield folder / RECORD
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from areal_like.data.chat_template import SYSTEM
+from areal_like.data.chat_template import SYSTEM, Message
 from areal_like.data.tasks.base import Row
 
 LEAST_SHARE = 0.5
@@ -26,6 +26,8 @@ NONE = np.iinfo(np.int64).max
 """Row of an n-gram that is in no training row."""
 WORD = re.compile(r"\w+|[^\w\s]")
 SENTENCE_MARKS = frozenset(".,;:!?'\"`")
+COMPARED = {"rl": ("prompt",), "sft": ("prompt", "answer"), "rw": ("prompt", "chosen")}
+"""Dataset type -> columns of which the first one with a text is compared."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Hashes = NDArray[np.uint64]
@@ -43,12 +45,18 @@ class Overlap(NamedTuple):
     """The training row that has most of them as the first one."""
 
 
-def prompt_text(row: Row) -> str:
-    """The prompt without system messages, which are the same in every row."""
-    prompt = row["prompt"]
-    if isinstance(prompt, str):
-        return prompt
-    contents = [each.get("content") for each in prompt if each["role"] != SYSTEM]
+def compared_text(row: Row, kind: str) -> str:
+    """The prompt of a row of this dataset type. Pairs and answers to imitate may be whole texts or conversations
+    without a prompt: then the chosen answer, or the answer."""
+    texts = (_text(row[name]) for name in COMPARED[kind])
+    return next((text for text in texts if text.strip()), "")
+
+
+def _text(value: str | list[Message]) -> str:
+    """Without system messages, which are the same in every row."""
+    if isinstance(value, str):
+        return value
+    contents = [each.get("content") for each in value if each["role"] != SYSTEM]
     return "\n".join(each if isinstance(each, str) else str(each) for each in contents)
 
 

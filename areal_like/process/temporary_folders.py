@@ -11,8 +11,8 @@ from pathlib import Path
 from areal_like.process.run_memory import hold_if_free, lock_folder, unlock_folder
 from areal_like.process.sandbox.unprivileged_user import unused_users
 
-ENGINE, SANDBOX, SWEEP, RESULT = PREFIXES = (
-    *("areal-like-engine-", "areal-like-sandbox-", "areal-like-sweep-", "areal-like-result-"),
+ENGINE, SANDBOX, SWEEP, RESULT, ROWS = PREFIXES = (
+    *("areal-like-engine-", "areal-like-sandbox-", "areal-like-sweep-", "areal-like-result-", "areal-like-rows-"),
 )
 
 SHORT_ROOT = "/tmp"

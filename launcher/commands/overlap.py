@@ -13,10 +13,11 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.data import DatasetConfig
 from areal_like.data.checked_rows import ConvertedRows
+from areal_like.data.data_record import temporary_record
 from areal_like.data.datasets import FoundRows, find_rows
 from areal_like.data.readers.dataset_source import joined
 from areal_like.data.row_format import RowFormat
-from areal_like.data.row_overlap import LEAST_SHARE, HeldOutRows, Overlap, count, prompt_text, read_training_rows
+from areal_like.data.row_overlap import LEAST_SHARE, HeldOutRows, Overlap, compared_text, count, read_training_rows
 from areal_like.data.user_code import SearchFolders
 from areal_like.observe.text import columns
 from areal_like.process.exit_codes import DONE
@@ -33,10 +34,15 @@ PROGRESS_S = 5.0
 
 def show_overlap(loaded: Loaded, ngram: str | None) -> int:
     """Prints a table, and examples of each kind."""
-    config, size = loaded.config, NGRAM if ngram is None else _size(ngram)
+    with temporary_record() as record:
+        return _show(loaded, NGRAM if ngram is None else _size(ngram), record)
+
+
+def _show(loaded: Loaded, size: int, record: Path) -> int:
+    config = loaded.config
     if config.train_dataset.fake is not None:
         raise ConfigError([Problem("train_dataset.fake", "makes random tokens, which are in no other rows")])
-    found = together(find_rows(config, SearchFolders(loaded.file.parent, Path.cwd())))
+    found = together(find_rows(config, SearchFolders(loaded.file.parent, Path.cwd()), record))
     train, *others = found
     if not others:
         raise ConfigError([Problem("valid_dataset", "is null, and there are no benchmarks; set one of them")])
@@ -107,8 +113,8 @@ def _texts(found: FoundRows, numbers: Sequence[int], skipped: dict[str, int]) ->
     row_format = RowFormat(found.dataset, found.section)
     for number in numbers:
         try:
-            text = prompt_text(row_format(found.raw.rows[number]))
-        except (ValueError, TypeError):
+            text = compared_text(row_format(found.raw.rows[number]), found.dataset.type)
+        except (ValueError, TypeError, ConfigError):  # the last one: a line that is not JSON
             skipped[found.section] += 1
             text = ""
         yield text
@@ -150,5 +156,5 @@ def _examples(train: FoundRows, other: FoundRows, rows: Sequence[Overlap], size:
 
 def _shown(found: FoundRows, number: int) -> str:
     row: Any = found.raw.rows[number]
-    text = prompt_text(RowFormat(found.dataset, found.section)(row))
+    text = compared_text(RowFormat(found.dataset, found.section)(row), found.dataset.type)
     return f"{text[:SHOWN_CHARACTERS]!r}{' ...' if len(text) > SHOWN_CHARACTERS else ''}"

@@ -18,7 +18,7 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.schema import Schema
-from areal_like.config.sections.reward import REWARD_MODEL, SANDBOXES, RewardConfig
+from areal_like.config.sections.reward import REWARD_MODEL, RewardConfig
 from areal_like.observe.reward_report import ScoredAnswer, agreement_report, reward_report
 from areal_like.process.exit_codes import DONE, FAILED
 from areal_like.process.sandbox.sandbox import other_sandbox, sandbox_problem
@@ -42,7 +42,7 @@ def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
     for text in named:
         title = _title(text, named)
         given[title] = _parse(text)
-        problems += reward_problems(*given[title], text, limits.get("sandbox", SANDBOXES[0]))
+        problems += reward_problems(*given[title], text)
     if not named:
         problems.append(Problem("--reward", "is missing; name a reward: --reward exact", "command line"))
     saved: AnswerSet | None = None
@@ -50,6 +50,9 @@ def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
         saved = saved_answers(name, [word for word in overrides if not word.startswith(SECTION)])
     except ConfigError as error:
         problems += error.problems
+    if saved is not None:
+        sandbox = limits.get("sandbox", saved.reward.sandbox)
+        problems += (found for text in named for found in _sandbox_problems(text, sandbox))
     if problems or saved is None:
         raise ConfigError(problems)
     config = replace(saved.reward, **limits)
@@ -67,7 +70,7 @@ def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
     return FAILED if failed else DONE
 
 
-def reward_problems(name: str, args: dict[str, Any], text: str, sandbox: str) -> Iterator[Problem]:
+def reward_problems(name: str, args: dict[str, Any], text: str) -> Iterator[Problem]:
     """Those that need no import of the reward."""
     where = f"--reward {text}"
     if name == REWARD_MODEL:
@@ -84,9 +87,14 @@ def reward_problems(name: str, args: dict[str, Any], text: str, sandbox: str) ->
     if module and find_spec(module) is None:
         needs = f"{name} needs the package {package}, which is not installed"
         yield Problem("reward.name", f"{needs}; {pip_command(package)} installs it", where)
+
+
+def _sandbox_problems(text: str, sandbox: str) -> Iterator[Problem]:
+    """`sandbox` is that of the run, unless another one is given."""
+    name = _parse(text)[0]
     if runs_programs(name, Path.cwd()) and (reason := sandbox_problem(sandbox)):
         message = f"{name} runs programs of answers in a sandbox: {reason}; {other_sandbox(sandbox)}"
-        yield Problem("reward.name", message, where)
+        yield Problem("reward.name", message, f"--reward {text}")
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:

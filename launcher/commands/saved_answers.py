@@ -11,6 +11,7 @@ from areal_like.config.environments import PREFIX
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.reward import REWARD_OF_TASK, RewardConfig
 from areal_like.config.task_names import task_name
+from areal_like.data.data_record import temporary_record
 from areal_like.data.datasets import Datasets, load_datasets
 from areal_like.data.user_code import SearchFolders
 from areal_like.observe.reward_report import ScoredAnswer
@@ -158,13 +159,14 @@ def _of_run(run: Run, lines: Iterable[_SavedLine], title: str) -> AnswerSet:
     """Each answer with its row, which is read again."""
     config = run.config
     places = SearchFolders(run.folder, run.cwd)
-    datasets = load_datasets(config, places, open_tokenizer(config, run.cwd))
     answers, own, sources = [], [], []
-    for each in lines:
-        answers.append(SavedAnswer(each.place, _row(datasets, each), each.line["answer"]))
-        environment = datasets.of(each.split).environment(each.line["row"])
-        sources.append(f"{PREFIX}{environment}" if environment else each.split)
-        own.append(each.line["reward"])
+    with temporary_record() as record:
+        datasets = load_datasets(config, places, open_tokenizer(config, run.cwd), record)
+        for each in lines:
+            answers.append(SavedAnswer(each.place, _row(datasets, each), each.line["answer"]))
+            environment = datasets.of(each.split).environment(each.line["row"])
+            sources.append(f"{PREFIX}{environment}" if environment else each.split)
+            own.append(each.line["reward"])
     if not answers:
         raise ConfigError([Problem(title, "there are none")])
     found = AnswerSet(answers, config.reward, run.folder, task_name(config), dict(config.task.args), own, title)

@@ -10,6 +10,7 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.data.checked_rows import CheckedRows
+from areal_like.data.data_record import temporary_record
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.data.votes import vote_rule
@@ -66,9 +67,10 @@ def try_answers(loaded: Loaded, file: Path) -> int:
     def show(text: str) -> None:
         print(escape_controls(text), flush=True)
 
-    groups = try_rows(config, SearchFolders(loaded.file.parent, Path.cwd()), opened)
-    if run_async(report(groups, vote_rule(config.actor), show)):
-        return DONE
+    with temporary_record() as record:
+        groups = try_rows(config, SearchFolders(loaded.file.parent, Path.cwd()), opened, record)
+        if run_async(report(groups, vote_rule(config.actor), show)):
+            return DONE
     print(NO_ANSWERS, file=sys.stderr)
     return FAILED
 

@@ -13,7 +13,7 @@ from areal_like.data.row_overlap import (
     TEMPLATE_SHARE,
     HeldOutRows,
     Overlap,
-    prompt_text,
+    compared_text,
     read_training_rows,
     words_of,
 )
@@ -77,4 +77,13 @@ def test_signs_are_words_and_the_template_of_all_rows_is_no_overlap() -> None:
 
 def test_system_messages_are_left_out_of_a_prompt() -> None:
     system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}
-    assert prompt_text({"prompt": [system, user]}) == prompt_text({"prompt": "1+1?"}) == "1+1?"
+    assert compared_text({"prompt": [system, user]}, "rl") == compared_text({"prompt": "1+1?"}, "rl") == "1+1?"
+
+
+def test_a_row_without_a_prompt_is_compared_by_its_chosen_answer_or_its_text() -> None:
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}
+    assert compared_text({"prompt": "", "chosen": "Human: 1+1?", "rejected": "no"}, "rw") == "Human: 1+1?"
+    assert compared_text({"prompt": [system], "chosen": [system, user], "rejected": [user]}, "rw") == "1+1?"
+    assert compared_text({"prompt": "", "answer": "once"}, "sft") == "once"
+    assert compared_text({"prompt": "2?", "chosen": "a", "answer": "b"}, "rw") == "2?"
+    assert compared_text({"prompt": "", "answer": "4"}, "rl") == "", "its answer is what it is scored by"

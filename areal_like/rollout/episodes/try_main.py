@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from areal_like.data.checked_rows import CheckedRows
+from areal_like.data.data_record import RECORD
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.data.votes import vote_rule
@@ -39,7 +40,7 @@ async def _main(run: Run, me: Identity) -> None:
             async def opened(_: TextTokenizer, rows: CheckedRows) -> tuple[AnswerSource, Mapping[int, int | None]]:
                 return ServedAnswers(client, await asyncio.to_thread(_addresses, config, names)), spread_rows(rows)
 
-            groups = try_rows(config, SearchFolders(run.folder, run.cwd), opened)
+            groups = try_rows(config, SearchFolders(run.folder, run.cwd), opened, run.directory / RECORD)
             try:
                 has_answers = await report(
                     groups, vote_rule(config.actor), lambda line: print(line, file=file, flush=True)

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,8 +48,9 @@ class TriedGroup(NamedTuple):
     error: str = ""
 
 
-async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> AsyncIterator[TriedGroup]:
-    """All rows at once; yields them in their order. Raises ConfigError as the start of a worker does."""
+async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener, record: Path) -> AsyncIterator[TriedGroup]:
+    """All rows at once; yields them in their order. Raises ConfigError as the start of a worker does. `record`: as of a
+    run."""
     os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
     config = replace(config, evaluator=replace(config.evaluator, benchmarks=[]))  # their rewards are not tried
     rewards = reward_pools(config, places, processes=1)
@@ -56,7 +58,7 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener) -> 
     own: dict[str, OwnSettings] = {}
     try:
         tokenizer = open_tokenizer(config, places.cwd)
-        datasets = load_datasets(config, places, tokenizer)
+        datasets = load_datasets(config, places, tokenizer, record)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places, config.agent)
         own = environment_settings(config, places)
         await rewards.ready(datasets, scored_by_themselves(own))

@@ -1,11 +1,15 @@
 """`overlap`: training rows among the held-out rows of a configuration, and the warning of a start."""
 
 import json
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from areal_like.config.load import load
+from areal_like.data.readers import json_lines
 from areal_like.rollout.evaluation.schedule import evaluation_order
 from launcher.plan.build import build_plan
 from tests.support.commands import Run, command_runner
@@ -59,6 +63,57 @@ def test_overlaps_are_counted_by_kind_and_shown(run: Run) -> None:
     assert done.out.endswith("train_dataset: 1 invalid rows were left out\n")
     longer = run("overlap", "--config", "x.yaml", "--ngram", "16")
     assert "16-grams" in longer.out and "shares" not in longer.out
+
+
+PAIRS = """
+defaults: [reward_model, _self_]
+train_dataset: {path: pairs.jsonl, batch_size: 2}
+valid_dataset: {path: held.jsonl}
+"""
+
+
+def test_pairs_without_a_prompt_are_compared_and_lines_that_are_not_json_left_out(run: Run) -> None:
+    pairs = [{"chosen": f"Human: {word}?\nAssistant: yes", "rejected": f"Human: {word}?\nno"} for word in "abc"]
+    Path("pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs) + "{oh\n")
+    Path("held.jsonl").write_text(json.dumps(pairs[1]) + "\n" + json.dumps({**pairs[0], "chosen": "else"}) + "\n")
+    Path("x.yaml").write_text(PAIRS)
+    done = run("overlap", "--config", "x.yaml")
+    assert done.code == 0, done.err
+    (held,) = (line.split() for line in done.out.splitlines() if line.startswith("valid_dataset "))
+    assert held[1:4] == ["2", "1", "(50.0%)"]
+    assert "held.jsonl:1 is " in done.out and "pairs.jsonl:2\n    'Human: b?" in done.out
+    assert done.out.endswith("train_dataset: 1 invalid rows were left out\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "change", "code"),
+    [
+        ("overlap", (), 0),
+        ("overlap", ("evaluator.benchmarks.1.path=missing.jsonl",), 2),
+        ("try", ("--answers=answers.jsonl", "evaluator.benchmarks=[]", "valid_dataset=null"), 0),
+    ],
+)
+def test_what_large_files_are_converted_to_is_removed_at_the_end(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, change: tuple[str, ...], code: int
+) -> None:
+    write_all()
+    Path("list.json").write_text(json.dumps([{"prompt": f"0{number}+04=", "answer": "1"} for number in range(4)]))
+    Path("answers.jsonl").write_text(json.dumps({"row": 0, "completion": "1"}) + "\n")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(json_lines, "MAX_LIST_BYTES", 0)
+    made: list[Path] = []
+    write_lines = json_lines._write_lines
+
+    def written(rows: Sequence[Any], folder: Path) -> None:
+        write_lines(rows, folder)
+        made.append(folder)
+
+    monkeypatch.setattr(json_lines, "_write_lines", written)
+    done = run(command, "--config", "x.yaml", "train_dataset.path=list.json", *change)
+    assert done.code == code, done.err
+    assert len(made) == 1 and made[0].is_relative_to(tmp_path / "temporary")
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_only_rows_that_are_evaluated_count(run: Run) -> None:

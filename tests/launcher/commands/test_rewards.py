@@ -12,6 +12,8 @@ from areal_like.data.datasets import load_datasets
 from areal_like.data.row_table import hash_text
 from areal_like.data.user_code import SearchFolders
 from areal_like.rollout.episodes.main import open_tokenizer
+from launcher.commands import rewards as commands_rewards
+from launcher.commands import saved_answers
 from launcher.plan.build import build_plan
 from launcher.runs.run_lock import lock_run
 from tests.support.chat_service import KEY, chat_service, completion
@@ -92,9 +94,10 @@ def test_answers_are_scored_several_at_once_within_the_limits_of_the_section(run
 
 
 @pytest.fixture
-def evaluated(run: Run) -> Path:
-    """A run with the saved answers of an evaluation, to rows 3 and 4."""
-    loaded = load("grpo.yaml", ["cluster.fileroot=runs", "trial_name=t", "experiment_name=sums"])
+def evaluated(run: Run, request: pytest.FixtureRequest) -> Path:
+    """A run with the saved answers of an evaluation, to rows 3 and 4; the parameter is an override of it."""
+    own = [request.param] if hasattr(request, "param") else []
+    loaded = load("grpo.yaml", ["cluster.fileroot=runs", "trial_name=t", "experiment_name=sums", *own])
     locked = lock_run(loaded, build_plan(loaded), "id", False)
     locked.names.clear()
     locked.names.close()
@@ -182,6 +185,40 @@ def test_answers_to_rows_that_have_changed_are_refused(run: Run, evaluated: Path
     assert "valid.jsonl:1: its row cannot be read again: valid_dataset: row 6 of" in refused
     other = run.refusal("rewards", "sums/t", "--reward", "exact", "cluster.fileroot=runs", "step=7")
     assert "there is no evaluation of this step" in other
+
+
+def test_what_is_computed_from_large_data_files_is_removed(run: Run, evaluated: Path, monkeypatch: pytest.MonkeyPatch):
+    folders: list[Path] = []
+
+    def loaded(config: Any, places: Any, tokenizer: Any, record: Path) -> Any:
+        folders.append(record.parent)
+        assert record.parent.is_dir()
+        return load_datasets(config, places, tokenizer, record)
+
+    monkeypatch.setattr(saved_answers, "load_datasets", loaded)
+    assert run("rewards", "sums/t", "--reward", "exact", "cluster.fileroot=runs").code == 0
+    assert len(folders) == 1 and not folders[0].exists()
+
+
+@pytest.mark.parametrize("evaluated", ["reward.sandbox=rlimits"], indirect=True)
+def test_the_sandbox_of_the_run_is_used_unless_another_is_given(
+    run: Run, evaluated: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(kind: str) -> str:
+        return f"{kind} is broken" if kind == "bubblewrap" else ""
+
+    monkeypatch.setattr(commands_rewards, "sandbox_problem", broken)
+    Path("mine.py").write_text(
+        "from areal_like import Sandbox\n\n"
+        "def shown(prompt, completion):\n    return float(Sandbox is not None)\n\n"
+        "def unused():\n    return Sandbox()\n"
+    )
+    words = ("rewards", "sums/t", "--reward", "mine.py:shown", "cluster.fileroot=runs")
+    done = run(*words)
+    assert done.code == 0 and "shown: 2 answers to 2 prompts, 0 failed" in done.out, done.err
+    assert "bubblewrap is broken" in run.refusal(*words, "reward.sandbox=bubblewrap")
+    of_file = run.refusal("rewards", "answers.jsonl", "--reward", "mine.py:shown")
+    assert "bubblewrap is broken" in of_file
 
 
 def test_a_reward_that_fails_for_all_answers_fails(run: Run):
