@@ -8,6 +8,7 @@ import orjson
 
 from areal_like.data.sampled_text import SampledText
 from areal_like.observe.text import cut_middle
+from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
 
 SHOWN = "shown.jsonl"
@@ -22,7 +23,7 @@ class ShownSamples:
     """Writes them if the run shows any."""
 
     def __init__(self, run: Run) -> None:
-        self._path = run.rollouts / SHOWN
+        self._path, self._ownership = run.rollouts / SHOWN, Ownership.of_process(run)
         self._text = SampledText(run.config.tokenizer_path, run.cwd) if run.config.log.data else None
 
     @property
@@ -50,6 +51,7 @@ class ShownSamples:
         if messages is not None:
             line["messages"] = messages
         log.info("%s", shown_text(line))
+        self._ownership.require()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write(orjson.dumps(line) + b"\n")

@@ -9,6 +9,7 @@ import orjson
 
 from areal_like.config.sections.trackers import TRACKERS, LogExtras, StatsLoggerConfig, is_enabled
 from areal_like.process.identity import Identity
+from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
 
 FOLDER = "samples"
@@ -53,7 +54,7 @@ class ExtrasWriter:
 
     def __init__(self, run: Run, me: Identity) -> None:
         self._path = run.directory / FOLDER / f"{me.file_name}.jsonl"
-        self._attempt = me.attempt
+        self._attempt, self._ownership = me.attempt, Ownership.of_process(run)
 
     def write(self, extras: Extras) -> None:
         line = {"attempt": self._attempt, "time": time.time(), **extras._asdict()}
@@ -61,6 +62,7 @@ class ExtrasWriter:
             name: [value for value in map(float, values) if math.isfinite(value)]
             for name, values in extras.distributions.items()
         }
+        self._ownership.require()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")

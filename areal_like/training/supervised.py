@@ -19,6 +19,7 @@ from areal_like.process.errors import FinalFailure
 from areal_like.process.exit_codes import DONE, STOPPED_EARLY
 from areal_like.process.identity import Identity
 from areal_like.process.interval_timer import IntervalTimer
+from areal_like.process.ownership import Ownership
 from areal_like.process.run import LEDGER, Run
 from areal_like.process.seeds import derive_seed
 from areal_like.training.checkpoint import CheckpointManager
@@ -63,8 +64,9 @@ def train(
         checkpoints.set_epoch(length.steps_per_epoch)
 
     set_length()
-    shown = ShownSamples(run)
+    shown, ownership = ShownSamples(run), Ownership.of_process(run)
     if world.is_first:
+        ownership.require()
         write_total_steps(ledger, length.total_steps, start.attempt)
     log.info("training from step %d to %d on %s", start.step, length.total_steps, data)
 
@@ -81,6 +83,7 @@ def train(
                 length = batch.length
                 set_length()
                 if world.is_first:
+                    ownership.require()
                     write_corrected_steps(ledger, length.rows, length.total_steps, start.attempt)
             metrics = learner.step(batch.sequences, completed)
         completed += 1

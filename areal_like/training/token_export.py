@@ -19,6 +19,7 @@ from areal_like.algorithms.losses import LOG_RATIO_LIMIT, Inputs
 from areal_like.algorithms.losses.ratio import ratio_of, within_limits
 from areal_like.config.sections.actor import RatioConfig
 from areal_like.process.checkpoint_files import folder_name
+from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
 from areal_like.training.batch import ADVANTAGES, SAMPLER, TrainingBatch
 from areal_like.training.sequences import MicroBatch, Sequences
@@ -58,6 +59,7 @@ class TokenExport:
 
     def __init__(self, run: Run, world: World) -> None:
         self._root, self._world, self._run_id = run.directory / FOLDER, world, run.run_id
+        self._ownership = Ownership.of_process(run)
         task = getattr(run.config, "task", None)
         self._env = getattr(task, "name", None) or ""
         self._passes: list[tuple[MicroBatch, dict[str, Tensor]]] = []
@@ -112,8 +114,11 @@ class TokenExport:
             for position, row in enumerate(micro.rows_N)
         }
         folder = self._root / folder_name(step)
+        self._ownership.require()
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"rank_{self._world.rank}.jsonl").open("wb") as file:
+        path = folder / f"rank_{self._world.rank}.jsonl"
+        half = path.with_name(f".{path.name}.{self._run_id}.half")
+        with half.open("wb") as file:
             for index, row in enumerate(rows_N.tolist()):
                 start, length = int(sequences.starts_N[row]), int(sequences.lengths_N[row])
                 part = slice(start, start + length)
@@ -137,8 +142,14 @@ class TokenExport:
                 }
                 file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
         self._passes.clear()
+        try:
+            self._ownership.require()  # again: a process may be stopped in the middle of a long file
+            half.replace(path)
+        finally:
+            half.unlink(missing_ok=True)
         self._world.barrier()
         if self._world.is_first:
+            self._ownership.require()
             (folder / COMPLETE_MARK).touch()
 
     def _scattered(self, name: str, sequences: Sequences) -> NDArray[np.float32]:

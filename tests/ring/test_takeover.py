@@ -20,7 +20,10 @@ pytestmark = pytest.mark.xdist_group("ring-2")
 
 TTL_S = 5
 STEPS = 24
-WORDS = (*SHORT, f"total_train_steps={STEPS}", "evaluator.freq_steps=null", f"cluster.name_resolve.ttl_s={TTL_S}")
+WORDS = (
+    *(*SHORT, f"total_train_steps={STEPS}", "evaluator.freq_steps=null", f"cluster.name_resolve.ttl_s={TTL_S}"),
+    *("log.data=true", "enable_token_export=true"),
+)
 OTHER_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 """What is started so sees none of the other processes, as on another machine."""
 

@@ -9,8 +9,9 @@ import pytest
 
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
-from areal_like.observe.shown_samples import SHOWN, shown_text
-from areal_like.process.errors import Failure
+from areal_like.observe.shown_samples import SHOWN, ShownSamples, shown_text
+from areal_like.process.errors import Failure, FinalFailure
+from areal_like.process.run import ATTEMPT
 from areal_like.rollout.batches import RolloutBatch
 from areal_like.rollout.groups import Group
 from areal_like.rollout.rollout_files import RolloutFiles, rollout_files
@@ -109,6 +110,18 @@ def test_a_sample_of_each_step_is_written_to_be_shown(tmp_path: Path, tokenizer:
     (line,) = (tmp_path / "rollouts" / SHOWN).read_text().splitlines()
     assert shown_text(json.loads(line)) == "a sample of step 1, reward 1\n  prompt: 1+2=\n  answer: 3"
     assert not rollout_files(tmp_path / "rollouts")
+
+
+def test_an_attempt_that_another_one_followed_shows_no_sample(tmp_path: Path, tokenizer: TextTokenizer):
+    run, start = grpo_run(tmp_path, "log.data=true"), tmp_path / ATTEMPT
+    start.write_text('{"attempt": 1}')
+    shown, ids = ShownSamples(run), tokenizer.encode("1+2=", special=False)
+    shown.write(1, ids, ids)
+    start.write_text('{"attempt": 2}')
+    with pytest.raises(FinalFailure, match="another launcher has begun attempt 2"):
+        shown.write(2, ids, ids)
+    (line,) = (tmp_path / "rollouts" / SHOWN).read_text().splitlines()
+    assert json.loads(line)["step"] == 1
 
 
 def test_a_conversation_is_saved_and_shown_with_its_messages(tmp_path: Path, tokenizer: TextTokenizer):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.training import main as trainer
 from areal_like.training.actor import Actor
@@ -19,7 +20,7 @@ from areal_like.training.stop import StopRequest
 from areal_like.training.token_export import TokenExport
 from tests.support.planning import plan_of
 from tests.support.training_controller import Groups, batch_frame, trajectory
-from tests.support.training_runs import ME, make_run, model_folder, train_step, world
+from tests.support.training_runs import ME, make_run, model_folder, start_from, train_step, world
 from tests.training.test_loop import SETTINGS, sampled
 
 ALIGNED = (
@@ -126,6 +127,20 @@ def test_one_token_below_the_limit_masks_its_whole_sequence(tmp_path):
     _, lines = exported(tmp_path, apart(0.0, 30.0), *limits)
     assert [line["is_masked"][PROMPT:] for line in lines] == [[True, True]] * 2
     assert [line["is_masked_low"][PROMPT:] for line in lines] == [[False, False]] * 2
+
+
+def test_an_attempt_that_another_one_followed_leaves_the_exports_of_that_one(tmp_path):
+    run = make_run(tmp_path / "run", "sft")
+    rows = Sequences(np.arange(4, dtype=np.int32), np.ones(4), np.array([4]))
+    stale = TokenExport(run, world())
+    stale.write_rows(1, rows)
+    TokenExport(start_from(run, None, 0, attempt=2), world()).write_rows(2, rows)
+    before = {path: path.read_bytes() for path in run.directory.rglob("*") if path.is_file()}
+    for step in (2, 3):
+        with pytest.raises(FinalFailure, match="launcher has begun attempt 2 of this run; attempt 1 writes nothing"):
+            stale.write_rows(step, rows)
+    assert before == {path: path.read_bytes() for path in run.directory.rglob("*") if path.is_file()}
+    assert not list(run.directory.glob("token_exports/*/.*"))
 
 
 def test_values_that_are_not_finite_are_null(tmp_path):
