@@ -116,7 +116,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{TRAINING}/weight_publisher.py WeightPublisher.wait: self._background.wait",
         f"{TRAINING}/transports/sender.py WeightSender._send: watch.join",
         "areal_like/process/sandbox/sandbox.py Sandbox.run: wait_for",
-        "launcher/supervisor/rollback.py roll_back: CheckpointSearch().wait",
         "launcher/supervisor/launch.py _Launch.run: self.observer.drain",
     ),
     "a group for weights: each of its waits ends at the timeout of its meeting (weights.broadcast.timeout_s)": (
@@ -164,7 +163,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "work of this process in another thread of it: the watchdog limits the phase it is part of (watchdog.loading_s, "
     "step_s, saving_s, publishing_s, generating_s)": (
         "areal_like/data/sampled_text.py SampledText.__call__: self._loading.result",
-        "areal_like/observe/observer.py Observer.drain: self._thread.join",
         "areal_like/process/checkpoint_files.py _in_threads: with ThreadPoolExecutor",
         f"{ENGINES}/embedded/engine_thread.py EngineThread.stop: self._thread.join",
         f"{ENGINES}/vllm/plugin/packed_layers.py WeightPacker.__exit__: self._thread.shutdown",
@@ -212,6 +210,7 @@ def test_every_wait_has_a_limit_or_a_reason_for_none():
         ("process.wait()", "process.wait(timeout=5)"),
         ("process.wait(timeout=None)", "process.wait(5)"),
         ("process.communicate(b'')", "process.communicate(b'', timeout=5)"),
+        ("search.wait(lambda text: print(text))", "search.wait(5, lambda text: print(text))"),
         ("future.result()", "future.result(5)"),
         ("lock.acquire()", "lock.acquire(timeout=5)"),
         ("work = queue.Queue()\nwork.get()", "work = queue.Queue()\nwork.get(timeout=5)"),

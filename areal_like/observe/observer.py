@@ -23,10 +23,13 @@ from areal_like.observe.tracker_samples import FOLDER, Extras
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.process.atomic_file import complete_lines_end
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
-from areal_like.process.run import LEDGER, Run, last_attempt
+from areal_like.process.run import LEDGER, Run, last_attempt, taken_over_text
 
 StepCallback = Callable[[int, dict[str, Any]], None]
 EvaluationCallback = Callable[[int, dict[str, Any]], None]
+
+DRAIN_S = 300.0
+"""What a look at the files may take at the end."""
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +96,14 @@ class Observer:
                 self._trackers.rewind(step)
 
     def drain(self) -> None:
-        """Reads the last lines, emits incomplete steps too, and ends."""
+        """Reads the last lines, emits incomplete steps too, and ends. Where the thread hangs, as on a dead disk, the
+        metrics are joined when the run is resumed."""
         self._ending.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(DRAIN_S)
+        if self._thread.is_alive():
+            self._warn(f"{self._path}: not all metrics are joined, as their files have not answered for {DRAIN_S:g} s")
+            return
         with self._lock:
             if self.failure is None:
                 self._try(self._look_last)
@@ -121,7 +128,7 @@ class Observer:
     def _poll(self) -> None:
         """Reads all files once. New lines are sorted by step, as the files are read one by one. Another attempt is that
         of another launcher, which joins the metrics now, or one that `rewind` is about to begin."""
-        if last_attempt(self.run.directory) > self._attempt:
+        if taken_over_text(self.run.directory, self._attempt, self.run.run_id) is not None:
             return
         for path in sorted(self.run.metrics.glob("*.jsonl")):
             if path not in self._followers:

@@ -77,6 +77,11 @@ def launched_attempt() -> int | None:
     return int(os.environ[ATTEMPT]) if ATTEMPT in os.environ else None
 
 
+def launched_owner() -> str:
+    """The id of the run that the launcher of this process has started; empty for one that is started by hand."""
+    return os.environ.get(RUN_ID, "") if ATTEMPT in os.environ else ""
+
+
 _taken = ""
 
 

@@ -1,11 +1,11 @@
-"""Whether a run directory still belongs to an attempt, or another launcher has begun a later one."""
+"""Whether a run directory still belongs to an attempt, or another launcher has begun one."""
 
 import time
 from typing import Self
 
 from areal_like.process.errors import FinalFailure
-from areal_like.process.identity import launched_attempt
-from areal_like.process.run import Run, last_attempt, taken_over_text
+from areal_like.process.identity import launched_attempt, launched_owner
+from areal_like.process.run import Run, last_attempt, newest_start, taken_over_text
 
 
 class Ownership:
@@ -15,6 +15,7 @@ class Ownership:
 
     def __init__(self, run: Run, attempt: int, valid_s: float = 0.0) -> None:
         self._directory, self._attempt, self._valid_s = run.directory, attempt, valid_s
+        self._owner = launched_owner() or newest_start(run.directory)[1]
         self._read_at = float("-inf")
 
     @classmethod
@@ -27,7 +28,6 @@ class Ownership:
         now = time.monotonic()
         if now - self._read_at < self._valid_s:
             return
-        newest = last_attempt(self._directory)
-        if newest > self._attempt:
-            raise FinalFailure(taken_over_text(self._directory, newest, self._attempt))
+        if (text := taken_over_text(self._directory, self._attempt, self._owner)) is not None:
+            raise FinalFailure(text)
         self._read_at = now

@@ -21,27 +21,36 @@ LOOPBACK = "127.0.0.1"
 class StartPoint(NamedTuple):
     """Where an attempt starts: after `step` completed steps, from a checkpoint (None: from scratch). `began`: the first
     attempt of the user's command; later attempts are recoveries. `is_checked`: its files were compared
-    with their hashes."""
+    with their hashes. `owner`: the id of the run that its launcher has started; empty: not known."""
 
     attempt: int
     step: int
     checkpoint: Path | None
     began: int = 1
     is_checked: bool = False
+    owner: str = ""
 
 
 def last_attempt(run_dir: Path) -> int:
     """The number of the last attempt; 0 for a run that was never started."""
+    return newest_start(run_dir)[0]
+
+
+def newest_start(run_dir: Path) -> tuple[int, str]:
+    """Number and owner of the last attempt; 0 and no owner for a run that was never started."""
     path = run_dir / ATTEMPT
-    return int(json.loads(path.read_text(encoding="utf-8"))["attempt"]) if path.is_file() else 0
+    start = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return int(start.get("attempt", 0)), str(start.get("owner", ""))
 
 
-def taken_over_text(directory: Path, newest: int, own: int) -> str:
-    """Why an attempt that was stalled for long may not write: another launcher has begun a later one."""
-    return (
-        f"{directory}: another launcher has begun attempt {newest} of this run; attempt {own} writes nothing more and "
-        "ends"
-    )
+def taken_over_text(directory: Path, attempt: int, owner: str) -> str | None:
+    """Why an attempt that was stalled for long, or cut off, may not write: another launcher has begun a later one, or
+    one of the same number at the same time. None: it may."""
+    newest, of_newest = newest_start(directory)
+    if newest <= attempt and of_newest in ("", owner):
+        return None
+    own = f"attempt {attempt}" if newest != attempt else "that of this launcher, of the same number,"
+    return f"{directory}: another launcher has begun attempt {newest} of this run; {own} writes nothing more and ends"
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ class Run:
         checkpoint = start["checkpoint"]
         began, is_checked = start.get("began", start["attempt"]), start.get("is_checked", False)
         path = None if checkpoint is None else Path(checkpoint)
-        return StartPoint(start["attempt"], start["step"], path, began, is_checked)
+        return StartPoint(start["attempt"], start["step"], path, began, is_checked, start.get("owner", ""))
 
     def skips(self, what: str) -> bool:
         """Whether this attempt skips the state that `recover.skip_<what>` names. An attempt that resumes from a

@@ -25,6 +25,7 @@ from launcher.runs.linked_folders import create_links
 from launcher.runs.registry import LAUNCHER, register, running_text
 from launcher.runs.run_files import read_facts, write_description, write_start_point
 from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
+from launcher.supervisor.lifecycle import wait_limits
 from launcher.supervisor.rollback import roll_back
 from launcher.terminal import write_line
 
@@ -87,22 +88,39 @@ def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedR
         run = replace(run, folder=Path(read_facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1
     found = None if attempt == 1 else _checkpoint_to_resume(run)
+    _refuse_if_taken_over(directory, names, attempt)
     if attempt == 1:
         messages += (*create_links(run), *_free_answers_folder(run, plan.run_directory.state == "replaced"))
     write_description(loaded, plan, run.run_id, run.folder, run.cwd, attempt, run.serves)
     if found is None:
-        write_start_point(directory, StartPoint(1, 0, None))
+        write_start_point(directory, StartPoint(1, 0, None, owner=run.run_id))
     else:
-        messages += roll_back(run, attempt, attempt, found=found).messages
+        messages += roll_back(run, attempt, attempt, found).messages
     register(config.experiment_name, config.trial_name, directory)
     return LockedRun(plan, run, names, run.start_point(), messages)
 
 
+def _refuse_if_taken_over(directory: Path, names: NameStore, attempt: int) -> None:
+    """Before anything is written: the search for a checkpoint takes minutes, in which this launcher may have been
+    stopped, or one that was cut off from the names may have gone on."""
+    newest = last_attempt(directory)
+    if LAUNCHER in names.lost:
+        why = f"this launcher has lost the name of its run ({names.lost[LAUNCHER]})"
+    elif newest != attempt - 1:
+        why = f"another launcher has begun attempt {newest} of this run"
+    else:
+        return
+    message = f"{directory}: while its checkpoint was read, {why}; stop the other, or name another run with trial_name="
+    raise ConfigError([Problem("trial_name", message)])
+
+
 def _checkpoint_to_resume(run: Run) -> FoundCheckpoint:
-    """Raises ConfigError where the user asked for a checkpoint and every one is damaged."""
+    """Raises ConfigError where the user asked for a checkpoint and every one is damaged, Failure where its disk does
+    not answer."""
     config, step = run.config, run.config.resume_step
     search = CheckpointSearch(run, None if step is None or step < 0 else step)
-    found = search.wait(lambda text: write_line(f"  {text}", sys.stdout))
+    limits = wait_limits(config)
+    found = search.wait(limits.setup_s, limits.setup_key, lambda text: write_line(f"  {text}", sys.stdout))
     asks = config.resume is not None or config.recover.mode == "resume"
     if found.checkpoint is None and found.skipped and asks and not only_evaluates(config):
         key = "recover.mode" if config.resume is None else "resume"

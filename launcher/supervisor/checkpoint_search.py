@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from areal_like.process.checkpoint_files import manifest_parts, resume_problem, step_of
+from areal_like.process.errors import Failure
 from areal_like.process.run import ATTEMPT, Run
 from launcher.runs.checkpoints import complete_steps, step_folder
 
@@ -49,12 +50,15 @@ class CheckpointSearch:
         assert self._found is not None
         return self._found
 
-    def wait(self, report: Callable[[str], None] | None = None) -> FoundCheckpoint:
-        """Waits in the main thread, which handles signals meanwhile. `report` is given the progress now and then."""
+    def wait(self, limit_s: float, key: str, report: Callable[[str], None]) -> FoundCheckpoint:
+        """Waits in the main thread, which handles signals meanwhile. `report` is given the progress now and then.
+        Raises Failure where nothing was read for `limit_s`, which `key` sets."""
         reported_at = time.monotonic()
         try:
             while not self.is_done(POLL_S):
-                if report is not None and time.monotonic() - reported_at > REPORT_S:
+                if (late := self.late_text(limit_s, key)) is not None:
+                    raise Failure(late)
+                if time.monotonic() - reported_at > REPORT_S:
                     reported_at = time.monotonic()
                     report(self.progress_text())
         finally:
@@ -69,9 +73,11 @@ class CheckpointSearch:
         read, total = self._bytes / 1e9, self._total_bytes / 1e9
         return f"checking {self._candidate or 'the checkpoints'} before it is loaded: {read:.1f} of {total:.1f} GB"
 
-    def silent_s(self) -> float:
-        """How long ago the last block was read."""
-        return time.monotonic() - self._read_at
+    def late_text(self, limit_s: float, key: str) -> str | None:
+        """Why it is given up, if nothing was read for `limit_s`."""
+        if time.monotonic() - self._read_at <= limit_s:
+            return None
+        return f"{key}: {self.progress_text()}, and nothing was read for {limit_s:g} s; see whether its disk answers"
 
     def _search(self) -> None:
         try:

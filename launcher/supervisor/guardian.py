@@ -32,10 +32,9 @@ from areal_like.process.run_memory import create_run_memory
 from areal_like.process.tree_usage import thread_work
 from launcher.agent.base import STOPPED
 from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, LauncherWatch
+from launcher.supervisor.signal_wait import STOP_SIGNALS
 from launcher.terminal import write_line
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""SIGUSR1 is what Slurm sends where `--signal=USR1@300` asks for a warning."""
 FORWARDED_SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 """Forwarded to the launcher, which has its own process group, so that it receives a Ctrl-C once."""
 CHECK_S = 1.0

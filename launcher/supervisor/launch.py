@@ -28,7 +28,7 @@ from launcher.supervisor.discard import discard_unused_run
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding
 from launcher.supervisor.locked_start import LockedStart, lock_start
 from launcher.supervisor.restart_policy import RestartPolicy
-from launcher.supervisor.signal_wait import HANDLED_SIGNALS
+from launcher.supervisor.signal_wait import STOP_SIGNALS
 from launcher.supervisor.write_errors import disk_is_full, write_error_text
 from launcher.terminal import write_line
 
@@ -82,6 +82,8 @@ class _Launch:
         lifecycle = Lifecycle(rewind_metrics=self.observer.rewind, on_start=recorder.start, on_poll=self.progress.tick)
         self.observer.start()
         ending = self.begun.watch(policy, self.say, lifecycle)
+        for number in STOP_SIGNALS:  # the ending is decided; Ctrl-C ends what is left of it
+            signal.signal(number, signal.SIG_IGN)
         if ending.outcome == "lost":  # another launcher may use the directory
             self.progress.close()
             write_line(escape_controls(self._clean(ending.message)), sys.stderr)
@@ -101,8 +103,7 @@ class _Launch:
                 message=f"{write_error_text(full, self.run_.config, self.plan.run_dir)}\n{ending.message}"
             )
         ending = ending._replace(message=escape_controls(self._clean(ending.message)))
-        for number in HANDLED_SIGNALS:  # the ending is decided
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._finish(ending)
         if ending.outcome in ("refused", "failed"):
             self._restore_configuration()

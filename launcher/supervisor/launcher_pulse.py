@@ -1,4 +1,9 @@
-"""The guardian's watch over the launcher: if that is stopped, or hangs on a dead disk, nobody handles failures."""
+"""The guardian's watch over the launcher: if that is stopped, or hangs on a dead disk, nobody handles failures.
+
+While processes of the run are alive the launcher beats. Before, it reads a checkpoint, and after, it sends the last
+metrics and writes the summary: these waits have limits of their own, so that it hangs only where a signal has stopped
+it, or in a call of the kernel.
+"""
 
 import math
 import os
@@ -10,11 +15,13 @@ from launcher.agent.base import STOPPED
 from launcher.supervisor.hang_watch import AUTO_S, LEAST_BYTES, LEAST_CPU_S, MAX_GAP_S
 
 BEAT_S = 1.0
-BEGIN, BEAT, END = "begin", "beat", "end"
+LIMIT, BEGIN, BEAT, END = "limit", "begin", "beat", "end"
+IN_KERNEL = "D"
+"""State of a process that waits for a disk and cannot be interrupted."""
 
 
 class LauncherPulse:
-    """The launcher's end: it beats from the start of the run's processes to their end."""
+    """The launcher's end: it says the limits, and beats from the start of the run's processes to their end."""
 
     def __init__(self) -> None:
         self._pipe: int | None = None
@@ -24,9 +31,12 @@ class LauncherPulse:
         os.set_blocking(pipe, False)
         self._pipe = pipe
 
-    def begin(self, notice_s: float, limit_s: float | Auto | None) -> None:
+    def limit(self, notice_s: float, limit_s: float | Auto | None) -> None:
         most_s = AUTO_S if isinstance(limit_s, str) else math.inf if limit_s is None else limit_s
-        self._write(f"{BEGIN} {notice_s} {most_s}")
+        self._write(f"{LIMIT} {notice_s} {most_s}")
+
+    def begin(self) -> None:
+        self._write(BEGIN)
 
     def beat(self) -> None:
         if time.monotonic() - self._beat_at >= BEAT_S:
@@ -51,7 +61,7 @@ class LauncherWatch:
 
     def __init__(self) -> None:
         self._notice_s = self._limit_s = 0.0
-        self._is_on = self._noticed = self._kills = False
+        self._has_limits = self._beats = self._noticed = self._kills = False
         self._silent_s, self._work = 0.0, (0.0, 0.0)
         self._rest = ""
 
@@ -59,9 +69,9 @@ class LauncherWatch:
         *lines, self._rest = (self._rest + content.decode("ascii", "replace")).split("\n")
         for line in lines:
             word, *numbers = line.split()
-            if word == BEGIN:
-                self._notice_s, self._limit_s = map(float, numbers)
-            self._is_on, self._noticed, self._silent_s = word != END, False, 0.0
+            if word == LIMIT:
+                self._has_limits, (self._notice_s, self._limit_s) = True, map(float, numbers)
+            self._beats, self._noticed, self._silent_s = word in (BEGIN, BEAT), False, 0.0
 
     def look(self, state: str, work: tuple[float, float], gap_s: float, *, writes: bool = False) -> tuple[str, bool]:
         """A message for the user, or none, and whether to kill the launcher, once. `work`: CPU seconds and bytes of its
@@ -72,10 +82,12 @@ class LauncherWatch:
         works = not is_stopped and (cpu_s >= LEAST_CPU_S or size >= LEAST_BYTES)
         if works or not self._silent_s:
             self._work = work
-        self._silent_s = self._silent_s + min(gap_s, MAX_GAP_S) if self._is_on and not works else 0.0
-        if not self._is_on or self._kills:
+        is_watched = self._has_limits and (self._beats or is_stopped or state == IN_KERNEL)
+        self._silent_s = self._silent_s + min(gap_s, MAX_GAP_S) if is_watched and not works else 0.0
+        if not is_watched or self._kills:
+            self._noticed = False
             return "", False
-        stopped = " (stopped by a signal)" if is_stopped else ""
+        stopped = " (stopped by a signal)" if is_stopped else " (it waits for a disk)" if state == IN_KERNEL else ""
         text = f"launcher/0 has made no progress for {self._silent_s:.0f} s{stopped}"
         if self._silent_s >= self._limit_s and (is_stopped or not writes):
             self._kills = True

@@ -1,7 +1,7 @@
 """What a supervised run is for, how long it may wait, and how it ended."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from areal_like.process.identity import CONTROLLER, TRAINER
 
@@ -30,6 +30,16 @@ class WaitLimits(NamedTuple):
     setup_s: float
     setup_key: str
     grace_s: float
+
+
+def wait_limits(config: Any) -> WaitLimits:
+    """The timeouts of a run and the keys that set them."""
+    rollout = getattr(config, "rollout", None)
+    trained = "actor" if rollout is not None else "model"
+    dist_timeout_s = float(getattr(config, trained).dist_timeout_s)
+    if rollout is None:
+        return WaitLimits(dist_timeout_s, f"{trained}.dist_timeout_s", config.recover.grace_s)
+    return WaitLimits(rollout.setup_timeout, "rollout.setup_timeout", config.recover.grace_s)
 
 
 class RunEnding(NamedTuple):

@@ -15,14 +15,14 @@ from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
 from areal_like.process.identity import taken_token
-from areal_like.process.run import Run
 from areal_like.process.scrubbed_output import SECRET_NAMES
 from launcher.agent.local import LocalAgent
 from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.env_file import secret_variables
 from launcher.runs.run_lock import LockedRun, lock_run
-from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
+from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE
+from launcher.supervisor.lifecycle import Lifecycle, RunEnding, wait_limits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.roster import Roster
 from launcher.supervisor.supervisor import Supervisor
@@ -52,7 +52,7 @@ class LockedStart:
             run,
             Roster(locked.plan.processes, LocalAgent(run, self.token, run.config.log.file)),
             locked.names,
-            wait_limits(run),
+            wait_limits(run.config),
             policy,
             locked.start,
             say,
@@ -77,6 +77,7 @@ def lock_start(
     """The exit code where it cannot start; the reason is printed. `check` is given the configuration and the variables
     of its files."""
     gc.enable()  # which a short command does without
+    LAUNCHER_PULSE.limit(loaded.config.watchdog.notice_s, loaded.config.watchdog.launcher_s)
     try:
         variables = secret_variables(loaded.config, Path.cwd())
         check(loaded.config, variables)
@@ -96,16 +97,6 @@ def lock_start(
     token = (key if purpose is Purpose.SERVE else "") or taken_token() or secrets.token_hex(32)
     hidden = {value for value in (token, key, *variables.values()) if len(value) >= MIN_SECRET_LENGTH}
     return LockedStart(loaded, locked, key, token, tuple(sorted(hidden, key=len, reverse=True)))
-
-
-def wait_limits(run: Run) -> WaitLimits:
-    """The timeouts of a run and the keys that set them."""
-    rollout = getattr(run.config, "rollout", None)
-    trained = "actor" if rollout is not None else "model"
-    dist_timeout_s = float(getattr(run.config, trained).dist_timeout_s)
-    if rollout is None:
-        return WaitLimits(dist_timeout_s, f"{trained}.dist_timeout_s", run.config.recover.grace_s)
-    return WaitLimits(rollout.setup_timeout, "rollout.setup_timeout", run.config.recover.grace_s)
 
 
 def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from areal_like.process.checkpoint_files import attempt_of, step_of
 from areal_like.process.exit_codes import FAILED
-from areal_like.process.run import Run, StartPoint, taken_over_text
+from areal_like.process.run import Run, StartPoint
 from areal_like.process.run_memory import is_private
 from areal_like.process.shared_segments import RECORD
 from launcher.runs.checkpoints import move_aside_after
 from launcher.runs.run_files import write_start_point
 from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
 from launcher.supervisor.lifecycle import RunEnding, WaitLimits
+from launcher.supervisor.taken_over import taken_over_ending
 
 RESUME_ONLY = "resume"
 """The `recover.mode` that requires a checkpoint."""
@@ -37,17 +38,14 @@ class PendingRollback(NamedTuple):
         """How the run ends where `attempt` cannot begin; `mode` is recover.mode. The directory may be on a disk that
         does not answer: it is read only once the search has ended."""
         is_done = self.search.is_done()
-        if is_done and (newest := run.start_point().attempt) >= attempt:
-            return RunEnding("lost", FAILED, taken_over_text(run.directory, newest, attempt - 1))
+        if is_done and (lost := taken_over_ending(run, attempt - 1)) is not None:
+            return lost
         failure = self._failure_text(limits, mode, is_done)
         return None if failure is None else RunEnding("failed", FAILED, failure)
 
     def _failure_text(self, limits: WaitLimits, mode: str, is_done: bool) -> str | None:
         if not is_done:
-            if self.search.silent_s() <= limits.setup_s:
-                return None
-            what = f"{self.search.progress_text()}, and nothing was read for {limits.setup_s:g} s"
-            return f"{limits.setup_key}: {what}; see whether its disk answers"
+            return self.search.late_text(limits.setup_s, limits.setup_key)
         found = self.search.result()
         if mode != RESUME_ONLY or found.checkpoint is not None or not found.skipped:
             return None
@@ -63,12 +61,10 @@ class PendingRollback(NamedTuple):
         return [f"{self.reason}; attempt {attempt} {what}", *(f"  {message}" for message in back.messages)]
 
 
-def roll_back(
-    run: Run, attempt: int, began: int, at_most: int | None = None, found: FoundCheckpoint | None = None
-) -> Rollback:
-    """Records that `attempt` begins at the newest undamaged checkpoint (of up to `at_most` steps; `found`, where it was
-    searched already). `began` is the first attempt of the same command."""
-    checkpoint, skipped = found if found is not None else CheckpointSearch(run, at_most).wait()
+def roll_back(run: Run, attempt: int, began: int, found: FoundCheckpoint) -> Rollback:
+    """Records that `attempt` begins at the checkpoint that was found. `began` is the first attempt of the same
+    command."""
+    checkpoint, skipped = found
     messages = list(skipped)
     step = 0 if checkpoint is None else step_of(checkpoint.name) or 0
     if checkpoint is not None and run.config.recover.skip_progress and attempt_of(checkpoint) < began:
@@ -82,7 +78,8 @@ def roll_back(
     if is_private(run.memory):
         _empty(run.memory)
     _empty(run.weights)
-    write_start_point(run.directory, StartPoint(attempt, step, checkpoint, began, is_checked=checkpoint is not None))
+    start = StartPoint(attempt, step, checkpoint, began, is_checked=checkpoint is not None, owner=run.run_id)
+    write_start_point(run.directory, start)
     return Rollback(step, checkpoint, tuple(messages))
 
 

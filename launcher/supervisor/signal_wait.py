@@ -6,7 +6,9 @@ import socket
 from types import FrameType
 from typing import Self
 
-HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""SIGUSR1 is what Slurm sends where `--signal=USR1@300` asks for a warning."""
+HANDLED_SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 
 
 class SignalWait:
@@ -41,6 +43,10 @@ class SignalWait:
         ready, _, _ = select.select([self._reads], [], [], seconds)
         if ready:
             self._reads.recv(4096)
+
+    def release_interrupt(self) -> None:
+        """Ctrl-C acts as before the wait; the other signals are still taken."""
+        signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
     def received(self) -> list[int]:
         """The signals since the last call."""

@@ -71,8 +71,8 @@ class Supervisor:
 
     def watch(self) -> RunEnding:
         """Starts all processes; returns when every process has ended."""
-        try:
-            with SignalWait() as signals:
+        with SignalWait() as signals:
+            try:
                 for name in self.roster.processes:
                     self.roster.start(name, self.attempt)
                 self._lifecycle.on_start()
@@ -83,12 +83,13 @@ class Supervisor:
                 if ending.outcome not in ("failed", "lost", "refused"):
                     self.roster.end()
                 return ending
-        finally:
-            if self._pending is not None:
-                self._pending.search.cancel()
-            self.roster.kill()
-            self.roster.agent.close()
-            self._watchdog.close()
+            finally:
+                signals.release_interrupt()  # a request to stop comes too late, but the user need not wait
+                if self._pending is not None:
+                    self._pending.search.cancel()
+                self.roster.kill()
+                self.roster.agent.close()
+                self._watchdog.close()
 
     def _poll(self, signals: SignalWait) -> RunEnding | None:
         for number in signals.received():
@@ -123,8 +124,7 @@ class Supervisor:
 
     def _early_workers(self) -> list[ProcessExit]:
         """Workers that exited with 0 although the run went on."""
-        now = time.monotonic()
-        early = [exited for since, exited in self._ended_workers.values() if now - since > IDLE_WORKER_S]
+        early = [exited for since, exited in self._ended_workers.values() if time.monotonic() - since > IDLE_WORKER_S]
         for exited in early:
             del self._ended_workers[exited.name]
         return early
@@ -196,7 +196,7 @@ class Supervisor:
                 self._say(f"  {pending.search.progress_text()}")
             return None
         self._pending = None
-        back = roll_back(self.run, self.attempt, self._first_attempt, found=pending.search.result())
+        back = roll_back(self.run, self.attempt, self._first_attempt, pending.search.result())
         self._lifecycle.rewind_metrics(back.step, self.attempt - 1)
         self._steps_bytes = self._steps_file_bytes()
         for line in pending.result_lines(back, self.attempt, self._evaluates):

@@ -2,7 +2,7 @@
 
 from areal_like.discovery import NameStore
 from areal_like.process.exit_codes import FAILED
-from areal_like.process.run import Run, last_attempt, taken_over_text
+from areal_like.process.run import Run, taken_over_text
 from launcher.runs.registry import LAUNCHER
 from launcher.supervisor.failure_report import name_lost_text
 from launcher.supervisor.lifecycle import RunEnding
@@ -16,7 +16,7 @@ def lost_name_ending(run: Run, names: NameStore) -> RunEnding | None:
 
 
 def taken_over_ending(run: Run, attempt: int) -> RunEnding | None:
-    """How a launcher ends that was stalled while another one has begun an attempt after its own. It asks before it
-    follows from the end of a process, which may have found this out earlier."""
-    newest = last_attempt(run.directory)
-    return RunEnding("lost", FAILED, taken_over_text(run.directory, newest, attempt)) if newest > attempt else None
+    """How a launcher ends that was stalled while another one has begun an attempt after its own, or of the same number.
+    It asks before it follows from the end of a process, which may have found this out earlier."""
+    text = taken_over_text(run.directory, attempt, run.run_id)
+    return None if text is None else RunEnding("lost", FAILED, text)

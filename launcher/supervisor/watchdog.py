@@ -30,7 +30,7 @@ class Watchdog:
     def __init__(self, run: Run, agent: NodeAgent, say: Callable[[str], None]) -> None:
         self._agent, self._logs, self._say = agent, run.logs, say
         self._watch = hang_watch(run.config)
-        LAUNCHER_PULSE.begin(run.config.watchdog.notice_s, run.config.watchdog.launcher_s)
+        LAUNCHER_PULSE.begin()
         self._looked_at = time.monotonic()
         self._hung: Sequence[Hang] = ()
         """They are killed when the report is written."""

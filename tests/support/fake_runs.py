@@ -34,6 +34,8 @@ def main(words: list[str]) -> int:
         setattr(importlib.import_module(module), constant, value)
     if "hold_hashes" in behaviour:
         _hold_hashes(Path(behaviour["hold_hashes"]))
+    if "hold_drain" in behaviour:
+        _hold_drain(Path(behaviour["hold_drain"]))
     api.COMMAND = (sys.executable, "-m", "tests.support.fake_runs")
     for module in (run, run_lock):
         setattr(module, "build_plan", _with_fake_processes)  # noqa: B010
@@ -53,6 +55,21 @@ def _hold_hashes(while_exists: Path) -> None:
         return whole(file, on_read)
 
     checkpoint_files.hash_of = slowly
+
+
+def _hold_drain(while_exists: Path) -> None:
+    """The trackers take the last metrics as slowly as over a busy network, while this file exists."""
+    from areal_like.observe.observer import Observer
+
+    whole = Observer.drain
+
+    def slowly(self: Observer) -> None:
+        while_exists.with_suffix(".reached").touch()
+        while while_exists.exists():
+            time.sleep(0.02)
+        whole(self)
+
+    setattr(Observer, "drain", slowly)  # noqa: B010
 
 
 def _with_fake_processes(loaded: Loaded, **more: Any) -> Plan:

@@ -267,7 +267,7 @@ def _keyword(node: ast.Call, *names: str) -> bool:
 
 
 def _has_limit(node: ast.Call, place: int | None) -> bool:
-    """By keyword, or as the positional argument at `place`."""
+    """By keyword, or as the positional argument at `place`. A function there is no number of seconds."""
     if _keyword(node, "timeout", "timeout_s", "limit_s"):
         return True
     if any(isinstance(each, ast.Starred) for each in node.args):
@@ -275,4 +275,4 @@ def _has_limit(node: ast.Call, place: int | None) -> bool:
     if place is None or len(node.args) <= place:
         return False
     value = node.args[place]
-    return not (isinstance(value, ast.Constant) and value.value is None)
+    return not isinstance(value, ast.Lambda) and not (isinstance(value, ast.Constant) and value.value is None)

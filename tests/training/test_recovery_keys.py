@@ -21,6 +21,7 @@ from areal_like.training.progress import TrainingProgress
 from areal_like.training.rank_vote import RankVote
 from areal_like.training.supervised import SupervisedLearner, train
 from areal_like.training.supervised_data import SupervisedData
+from launcher.supervisor.checkpoint_search import CheckpointSearch
 from launcher.supervisor.rollback import roll_back
 from tests.support.training_runs import ME, make_engine, make_run, metrics_of, model_folder, start_from, world
 from tests.training.test_loop import SECRET, SETTINGS, serve
@@ -79,7 +80,9 @@ def begun(root: Path, *overrides: str) -> tuple[Run, ObservedTraining]:
 
 def resume(run: Run, attempt: int = 2, began: int = 2) -> ObservedTraining:
     """As the launcher lets it, which may have moved the checkpoint."""
-    roll_back(run, attempt, began)
+    search = CheckpointSearch(run)
+    assert search.is_done(60)
+    roll_back(run, attempt, began, search.result())
     return ObservedTraining(run, 2)
 
 

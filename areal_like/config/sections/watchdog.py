@@ -52,6 +52,6 @@ class WatchdogConfig:
     limit of its own, such as `rollout.request_timeout`."""
 
     launcher_s: float | Auto | None = key("auto", gt=0)
-    """Limit of the launcher while it is stopped or hangs on a disk, as its guardian sees it: past it all processes of
-    the run are killed, and `resume=` continues it. `auto` is 300 s. While its output is not taken (Ctrl-S, a pager)
-    it is named only."""
+    """Limit of the launcher while it is stopped or hangs on a disk, as its guardian sees it, also before and after the
+    run's processes: past it all processes of the run are killed, and `resume=` continues it. `auto` is 300 s. While its
+    output is not taken (Ctrl-S, a pager) it is named only."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from areal_like.process import checkpoint_files
+from areal_like.process.errors import Failure
 from areal_like.process.run import Run
 from launcher.supervisor.checkpoint_search import CheckpointSearch, SearchCancelled
 from tests.support.fake_runs import leftover_processes, start_fake_run
@@ -56,7 +57,9 @@ def test_a_resume_with_only_damaged_checkpoints_is_refused_and_changes_nothing(t
     assert before == {path: path.read_bytes() for path in run.directory.rglob("*") if path.is_file()}
 
 
-def test_a_cancelled_search_ends_at_its_next_block(tmp_path, monkeypatch):
+@pytest.fixture
+def held_search(tmp_path, monkeypatch):
+    """A search that has reached its first block, and what lets it read that."""
     folder = tmp_path / "checkpoints" / "step_000002"
     (folder / "resume").mkdir(parents=True)
     (folder / "resume" / "state").write_bytes(b"all of it")
@@ -67,12 +70,27 @@ def test_a_cancelled_search_ends_at_its_next_block(tmp_path, monkeypatch):
 
     def wait(self, size):
         reached.set()
-        may_go_on.wait()
+        may_go_on.wait(60)
         original(self, size)
 
     monkeypatch.setattr(CheckpointSearch, "_on_read", wait)
     search = CheckpointSearch(Run(tmp_path, SimpleNamespace(), "sft", "1", tmp_path, tmp_path))
     assert reached.wait(60) and not search.is_done()
+    yield search, may_go_on
+    may_go_on.set()
+    assert search.is_done(60)
+
+
+def test_a_disk_that_does_not_answer_ends_the_wait_for_a_checkpoint(held_search):
+    search, _ = held_search
+    with pytest.raises(
+        Failure, match=r"rollout.setup_timeout: checking step_000002 before .* nothing was read for 0.1 s"
+    ):
+        search.wait(0.1, "rollout.setup_timeout", print)
+
+
+def test_a_cancelled_search_ends_at_its_next_block(held_search):
+    search, may_go_on = held_search
     search.cancel()
     may_go_on.set()
     assert search.is_done(60) and "0.0 of 0.0 GB" in search.progress_text()

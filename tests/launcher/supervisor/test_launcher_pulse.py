@@ -20,8 +20,7 @@ def looked(watch, seconds, state="S", work_s=0.0):
 
 def test_a_silent_launcher_is_named_and_then_killed():
     watch = LauncherWatch()
-    assert looked(watch, 1000, "T") == [], "before the run it may plan and download for long"
-    watch.hear(b"begin 60.0 300.0\nbe")
+    watch.hear(b"limit 60.0 300.0\nbegin\nbe")
     watch.hear(b"at\n")
     (notice, kills), *rest = looked(watch, 300, "T")
     assert not kills and notice.startswith("launcher/0 has made no progress for 60 s (stopped by a signal); the run is")
@@ -35,14 +34,32 @@ def test_a_silent_launcher_is_named_and_then_killed():
 
 def test_a_launcher_whose_output_is_not_taken_is_only_named():
     watch = LauncherWatch()
-    watch.hear(b"begin 60.0 300.0\n")
+    watch.hear(b"limit 60.0 300.0\nbegin\n")
     looks = [watch.look("S", (0.0, 0), 1.0, writes=True) for _ in range(1000)]
     ((notice, kills),) = [each for each in looks if each[0]]
     assert not kills and "its output is not taken" in notice
     assert watch.look("S", (0.0, 0), 1.0)[1], "then it hangs elsewhere"
     assert watch.look("S", (0.0, 0), 1.0) == ("", False), "it is killed once"
-    watch.hear(b"begin 60.0 inf\n")
-    assert not any(kills for _, kills in (LauncherWatch().look("T", (0.0, 0), 1.0) for _ in range(1000)))
+
+
+def test_a_launcher_without_a_limit_is_only_named():
+    watch = LauncherWatch()
+    watch.hear(b"limit 60.0 inf\nbegin\n")
+    ((notice, kills),) = looked(watch, 1000, "T")
+    assert not kills and "(stopped by a signal); the run is not ended" in notice
+
+
+@pytest.mark.parametrize("said", [b"limit 60.0 300.0\n", b"limit 60.0 300.0\nbegin\nbeat\nend\n"])
+@pytest.mark.parametrize(("state", "why"), [("T", "stopped by a signal"), ("D", "it waits for a disk")])
+def test_before_and_after_the_run_a_launcher_counts_as_silent_where_it_is_stopped_or_its_disk_is_dead(said, state, why):
+    watch = LauncherWatch()
+    watch.hear(said)
+    assert looked(watch, 1000) == [], "it waits for a checkpoint to be read, or for its trackers"
+    assert looked(watch, 1000, "D", work_s=1.0) == [], "it reads"
+    assert looked(watch, 59, state) == looked(watch, 1) == []
+    (notice, kills), (reason, late) = looked(watch, 300, state)
+    assert not kills and notice.startswith(f"launcher/0 has made no progress for 60 s ({why}); the run is ended after")
+    assert late and reason.startswith("watchdog.launcher_s: launcher/0 has made no progress for 300 s")
 
 
 def test_a_write_that_a_pipe_holds_is_seen():
@@ -63,9 +80,13 @@ def test_a_write_that_a_pipe_holds_is_seen():
 
 
 @pytest.mark.slow
-def test_a_stopped_launcher_ends_its_run(tmp_path):
-    run = start_fake_run(tmp_path, "watchdog.notice_s=1", "watchdog.launcher_s=3", steps=1000)
-    run.until("metrics/trainer-0.jsonl")
+@pytest.mark.parametrize("moment", ["while it runs", "while its last metrics are sent"])
+def test_a_stopped_launcher_ends_its_run(tmp_path, moment):
+    held, limits = tmp_path / "held", ("watchdog.notice_s=1", "watchdog.launcher_s=3")
+    held.touch()
+    run = start_fake_run(tmp_path, *limits, steps=1000 if moment == "while it runs" else 2, hold_drain=str(held))
+    reached = held.with_suffix(".reached").exists
+    run.until("metrics/trainer-0.jsonl") if moment == "while it runs" else run.until_true(reached)
     os.kill(run.pids()["launcher"], signal.SIGSTOP)
     ended = run.wait()
     assert ended.code == 1, ended

@@ -1,6 +1,7 @@
 """The checkpoint and the step from which an attempt starts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +10,21 @@ import pytest
 
 from areal_like.process.checkpoint_files import attempt_of, write_manifest
 from areal_like.process.run import Run
+from launcher.supervisor.checkpoint_search import CheckpointSearch
 from launcher.supervisor.lifecycle import WaitLimits
 from launcher.supervisor.rollback import PendingRollback, Rollback, roll_back
+from launcher.supervisor.taken_over import taken_over_ending
 
 
 def run_in(folder: Path, skip_progress: bool = False) -> Run:
     config = SimpleNamespace(recover=SimpleNamespace(skip_progress=skip_progress))
     return Run(folder, config, "sft", "an id of no run", folder, folder)
+
+
+def back_to_newest(run: Run, attempt: int, began: int, at_most: int | None = None) -> Rollback:
+    search = CheckpointSearch(run, at_most)
+    assert search.is_done(60)
+    return roll_back(run, attempt, began, search.result())
 
 
 def checkpoint(run: Run, step: int, attempt: int = 1) -> Path:
@@ -49,7 +58,7 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_used(tmp_path, damage):
         checkpoint(run, step)
     part, harm, message = DAMAGES[damage]
     harm(run.checkpoints / "step_000006" / part)
-    back = roll_back(run, attempt=2, began=2)
+    back = back_to_newest(run, attempt=2, began=2)
 
     assert (back.step, begins(run)) == (4, (4, "checkpoints/step_000004"))
     assert run.start_point().is_checked, "the trainer need not read it again"
@@ -66,7 +75,7 @@ def test_if_all_checkpoints_are_damaged_the_run_starts_over_and_names_them(tmp_p
     run = run_in(tmp_path)
     for step in (2, 4):
         (checkpoint(run, step) / "model.safetensors").write_bytes(b"WEIGHTS")
-    back = roll_back(run, attempt=2, began=2)
+    back = back_to_newest(run, attempt=2, began=2)
 
     assert back[:2] == (0, None)
     assert ["step 4" in back.messages[0], "step 2" in back.messages[1]] == [True, True]
@@ -77,13 +86,13 @@ def test_a_requested_step_limits_the_chosen_checkpoint(tmp_path):
     for step in (2, 4, 6):
         checkpoint(run, step)
 
-    assert roll_back(run, attempt=2, began=2, at_most=4).step == 4
+    assert back_to_newest(run, attempt=2, began=2, at_most=4).step == 4
 
 
 def test_skip_progress_counts_from_0_with_the_checkpoints_weights(tmp_path):
     run = run_in(tmp_path, skip_progress=True)
     checkpoint(run, 6)
-    back = roll_back(run, attempt=2, began=2)
+    back = back_to_newest(run, attempt=2, began=2)
 
     assert begins(run) == (0, "checkpoints/before-attempt-2/step_000006")
     assert any("recover.skip_progress" in message for message in back.messages)
@@ -92,21 +101,21 @@ def test_skip_progress_counts_from_0_with_the_checkpoints_weights(tmp_path):
 def test_a_recovery_does_not_skip_again(tmp_path):
     run = run_in(tmp_path, skip_progress=True)
     checkpoint(run, 6)
-    roll_back(run, attempt=2, began=2)
+    back_to_newest(run, attempt=2, began=2)
     assert run.skips("progress")
 
-    again = roll_back(run, attempt=3, began=2)
+    again = back_to_newest(run, attempt=3, began=2)
     assert (again.step, begins(run)) == (0, (0, "checkpoints/before-attempt-2/step_000006")), (
         "this attempt has written none"
     )
     assert run.skips("progress")
 
     checkpoint(run, 2, attempt=3)
-    own = roll_back(run, attempt=4, began=2)
+    own = back_to_newest(run, attempt=4, began=2)
     assert (own.step, begins(run)) == (2, (2, "checkpoints/step_000002"))
     assert not run.skips("progress")
 
-    new_command = roll_back(run, attempt=5, began=5)
+    new_command = back_to_newest(run, attempt=5, began=5)
     assert new_command.step == 0 and run.skips("progress")
 
 
@@ -114,7 +123,7 @@ def test_without_skip_progress_steps_continue(tmp_path):
     run = run_in(tmp_path)
     checkpoint(run, 6)
 
-    assert roll_back(run, attempt=2, began=2) == Rollback(6, run.checkpoints / "step_000006", ())
+    assert back_to_newest(run, attempt=2, began=2) == Rollback(6, run.checkpoints / "step_000006", ())
     assert not run.skips("progress")
 
 
@@ -123,13 +132,22 @@ def test_a_checkpoint_records_the_attempt_that_wrote_it(tmp_path):
     assert attempt_of(tmp_path / "none") == 0
 
 
+def test_a_launcher_has_lost_its_run_to_another_one_that_began_the_same_attempt(tmp_path):
+    run = run_in(tmp_path)
+    back_to_newest(run, attempt=2, began=2)
+    assert taken_over_ending(run, 2) is None
+    back_to_newest(replace(run, run_id="another id of no run"), attempt=2, began=2)
+    ending = taken_over_ending(run, 2)
+    assert ending is not None and ending.outcome == "lost" and "begun attempt 2 of this run" in ending.message
+
+
 def test_the_directory_is_read_only_once_the_search_has_ended(tmp_path):
     """Its disk may not answer, and the launcher looks after processes meanwhile."""
     is_done: list[bool] = []
-    search: Any = SimpleNamespace(is_done=lambda: bool(is_done), silent_s=lambda: 0.0)
+    search: Any = SimpleNamespace(is_done=lambda: bool(is_done), late_text=lambda *_: None)
     pending, limits = PendingRollback(search, "trainer/0 ended"), WaitLimits(60.0, "rollout.setup_timeout", 1.0)
     assert pending.ending(run_in(tmp_path), 2, limits, "auto") is None, "there is no start point to read"
     is_done.append(True)
-    roll_back(run_in(tmp_path), attempt=2, began=2)
+    back_to_newest(run_in(tmp_path), attempt=2, began=2)
     ending = pending.ending(run_in(tmp_path), 2, limits, "auto")
     assert ending is not None and ending.outcome == "lost"

@@ -301,6 +301,20 @@ def test_a_launcher_whose_run_was_taken_over_follows_from_no_end_of_a_process(tm
     assert leftover_processes(tmp_path) == {}
 
 
+def test_a_signal_while_the_last_metrics_are_sent_leaves_the_ending_as_it_is(tmp_path):
+    """Else a scheduler would start a run again that is done."""
+    held = tmp_path / "held"
+    held.touch()
+    run = start_fake_run(tmp_path, steps=2, hold_drain=str(held))
+    run.until_true(held.with_suffix(".reached").exists)
+    launcher = run.pids()["launcher"]
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(launcher, number)
+    held.unlink()
+    ended = run.wait()
+    assert (ended.code, ended.summary["outcome"]) == (0, "done"), ended
+
+
 def test_a_stalled_run_prints_once_what_it_waits_for(tmp_path):
     faults = {"trainer/0 1.1": {"step": 3, "do": "wait"}}
     constants = {f"launcher.supervisor.stall_detector.{name}": 0.5 for name in ("STALL_S", "FIRST_STEP_S")}

@@ -1,0 +1,62 @@
+"""Two launchers never begin the same attempt, however long one of them reads its checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_like.config.problems import ConfigError
+from areal_like.discovery import NameStore
+from areal_like.process import checkpoint_files
+from areal_like.process.run import StartPoint
+from launcher.plan.build import build_plan
+from launcher.runs import run_lock
+from launcher.runs.registry import LAUNCHER
+from launcher.runs.run_files import write_start_point
+from tests.support.planning import loaded
+
+
+@pytest.mark.parametrize("meanwhile", ["another launcher begins that attempt", "its name is lost"])
+def test_a_launcher_whose_run_is_taken_over_while_it_reads_a_checkpoint_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    words = (f"cluster.fileroot={tmp_path}", f"cluster.name_resolve.nfs_record_root={tmp_path / 'names'}")
+    configuration = loaded("grpo", *words, "trial_name=t", "recover.mode=auto")
+    directory = tmp_path / "grpo-addition" / "t"
+    checkpoint = directory / "checkpoints" / "step_000002"
+    (checkpoint / "resume").mkdir(parents=True)
+    (checkpoint / "resume" / "state").write_text("state")
+    checkpoint_files.write_manifest(checkpoint, 2)
+    (directory / "weights").mkdir()
+    (directory / "weights" / "sent").touch()
+    write_start_point(directory, StartPoint(1, 0, None, owner="earlier"))
+    plan, stores, whole = build_plan(configuration), [], checkpoint_files.hash_of
+
+    def store(*given: Any) -> NameStore:
+        stores.append(run_lock_store(*given))
+        return stores[-1]
+
+    def slowly(file: Path, on_read: checkpoint_files.OnRead = lambda _size: None) -> str:
+        if meanwhile == "its name is lost":
+            stores[0].lost[LAUNCHER] = "it is held by pid 7 of elsewhere"
+        else:
+            write_start_point(directory, StartPoint(2, 2, checkpoint, owner="other"))
+        return whole(file, on_read)
+
+    run_lock_store = run_lock.name_store_for
+    monkeypatch.setattr(run_lock, "name_store_for", store)
+    monkeypatch.setattr(checkpoint_files, "hash_of", slowly)
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError) as refused:
+        run_lock.lock_run(configuration, plan, "own", False)
+    why = (
+        "another launcher has begun attempt 2" if "begins" in meanwhile else "has lost the name of its run (it is held"
+    )
+    assert f"while its checkpoint was read, {'' if 'begins' in meanwhile else 'this launcher '}{why}" in str(
+        refused.value
+    )
+    after = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    start = directory / "attempt.json"
+    assert {**after, start: b""} == {**before, start: b""}
