@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from areal_like.config.problems import ConfigError
-from areal_like.discovery import NameStore
+from areal_like.discovery import NameStore, name_store_for
 from areal_like.process import checkpoint_files
 from areal_like.process.run import StartPoint
 from launcher.plan.build import build_plan
@@ -35,7 +35,7 @@ def test_a_launcher_whose_run_is_taken_over_while_it_reads_a_checkpoint_changes_
     plan, stores, whole = build_plan(configuration), [], checkpoint_files.hash_of
 
     def store(*given: Any) -> NameStore:
-        stores.append(run_lock_store(*given))
+        stores.append(name_store_for(*given))
         return stores[-1]
 
     def slowly(file: Path, on_read: checkpoint_files.OnRead = lambda _size: None) -> str:
@@ -45,7 +45,6 @@ def test_a_launcher_whose_run_is_taken_over_while_it_reads_a_checkpoint_changes_
             write_start_point(directory, StartPoint(2, 2, checkpoint, owner="other"))
         return whole(file, on_read)
 
-    run_lock_store = run_lock.name_store_for
     monkeypatch.setattr(run_lock, "name_store_for", store)
     monkeypatch.setattr(checkpoint_files, "hash_of", slowly)
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
