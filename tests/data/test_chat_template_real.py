@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from areal_like.config.load import load
 from areal_like.data.tokenizer import TextTokenizer
 
+GSM8K = Path(__file__).parents[2] / "experiments" / "gsm8k.yaml"
 TEMPLATES = Path(__file__).parent / "chat_templates"
 DEEPSEEK = ("<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>")
 NAMED = {
@@ -121,3 +123,8 @@ def test_messages_refused_by_a_template_are_refused(both):
         theirs.apply_chat_template([SYSTEM], tokenize=False)
     with pytest.raises(ValueError, match=str(expected.value)):
         ours.chat.render([SYSTEM])
+
+
+def test_qwen3_does_not_think_in_the_experiment_whose_answers_are_too_short_for_it(tmp_path):
+    tokenizer = TextTokenizer(folder_of("qwen3", tmp_path / "model"), load(GSM8K, ()).config.chat_template_args)
+    assert tokenizer.chat.render([ASKED], True).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")

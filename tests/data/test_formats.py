@@ -97,6 +97,8 @@ def test_a_json_file_may_hold_json_lines(tmp_path):
     [
         ("train.jsonl", "valid.jsonl"),
         ("train-0-of-1.parquet", "test-0-of-1.parquet"),
+        ("data/train.jsonl", "data/test.jsonl"),
+        ("data/train.parquet", "data/validation.parquet"),
         ("data/train-0.parquet", "data/validation-0.parquet"),
     ],
 )

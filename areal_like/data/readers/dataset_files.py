@@ -8,7 +8,8 @@ SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "validation", "test")}
 """Dataset of an experiment -> names of its split."""
 
 JSON_LINES, JSON, PARQUET = SUFFIXES = (".jsonl", ".json", ".parquet")
-FILE_PATTERNS = (*(f"{{}}{suffix}" for suffix in SUFFIXES), f"{{}}-*{PARQUET}", f"data/{{}}-*{PARQUET}")
+_FILES = (*(f"{{}}{suffix}" for suffix in SUFFIXES), f"{{}}-*{PARQUET}")
+FILE_PATTERNS = (*_FILES, *(f"data/{file}" for file in _FILES))
 """Where a folder may contain the rows of a split."""
 
 SAVED_DATASET, SAVED_DATASET_DICT = "state.json", "dataset_dict.json"
@@ -38,7 +39,8 @@ def split_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 def no_split_message(folder: Path, names: Sequence[str]) -> str:
     patterns = " or ".join(_patterns(names)[:: len(FILE_PATTERNS)])
-    return f"the folder {folder} has no {patterns}, and no parquet files of that name; set the path of a file"
+    others = "no other file of that split, and none in its folder data"
+    return f"the folder {folder} has no {patterns}, {others}; set the path of a file"
 
 
 def empty_message(source: str) -> str:

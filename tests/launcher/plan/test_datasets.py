@@ -192,7 +192,7 @@ def test_a_missing_dataset_is_reported_with_the_searched_places(host, path):
             "rows/other.jsonl",
             ROWS,
             KEY,
-            "no parquet files of that name; set the path of a file",
+            "none in its folder data; set the path of a file",
         ),
         ("rows/train.jsonl", "\n", KEY, "train.jsonl has no rows: it is empty"),
         ("rows/train.json", "[]", KEY, "train.json has no rows: it is empty"),
