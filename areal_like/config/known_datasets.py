@@ -77,14 +77,23 @@ KNOWN_DATASETS: dict[str, dict[str, Any]] = {
 
 
 def find_known(paths: Iterable[str], table: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The entries that these paths name, each once: a path that is the name, or has it as a folder or file."""
-    found = (name for path in paths for name, entry in table.items() if _names(path.lower(), entry.get(PATHS, ())))
-    return list(dict.fromkeys(found))
+    """The entries that these paths name, each once."""
+    return list(dict.fromkeys(name for path in paths for name in known_as(path, table)))
 
 
-def _names(path: str, names: Iterable[str]) -> bool:
+def known_as(path: str, table: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The entry with a name that is the path, or one of its folders or its file. Of several an entry of the user, then
+    the longest name; more than one only if that does not decide."""
+    named = {name: length for name, entry in table.items() if (length := _named(path.lower(), entry.get(PATHS, ())))}
+    found = {name: length for name, length in named.items() if table[name] != KNOWN_DATASETS.get(name)} or named
+    return [name for name, length in found.items() if length == max(found.values())]
+
+
+def _named(path: str, names: Iterable[str]) -> int:
+    """The length of the longest name that the path has; 0: it has none."""
     parts = [path, *PurePosixPath(path).parts, PurePosixPath(path).stem]
-    return any(fnmatchcase(part, name.lower()) for name in names for part in parts)
+    lengths = (len(name) for name in names if any(fnmatchcase(part, name.lower()) for part in parts))
+    return max(lengths, default=0)
 
 
 def row_keys(entry: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import pytest
 
 from areal_like.config.built_in import BUILT_IN
-from areal_like.config.known_datasets import KNOWN_DATASETS, find_known
+from areal_like.config.known_datasets import KNOWN_DATASETS, find_known, known_as
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
 
@@ -62,6 +62,25 @@ def problems_of(written, *overrides):
 )
 def test_a_dataset_is_known_by_a_part_of_its_path(path, name):
     assert find_known([path], KNOWN_DATASETS) == ([name] if name else [])
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("our/math-500", ["mine"]),
+        ("our/gsm8k/math-500.jsonl", ["longer"]),
+        ("our/math-500-v2", ["mine", "same"]),
+        ("HuggingFaceH4/MATH-500", ["math"]),
+        ("data/gsm8k/mmlu.jsonl", ["gsm8k"]),
+    ],
+)
+def test_a_path_of_several_entries_is_the_users_then_the_one_with_the_longest_name(path, names):
+    own = {
+        "mine": {"paths": ["our", "our/math-500", "our/math-500-v*"]},
+        "longer": {"paths": ["our/gsm8k/*"]},
+        "same": {"paths": ["our/math-*00-v2"]},
+    }
+    assert known_as(path, {**KNOWN_DATASETS, **own}) == names
 
 
 @pytest.mark.parametrize("name", KNOWN_DATASETS)
@@ -202,6 +221,19 @@ class TestTableOfTheUser:
         assert loaded.origin("workflow.name").where == "org/ours-v2 is known as ours"
         named = written(own, "train_dataset.path=org/ours-v2", "workflow.name=single_turn")
         assert named.get("workflow.name") == "single_turn"
+
+    def test_an_entry_has_priority_over_a_shipped_one_with_a_longer_name(self, written):
+        loaded = written(self.OWN, "train_dataset.path=org/ours/hendrycks_math")
+        assert loaded.get("train_dataset.fields") == {"prompt": "q"}
+
+    def test_a_path_of_two_entries_needs_a_choice(self, written):
+        words = ("+known_datasets.theirs={paths: ['org/ours*']}", "train_dataset.path=org/ours-v2")
+        with pytest.raises(ConfigError, match="org/ours-v2 is known as ours and theirs: choose one") as caught:
+            written(self.OWN, *words)
+        choices = "train_dataset.known=ours or train_dataset.known=theirs, or train_dataset.known=none"
+        assert choices in str(caught.value)
+        chosen = written(self.OWN, *words, "train_dataset.known=ours")
+        assert chosen.get("train_dataset.fields") == {"prompt": "q"}
 
     def test_an_entry_of_the_same_name_replaces_the_shipped_one(self, written):
         own = GRPO + "known_datasets:\n  gsm8k:\n    paths: [gsm8k]\n    fields: {prompt: q}\n"

@@ -33,8 +33,8 @@ class RowSourceConfig:
 
     known: str | None = key(None)
     """The known dataset whose columns, prompt and reward these rows have: {known_datasets}, or one of `known_datasets`.
-    Null: the one that has a part of `path` as its name, such as `gsm8k` for `data/gsm8k/train.jsonl`. `none`: no known
-    one."""
+    Null: the one that has a part of `path` as its name, such as `gsm8k` for `data/gsm8k/train.jsonl`; of several yours,
+    then the one with the longest name. `none`: no known one."""
 
     subset: str | None = key(None)
     """Subset (configuration name) of a dataset on the Hub. Null: its default, else `main`."""

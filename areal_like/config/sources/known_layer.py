@@ -21,6 +21,7 @@ from areal_like.config.known_datasets import (
     TYPES,
     answer_keys,
     find_known,
+    known_as,
     row_keys,
 )
 from areal_like.config.problems import Problem
@@ -141,9 +142,17 @@ class _KnownReader:
         paths = [each for each in (paths_of(path) if is_path else ()) if not self._is_task(each)]
         found = find_known(paths, self.table)
         if len(found) > 1:
-            all_of = f"rows of one dataset have the same columns, and these are known as {', '.join(found)}"
-            self._refuse(f"{section}.path", f"{all_of}: convert them to the same columns, and set {key}={NONE}")
+            self._refuse(f"{section}.path", self._several(paths, found, key))
         return found[0] if len(found) == 1 else None
+
+    def _several(self, paths: Sequence[str], found: Sequence[str], key: str) -> str:
+        for path in paths:
+            if len(names := known_as(path, self.table)) > 1:
+                choices = " or ".join(f"{key}={name}" for name in names)
+                return f"{path} is known as {' and '.join(names)}: choose one, {choices}, or {key}={NONE}"
+        all_of = f"rows of one dataset have the same columns, and these are known as {', '.join(found)}"
+        choices = " or ".join(f"{key}={name}" for name in found)
+        return f"{all_of}: convert them to the same columns, and set {key}={NONE}, or {choices} if all are like that"
 
     def _is_task(self, path: str) -> bool:
         return path in TASKS or path == self._get("task.name")

@@ -40,6 +40,7 @@ RETRIED = {408, 409, 425, 429}
 MAX_COUNTED = 10_000_000
 """Tokens of one call; a service that claims more, or less than none, is not believed."""
 FIRST_DELAY_S, MAX_DELAY_S = 0.2, 10.0
+CONNECT_TIMEOUT_S = 30.0
 
 
 class JudgeReward:
@@ -87,13 +88,13 @@ class JudgeReward:
         name = hashlib.sha256(f"{self._endpoint} {json.dumps(request, sort_keys=True)}".encode()).hexdigest()
         same = self._same.setdefault(name, asyncio.Semaphore(1))
         async with turn(same):
-            if (known := await self._record.known(name)) is not None:
-                return known
-            async with turn(self._turn):
-                reply = await self._ask(request)
-            value = self._value(reply)
-            await self._record.add(name, value)
-        return value
+            score = await self._record.known(name)
+            if score is None or not self._lowest <= score <= self._highest:  # the scale has changed since
+                async with turn(self._turn):
+                    reply = await self._ask(request)
+                score = self._score(reply)
+                await self._record.add(name, score)
+        return (score - self._lowest) / (self._highest - self._lowest)
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -117,7 +118,8 @@ class JudgeReward:
         from areal_like.process.http_body import read_body
 
         if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers, trust_env=True)
+            limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)  # the reward's deadline is the total
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=limit, trust_env=True)
         delay = FIRST_DELAY_S
         for attempt in range(self._retries + 1):
             await self._record.spend_call()
@@ -146,14 +148,14 @@ class JudgeReward:
         except (AttributeError, KeyError, IndexError, TypeError, ValueError, ArithmeticError, RecursionError) as fault:
             raise RuntimeError(f"the judge at {self._endpoint} gave no chat completion: {text:.200}") from fault
 
-    def _value(self, reply: str) -> float:
+    def _score(self, reply: str) -> float:
         scores = SCORE.findall(reply)
         if not scores:
             raise RuntimeError(f"the judge gave no `Score: NUMBER`: {reply[-200:]!r}")
         score = float(scores[-1])
         if not self._lowest <= score <= self._highest:
             raise RuntimeError(f"the judge's score {score:g} is not from {self._lowest:g} to {self._highest:g}")
-        return (score - self._lowest) / (self._highest - self._lowest)
+        return score
 
 
 def _key(variable: str) -> str:

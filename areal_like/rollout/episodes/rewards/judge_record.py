@@ -11,17 +11,18 @@ from typing import TypeVar
 WAIT_S = 60.0
 """How long a process waits for another one that writes."""
 TABLES = """
-CREATE TABLE IF NOT EXISTS answers (request TEXT PRIMARY KEY, value REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS scores (request TEXT PRIMARY KEY, score REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS spent (row INTEGER PRIMARY KEY, calls INTEGER NOT NULL, tokens INTEGER NOT NULL);
 INSERT OR IGNORE INTO spent VALUES (0, 0, 0);
 """
+"""Scores are on the judge's scale. Files of earlier versions also have `answers`, scores from 0 to 1 of unknown scale."""
 
 
 T = TypeVar("T")
 
 
 class JudgeRecord:
-    """A cache of values by request, and a budget of calls and tokens. A resumed run continues with both.
+    """A cache of scores by request, and a budget of calls and tokens. A resumed run continues with both.
 
     A thread of its own uses the file: it may wait for other processes."""
 
@@ -39,8 +40,8 @@ class JudgeRecord:
     async def add_tokens(self, tokens: int) -> None:
         await self._in_thread(lambda: self._change("UPDATE spent SET tokens = tokens + ?", tokens))
 
-    async def add(self, request: str, value: float) -> None:
-        await self._in_thread(lambda: self._change("INSERT OR REPLACE INTO answers VALUES (?, ?)", request, value))
+    async def add(self, request: str, score: float) -> None:
+        await self._in_thread(lambda: self._change("INSERT OR REPLACE INTO scores VALUES (?, ?)", request, score))
 
     async def spent(self) -> tuple[int, int]:
         """Calls and tokens."""
@@ -66,7 +67,7 @@ class JudgeRecord:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _known(self, request: str) -> float | None:
-        row = self._file.execute("SELECT value FROM answers WHERE request = ?", (request,)).fetchone()
+        row = self._file.execute("SELECT score FROM scores WHERE request = ?", (request,)).fetchone()
         return None if row is None else float(row[0])
 
     def _spend_call(self) -> None:

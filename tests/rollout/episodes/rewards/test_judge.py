@@ -120,6 +120,34 @@ def test_equal_requests_are_answered_once_also_in_a_resumed_run(tmp_path, monkey
     assert asyncio.run(JudgeRecord(tmp_path / "judge.sqlite", None, None).spent()) == (1, 100)
 
 
+def test_a_corrected_scale_applies_to_scores_that_are_known(tmp_path):
+    args = {"cache": str(tmp_path / "kept"), "rubric": "{answer}"}
+
+    async def main():
+        async with open_judge(lambda text: "Score: 4", **args) as (server, pool):
+            spec, wide = pool._spec, await values(pool, "x")
+            graded = []
+            for highest in (5, 3):
+                async with open_pool(spec._replace(args={**spec.args, "highest": highest}), row=ROW) as again:
+                    graded += await values(again, "x") if highest > 4 else [await failure(again)]
+            return wide + graded, len(server.requests)
+
+    graded, requests = asyncio.run(main())
+    assert graded[:2] == [0.4, 0.8]
+    assert "the judge's score 4 is not from 0 to 3" in graded[2] and requests == 2, "it was asked again"
+
+
+def test_only_the_deadline_of_the_reward_limits_a_call(tmp_path):
+    async def main():
+        async with open_judge(grade, cache=str(tmp_path / "kept")) as (_server, pool):
+            judge = JudgeReward(**pool._spec.args)
+            await judge(ROW["prompt"], "4")
+            await judge.aclose()
+            return judge._session.timeout.total
+
+    assert asyncio.run(main()) is None
+
+
 def test_equal_answers_that_are_scored_at_the_same_time_are_asked_for_once():
     async def main():
         async with open_judge(grade) as (server, pool):
