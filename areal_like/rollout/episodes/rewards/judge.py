@@ -118,7 +118,7 @@ class JudgeReward:
         from areal_like.process.http_body import read_body
 
         if self._session is None:
-            limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)  # the reward's deadline is the total
+            limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)  # deadlines end it
             self._session = aiohttp.ClientSession(headers=self._headers, timeout=limit, trust_env=True)
         delay = FIRST_DELAY_S
         for attempt in range(self._retries + 1):

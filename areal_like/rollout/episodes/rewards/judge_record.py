@@ -15,7 +15,8 @@ CREATE TABLE IF NOT EXISTS scores (request TEXT PRIMARY KEY, score REAL NOT NULL
 CREATE TABLE IF NOT EXISTS spent (row INTEGER PRIMARY KEY, calls INTEGER NOT NULL, tokens INTEGER NOT NULL);
 INSERT OR IGNORE INTO spent VALUES (0, 0, 0);
 """
-"""Scores are on the judge's scale. Files of earlier versions also have `answers`, scores from 0 to 1 of unknown scale."""
+"""Scores are on the judge's scale. Files of earlier versions also have `answers`, from 0 to 1 by a scale that may have
+changed."""
 
 
 T = TypeVar("T")
