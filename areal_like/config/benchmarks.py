@@ -41,11 +41,16 @@ def dataset_of(benchmark: BenchmarkConfig) -> DatasetConfig:
     return DatasetConfig(**{field.name: getattr(benchmark, field.name) for field in fields(RowSourceConfig)})
 
 
+def best_benchmark(config: Any) -> BenchmarkConfig | None:
+    """That whose evaluations `saver.best` compares; None: those of `valid_dataset`."""
+    name = config.saver.best.metric.split("/")[1]
+    return next((each for each in config.evaluator.benchmarks if each.name == name), None)
+
+
 def best_clock(config: Any) -> FrequencyConfig:
     """The interval of the evaluation that `saver.best` compares."""
-    name = config.saver.best.metric.split("/")[1]
-    own = [clock_of(config.evaluator, each) for each in config.evaluator.benchmarks if each.name == name]
-    clock: FrequencyConfig = own[0] if own else config.evaluator
+    own = best_benchmark(config)
+    clock: FrequencyConfig = config.evaluator if own is None else clock_of(config.evaluator, own)
     return clock
 
 

@@ -9,14 +9,14 @@ import errno
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 
-from areal_like.config.benchmarks import best_clock
+from areal_like.config.benchmarks import best_benchmark
 from areal_like.models import model_folder
 from areal_like.process import pulse
 from areal_like.process.atomic_file import fsync_path
@@ -95,9 +95,11 @@ class CheckpointManager:
         self._recover = IntervalTimer(run.config.recover, steps_per_epoch)
         self._saver = IntervalTimer(run.config.saver, steps_per_epoch)
         self._timers = {"recover": self._recover, "saver": self._saver, **others}
+        self._compared: str | None = None
+        """Name of the rows whose evaluations `saver.best` compares; empty: `valid_dataset`."""
         if run.config.saver.best is not None:
-            clock = best_clock(run.config)
-            self._timers["best"] = IntervalTimer(clock, steps_per_epoch)
+            benchmark = best_benchmark(run.config)
+            self._compared = "" if benchmark is None else benchmark.name
         trained = "actor" if hasattr(run.config, "actor") else "model"
         self._limit_s, self._key = getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s"
         self._agreement, self._completion = (RankVote(world, self._limit_s, self._key) for _ in range(2))
@@ -117,13 +119,13 @@ class CheckpointManager:
         for timer in self._timers.values():
             timer.steps_per_epoch = steps
 
-    def due(self, step: int, is_last: bool) -> CheckpointPurpose:
-        """After `step` completed steps; the last one is always kept. The first rank's timers decide for all. Raises a
-        failure of the previous write as soon as it is known."""
+    def due(self, step: int, is_last: bool, evaluated: Collection[str] = ()) -> CheckpointPurpose:
+        """After `step` completed steps; the last one is always kept. `evaluated`: names of the rows whose evaluation is
+        due then. The first rank decides for all. Raises a failure of the previous write as soon as it is known."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
         recover, saver = self._recover.is_due(step), self._saver.is_due(step)
-        saver = ("best" in self._timers and self._timers["best"].is_due(step)) or saver
+        saver = saver or self._compared in evaluated
         if self._run.config.bench:
             return NOT_DUE
         flags = self._world.first([self._resumes and (recover or is_last), saver or is_last])

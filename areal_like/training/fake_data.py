@@ -65,8 +65,9 @@ class FakeController:
             num_tokens=size * length,
         )
 
-    def done(self, step: int) -> None:
-        pass
+    def done(self, step: int) -> list[str]:
+        """Nothing is evaluated."""
+        return []
 
     def state(self, step: int) -> bytes:
         """Empty: batches depend on the step only."""

@@ -6,6 +6,7 @@ returns while servers load the new policy.
 """
 
 import logging
+from collections.abc import Collection
 
 from areal_like.process import pulse
 from areal_like.process.exit_codes import DONE, STOPPED_EARLY
@@ -52,8 +53,8 @@ def train(
             engine.set_schedule(limits.total_steps)
         checkpoints.set_epoch(limits.steps_per_epoch)
 
-    def checkpoint(completed: int, is_last: bool) -> None:
-        if due := checkpoints.due(completed, is_last):
+    def checkpoint(completed: int, is_last: bool, evaluated: Collection[str] = ()) -> None:
+        if due := checkpoints.due(completed, is_last, evaluated):
             has_controller_state = world.is_first and due.to_resume
             parts = {CONTROLLER_STATE: controller.state(completed)} if has_controller_state else {}
             checkpoints.write(completed, due, engines, progress, parts)
@@ -82,11 +83,10 @@ def train(
             publisher.publish(completed)
         samples.write(batch)
         metrics |= critic.update(batch, watch)
-        if world.is_first:
-            controller.done(batch.step)
+        evaluated = controller.done(batch.step) if world.is_first else ()
         progress.step(completed, metrics)
         with watch("checkpoint"), pulse.phase(pulse.SAVING):
-            checkpoint(completed, is_last=completed == limits.total_steps)
+            checkpoint(completed, completed == limits.total_steps, evaluated)
 
     stopped_early = completed < limits.total_steps
     with pulse.phase(pulse.SAVING):

@@ -90,11 +90,12 @@ def train(
         if world.is_first and shown.is_wanted and len(batch.sequences):
             shown.write(completed, *batch.sequences.first_split())
         is_last = completed == length.total_steps
-        if data.valid is not None and world.first([evaluator.is_due(completed) or is_last])[0]:
+        is_evaluated = data.valid is not None and bool(world.first([evaluator.is_due(completed) or is_last])[0])
+        if is_evaluated:
             with progress.watch("evaluate"):
                 progress.evaluation(completed, learner.evaluate(data.evaluation()))
         progress.step(completed, {**metrics, "train/epoch": data.epochs(completed, length)})
-        if due := checkpoints.due(completed, is_last):
+        if due := checkpoints.due(completed, is_last, [""] if is_evaluated else []):
             with progress.watch("checkpoint"):
                 checkpoints.write(completed, due, engines, progress, data.state(completed))
 

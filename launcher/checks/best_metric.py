@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from areal_like.config.allocation.models import generates
 from areal_like.config.environments import names_of
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
@@ -32,6 +33,16 @@ def best_metric_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
         yield from _named("environment", f"eval/{ENVIRONMENT}", rest, _environments(config))
     elif first != PART:
         yield from _named("benchmark", "eval", [first, *rest], benchmarks)
+
+
+def late_evaluation_warnings(config: "BaseExperimentConfig") -> Iterator[Problem]:
+    if config.saver.best is not None and generates(config) and config.evaluator.backend is not None:
+        late = "an evaluation that begins late, as the one before it takes longer than the interval, uses later weights"
+        yield Problem(
+            "saver.best",
+            f"{late} (evaluator.backend), which have no checkpoint and cannot be the best; set a longer interval, such "
+            "as evaluator.freq_steps",
+        )
 
 
 def _named(kind: str, place: str, parts: list[str], names: list[str]) -> Iterator[Problem]:

@@ -29,7 +29,7 @@ from launcher.checks import (
     verifiers,
     warnings,
 )
-from launcher.checks.best_metric import best_metric_problems
+from launcher.checks.best_metric import best_metric_problems, late_evaluation_warnings
 from launcher.checks.changed_values import changed_value_warnings, earlier_configuration_warnings
 from launcher.checks.epochs import data_end_warnings
 from launcher.checks.fake_data import fake_data_problems
@@ -176,6 +176,7 @@ PLAN_CHECKS = (
     Check("keys of other engines", Stage.NO_EFFECT, unread_keys.typed_keys_of_other_engines),
     Check("ppo without a critic", Stage.WARNING, warnings.critic_warnings),
     Check("old samples", Stage.WARNING, warnings.staleness_warnings),
+    Check("evaluations that begin late", Stage.WARNING, late_evaluation_warnings),
     Check("negative rewards", Stage.WARNING, warnings.group_mean_warnings),
     Check("servers", Stage.WARNING, warnings.server_warnings),
     Check("options that the engine has lost", Stage.NO_EFFECT, warnings.removed_flags),

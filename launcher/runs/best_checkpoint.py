@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
 from areal_like.config.suggest import nearest
@@ -12,6 +12,7 @@ from areal_like.process.run import COMMAND, Run
 
 BEST, CARD = "best", "README.md"
 EVALUATION = "eval/"
+MAX_SHOWN_STEPS = 8
 
 
 class Scored(NamedTuple):
@@ -42,19 +43,34 @@ def link_best(run: Run) -> str | None:
     return f"best: {wanted.metric} {best.value:.4g} at step {best.step}, {link}"
 
 
-def never_logged(run: Run) -> str | None:
-    """A line about a metric that no evaluation has, for the end of a run; None if there is none to say."""
+def best_warning(run: Run) -> str | None:
+    """A line for the end of a run: no evaluation has the metric, or steps that it was evaluated at have no checkpoint.
+    None if there is none to say."""
     from areal_like.observe.reading import JOINED, read_lines
 
     wanted = run.config.saver.best
     if wanted is None:
         return None
-    logged = {name for line in read_lines(run.directory / JOINED) for name in line if name.startswith(EVALUATION)}
-    if wanted.metric in logged or not logged:
+    lines = list(read_lines(run.directory / JOINED))
+    logged = {name for line in lines for name in line if name.startswith(EVALUATION)}
+    if wanted.metric in logged:
+        return _without_checkpoint(lines, wanted.metric, dict(complete_checkpoints(run.checkpoints)))
+    if not logged:
         return None
     guess = nearest(wanted.metric, sorted(logged))
     hint = f"; did you mean {guess[0]}?" if guess else ""
     return f"warning: saver.best.metric={wanted.metric} was never logged, so that no checkpoint is the best{hint}"
+
+
+def _without_checkpoint(lines: Iterable[dict[str, Any]], metric: str, steps: Container[int]) -> str | None:
+    """The start of the run, which never has one, does not count."""
+    evaluated = {line["step"] for line in lines if line.get(metric) is not None and line["step"] > 0}
+    missing = sorted(step for step in evaluated if step not in steps)
+    if not missing:
+        return None
+    shown = ", ".join(map(str, missing[:MAX_SHOWN_STEPS])) + (", ..." if len(missing) > MAX_SHOWN_STEPS else "")
+    count = "1 evaluated step has" if len(missing) == 1 else f"{len(missing)} evaluated steps have"
+    return f"warning: saver.best: {count} no checkpoint ({shown}) and cannot be the best"
 
 
 def best_of_steps(lines: Iterable[dict[str, Any]], metric: str, mode: str, steps: Iterable[int]) -> Scored | None:

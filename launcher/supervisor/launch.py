@@ -19,7 +19,7 @@ from areal_like.process.command_result import write_result
 from areal_like.process.run import StartPoint, last_attempt
 from launcher.checks.epochs import data_end_text
 from launcher.plan.plan import Plan
-from launcher.runs.best_checkpoint import link_best, never_logged
+from launcher.runs.best_checkpoint import best_warning, link_best
 from launcher.runs.checkpoints import complete_steps
 from launcher.runs.env_file import run_environment
 from launcher.runs.environment_record import write_environment_record
@@ -95,7 +95,7 @@ class _Launch:
         self.progress.close()
         if best is not None:
             write_line(best, sys.stdout)
-        elif (warning := never_logged(self.run_)) is not None:
+        if (warning := best_warning(self.run_)) is not None:
             write_line(warning, sys.stderr)
         if ending.outcome == "failed" and disk_is_full(self.run_.directory) and "No space left" not in ending.message:
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the process could not write a failure note

@@ -31,6 +31,14 @@ def test_each_kind_of_rows_has_its_own_interval() -> None:
     assert [version for name, version in found if name] == [0, 3, 6, 9, 12]
 
 
+def test_the_controller_says_which_evaluations_are_due_after_a_step_also_if_it_is_asked_again() -> None:
+    world = two(synchronous=True)
+    world.run(until=4)
+    evaluations = world.loop.evaluations
+    assert evaluations.due_after(4) == [""] and evaluations.due_after(2) == []
+    assert world.loop.done(3) is None and evaluations.due_after(4) == [""]
+
+
 @pytest.mark.shows("evaluator.eval_base_model")
 def test_the_model_before_the_first_step_is_left_out_on_request() -> None:
     evaluated_first = rollout_settings(grpo("evaluator.eval_base_model=false")).evaluates_base_model

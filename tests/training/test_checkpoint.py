@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from areal_like.config.sections.checkpoints import BestConfig
 from areal_like.process import checkpoint_files
 from areal_like.process.checkpoint_files import KEPT, complete_checkpoints, folder_name, step_of
 from areal_like.process.errors import Failure
@@ -204,6 +205,14 @@ def test_nothing_is_written_to_resume_from_where_recovery_is_disabled(run):
             CheckpointPurpose(False, True),
         ]
     ]
+
+
+def test_an_evaluated_step_is_kept_where_the_best_one_is_wanted(run):
+    run.config.saver.best, run.config.recover.freq_steps = BestConfig(metric="eval/loss", mode="min"), None
+    checkpoints = CheckpointManager(run, world(), 100)
+
+    assert checkpoints.due(1, False, [""]) == CheckpointPurpose(to_resume=False, to_keep=True)
+    assert not checkpoints.due(3, False, ["a benchmark"]) and not checkpoints.due(3, False)
 
 
 def test_the_last_step_is_kept_and_resumable_at_any_interval(run):

@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from areal_like.config.sections.checkpoints import BestConfig
 from areal_like.observe.diagnosis import RunDiagnosis
 from areal_like.process import frames
+from areal_like.process.checkpoint_files import complete_checkpoints
 from areal_like.process.run import Run
 from areal_like.training.actor import Actor
 from areal_like.training.batch import read_batch
@@ -113,6 +115,14 @@ def test_each_batch_is_trained_with_its_weights_and_the_next_ones_are_published(
     assert controller.requests_to("/finished") == [{"step": 3, "early": False}]
     versions = [publication.tensors["model.norm.weight"] for publication in controller.published.values()]
     assert not any(torch.equal(one, other) for one, other in itertools.pairwise(versions))
+
+
+def test_the_steps_kept_for_the_best_checkpoint_are_those_whose_evaluation_the_controller_says_is_due(run):
+    run.config.saver.best, run.config.recover.freq_steps = BestConfig(), None
+    with serve(run, total_steps=4) as controller:
+        controller.evaluates = {0: [""], 1: ["another"], 2: ["another", ""]}
+        train_in(run)
+    assert [step for step, _ in complete_checkpoints(run.checkpoints)] == [1, 3, 4]
 
 
 def test_a_published_probe_matches_the_published_weights(run):

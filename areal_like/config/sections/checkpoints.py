@@ -45,8 +45,9 @@ class SaverConfig(FrequencyConfig):
     """How often the weights are kept permanently, as a Hugging Face folder. The last step is always kept."""
 
     best: BestConfig | None = optional_section(BestConfig)
-    """Link `checkpoints/best` to the checkpoint with the best value of a metric. Each step that is evaluated is then
-    kept as well, and every evaluation uses one version of the weights, as with `evaluator.pin`. Null: off."""
+    """Link `checkpoints/best` to the checkpoint with the best value of a metric. Each step after which that evaluation
+    is due is then kept as well, and every evaluation uses one version of the weights, as with `evaluator.pin`. Null:
+    off."""
 
     fileroot: str = key("${cluster.fileroot}")
     """Root folder of the checkpoints. Follows `cluster.fileroot`; with another one they are in

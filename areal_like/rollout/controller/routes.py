@@ -163,10 +163,11 @@ class Routes:
 
     async def done(self, request: web.Request) -> web.Response:
         body = await read_json(request)
-        if (batch := self._loop.done(body_int(body, "step"))) is not None:
+        step = body_int(body, "step")
+        if (batch := self._loop.done(step)) is not None:
             self._controller.rollouts.add(batch)
         self._controller.loop_changed()
-        return json_response({"ok": True})
+        return json_response({"evaluates": self._loop.evaluations.due_after(step + 1)})
 
     async def state(self, request: web.Request) -> web.Response:
         body = await read_json(request)

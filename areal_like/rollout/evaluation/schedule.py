@@ -41,6 +41,8 @@ class EvaluationPlan:
         self._rows = KeptRows(evaluation_order(seed, evaluated.name, len(table)), table)
         self.timer = IntervalTimer(evaluated.clock, length.steps_per_epoch, now)
         self.due: int | None = None
+        self.last_due: int | None = None
+        """The step after which it was due last, of the steps of this attempt."""
 
     def unknown(self) -> list[int]:
         """All rows of an evaluation are inspected before it begins."""
@@ -152,7 +154,11 @@ class EvaluationSchedule:
     def step_completed(self, step: int, last: bool) -> None:
         for plan in self.plans:
             if plan.timer.is_due(step) or last:
-                plan.due = step
+                plan.due = plan.last_due = step
+
+    def due_after(self, step: int) -> list[str]:
+        """Names of the rows whose evaluation was due after this step, the newest one. The trainer may ask again."""
+        return [plan.evaluated.name for plan in self.plans if plan.last_due == step]
 
     def startable(self, version: int) -> int:
         """How many groups may start while `version` is served: of the running evaluation, or of the one that is due."""

@@ -9,7 +9,7 @@ import pytest
 from areal_like.config.benchmarks import best_clock
 from areal_like.process.run import Run
 from areal_like.rollout.settings import rollout_settings
-from launcher.runs.best_checkpoint import best_of_steps, never_logged
+from launcher.runs.best_checkpoint import best_of_steps, best_warning
 from tests.support.planning import plan_of
 from tests.support.rollout_world import grpo
 
@@ -34,13 +34,33 @@ def test_the_best_step_is_the_first_of_those_with_a_checkpoint(metric: str, mode
 
 
 def test_a_metric_that_was_never_logged_is_named_at_the_end(tmp_path: Path) -> None:
-    run = SimpleNamespace(directory=tmp_path, config=grpo("saver.best.metric='eval/part/corect'"))
+    config = grpo("saver.best.metric='eval/part/corect'")
+    run = SimpleNamespace(directory=tmp_path, checkpoints=tmp_path / "none", config=config)
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 2, "eval/score": 0.4, "eval/part/correct": 0.1}\n')
-    line = never_logged(cast(Run, run))
+    line = best_warning(cast(Run, run))
     assert line is not None and "eval/part/corect was never logged" in line and "mean eval/part/correct?" in line
     file.write_text('{"step": 2, "eval/score": 0.4, "eval/part/corect": null}\n')
-    assert never_logged(cast(Run, run)) is None
+    assert best_warning(cast(Run, run)) is None
+
+
+def test_evaluated_steps_without_a_checkpoint_are_named_at_the_end(tmp_path: Path) -> None:
+    run = SimpleNamespace(directory=tmp_path, checkpoints=tmp_path / "none", config=grpo("saver.best={}"))
+    values = {0: 0.1, 4: 0.2, 7: 0.3}
+    lines = [f'{{"step": {step}, "eval/score": {value}}}\n' for step, value in values.items()]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    assert best_warning(cast(Run, run)) == (
+        "warning: saver.best: 2 evaluated steps have no checkpoint (4, 7) and cannot be the best"
+    )
+
+
+def test_evaluations_that_may_begin_late_are_a_warning() -> None:
+    words = ("saver.best={}", "evaluator.freq_steps=5", "rollout.backend=embedded:d1")
+    late = (
+        "uses later weights (evaluator.backend), which have no checkpoint and cannot be the best; set a longer interval"
+    )
+    found = [plan_of("grpo", *words, *more).warnings for more in ((), ("evaluator.backend=embedded:d1",))]
+    assert [any(late in each for each in warnings) for warnings in found] == [False, True]
 
 
 def test_without_an_evaluation_it_has_no_effect() -> None:
