@@ -20,7 +20,7 @@ from areal_like.rollout.episodes.controller_client import ControllerClient
 from areal_like.rollout.episodes.episode import WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationClient
 from areal_like.rollout.episodes.rewards.base import parse_reward
-from areal_like.rollout.episodes.rewards.pool import RewardCounts
+from areal_like.rollout.episodes.rewards.outcomes import RewardCounts
 from areal_like.rollout.episodes.runner import EpisodeRunner
 from areal_like.rollout.episodes.worker import EpisodeWorker
 from areal_like.rollout.episodes.workflows import make_workflow

@@ -23,7 +23,7 @@ from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRul
 from areal_like.rollout.episodes.generation_client import LeaseRoute
 from areal_like.rollout.episodes.phase_times import GENERATE, REWARD, PhaseTimes
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
-from areal_like.rollout.episodes.rewards.pool import RewardCounts
+from areal_like.rollout.episodes.rewards.outcomes import RewardCounts
 from areal_like.rollout.episodes.sample import RowError, Sample
 from areal_like.rollout.episodes.text_environments.pool import EnvironmentPools
 from areal_like.rollout.trajectory import Trajectory

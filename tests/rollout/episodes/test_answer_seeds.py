@@ -6,7 +6,7 @@ from typing import Any
 
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.rewards import Reward, RewardSpec
-from areal_like.rollout.episodes.rewards.pool import RewardCounts
+from areal_like.rollout.episodes.rewards.outcomes import RewardCounts
 from tests.support.reward_parts import open_pool
 
 ROW = {"prompt": "1+1="}

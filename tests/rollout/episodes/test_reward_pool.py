@@ -10,6 +10,7 @@ from areal_like.process.process_tree import descendants_of
 from areal_like.rollout.episodes.rewards import Reward, RewardSpec
 from areal_like.rollout.episodes.rewards import pool as pool_module
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
+from areal_like.rollout.episodes.rewards.outcomes import RewardCounts
 from areal_like.rollout.episodes.rewards.processes import seats
 from areal_like.rollout.episodes.rewards.processes.usual_time import CHUNK_S, UNKNOWN_FAR_S, UsualTime
 from tests.support.hurting_rewards import HURTING, THREADED
@@ -109,7 +110,7 @@ def test_the_deadline_of_an_answer_begins_when_it_has_its_turn(tmp_path, monkeyp
         async with open_pool(reward_spec_in(tmp_path)("queued"), timeout_s=1.5) as pool:
             return await each(pool, *["046"] * 5), pool.counts
 
-    assert asyncio.run(main()) == ([1.0] * 5, pool_module.RewardCounts())
+    assert asyncio.run(main()) == ([1.0] * 5, RewardCounts())
 
 
 def test_a_reward_that_leaves_threads_is_imported_by_each_process(spec):

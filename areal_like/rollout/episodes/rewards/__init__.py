@@ -7,7 +7,7 @@ from areal_like.data.tasks import make_task
 from areal_like.data.user_code import SearchFolders, config_error, load_named, make_object
 from areal_like.rollout.episodes.rewards.base import Reward, RewardCall, RewardError, RewardFunction
 from areal_like.rollout.episodes.rewards.spec import RewardSpec, reward_spec
-from areal_like.rollout.episodes.rewards.weighted_sum import Part, WeightedSum
+from areal_like.rollout.episodes.rewards.weighted_sum import HalfSum, Part, WeightedSum
 
 __all__ = ["Reward", "RewardError", "RewardFunction", "RewardSpec", "load_reward", "reward_spec"]
 
@@ -16,11 +16,24 @@ def load_reward(spec: RewardSpec) -> RewardCall | WeightedSum | None:
     """Imports the reward; None if neither `reward.name`, `reward.parts` nor the task gives one."""
     places = SearchFolders(Path(spec.folder), Path(spec.cwd))
     if spec.parts:
-        return WeightedSum([Part(each.label, each.weight, _load(each, spec, places)) for each in spec.rewards])
+        return _load_sum(spec, places)
     if spec.rewards:
         return _load(spec.rewards[0], spec, places)
     reward = _of_task(spec, places)
     return None if reward is None else RewardCall(reward, spec.title, spec.args)
+
+
+def _load_sum(spec: RewardSpec, places: SearchFolders) -> WeightedSum:
+    """Of a sum with parts of both kinds those that wait; `only` loads the others, for processes of their own."""
+    parts = {
+        index: Part(each.label, each.weight, _load(each, spec, places)) for index, each in spec.loaded_rewards.items()
+    }
+    if spec.only:
+        return HalfSum(parts)
+    waiting = {index: part for index, part in parts.items() if part.call.is_async}
+    if len(waiting) in (0, len(parts)):
+        return WeightedSum(list(parts.values()))
+    return HalfSum(waiting, [index for index in parts if index not in waiting])
 
 
 def _of_task(spec: RewardSpec, places: SearchFolders) -> RewardFunction | None:

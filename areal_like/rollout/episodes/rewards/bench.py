@@ -16,6 +16,7 @@ from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
+from areal_like.rollout.episodes.rewards.sum_pool import reward_pool
 
 SETUP_TIMEOUT_S = 120.0
 AT_ONCE_ASYNC = 8
@@ -48,7 +49,7 @@ async def _score_answers(
 ) -> list[ScoredAnswer]:
     processes = config.processes if isinstance(config.processes, int) else len(os.sched_getaffinity(0))
     waits = (config.timeout_s, 0, SETUP_TIMEOUT_S)
-    pool = RewardPool(spec, *waits, processes, reward_limits(config))
+    pool = reward_pool(spec, *waits, processes, reward_limits(config))
     try:
         try:
             await pool.ready(answers[0].row)
@@ -57,7 +58,7 @@ async def _score_answers(
                 raise
         check_columns(pool.needs, spec, answers)
         # No more than are computed at once, so that the time of an answer is its own.
-        places = asyncio.Semaphore(AT_ONCE_ASYNC if pool.is_async else processes)
+        places = asyncio.Semaphore(AT_ONCE_ASYNC if pool.is_async and not pool.is_split else processes)
         counts = itertools.count(1)
 
         async def score(answer: SavedAnswer) -> ScoredAnswer:

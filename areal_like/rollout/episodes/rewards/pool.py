@@ -12,7 +12,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from areal_like.data.exact_json import dump_json
@@ -21,6 +20,7 @@ from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.limits import NO_LIMITS, RewardLimits
+from areal_like.rollout.episodes.rewards.outcomes import RewardCounts, rewards_of
 from areal_like.rollout.episodes.rewards.processes.seat import Seat, WaitingAnswer
 from areal_like.rollout.episodes.rewards.processes.seats import START_DELAY_S, RewardSeats
 from areal_like.rollout.episodes.rewards.processes.starter import StarterLost
@@ -38,17 +38,6 @@ MAX_LOGGED_ERRORS = 100
 """At most this many different errors are logged, each once."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class RewardCounts:
-    """Failures, including those where a retry succeeded."""
-
-    errors: int = 0
-    timeouts: int = 0
-    children_lost: int = 0
-    infrastructure: int = 0
-    """Of them those that a reward, or else a workflow, blames on infrastructure."""
 
 
 class RewardPool:
@@ -71,7 +60,7 @@ class RewardPool:
         self._name = spec.title
         self._numbers = itertools.count()
         self._waiting: deque[WaitingAnswer] = deque()
-        self.is_async = False
+        self.is_async = self.is_split = False
         self._usual = UsualTime()
         self._failed_starts = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -106,20 +95,27 @@ class RewardPool:
         """The same, but None where it failed. Raises RewardError as soon as more than `max_failed` of them failed."""
         if not self.is_available:
             raise RewardError("there is no reward: reward.name is null, and the task has none")
+        futures = self.send(row, completions, seed)
+        try:
+            return await rewards_of(futures, max_failed)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def send(
+        self, row: dict[str, Any], completions: Sequence[str], seed: int | None = None, first: int = 0
+    ) -> "list[asyncio.Future[Reward]]":
+        """The same, without waiting for them. `first`: the index of the first answer, for its seed."""
         loop = asyncio.get_running_loop()
         samples = []
-        for index, completion in enumerate(completions):
+        for index, completion in enumerate(completions, first):
             number = next(self._numbers)
             line = {"id": number, "prompt": row["prompt"], "completion": completion, "row": row}
             line["seed"] = derive_seed(number if seed is None else seed, "answer", index)
             samples.append(WaitingAnswer(dump_json(line) + b"\n", number, loop.create_future()))
         self._waiting.extend(samples)
         self._flush()
-        try:
-            return await _results([sample.future for sample in samples], max_failed)
-        finally:
-            for sample in samples:
-                sample.future.cancel()
+        return [sample.future for sample in samples]
 
     async def close(self) -> None:
         for handle in (self._loading, self._timer, self._restart):
@@ -338,13 +334,3 @@ class RewardPool:
                 self._seats.move_outside(seat)
         self._flush()
         self._check_before(min(map(self._event_at, self._seats.active), default=math.inf))
-
-
-async def _results(futures: "Sequence[asyncio.Future[Reward]]", max_failed: int) -> list[Reward | None]:
-    waiting = set(futures)
-    while waiting:
-        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
-        errors = [fault for each in futures if each.done() and (fault := each.exception()) is not None]
-        if len(errors) > max_failed:
-            raise errors[0]
-    return [None if each.exception() is not None else each.result() for each in futures]

@@ -8,7 +8,8 @@ from areal_like.config.sections.reward import REWARD_MODEL, SANDBOXES, NamedRewa
 
 
 class RewardSpec(NamedTuple):
-    """`parts` have the keys of RewardPartConfig as entries. Without a name and parts it is the reward of the task."""
+    """`parts` have the keys of RewardPartConfig as entries; `only` are the indices of those that are loaded, none: all.
+    Without a name and parts it is the reward of the task."""
 
     name: str | None
     args: dict[str, Any]
@@ -18,10 +19,16 @@ class RewardSpec(NamedTuple):
     cwd: str
     parts: Sequence[dict[str, Any]] = ()
     sandbox: str = SANDBOXES[0]
+    only: Sequence[int] = ()
 
     @property
     def rewards(self) -> list[NamedReward]:
         return named_rewards(self.name, self.args, self.parts)
+
+    @property
+    def loaded_rewards(self) -> dict[int, NamedReward]:
+        """By their indices."""
+        return {index: each for index, each in enumerate(self.rewards) if not self.only or index in self.only}
 
     @property
     def title(self) -> str:
@@ -41,7 +48,7 @@ class RewardSpec(NamedTuple):
     @property
     def queries_model(self) -> bool:
         """Whether it needs the secrets of the run, to query its reward model."""
-        return any(each.name == REWARD_MODEL for each in self.rewards)
+        return any(each.name == REWARD_MODEL for each in self.loaded_rewards.values())
 
 
 def reward_spec(

@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from areal_like.config.sections.reward import SCORE_PART
 from areal_like.rollout.episodes.rewards.base import Reward, RewardCall, parse_reward
@@ -18,8 +18,19 @@ class Part(NamedTuple):
     call: RewardCall
 
 
+class LabelledPart(Protocol):
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def weight(self) -> float: ...
+
+
 class WeightedSum:
     """`reward.parts`: called like one reward."""
+
+    others: Sequence[int] = ()
+    """Indices of parts that other processes compute."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
@@ -32,7 +43,7 @@ class WeightedSum:
         order = sorted(range(len(self._parts)), key=lambda index: self._parts[index].call.is_async)
         returned = {index: self._parts[index].call(prompt, completion, row, seed) for index in order}
         values = [returned[index] for index in range(len(order))]
-        return self._await(values) if any(map(inspect.isawaitable, values)) else self._add(values)
+        return self._await(values) if any(map(inspect.isawaitable, values)) else self._of(values)
 
     def prepare(self) -> None:
         for part in self._parts:
@@ -46,20 +57,53 @@ class WeightedSum:
         waiting = [index for index, value in enumerate(values) if inspect.isawaitable(value)]
         for index, value in zip(waiting, await asyncio.gather(*(values[index] for index in waiting)), strict=True):
             values[index] = value
-        return self._add(values)
+        return self._of(values)
 
-    def _add(self, values: Sequence[Any]) -> Reward:
-        """The score that evaluations report is that of the first part, or its value if it has none."""
-        parts: dict[str, float] = {}
+    def _of(self, values: Sequence[Any]) -> Reward:
         rewards = []
         for part, value in zip(self._parts, values, strict=True):
             try:
-                reward = parse_reward(value)
+                rewards.append(parse_reward(value))
             except (ValueError, OverflowError) as fault:
                 raise ValueError(f"part {part.label}: {fault}") from fault
-            rewards.append(reward)
-            parts[part.label] = reward.value
-            parts |= {f"{part.label}/{name}": each for name, each in reward.parts.items()}
-        parts[SCORE_PART] = rewards[0].parts.get(SCORE_PART, rewards[0].value)
-        total = math.fsum(part.weight * reward.value for part, reward in zip(self._parts, rewards, strict=True))
-        return Reward(total, parts)
+        return self._total(rewards)
+
+    def _total(self, rewards: Sequence[Reward]) -> Reward:
+        return total(self._parts, rewards)
+
+
+class HalfSum(WeightedSum):
+    """Some parts of a sum, by their indices. Its reward is for `added`, which adds it to the other half."""
+
+    def __init__(self, parts: Mapping[int, Part], others: Sequence[int] = ()) -> None:
+        super().__init__(list(parts.values()))
+        self._indices, self.others = list(parts), others
+
+    def _total(self, rewards: Sequence[Reward]) -> Reward:
+        found: dict[str, float] = {}
+        for index, reward in zip(self._indices, rewards, strict=True):
+            found |= {str(index): reward.value, **{f"{index}/{name}": each for name, each in reward.parts.items()}}
+        return Reward(0.0, found)
+
+
+def total(parts: Sequence[LabelledPart], rewards: Sequence[Reward]) -> Reward:
+    """The score that evaluations report is that of the first part, or its value if it has none."""
+    found: dict[str, float] = {}
+    for part, reward in zip(parts, rewards, strict=True):
+        found |= {part.label: reward.value, **{f"{part.label}/{name}": each for name, each in reward.parts.items()}}
+    found[SCORE_PART] = rewards[0].parts.get(SCORE_PART, rewards[0].value)
+    return Reward(math.fsum(part.weight * each.value for part, each in zip(parts, rewards, strict=True)), found)
+
+
+def added(parts: Sequence[LabelledPart], halves: Iterable[Reward]) -> Reward:
+    """The reward of the whole sum."""
+    values: dict[int, float] = {}
+    named: dict[int, dict[str, float]] = {index: {} for index in range(len(parts))}
+    for half in halves:
+        for name, value in half.parts.items():
+            index, slash, rest = name.partition("/")
+            if slash:
+                named[int(index)][rest] = value
+            else:
+                values[int(index)] = value
+    return total(parts, [Reward(values[index], named[index]) for index in range(len(parts))])

@@ -5,11 +5,22 @@ import asyncio
 import pytest
 
 from areal_like.config.problems import ConfigError
-from areal_like.rollout.episodes.rewards import load_reward
-from areal_like.rollout.episodes.rewards.base import Reward, parse_reward
+from areal_like.rollout.episodes.rewards import RewardError, load_reward
+from areal_like.rollout.episodes.rewards.base import Reward, RewardCall, parse_reward
+from areal_like.rollout.episodes.rewards.outcomes import RewardCounts
+from areal_like.rollout.episodes.rewards.weighted_sum import HalfSum, Part, WeightedSum, added
+from tests.support.hurting_rewards import HURTING
 from tests.support.reward_parts import open_pool, reward_spec_in
 
 ROW = {"prompt": "12+34=", "answer": "046"}
+CALLED = """
+from pathlib import Path
+
+async def called(prompt, completion):
+    with (Path(__file__).parent / "calls").open("a") as file:
+        file.write(completion + " ")
+    return 1.0
+"""
 
 
 def part(name, weight=1.0, label=None, **args):
@@ -47,6 +58,56 @@ def test_a_part_may_wait_for_a_service(tmp_path):
     reward = asyncio.run(reward_of(spec, "046"))
     assert reward.value == pytest.approx(3 + 0.5 + 0.25)
     assert reward.parts == {"awaits": 3.0, "exact": 1.0, "Judge": 0.25, "score": 3.0}
+
+
+async def waits(prompt, completion):
+    return {"right": 1.0, "score": 0.5}
+
+
+def test_the_halves_of_a_sum_give_what_the_whole_sum_gives():
+    def computes(prompt, completion):
+        return {"a/score": 0.25, "b": 0.1}
+
+    parts = [
+        *(Part("score", 0.3, RewardCall(waits, "waits", {})), Part("x", 0.1, RewardCall(computes, "computes", {}))),
+        *(Part("y", -0.7, RewardCall(waits, "waits", {})), Part("z", 0.9, RewardCall(computes, "computes", {}))),
+    ]
+    whole = asyncio.run(WeightedSum(parts)("", "", {}))
+    waiting = asyncio.run(HalfSum({0: parts[0], 2: parts[2]}, others=[1, 3])("", "", {}))
+    computed = HalfSum({1: parts[1], 3: parts[3]})("", "", {})
+    assert added(parts, [computed, waiting]) == whole
+    assert whole.parts["x/a/score"] == 0.25 and whole.parts["score"] == 0.5
+
+
+def test_parts_that_compute_do_so_in_their_own_processes_beside_parts_that_wait(tmp_path):
+    """The computing part goes on once three processes have begun, the waiting one once 50 answers wait."""
+    (tmp_path / "hurting.py").write_text(HURTING)
+    spec = sum_in(tmp_path, part("mine.py:awaits"), part("hurting.py:hurts"))
+
+    async def main():
+        async with open_pool(spec, timeout_s=600.0, row=ROW, processes=3) as pool:
+            met = await pool.score(ROW, ["meets 3"] * 3)
+            together = await pool.score(ROW, ["together"] * 50)
+            return [each.parts["awaits"] for each in met], [each.value for each in together], pool.counts
+
+    met, together, counts = asyncio.run(main())
+    assert (met, together) == ([7.0] * 3, [9.0] * 50)
+    assert counts == RewardCounts()
+
+
+def test_a_part_that_fails_leaves_its_answer_without_a_reward_and_costs_no_call_of_a_service(tmp_path):
+    (tmp_path / "service.py").write_text(CALLED)
+    spec = sum_in(tmp_path, part("service.py:called"), part("mine.py:acts", 2.0))
+
+    async def main():
+        async with open_pool(spec, row=ROW) as pool:
+            found = await pool.try_score(ROW, ["046", "raise", "1", "down"], max_failed=2)
+            with pytest.raises(RewardError, match="RuntimeError: no judge today"):
+                await pool.try_score(ROW, ["raise", "046"], max_failed=0)
+            return [each and each.value for each in found], pool.counts.infrastructure
+
+    assert asyncio.run(main()) == ([3.0, None, 1.0, None], 1)
+    assert {*(tmp_path / "calls").read_text().split()} == {"046", "1"}
 
 
 def test_an_error_names_its_part(tmp_path):

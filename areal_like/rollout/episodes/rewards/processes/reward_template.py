@@ -25,6 +25,7 @@ from areal_like.process.scrubbed_output import scrub_output
 from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
 from areal_like.rollout.episodes.rewards.processes.reward_worker import LoadedReward, run_reward
+from areal_like.rollout.episodes.rewards.weighted_sum import WeightedSum
 
 PACKET_BYTES = 1 << 20
 TRACE_CHARACTERS = 1 << 15
@@ -80,7 +81,9 @@ class _Template:
             self._reply({"loaded": False})
             os._exit(0)
         can_fork = len(os.listdir("/proc/self/task")) == 1 and _open_files() <= files_before
-        self._reply({"loaded": True, "async": call.is_async, "needs": call.needs, "can_fork": can_fork})
+        others = list(call.others) if isinstance(call, WeightedSum) else []
+        facts = {"async": call.is_async, "needs": call.needs, "others": others, "can_fork": can_fork}
+        self._reply({"loaded": True, **facts})
         if not can_fork:
             os._exit(CANNOT_FORK)
         gc.collect()

@@ -30,6 +30,8 @@ class RewardSeats:
         self.inside: list[Seat] = []
         self.outside: list[Seat] = []
         self.setup_timeout_s = setup_timeout_s
+        self.others: list[int] = []
+        """Once it is imported: indices of the parts of a sum that processes of their own must compute."""
         self._arguments = spec, timeout_s, limits
         self._most = most
         self._has_spare = False
@@ -48,7 +50,9 @@ class RewardSeats:
             raise
         if not reply["loaded"]:
             await self._starter.close()
-        elif reply["async"]:
+            return reply
+        self.others = reply["others"]
+        if reply["async"]:
             self._most = 1
         else:
             self._has_spare = reply["can_fork"]
