@@ -118,7 +118,7 @@ def test_each_batch_is_trained_with_its_weights_and_the_next_ones_are_published(
 
 
 def test_the_steps_kept_for_the_best_checkpoint_are_those_whose_evaluation_the_controller_says_is_due(run):
-    run.config.saver.best, run.config.recover.freq_steps = BestConfig(), None
+    run.config.saver.best, run.config.recover.freq_steps = BestConfig(metric="eval/score", mode="max"), None
     with serve(run, total_steps=4) as controller:
         controller.evaluates = {0: [""], 1: ["another"], 2: ["another", ""]}
         train_in(run)
