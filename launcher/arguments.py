@@ -13,8 +13,9 @@ DOTTED_KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 COMMANDS = {
     "run": "start the experiment (the default)",
     "serve": "start only the experiment's inference servers, for other programs and later runs",
-    "eval": "eval RUN [with=RUN] [step=N]: scores of saved answers, or a paired comparison; eval [MODEL] "
-    "[with=MODEL] --config FILE: evaluate a model without training, or compare two; eval resume=RUN: go on with that",
+    "eval": "eval RUN [step=N] [with=RUN[@N]]: scores of saved answers, or a paired comparison; eval [MODEL] "
+    "[with=MODEL|RUN[@N]] --config FILE: evaluate a model without training, or compare two; eval resume=RUN: go on "
+    "with that",
     "chat": "chat RUN [step=N]: the newest model of a run answers prompts, one per line, greedily",
     "audit": "audit RUN: whether a group of answers was lost, trained on twice or too old, from the run's ledger",
     "keys": "how many keys of AReaL and prime-rl have an effect here (docs/keys.md lists them)",
@@ -228,7 +229,7 @@ def _alone(arguments: Arguments) -> list[Problem]:
         "rewards": "a file, --reward and reward.timeout_s=",
     }.get(arguments.command)
     if arguments.command == EVAL and arguments.operand is not None and arguments.config is None:
-        takes = "a run, with=RUN and step=N, or a configuration"
+        takes = "a run, step=N and with=RUN@N, or a configuration"
     if arguments.help is not None or arguments.version:
         return []
     own = OWN_FLAGS.get(arguments.command, ())

@@ -104,7 +104,8 @@ def score_remarks(values: Mapping[str, Any]) -> str:
 
 
 def evaluation_text(step: int, values: Mapping[str, Any], max_failed_share: float | None = None) -> str | None:
-    """A line about an evaluation, with the step at which it was due; None if it has no metric to show."""
+    """A line about an evaluation, with the step at which it was due; None if it has no metric to show. The band of one
+    answer per row of `valid_dataset` is left to metrics.jsonl: the line of the usual evaluation stays short."""
     benchmark = values.get(BENCHMARK)
     values = without_benchmark(values)
     name = headline_metric(values)
@@ -115,7 +116,9 @@ def evaluation_text(step: int, values: Mapping[str, Any], max_failed_share: floa
     title = f"benchmark {benchmark}" if benchmark else HEADLINES[name]
     if not has_value(values, name):
         return f"{title}: no score {when}: {why_no_score(values, max_failed_share)}"
-    return f"{title} {values[name]:.3f}{band_text(values, name)}{pass_text(values)} {when}{score_remarks(values)}"
+    several = pass_text(values)
+    band = band_text(values, name) if benchmark or several else ""
+    return f"{title} {values[name]:.3f}{band}{several} {when}{score_remarks(values)}"
 
 
 def band_text(values: Mapping[str, Any], name: str) -> str:

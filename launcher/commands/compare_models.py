@@ -8,12 +8,12 @@ from areal_like.api import run_command
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.exit_codes import DONE
-from areal_like.rollout.evaluation.answer_folders import evaluated_names, evaluation_folder
+from areal_like.rollout.evaluation.answer_folders import evaluated_names, saved_evaluation
 from launcher.arguments import EVAL, Arguments
 from launcher.commands.evaluate import WITH, model_evaluation
 from launcher.commands.run import dry_run, refuse
 from launcher.plan.build import build_plan
-from launcher.runs.named_run import last_value
+from launcher.runs.named_run import STEP, last_value, name_and_step
 from launcher.runs.score_tables import comparison
 from launcher.terminal import write_line
 
@@ -43,16 +43,21 @@ def compare_models(arguments: Arguments) -> int:
             write_line(f"the {side} evaluation has not ended well; nothing is compared", sys.stderr)
             return ended.exit_code
         directories.append(ended.directory)
-    folders = [evaluation_folder(directory, None) for directory in directories]
-    print("\n".join(["", *comparison(folders[0], folders[1], evaluated_names(directories[0]))]))
+    first, second = (saved_evaluation(directory, None) for directory in directories)
+    print("\n".join(["", *comparison(first, second, evaluated_names(directories[0]))]))
     return DONE
 
 
 def _side(arguments: Arguments, side: str) -> Arguments:
-    """The arguments that evaluate one of the two, in a trial whose name ends with `side` if it has one."""
+    """The arguments that evaluate one of the two, in a trial whose name ends with `side` if it has one. `step=` is that
+    of the first, `with=RUN@N` that of the second."""
     overrides = [word for word in arguments.overrides if not word.startswith(WITH)]
-    other = last_value(arguments.overrides, WITH)
-    each = replace(arguments, overrides=overrides, operand=arguments.operand if side == SIDES[0] else other)
+    model = arguments.operand
+    if side != SIDES[0]:
+        model, step = name_and_step(last_value(arguments.overrides, WITH) or "", overrides)
+        overrides = [word for word in overrides if not word.startswith(STEP)]
+        overrides += [] if step is None else [f"{STEP}{step}"]
+    each = replace(arguments, overrides=overrides, operand=model)
     assert each.config is not None
     trial = load(each.config, model_evaluation(each).overrides, each.schema_class).get(TRIAL)
     return each if trial == AUTO else replace(each, overrides=[*overrides, f"{TRIAL}={trial}-{side}"])

@@ -10,9 +10,9 @@ from areal_like.process.checkpoint_files import complete_checkpoints, step_of
 from areal_like.process.exit_codes import DONE
 from areal_like.process.run import CONFIG
 from areal_like.process.run_links import CHECKPOINTS
-from areal_like.rollout.evaluation.answer_folders import evaluated_names, evaluation_folder
+from areal_like.rollout.evaluation.answer_folders import evaluated_names, saved_evaluation
 from launcher.arguments import Arguments
-from launcher.runs.named_run import STEP, find_run, last_value, runs_root, unknown_words
+from launcher.runs.named_run import STEP, find_run, last_value, name_and_step, runs_root, unknown_words
 from launcher.runs.registry import find_runs
 from launcher.runs.resume import override_value
 from launcher.runs.score_tables import comparison, score_table
@@ -24,8 +24,8 @@ MODEL_FILE = "config.json"
 
 
 def show_evaluation(name: str, words: Sequence[str]) -> int:
-    """Prints a table; returns the exit code."""
-    known = "eval RUN takes only with=RUN and step=N; --config FILE evaluates models"
+    """Prints a table; returns the exit code. `step=N` is of this run, `with=RUN@N` of the other one."""
+    known = "eval RUN takes only step=N, and with=RUN or with=RUN@N; --config FILE evaluates models"
     if unknown := unknown_words(words, (STEP, WITH), known):
         raise ConfigError(unknown)
     step, other = last_value(words, STEP), last_value(words, WITH)
@@ -33,11 +33,12 @@ def show_evaluation(name: str, words: Sequence[str]) -> int:
         why = unknown_model(name) or "is a model, to be evaluated on the benchmarks of --config FILE"
         raise ConfigError([Problem(f"eval {name}", why, "command line")])
     directory = find_run(name, words, "eval")
-    first, names = evaluation_folder(directory, step), evaluated_names(directory)
+    first, names = saved_evaluation(directory, step), evaluated_names(directory)
     if other is None:
         print("\n".join(score_table(first, names)))
         return DONE
-    second = evaluation_folder(find_run(other, words, "eval"), step)
+    run, other_step = name_and_step(other, words)
+    second = saved_evaluation(find_run(run, words, "with"), other_step)
     print("\n".join(comparison(first, second, names)))
     return DONE
 

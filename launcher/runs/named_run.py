@@ -35,3 +35,11 @@ def find_run(name: str, words: Sequence[str], key: str) -> Path:
     if len(matches) != 1:
         raise ConfigError([Problem(key, ambiguity_text(name, matches, root), "command line")])
     return matches[0]
+
+
+def name_and_step(text: str, words: Sequence[str]) -> tuple[str, str | None]:
+    """`RUN@20` -> the run and its step 20. A run or a folder may have such a name itself."""
+    name, at, step = text.rpartition("@")
+    if not (at and step.isdecimal()) or Path(text).expanduser().exists():
+        return text, None
+    return (text, None) if find_runs(text, runs_root(words), Path.cwd()) else (name, step)

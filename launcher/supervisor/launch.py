@@ -186,11 +186,11 @@ class _Launch:
             return
         write_line(text, sys.stderr if ending.code else sys.stdout)
         if self.evaluates and ending.outcome == "done":
-            from areal_like.rollout.evaluation.answer_folders import evaluated_names, evaluation_folder
+            from areal_like.rollout.evaluation.answer_folders import evaluated_names, saved_evaluation
             from launcher.runs.score_tables import score_table
 
-            folder, names = evaluation_folder(self.run_.directory, None), evaluated_names(self.run_.directory)
-            write_line("\n".join(score_table(folder, names)), sys.stdout)
+            saved, names = saved_evaluation(self.run_.directory, None), evaluated_names(self.run_.directory)
+            write_line("\n".join(score_table(saved, names)), sys.stdout)
         if ending.outcome == "done" and generates(self.run_.config) and self.run_.config.evaluator.save.hf is not None:
             from launcher.runs.answer_upload import interruptible_upload
 

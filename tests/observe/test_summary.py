@@ -289,6 +289,7 @@ def test_rejected_rows_alone_do_not_point_to_the_logs(ended: Any) -> None:
     ("line", "words"),
     [
         (evaluated(0, 0.42), "held-out 0.420 at the start"),
+        (evaluated(0, 0.42) | {"eval/score_low": 0.4, "eval/score_high": 0.5}, "held-out 0.420 at the start"),
         (evaluated(50, 0.9, newest=52), "held-out 0.900 at step 50 (weights of steps 50 to 52)"),
         (
             evaluated(50, 0.9, 1, 52),

@@ -73,7 +73,8 @@ def test_metrics_of_a_benchmark_have_its_name_and_those_of_all_rows_none() -> No
     world = two(synchronous=True)
     evaluations(world)
     first, second = world.scores[0][1], world.scores[1][1]
-    assert first["eval/rows"] == 3 and not [name for name in first if "pass@" in name or "_low" in name]
+    assert first["eval/rows"] == 3 and not [name for name in first if "pass@" in name or "avg@" in name]
+    assert first["eval/score_low"] <= first["eval/score"] <= first["eval/score_high"], "also of one answer per row"
     assert {name.split("/")[1] for name in second if name != "eval/due_step"} == {"b"}
     assert (second["eval/b/rows"], second["eval/b/samples"], second["eval/b/score"]) == (2, 4, 0.5)
     assert (second["eval/b/avg@2"], second["eval/b/pass@2"]) == (0.5, 1.0)

@@ -4,7 +4,7 @@ evaluation is complete."""
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -55,8 +55,23 @@ def evaluation_folder(directory: Path, step: str | None) -> Path:
         return root / folder_name(steps[-1])
     if not step.isdecimal() or int(step) not in steps:
         known = ", ".join(map(str, steps))
-        raise ConfigError([Problem(f"step={step}", f"there is no evaluation of this step; there are: {known}")])
+        raise ConfigError(
+            [Problem(f"step={step}", f"there is no evaluation of this step in {root}; there are: {known}")]
+        )
     return root / folder_name(int(step))
+
+
+class SavedEvaluation(NamedTuple):
+    """The answers of one step. Above `max_failed_share` of the rows without a result there is no score."""
+
+    folder: Path
+    max_failed_share: float
+
+
+def saved_evaluation(directory: Path, step: str | None) -> SavedEvaluation:
+    """Of one step of a run, by default of the last one."""
+    config = open_run(directory, own_class=False).config
+    return SavedEvaluation(evaluation_folder(directory, step), config.evaluator.max_failed_share)
 
 
 def evaluated_steps(directory: Path) -> list[int]:

@@ -117,7 +117,7 @@ class Evaluation:
         oldest, newest = self.versions
         missing = len(self.failed) + self.num_rejected
         means = evaluation_metrics(self.facts) if self.facts else {"eval/score": math.nan, "eval/samples": 0.0}
-        if self.scores and (self.evaluated.name or self.evaluated.n_samples > 1):
+        if self.scores:
             means |= spread_metrics([self.scores[number] for number in sorted(self.scores)])
         if missing > max_failed_share * self.num_rows:
             means = {name: math.nan if is_score(name) else value for name, value in means.items()}

@@ -6,20 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from areal_like.config.load import load
 from areal_like.config.problems import ConfigError
+from areal_like.rollout.evaluation.answer_folders import SavedEvaluation
 from launcher.arguments import parse_arguments
 from launcher.cli import main
+from launcher.commands.compare_models import SIDES, _side
 from launcher.commands.evaluate import model_evaluation
+from launcher.runs.named_run import last_value
 from launcher.runs.score_tables import comparison, score_table
 from tests.support.planning import plan_of
 
 ADDRESS = "rollout.server_addresses[0]"
 
 
-def saved(folder: Path, **answers: Sequence[Sequence[float | None]]) -> Path:
-    """A folder of answers: name -> the scores of each row's answers; None is an error."""
+def saved(folder: Path, share: float = 1.0, **answers: Sequence[Sequence[float | None]]) -> SavedEvaluation:
+    """A folder of answers: name -> the scores of each row's answers; None is an error. `share` of the rows may fail."""
     folder.mkdir(parents=True)
     for name, rows in answers.items():
         lines: list[dict[str, Any]] = []
@@ -28,7 +32,7 @@ def saved(folder: Path, **answers: Sequence[Sequence[float | None]]) -> Path:
                 fact = {"error": "no"} if score is None else {"score": score}
                 lines.append({"row": row, "sample": sample, "row_hash": f"h{row}", **fact})
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+    return SavedEvaluation(folder, share)
 
 
 def cells(lines: list[str], name: str) -> list[str]:
@@ -36,9 +40,9 @@ def cells(lines: list[str], name: str) -> list[str]:
 
 
 def test_a_table_has_a_line_for_each_evaluation_and_keeps_errors_apart(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "a", sums=[[1.0, 0.0], [1.0, 1.0], [None]], valid=[[0.0]])
-    (folder / "sums.partial.jsonl").write_text("{}\n")
-    lines = score_table(folder)
+    evaluation = saved(tmp_path / "a", sums=[[1.0, 0.0], [1.0, 1.0], [None]], valid=[[0.0]])
+    (evaluation.folder / "sums.partial.jsonl").write_text("{}\n")
+    lines = score_table(evaluation)
     assert cells(lines, "sums")[:4] == ["sums", "2", "1", "0.750"] and "pass@2 1.000" in "\n".join(lines)
     assert cells(lines, "valid")[:4] == ["valid", "1", "0", "0.000"]
     assert len(lines) == 5 and "best of its answers" in lines[2]
@@ -65,8 +69,79 @@ def test_evaluations_without_anything_in_common_are_refused(tmp_path: Path) -> N
     first, second = saved(tmp_path / "a", sums=[[1.0]]), saved(tmp_path / "b", other=[[1.0]])
     with pytest.raises(ConfigError, match="nothing in common"):
         comparison(first, second)
-    third = saved(tmp_path / "c", sums=[[None]])
+    third = saved(tmp_path / "c", sums=[[None], [1.0]])
     assert "no row in common" in "\n".join(comparison(first, third))
+
+
+WHY = "sums: no score, as 2 of 4 rows failed or were rejected by the workflow (50%, evaluator.max_failed_share allows"
+
+
+def test_above_the_share_of_failed_rows_there_is_no_score_and_no_verdict(tmp_path: Path) -> None:
+    rows = [[1.0], [0.0], [None], [None]]
+    few, many = saved(tmp_path / "a", 0.5, sums=rows), saved(tmp_path / "b", 0.4, sums=rows, valid=[[1.0]])
+    assert cells(score_table(few), "sums")[:4] == ["sums", "2", "2", "0.500"]
+    lines = score_table(many)
+    assert cells(lines, "sums") == ["sums", "2", "2", "none"] and cells(lines, "valid")[3] == "1.000"
+    assert lines[-1] == f"{WHY} 40%)"
+    for sides, verdict in (((few, many), "the second has no score"), ((many, many), "neither has a score")):
+        compared = comparison(*sides)
+        assert cells(compared, "sums") == ["sums", "2", *verdict.split()]
+        assert compared[-1] == f"the second: {WHY} 40%)"
+    assert cells(comparison(few, few), "sums")[-3:] == ["no", "real", "difference"]
+
+
+def run_with(root: Path, trial: str, *steps: int) -> Path:
+    """A run with a checkpoint and an evaluation of each of these steps; of N rows N answers are right."""
+    run = root / "runs" / "sums" / trial
+    for step in steps:
+        folder = run / "checkpoints" / f"step_{step:06d}"
+        folder.mkdir(parents=True)
+        for file in (".complete", "config.json"):
+            (folder / file).touch()
+        saved(run / "evaluations" / f"step_{step:06d}", valid=[[float(row < step)] for row in range(9)])
+    loaded = load("grpo.yaml", ["experiment_name=sums", f"trial_name={trial}"])
+    (run / "config.yaml").write_text(yaml.safe_dump(loaded.values))
+    facts = {"experiment": "grpo", "run_id": "id", "folder": str(root), "cwd": str(root)}
+    (run / "run.json").write_text(json.dumps(facts))
+    return run
+
+
+def test_two_steps_of_one_run_are_compared_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_with(tmp_path, "a", 2, 8)
+    run_with(tmp_path, "b@3", 4)
+
+    def means(*words: str) -> list[str]:
+        assert main(["eval", "sums/a", *words]) == 0
+        return cells(capsys.readouterr().out.splitlines(), "valid")[2:4]
+
+    assert means("step=2", "with=sums/a@8") == ["0.222", "0.889"]
+    assert means("step=2", "with=sums/a") == ["0.222", "0.889"], "step= is of the first"
+    assert means("with=sums/b@3") == ["0.889", "0.444"], "a run may have such a name"
+    assert main(["eval", "sums/a", "with=sums/a@7"]) == 2
+    assert "step=7: there is no evaluation of this step in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "models"),
+    [
+        (["step=2", "with=builtin:tiny-addition"], ["step_000002", "builtin:tiny-addition"]),
+        (["step=2", "with=sums/a@8"], ["step_000002", "step_000008"]),
+        (["with=sums/a@2"], ["step_000008", "step_000002"]),
+    ],
+)
+def test_a_checkpoint_is_compared_with_its_base_model_or_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], models: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_with(tmp_path, "a", 2, 8)
+    arguments = parse_arguments(["eval", "sums/a", *words, "--config", "grpo.yaml"])
+    sides = [model_evaluation(_side(arguments, side)).overrides for side in SIDES]
+    paths = [last_value(each, "actor.path=") or "" for each in sides]
+    assert [path.rpartition("/")[2] for path in paths] == models
+    assert not any(word.startswith(("step=", "with=")) for each in sides for word in each)
 
 
 def refusals(experiment: str, *overrides: str) -> dict[str, str]:
