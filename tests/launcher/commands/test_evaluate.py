@@ -69,7 +69,8 @@ def test_evaluations_without_anything_in_common_are_refused(tmp_path: Path) -> N
     first, second = saved(tmp_path / "a", sums=[[1.0]]), saved(tmp_path / "b", other=[[1.0]])
     with pytest.raises(ConfigError, match="nothing in common"):
         comparison(first, second)
-    third = saved(tmp_path / "c", sums=[[None], [1.0]])
+    rows: list[list[float | None]] = [[None], [1.0]]
+    third = saved(tmp_path / "c", sums=rows)
     assert "no row in common" in "\n".join(comparison(first, third))
 
 
