@@ -69,8 +69,7 @@ def test_evaluations_without_anything_in_common_are_refused(tmp_path: Path) -> N
     first, second = saved(tmp_path / "a", sums=[[1.0]]), saved(tmp_path / "b", other=[[1.0]])
     with pytest.raises(ConfigError, match="nothing in common"):
         comparison(first, second)
-    rows: list[list[float | None]] = [[None], [1.0]]
-    third = saved(tmp_path / "c", sums=rows)
+    third = saved(tmp_path / "c", sums=[[None], [1.0]])
     assert "no row in common" in "\n".join(comparison(first, third))
 
 
@@ -78,7 +77,7 @@ WHY = "sums: no score, as 2 of 4 rows failed or were rejected by the workflow (5
 
 
 def test_above_the_share_of_failed_rows_there_is_no_score_and_no_verdict(tmp_path: Path) -> None:
-    rows = [[1.0], [0.0], [None], [None]]
+    rows: list[list[float | None]] = [[1.0], [0.0], [None], [None]]
     few, many = saved(tmp_path / "a", 0.5, sums=rows), saved(tmp_path / "b", 0.4, sums=rows, valid=[[1.0]])
     assert cells(score_table(few), "sums")[:4] == ["sums", "2", "2", "0.500"]
     lines = score_table(many)
