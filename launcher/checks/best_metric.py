@@ -1,5 +1,6 @@
 """`saver.best.metric` names an evaluation that there is."""
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 KEY = "saver.best.metric"
 ENVIRONMENT, PART = "env", "part"
 """What follows `eval/` for the rows of one environment, and for a part of the reward."""
+SEVERAL = re.compile(r"(avg|pass)@(\d+)(_low|_high)?")
 
 
 def best_metric_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
@@ -23,6 +25,8 @@ def best_metric_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
     if best is None:
         return
     _, first, *rest = best.metric.split("/")
+    if several := SEVERAL.fullmatch(best.metric.rpartition("/")[2]):
+        yield from _of_several(best.metric, several, _num_answers(config, first if rest else ""))
     benchmarks = [each.name for each in config.evaluator.benchmarks]
     if not rest:
         if first in benchmarks:
@@ -43,6 +47,22 @@ def late_evaluation_warnings(config: "BaseExperimentConfig") -> Iterator[Problem
             f"{late} (evaluator.backend), which have no checkpoint and cannot be the best; set a longer interval, such "
             "as evaluator.freq_steps",
         )
+
+
+def _num_answers(config: "BaseExperimentConfig", benchmark: str) -> int:
+    """Of each row of `valid_dataset` or of a benchmark."""
+    evaluator = config.evaluator
+    own = next((each.n_samples for each in evaluator.benchmarks if each.name == benchmark), None)
+    return evaluator.n_samples if own is None else own
+
+
+def _of_several(metric: str, several: re.Match[str], num_answers: int) -> Iterator[Problem]:
+    """`avg@k` is of all answers of a row, `pass@k` also of powers of two of them."""
+    kind, k = several[1], int(several[2])
+    is_given = k == num_answers or (kind == "pass" and k < num_answers and k & (k - 1) == 0)
+    if k < 2 or not is_given:
+        rows = f"has {num_answers} answers" if num_answers > 1 else "has one answer"
+        yield Problem(KEY, f"{metric} is given for no evaluation: each row {rows} (n_samples)")
 
 
 def _named(kind: str, place: str, parts: list[str], names: list[str]) -> Iterator[Problem]:

@@ -77,13 +77,17 @@ def test_without_an_evaluation_it_has_no_effect() -> None:
         ("eval/env/countdwn", "no environment is called countdwn; did you mean eval/env/countdown?"),
         ("eval/sums/score", ""),
         ("eval/sums/pass@2", ""),
+        ("eval/sums/pass@6_low", ""),
+        ("eval/sums/pass@3", "eval/sums/pass@3 is given for no evaluation: each row has 6 answers (n_samples)"),
+        ("eval/avg@6", "eval/avg@6 is given for no evaluation: each row has one answer (n_samples)"),
+        ("eval/score_low", ""),
         ("eval/score", ""),
         ("eval/env/countdown", ""),
         ("eval/part/format", ""),
     ],
 )
 def test_the_metric_is_one_of_an_evaluation_that_there_is(metric: str, problem: str) -> None:
-    items = "evaluator.benchmarks=[{name: sums, path: addition, freq_steps: 3}]"
+    items = "evaluator.benchmarks=[{name: sums, path: addition, freq_steps: 3, n_samples: 6}]"
     trained = (
         "environments.train=[{id: countdown}, {id: addition}]",
         "task.name=null",
