@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import orjson
 import xxhash
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
+
+from areal_like.process.plain_json import plain_json
 
 FINISHES = ("stop", "length", "abort")
 ARRAYS: dict[str, Any] = {
@@ -133,13 +134,8 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "prompt_hash": prompt_hash(trajectory.prompt_ids),
         **({} if trajectory.conversation is None else {"conversation": trajectory.conversation}),
         **({"observed_in_loss": observed} if (observed := trajectory.observed_in_loss) else {}),
-        **({} if trajectory.messages is None else {"messages": _as_json(trajectory.messages)}),
+        **({} if trajectory.messages is None else {"messages": plain_json(trajectory.messages)}),
     }
-
-
-def _as_json(messages: list[dict[str, Any]]) -> Any:
-    """What JSON does not have, as a text."""
-    return orjson.loads(orjson.dumps(messages, default=str, option=orjson.OPT_NON_STR_KEYS))
 
 
 def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memoryview) -> list[Trajectory]:

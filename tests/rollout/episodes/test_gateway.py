@@ -10,9 +10,11 @@ import openai
 import pytest
 
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.process.frames import pack, unpack
 from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules
 from areal_like.rollout.episodes.gateway.session import SessionRules
 from areal_like.rollout.episodes.generation_client import GenerationError
+from areal_like.rollout.trajectory import pack_group
 from tests.data.test_chat_template_real import folder_of
 from tests.support.agents import AgentClient, SampledTexts, open_session, user
 from tests.support.chat_models import SHORTENS, chat_tokenizer
@@ -122,6 +124,11 @@ def test_whatever_arguments_a_model_writes_the_client_gets_an_answer_and_can_con
     (sample,) = at_gateway(engine, agent).trajectory(1.0)
     engine.check_exact([sample])
     assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (len(texts) + 1, 0)
+    facts, _ = pack_group([sample])
+    (fact,) = unpack(pack({"facts": facts})).header["facts"]
+    kept = [each["function"]["arguments"] for message in fact["messages"] for each in message.get("tool_calls", ())]
+    assert kept[0] == {"number": str(10**40)} and kept[2:] == [json.loads(text) for text in written[2:]]
+    assert json.dumps(kept[1]).count("{") == 301
 
 
 @pytest.mark.parametrize("streams", [False, True])

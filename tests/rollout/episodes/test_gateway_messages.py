@@ -8,10 +8,13 @@ import anthropic
 import pytest
 
 from areal_like.data.tokenizer import TextTokenizer
+from areal_like.process.frames import pack
 from areal_like.rollout.episodes.gateway.call_sampling import REQUEST
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
 from areal_like.rollout.episodes.gateway.session import SessionRules
 from areal_like.rollout.episodes.generation_client import GenerationError
+from areal_like.rollout.episodes.tools.call_format import CallFormat
+from areal_like.rollout.trajectory import pack_group
 from tests.data.test_chat_template_real import folder_of
 from tests.support.agents import AgentClient, SampledTexts, open_session, user
 
@@ -108,6 +111,40 @@ def test_a_call_whose_arguments_are_no_object_is_continued_and_one_call_at_a_tim
 
     (sample,) = at_gateway(engine, agent, SessionRules(sampling=REQUEST))
     assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (2, 0)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_call_with_numbers_and_nesting_that_no_parser_of_json_need_take_is_answered_and_continued(qwen, streams):
+    """Keys that are no texts, a tuple, and halves of characters, which are no call, as well."""
+    deep = "[" * 90 + "]" * 90
+    call = f"[add(a={10**40}, b={deep}, c=(1, {{2: 3}}))]"
+    engine = SampledTexts(qwen, call, "[add(a='\\ud800')]", "3", end="<|im_end|>")
+    rules = SessionRules(call_format=CallFormat(name="python"))
+
+    async def agent(endpoint: Endpoint, _: Any) -> None:
+        async with client_of(endpoint, max_retries=0) as policy:
+            given: Any = {"model": "any", "max_tokens": 500, "tools": [ADD]}
+
+            async def ask(seen: Any) -> Any:
+                if not streams:
+                    return await policy.messages.create(messages=seen, **given)
+                async with policy.messages.stream(messages=seen, **given) as stream:
+                    return await stream.get_final_message()
+
+            seen: list[Any] = [user("1+2?")]
+            call = (await ask(seen)).content[0]
+            assert call.input["a"] == str(10**40) and call.input["c"] == [1, {"2": 3}]
+            block = call.model_dump(include={"type", "id", "name", "input"})
+            result = {"type": "tool_result", "tool_use_id": call.id, "content": "3"}
+            seen += [{"role": "assistant", "content": [block]}, user([result])]  # type: ignore[arg-type]
+            second = await ask(seen)
+            assert second.content[0].type == "text"
+            await ask([*seen, {"role": "assistant", "content": second.content[0].text}, user("again")])
+
+    (sample,) = at_gateway(engine, agent, rules)
+    assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (3, 0)
+    assert (sample.metrics["tool_calls"], sample.metrics["tool_errors"]) == (2, 1)
+    pack({"facts": pack_group([sample])[0]})
 
 
 def test_the_anthropic_clients_own_retries_leave_no_orphan_and_give_no_answer_twice(qwen):

@@ -10,6 +10,7 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 from areal_like.process.seeds import derive_seed
+from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.rewards.base import RewardError
 from areal_like.rollout.episodes.sample import RowError
@@ -65,6 +66,16 @@ def test_a_failure_names_its_source_and_location(run, workflow, kind, message):
     result = run(one, workflow=workflow).results["0.1"]
     assert (result["status"], result["error_kind"]) == ("failed", kind)
     assert message in result["error"] and "Traceback" not in result["error"]
+
+
+def test_a_prompt_that_fills_the_context_of_the_servers_is_an_error_of_the_row_and_is_not_sent(run):
+    server, rules = Server(), ConversationRules(context_length=64)
+    leases = [lease(0, "", n=4)]
+    leases[0]["sampling"] |= {"max_tokens": 65536}
+    result = run(lambda address: [leases[0] | {"server": address}], server, "Long", conversation_rules=rules)
+    (failed,) = result.results.values()
+    assert failed["error_kind"] == "row" and not server.requests
+    assert failed["error"].endswith("leaves no room for an answer: the context length of the servers is 64")
 
 
 def test_changes_by_a_workflow_to_its_row_do_not_persist(run):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from areal_like.data.chat_template import ASSISTANT, SYSTEM, USER, Message
 from areal_like.process.errors import HttpError
-from areal_like.rollout.episodes.tools.call_format import Arguments, CallFormat
+from areal_like.rollout.episodes.tools.call_format import Arguments, CallFormat, ToolCall
 
 TOOL = "tool"
 ROLES: Mapping[str, str] = {"developer": SYSTEM, **{role: role for role in (SYSTEM, USER, ASSISTANT, TOOL)}}
@@ -120,7 +120,7 @@ def read_answer(
     written = {"role": ASSISTANT, "content": raw}
     known = arguments_of(tools)
     found = call_format.parse(raw, known) if tools else []
-    calls = [call for call in found if not call.problem and _is_json(call.arguments)]
+    calls = [sent for call in found if (sent := _as_sent(call)) is not None]
     counts = (len(found), len(found) - sum(call.name in known for call in calls))
     if not calls:
         return WrittenAnswer({"role": ASSISTANT, "content": text}, written, *counts)
@@ -136,10 +136,13 @@ def read_answer(
     return WrittenAnswer({"role": ASSISTANT, "content": before, "tool_calls": called}, written, *counts)
 
 
-def _is_json(value: Any) -> bool:
-    """A call of Python may have a set or bytes."""
+def _as_sent(call: ToolCall) -> ToolCall | None:
+    """As a client reads it, which may repeat it. None for one that cannot be sent: a call of Python may have a set,
+    bytes or half of a character."""
+    if call.problem:
+        return None
     try:
-        json.dumps(value)
+        text = json.dumps(call.arguments, ensure_ascii=False, allow_nan=False)
+        return call._replace(arguments=json.loads(text.encode()))
     except (TypeError, ValueError, RecursionError):
-        return False
-    return True
+        return None

@@ -8,6 +8,7 @@ from aiohttp import web
 from areal_like.data.chat_template import ASSISTANT, SYSTEM, USER, Message
 from areal_like.process.errors import HttpError
 from areal_like.process.http import json_response
+from areal_like.process.plain_json import plain_json
 from areal_like.rollout.episodes.gateway.answer_delivery import GatewayAnswer
 from areal_like.rollout.episodes.gateway.call_tree import AgentCall, CallPrompt
 from areal_like.rollout.episodes.gateway.chat_messages import TOOL, arguments_text, read_messages, read_text, read_tools
@@ -129,11 +130,12 @@ def _content(body: dict[str, Any], call: AgentCall, stops: list[str] | tuple[str
 
 
 def _make_objects(call: AgentCall) -> None:
-    """Arguments are objects, as clients expect, whatever the model wrote; also in the message that clients repeat."""
+    """Arguments are objects, as clients expect, whatever the model wrote; also in the message that clients repeat. They
+    are read as numbers of 64 bits: a larger integer is a text, with all its digits."""
     for each in call.reply.get("tool_calls", ()):
         function = each["function"]
-        if not isinstance(function["arguments"], dict):
-            function["arguments"] = {"arguments": function["arguments"]}
+        arguments = plain_json(function["arguments"])
+        function["arguments"] = arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
 def _events(content: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
