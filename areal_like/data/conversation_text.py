@@ -37,6 +37,17 @@ class ConversationText(Protocol):
         ...
 
 
+def answer_message(text: str) -> Message:
+    """As a template takes it: that of gpt-oss has thoughts in a field of their own, and refuses the marks of its
+    channels. `text` is with special tokens."""
+    parts = CHANNEL.findall(text)
+    if not parts:
+        return {"role": ASSISTANT, "content": text}
+    content = "".join(part for name, part in parts if name == "final")
+    thinking = "".join(part for name, part in parts if name != "final")
+    return {"role": ASSISTANT, "content": content, **({"thinking": thinking} if thinking else {})}
+
+
 class TemplateText:
     """Messages by the chat template. `tools` are the descriptions that the template shows to the model.
 
@@ -57,13 +68,7 @@ class TemplateText:
         return NextPrompt(self._encode(text), text, _first_difference(before, text))
 
     def answer(self, ids: Sequence[int]) -> Message:
-        text = self._tokenizer.decode(ids, skip_special=False)
-        parts = CHANNEL.findall(text)
-        if not parts:
-            return {"role": ASSISTANT, "content": text}
-        content = "".join(part for name, part in parts if name == "final")
-        thinking = "".join(part for name, part in parts if name != "final")
-        return {"role": ASSISTANT, "content": content, **({"thinking": thinking} if thinking else {})}
+        return answer_message(self._tokenizer.decode(ids, skip_special=False))
 
     def _render(self, messages: Sequence[Message]) -> str:
         return self._tokenizer.chat.render(messages, add_generation_prompt=True, tools=self._tools)

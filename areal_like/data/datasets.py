@@ -55,6 +55,11 @@ def environments_of(config: Any) -> list[EnvironmentConfig]:
     return [] if (found := getattr(config, "environments", None)) is None else list(found.train)
 
 
+def _load_limit_s(config: Any) -> float | None:
+    """Of environments of verifiers, which supervised training has none of."""
+    return None if (rollout := getattr(config, "rollout", None)) is None else rollout.setup_timeout
+
+
 class FoundRows(NamedTuple):
     """The unchecked rows of a split, and the settings that they come from."""
 
@@ -68,8 +73,8 @@ class FoundRows(NamedTuple):
 
 def find_rows(config: Any, places: SearchFolders, record: Path | None = None) -> Iterator[FoundRows]:
     """Of the training data, of `valid_dataset` and of each benchmark."""
-    name, chosen = task_name(config), config.valid_dataset
-    task = None if name is None else make_task(name, dict(config.task.args), places)
+    name, chosen, limit_s = task_name(config), config.valid_dataset, _load_limit_s(config)
+    task = None if name is None else make_task(name, dict(config.task.args), places, limit_s)
     environments = environments_of(config)
 
     def find(split: str, dataset: Any, section: str, task: Task | None = task, name: str | None = name) -> RawRows:
@@ -86,7 +91,7 @@ def find_rows(config: Any, places: SearchFolders, record: Path | None = None) ->
             for index, (environment, called) in enumerate(zip(environments, names_of(environments), strict=True)):
                 section, own, rows = f"{LIST}.{index}", environment_task(environment), rows_of(environment, dataset)
                 with item_errors(section):
-                    made = None if own is None else make_task(*own, places)
+                    made = None if own is None else make_task(*own, places, limit_s)
                     raw = find(split, rows, section, made, None if own is None else own.name)
                 yield FoundRows(split, section, rows, raw, called)
         else:
@@ -95,7 +100,7 @@ def find_rows(config: Any, places: SearchFolders, record: Path | None = None) ->
     for index, each in enumerate(config.evaluator.benchmarks):
         section, own, dataset = f"evaluator.benchmarks.{index}", benchmark_task(each), dataset_of(each)
         with item_errors(section):
-            made = None if own is None else make_task(*own, places)
+            made = None if own is None else make_task(*own, places, limit_s)
             raw = find("valid", dataset, section, made, None if own is None else own.name)
         yield FoundRows(f"{SPLIT}{each.name}", section, dataset, raw)
 

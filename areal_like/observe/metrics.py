@@ -147,15 +147,21 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "reward/answers_without_vote": Metric(
             "Samples that do not count in the baseline of their group: masked out of the loss, or without a reward"
         ),
+        "env/*/*/groups": Metric(
+            "Its finished groups since the previous step whose rows were drawn from this pool (`normal`, `easy`, "
+            "`hard`), where a curriculum has pools and there are several environments"
+        ),
+        "env/*/*/all_right": Metric("Of these groups, those whose answers all have a score of at least 1"),
+        "env/*/*/all_wrong": Metric("Of these groups, those whose answers all have a score of at most 0"),
         "env/*/groups": Metric("Groups of this environment in the step's batch"),
         "env/*/reward": Metric("Their mean reward; a conversation counts once"),
         "env/*/score": Metric("Their mean score: the reward part `score`, or the reward if there is none"),
-        "env/*/left_out": Metric(
-            "Groups left out since the previous step because their rewards were equal or by their difficulty"
-        ),
-        "env/*/all_right": Metric("Of these groups, those whose answers all have a score of at least 1"),
-        "env/*/all_wrong": Metric("Of these groups, those whose answers all have a score of at most 0"),
+        "env/*/all_right": Metric("Groups of the batch whose answers all have a score of at least 1"),
+        "env/*/all_wrong": Metric("Groups of the batch whose answers all have a score of at most 0"),
         "env/*/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
+        "env/*/left_out": Metric(
+            "Its groups left out since the previous step because their rewards were equal or by their difficulty"
+        ),
         "env/*/normal": Metric("Its rows that are neither easy nor hard, or not drawn yet", "rows"),
         "env/*/easy": Metric("Its easy rows (`curriculum.easy_border`)", "rows"),
         "env/*/hard": Metric("Its hard rows (`curriculum.hard_border`)", "rows"),

@@ -2,12 +2,14 @@
 
 import math
 
-from areal_like.config.benchmarks import every_reward
+from areal_like.config.benchmarks import benchmark_task, every_reward
+from areal_like.config.environments import TEXT_ENVIRONMENT, environment_task
 from areal_like.config.experiment import GRPOConfig
+from areal_like.config.text_environments import CALL_TIMEOUT_S, MAX_PROCESSES, MAX_TURNS
 from areal_like.config.verifiers import package_task
 
-AGENT = "agent"
-LIMITS = "rollout.request_timeout, reward.timeout_s; of agents and environments their timeout_s"
+AGENT, PLAYER = "agent", "text_environment"
+LIMITS = "rollout.request_timeout, reward.timeout_s; of agents and environments their own limits"
 """The keys that it comes from."""
 
 
@@ -22,4 +24,22 @@ def lease_limit_s(config: GRPOConfig, samples: int) -> float:
     ids = (*(each.id for each in config.environments.train), *(each.id for each in config.evaluator.benchmarks))
     if any(each is not None and package_task(each) for each in ids):
         played_s.append(math.ceil(samples / config.environments.max_concurrent) * config.environments.timeout_s)
+    played_s += [math.ceil(samples / processes) * limit_s for processes, limit_s in _text_environments(config)]
     return max(played_s) + max(each.timeout_s for _, each in every_reward(config))
+
+
+def _text_environments(config: GRPOConfig) -> list[tuple[int, float]]:
+    """How many conversations of them a worker holds at a time, and how long each may last. A class of the user's own is
+    known by its workflow alone: what it has is found out where it is imported."""
+    main, trained = config.workflow, config.environments.train
+    players = [each.args for each in (main, *(each.workflow for each in trained)) if each.name == PLAYER]
+    tasks = (*map(environment_task, trained), *map(benchmark_task, config.evaluator.benchmarks))
+    if not players and any(task is not None and task.name == TEXT_ENVIRONMENT for task in tasks):
+        players = [{}]
+    return [
+        (
+            args.get("max_processes", MAX_PROCESSES),
+            args.get("timeout_s") or args.get("max_turns", MAX_TURNS) * args.get("call_timeout_s", CALL_TIMEOUT_S),
+        )
+        for args in players
+    ]

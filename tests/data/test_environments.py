@@ -1,6 +1,7 @@
 """The training rows of several environments are mixed as `environments.mix` says, and know where they come from."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,22 @@ def rows_of(tmp_path: Path, items: str, *overrides: str, more: str = "") -> Data
     config: Any = load(tmp_path / "x.yaml", list(overrides)).config
     tokenizer = TextTokenizer(model_folder("builtin:tiny-addition", tmp_path), {})
     return load_datasets(config, SearchFolders(tmp_path, tmp_path), tokenizer)
+
+
+LOADS = f"""#!{sys.executable}
+import socket, sys
+wire = socket.socket(fileno=int(sys.argv[2]))
+while wire.recv(1 << 16):
+    pass
+"""
+
+
+def test_an_environment_of_verifiers_is_loaded_within_the_key_that_the_error_names(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text(LOADS)
+    (tmp_path / "python").chmod(0o755)
+    late = r"took longer than 0\.2 s to be loaded \(rollout\.setup_timeout: raise it\)"
+    with pytest.raises(ConfigError, match=late):
+        rows_of(tmp_path, "{id: owner/maze, python: python}", "rollout.setup_timeout=0.2")
 
 
 def prompts(rows: Any) -> list[str]:

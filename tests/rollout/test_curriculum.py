@@ -48,6 +48,14 @@ def test_a_row_is_in_the_pool_of_its_latest_group(mean: float, pool: int) -> Non
     assert pools.pool_P[3] == pool and pools.pool_P.sum() == pool
 
 
+def test_rows_set_aside_are_drawn_again_where_a_resumed_run_has_no_threshold_for_them() -> None:
+    rows = np.array([ASIDE_EASY, ASIDE_HARD] * 4, np.uint8).tobytes()
+    for kept, thresholds in ((set(), {}), ({ASIDE_HARD}, {"hard_threshold": 0.1})):
+        pools = pools_of(num_rows=8, **thresholds)
+        pools.resume(rows, step=7)
+        assert set(pools.pool_P.tolist()) == {NORMAL, *kept}
+
+
 @pytest.mark.parametrize(("mean", "pool"), [(0.9, ASIDE_EASY), (0.89, NORMAL), (0.11, NORMAL), (0.1, ASIDE_HARD)])
 def test_thresholds_are_inclusive_and_set_rows_aside(mean: float, pool: int) -> None:
     pools = pools_of(has_pools=False, easy_threshold=0.9, hard_threshold=0.1)
@@ -101,21 +109,22 @@ def test_a_row_is_inspected_before_it_is_drawn_and_a_long_one_is_replaced() -> N
 
 
 def test_a_fraction_of_the_rows_set_aside_returns_with_a_checkpoint() -> None:
-    pools = pools_of(num_rows=30, easy_return_fraction=0.5, hard_return_fraction=1.0)
+    thresholds = {"easy_threshold": 1.0, "hard_threshold": 0.0}
+    pools = pools_of(num_rows=30, easy_return_fraction=0.5, hard_return_fraction=1.0, **thresholds)
     state = np.array([ASIDE_EASY] * 10 + [ASIDE_HARD] * 4 + [EASY] * 16, np.uint8)
     pools.resume(state.tobytes(), step=7)
     assert Counter(pools.pool_P.tolist()) == {ASIDE_EASY: 5, NORMAL: 9, EASY: 16}
 
 
 def test_all_rows_are_drawn_alike_where_a_checkpoint_of_pools_is_resumed_without_them() -> None:
-    pools = pools_of(num_rows=12, has_pools=False)
+    pools = pools_of(num_rows=12, has_pools=False, hard_threshold=0.0)
     pools.resume(np.array([EASY, HARD, NORMAL, ASIDE_HARD] * 3, np.uint8).tobytes(), step=7)
     assert Counter(pools.pool_P.tolist()) == {NORMAL: 9, ASIDE_HARD: 3}
 
 
 @pytest.mark.parametrize(("rows", "fraction", "left"), [(5, 0.5, 3), (7, 0.5, 3), (3, 0.1, 3), (6, 1.0, 0)])
 def test_the_number_of_rows_that_return_is_rounded(rows: int, fraction: float, left: int) -> None:
-    pools = pools_of(num_rows=rows, easy_return_fraction=fraction)
+    pools = pools_of(num_rows=rows, easy_return_fraction=fraction, easy_threshold=1.0)
     pools.resume(np.full(rows, ASIDE_EASY, np.uint8).tobytes(), step=1)
     assert int((pools.pool_P == ASIDE_EASY).sum()) == left
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from areal_like.config.load import load
 from areal_like.data.mixing import ALL_EXHAUSTED, Mix, by_draws, concatenated, in_rotation
 from areal_like.data.row_table import KEPT, TOO_LONG, UNKNOWN, RowTable
+from areal_like.observe.metrics import METRICS, find_metric
 from areal_like.process.errors import Failure
 from areal_like.rollout.curriculum.admission import Admission
 from areal_like.rollout.curriculum.curriculum import curriculum_of
@@ -185,7 +186,15 @@ def test_pools_and_rows_set_aside_are_counted_for_each_of_several_environments()
     for row, reward in ((0, 1.0), (1, 0.9), (3, 0.0), (4, 0.5)):
         pools.observe(scored_group(row, facts(0, [reward])))
     found = {name: value for name, value in pools.metrics().items() if name.startswith("env/")}
-    assert found == {
+    assert find_metric("env/a/normal/all_right") is METRICS["env/*/*/all_right"]
+    assert find_metric("env/a/all_right") is METRICS["env/*/all_right"]
+    counts = {name: value for name, value in found.items() if name.count("/") == 3}
+    assert len(counts) == 2 * 3 * 3
+    assert {name: value for name, value in counts.items() if value} == {
+        **{"env/a/normal/groups": 2, "env/a/normal/all_right": 1},
+        **{"env/b/normal/groups": 2, "env/b/normal/all_wrong": 1},
+    }
+    assert {name: value for name, value in found.items() if name not in counts} == {
         **{"env/a/normal": 1, "env/a/easy": 1, "env/a/hard": 0, "env/a/aside_easy": 1, "env/a/evicted_easy": 1},
         **{"env/b/normal": 1, "env/b/easy": 0, "env/b/hard": 1, "env/b/aside_easy": 0, "env/b/evicted_easy": 0},
     }

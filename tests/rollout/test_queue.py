@@ -158,6 +158,20 @@ def test_a_lease_of_agents_lasts_until_those_before_it_have_ended():
     assert evaluated.lease_limit_s == plain - 50 + (8 * 8 + 64) / 32 * 100
 
 
+def test_a_lease_of_text_environments_lasts_until_those_before_it_have_given_back_their_processes():
+    words = ("rollout.request_timeout=50", "n_samples=8", "rollout.max_concurrent_rollouts=8", "valid_dataset=null")
+    words = (*words, "rollout.num_episode_workers=1")
+    plain = rollout_settings(grpo(*words)).lease_limit_s - 50
+    played = "workflow.name=text_environment"
+    assert rollout_settings(grpo(*words, played)).lease_limit_s == plain + 8 * 8 / 8 * 16 * 60
+    args = "workflow.args={max_processes: 16, max_turns: 5, call_timeout_s: 20}"
+    assert rollout_settings(grpo(*words, played, args)).lease_limit_s == plain + 8 * 8 / 16 * 5 * 20
+    limited = "workflow.args={max_processes: 16, timeout_s: 30}"
+    assert rollout_settings(grpo(*words, played, limited)).lease_limit_s == plain + 8 * 8 / 16 * 30
+    game = "evaluator.benchmarks=[{name: game, id: 'textarena:Wordle-v0', freq_steps: 1}]"
+    assert rollout_settings(grpo(*words, game)).lease_limit_s == plain + (8 * 8 + 64) / 8 * 16 * 60
+
+
 @pytest.mark.parametrize("override", ["async_training=false", "rollout.max_head_offpolicyness=0"])
 def test_synchronous_mode_allows_no_staleness(override):
     loop_settings = rollout_settings(grpo(override))

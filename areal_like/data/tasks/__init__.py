@@ -17,12 +17,13 @@ from areal_like.data.user_code import (
 __all__ = ["TEST", "TRAIN", "RewardValue", "Row", "Task", "make_task"]
 
 
-def make_task(name: str, args: dict[str, Any], places: SearchFolders) -> Task:
-    """Creates the task with its arguments; of a text environment the task that plays it, which has these arguments."""
+def make_task(name: str, args: dict[str, Any], places: SearchFolders, limit_s: float | None = None) -> Task:
+    """Creates the task with its arguments; of a text environment the task that plays it, which has these arguments.
+    `limit_s`: to load an environment of verifiers."""
     if is_played_by_itself(name):
         from areal_like.data.tasks.verifiers import EnvironmentRows, hosted_package
 
-        return EnvironmentRows(hosted_package(name, places=places, **args))
+        return EnvironmentRows(hosted_package(name, places=places, limit_s=limit_s, **args))
     kind = load_named("task", "task.name", name, places)
     if is_played(kind):
         check_arguments("task.args", name, kind, args)

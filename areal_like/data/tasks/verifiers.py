@@ -26,5 +26,7 @@ class EnvironmentRows:
         return rows
 
 
-def hosted_package(task: str, args: dict[str, Any], python: str | None, places: SearchFolders) -> HostedPackage:
-    return HostedPackage(task, args, python, tuple(str(folder) for folder in places))
+def hosted_package(
+    task: str, args: dict[str, Any], python: str | None, places: SearchFolders, limit_s: float | None
+) -> HostedPackage:
+    return HostedPackage(task, args, python, tuple(str(folder) for folder in places), limit_s)

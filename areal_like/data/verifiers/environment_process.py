@@ -20,7 +20,8 @@ from areal_like.process.keeper import kept_command
 
 HOST = Path(__file__).parent / "host"
 LOCAL = "127.0.0.1,localhost"
-LOAD_LIMIT_S = 600.0
+LIMIT_KEY = "rollout.setup_timeout"
+SHORTEST_WAIT_S = 0.01
 END_GRACE_S, END_LIMIT_S = 1.0, 5.0
 
 log = logging.getLogger(__name__)
@@ -31,16 +32,18 @@ _parked: dict[str, "PackageProcess"] = {}
 
 class HostedPackage(NamedTuple):
     """An environment as its process needs it. `folders`: where modules are searched after the installed ones, and that
-    of the experiment first."""
+    of the experiment first. `limit_s`: to load it, and to give the rows of a split."""
 
     task: str
     args: dict[str, Any]
     python: str | None
     folders: tuple[str, ...]
+    limit_s: float | None = None
 
     @property
     def key(self) -> str:
-        return json.dumps(self)
+        """Equal for equal environments."""
+        return json.dumps(self._replace(limit_s=None))
 
     @property
     def name(self) -> str:
@@ -53,7 +56,7 @@ class PackageProcess:
     def __init__(self, package: HostedPackage) -> None:
         self.package = package
         self.wire, theirs = socket.socketpair()
-        self.wire.settimeout(LOAD_LIMIT_S)
+        self._deadline: float | None = None
         self._lines = self.wire.makefile("rb")
         with theirs:
             descriptor = theirs.fileno()
@@ -68,6 +71,7 @@ class PackageProcess:
         """Raises ConfigError with the keys of a task."""
         package = package_of(self.package.task)
         assert package is not None, "configurations have names of packages"
+        self._begin()
         request = {"do": "load", "id": self.package.name, "module": package.module, "args": self.package.args}
         self._send(request | {"folders": self.package.folders})
         reply = self._receive()
@@ -77,6 +81,7 @@ class PackageProcess:
 
     def rows(self, held_out: bool) -> list[dict[str, Any]]:
         """Raises ConfigError."""
+        self._begin()
         self._send({"do": "rows", "held_out": held_out})
         rows: list[dict[str, Any]] = []
         while "row" in (reply := self._receive()):
@@ -106,6 +111,10 @@ class PackageProcess:
             return "it was closed"
         return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
+    def _begin(self) -> None:
+        limit_s = self.package.limit_s
+        self._deadline = None if limit_s is None else time.monotonic() + limit_s
+
     def _send(self, request: dict[str, Any]) -> None:
         try:
             self.wire.sendall(orjson.dumps(request) + b"\n")
@@ -113,11 +122,14 @@ class PackageProcess:
             raise self._ended() from fault
 
     def _receive(self) -> dict[str, Any]:
+        if self._deadline is not None:
+            self.wire.settimeout(max(SHORTEST_WAIT_S, self._deadline - time.monotonic()))
         try:
             line = self._lines.readline()
         except TimeoutError as fault:
             self.close()
-            raise self._failed("task.name", f"took longer than {LOAD_LIMIT_S:g} s to be loaded") from fault
+            late = f"took longer than {self.package.limit_s:g} s to be loaded ({LIMIT_KEY}: raise it)"
+            raise self._failed("task.name", late) from fault
         except OSError:
             line = b""
         if not line:

@@ -32,7 +32,7 @@ class DifficultyPools:
         self.pool_P = np.full(len(prompts), NORMAL, np.uint8)
         self._counts: Counter[str] = Counter()
         """Since the last metrics."""
-        self._evicted: Counter[tuple[int, str]] = Counter()
+        self._own_counts: Counter[tuple[int, str]] = Counter()
         """The same by environment."""
 
     def start(self, labels: str) -> None:
@@ -63,17 +63,20 @@ class DifficultyPools:
 
     def observe(self, group: ScoredGroup) -> None:
         prompt = self.prompts.prompt_R[group.row]
+        environment = int(self.prompts.environment_P[prompt])
         before, after = int(self.pool_P[prompt]), self._pool_of(group.mean_reward)
         self.pool_P[prompt] = after
         if before < ASIDE_EASY <= after:
-            evicted = NAMES[after].replace("aside", "evicted")
-            self._counts[evicted] += 1
-            self._evicted[int(self.prompts.environment_P[prompt]), evicted] += 1
+            self._count(environment, NAMES[after].replace("aside", "evicted"), 1)
         if self.settings.has_pools and before < ASIDE_EASY:
             scores = group.scores
-            self._counts[f"{NAMES[before]}/groups"] += 1
-            self._counts[f"{NAMES[before]}/all_right"] += min(scores) >= 1
-            self._counts[f"{NAMES[before]}/all_wrong"] += max(scores) <= 0
+            self._count(environment, f"{NAMES[before]}/groups", 1)
+            self._count(environment, f"{NAMES[before]}/all_right", min(scores) >= 1)
+            self._count(environment, f"{NAMES[before]}/all_wrong", max(scores) <= 0)
+
+    def _count(self, environment: int, name: str, more: int) -> None:
+        self._counts[name] += more
+        self._own_counts[environment, name] += more
 
     def _pool_of(self, mean: float) -> int:
         keys = self.settings
@@ -100,6 +103,9 @@ class DifficultyPools:
         keys = self.settings
         if not keys.has_pools:  # those of another `curriculum.type`
             self.pool_P[self.prompts_in(EASY, HARD)] = NORMAL
+        for pool, threshold in ((ASIDE_EASY, keys.easy_threshold), (ASIDE_HARD, keys.hard_threshold)):
+            if threshold is None:
+                self.pool_P[self.prompts_in(pool)] = NORMAL
         fractions = ((ASIDE_EASY, keys.easy_return_fraction), (ASIDE_HARD, keys.hard_return_fraction))
         for pool, fraction in fractions:
             aside = self.prompts_in(pool)
@@ -120,9 +126,10 @@ class DifficultyPools:
         for number, environment in enumerate(self.prompts.names if len(self.prompts.names) > 1 else ()):
             sizes = zip(NAMES, self._sizes(self.prompts.environment_P == number), strict=True)
             found |= {f"env/{environment}/{name}": float(size) for name, size in sizes if name in shown}
-            found |= {f"env/{environment}/{name}": float(self._evicted[number, name]) for name in evicted}
+            counts = {name: self._own_counts[number, name] for name in (*evicted, *kinds)}
+            found |= {f"env/{environment}/{name}": float(count) for name, count in counts.items()}
         self._counts.clear()
-        self._evicted.clear()
+        self._own_counts.clear()
         return found
 
     def _sizes(self, which: Any) -> NDArray[np.int64]:

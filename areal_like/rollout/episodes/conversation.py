@@ -51,6 +51,7 @@ class Conversation:
         self.number = number
         self.messages = list(messages)
         self.turns: list[Sample] = []
+        """What `generate` returned."""
         self.breaks = 0
         self._text, self._generator, self._encode = text, generator, encode
         self._limit = min(max_tokens, rules.context_length or max_tokens)
@@ -104,7 +105,7 @@ class Conversation:
             self._records.append(TokenRecord(prompt.ids))
         else:
             self._records[-1].observe(prompt.ids, in_loss=not self._rules.mask_env_responses)
-        self._records[-1].answer(sample)
+        self._records[-1].answer(sample, self._continues)
         self.turns.append(sample)
         if not self._continues:
             self._prompt_text, self._answer_ids = prompt.text, []
@@ -124,18 +125,19 @@ class Conversation:
     ) -> list[Trajectory]:
         """The training samples of the conversation, all with this reward. With `turn_rewards`, each answer is a sample
         of its own: its reward is its own one, plus that of the next answer times `discount`, and `reward` counts as a
-        part of the last one's. `cut_off`: it has ended because there was no `room`; its last sample then counts as one
+        part of the last one's. Parts of an answer that `insert` continued are one answer. `cut_off`: it has ended because there was no `room`; its last sample then counts as one
         that was cut off by the length limit."""
         if not self.turns:
             raise ValueError("trajectory(): the conversation has no answer; call generate() first")
-        metrics = {TURNS: float(len(self.turns)), TEMPLATE_BREAKS: float(self.breaks), **metrics}
+        num_answers = sum(record.num_answers for record in self._records)
+        metrics = {TURNS: float(num_answers), TEMPLATE_BREAKS: float(self.breaks), **metrics}
         records = self._records
         if turn_rewards is not None or self._rules.trajectory_strategy == BRANCHING:
             records = [each for record in records for each in record.by_answer()]
         if turn_rewards is None or reward is None:
             return self._described([record.trajectory(reward, self.number, metrics) for record in records], cut_off)
-        if len(turn_rewards) != len(self.turns):
-            raise ValueError(f"trajectory(): {len(turn_rewards)} turn_rewards for {len(self.turns)} answers")
+        if len(turn_rewards) != num_answers:
+            raise ValueError(f"trajectory(): {len(turn_rewards)} turn_rewards for {num_answers} answers")
         final, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
         values = discounted(turn_rewards, final, discount)
         rewards = [Reward(value, parts) for value in values]

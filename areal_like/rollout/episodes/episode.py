@@ -261,6 +261,16 @@ class Episode:
             raise RewardError(reason)
         log.warning("a sample without a reward: %s", reason)
 
+    def leave_out(self, fault: Exception) -> None:
+        """One that failed before it had anything to train on, and is left out of the group. Raises the fault where that
+        is one of the group: more failed than may, or all."""
+        try:
+            self.count_failed(str(fault))
+        except RewardError:
+            raise fault from None
+        if self._num_failed >= self.n_samples:
+            raise fault
+
     async def _score(
         self, row: dict[str, Any], samples: Sequence[Sample | str], max_failed: int
     ) -> list[Reward | None]:

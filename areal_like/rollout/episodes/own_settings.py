@@ -121,7 +121,7 @@ def _of_verifiers(
     """Equal environments are one."""
     if task is None or not is_played_by_itself(task.name):
         return None
-    package = hosted_package(task.name, places=places, **task.args)
+    package = hosted_package(task.name, places=places, limit_s=config.rollout.setup_timeout, **task.args)
     if package.key not in played:
         played[package.key] = VerifiersEnvironment(package, config.environments, config.agent)
     return played[package.key]

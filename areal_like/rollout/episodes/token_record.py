@@ -15,14 +15,23 @@ class TokenRecord:
     def __init__(self, prompt_ids: Sequence[int]) -> None:
         self.token_ids, self._observed_in_loss = list(prompt_ids), [False] * len(prompt_ids)
         self._answers: list[tuple[int, Sample]] = []
-        """Where each answer begins."""
+        """Where each part begins that was sampled at once."""
+        self._begins: list[int] = []
+        """The first part of each answer, by its place among these."""
 
     def observe(self, ids: Sequence[int], in_loss: bool) -> None:
         """Tokens that the model did not write."""
         self.token_ids += ids
         self._observed_in_loss += [in_loss] * len(ids)
 
-    def answer(self, sample: Sample) -> None:
+    @property
+    def num_answers(self) -> int:
+        return len(self._begins)
+
+    def answer(self, sample: Sample, continues: bool = False) -> None:
+        """`continues`: it is a further part of the answer before it."""
+        if not continues:
+            self._begins.append(len(self._answers))
         self._answers.append((len(self.token_ids), sample))
         self.token_ids += sample.token_ids
         self._observed_in_loss += [False] * len(sample.token_ids)
@@ -30,13 +39,14 @@ class TokenRecord:
     def by_answer(self) -> list["TokenRecord"]:
         """A record for each answer: the tokens before it are its prompt. Observed tokens are in the loss of the answer
         that follows them."""
-        records, seen = [], 0
-        for start, sample in self._answers:
-            record = TokenRecord(self.token_ids[:seen])
+        records, seen = list[TokenRecord](), 0
+        for place, (start, sample) in enumerate(self._answers):
+            continues = place not in self._begins
+            if not continues:
+                records.append(TokenRecord(self.token_ids[:seen]))
             for at in range(seen, start):
-                record.observe(self.token_ids[at : at + 1], self._observed_in_loss[at])
-            record.answer(sample)
-            records.append(record)
+                records[-1].observe(self.token_ids[at : at + 1], self._observed_in_loss[at])
+            records[-1].answer(sample, continues)
             seen = start + len(sample.token_ids)
         return records
 

@@ -2,15 +2,19 @@
 
 import asyncio
 import sys
+import threading
 from typing import Any
 
 import pytest
 
 from areal_like.config.sections.agent import AgentConfig
 from areal_like.data.user_code import SearchFolders
+from areal_like.process.errors import InfrastructureError
 from areal_like.process.process_tree import process_info
+from areal_like.rollout.episodes.agents import function
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.agents.command import CommandAgent
+from areal_like.rollout.episodes.agents.function import FunctionAgent
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
 from areal_like.rollout.episodes.generation_client import GenerationError
@@ -57,7 +61,14 @@ def play(tmp_path):
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     tokenizer = chat_tokenizer(tmp_path / "chat")
 
-    def run(program: str = "", *texts: Any, n: int = 1, **settings: Any) -> tuple[Any, SampledTexts]:
+    def run(
+        program: str = "",
+        *texts: Any,
+        n: int = 1,
+        max_failed_share: float = 0.5,
+        purpose: str = "train",
+        **settings: Any,
+    ) -> tuple[Any, SampledTexts]:
         (tmp_path / "program.py").write_text(PROGRAM + program)
         command = {} if "function" in settings else {"command": ["python", "program.py"]}
         made: Any = AgentConfig
@@ -65,11 +76,10 @@ def play(tmp_path):
         engine = SampledTexts(tokenizer, *texts)
 
         async def play() -> Any:
-            tools = WorkerTools(tokenizer, engine, Rewards(), False, False, 0.5, gateway=engine.gateway)
+            tools = WorkerTools(*(tokenizer, engine, Rewards(), False, False, max_failed_share), gateway=engine.gateway)
+            given = lease(0, "here", n=n, row_hash="0", purpose=purpose)
             try:
-                return await agent.run(
-                    Episode(tools, lease(0, "here", n=n, row_hash="0") | {"sampling": SAMPLING}), ROW
-                )
+                return await agent.run(Episode(tools, given | {"sampling": SAMPLING}), ROW)
             finally:
                 await engine.gateway.close()
 
@@ -133,6 +143,58 @@ def test_a_sample_that_fails_is_left_out_of_the_loss_as_far_as_rewards_may_fail(
     program = 'ask("1"); sys.exit(ask("2")["choices"][0]["message"]["content"] == "3")'
     samples, _ = play(program, "2", "3", "2", "4", n=2, max_concurrent=1)
     assert [each.reward for each in samples] == [None, None, 0.0, 0.0]
+
+
+FIRST_FAILS = """
+if not os.path.exists("failed"):
+    open("failed", "w").close()
+    sys.exit(3)
+ask(row["prompt"])
+"""
+
+
+def test_an_agent_that_fails_before_its_first_answer_is_left_out_as_far_as_rewards_may_fail(play):
+    samples, engine = play(FIRST_FAILS, *["046"] * 3, n=4, max_concurrent=1)
+    engine.check_exact(samples)
+    assert [each.reward for each in samples] == [1.0] * 3
+    with pytest.raises(AgentError, match="ended with exit code 3"):
+        play("sys.exit(3)", n=4)
+
+
+def test_a_group_of_which_nothing_is_left_is_an_error_whatever_share_may_fail(play):
+    with pytest.raises(AgentError, match="ended with exit code 3"):
+        play("sys.exit(3)", n=2, max_failed_share=1.0)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_in_an_evaluation_an_agent_that_fails_is_an_error_and_no_wrong_answer(play, share):
+    with pytest.raises(AgentError, match="ended with exit code 3"):
+        play(FIRST_FAILS, "046", n=2, max_concurrent=1, max_failed_share=share, purpose="eval")
+
+
+def test_functions_that_hang_end_the_agents_by_name_until_they_are_fewer(monkeypatch):
+    monkeypatch.setattr(function, "MAX_HANGING", 2)
+    monkeypatch.setattr(function, "END_LIMIT_S", 0.0)
+    may_end, endpoint = threading.Event(), Endpoint("http://none", "")
+
+    def solve(row: dict[str, Any]) -> float:
+        if row:
+            may_end.wait(60)
+        return 1.0
+
+    async def run() -> None:
+        agent = FunctionAgent("mine.py:solve", solve)
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(agent.run(ROW, endpoint), 0.01)
+        with pytest.raises(InfrastructureError, match="mine.py:solve hangs: 2 of its threads"):
+            await agent.run({}, endpoint)
+        may_end.set()
+        for thread in agent._hanging:
+            thread.join(60)
+        assert await agent.run({}, endpoint) == 1.0
+
+    asyncio.run(run())
 
 
 @pytest.mark.slow

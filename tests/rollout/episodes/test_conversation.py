@@ -260,7 +260,12 @@ def test_plain_texts_follow_each_other_and_an_answer_can_be_continued():
     asyncio.run(talk())
     assert tokenizer.decode(chat.token_ids) == "1+1=12[46]34no=5"
     assert [message["content"] for message in chat.messages] == ["1+1=", "12[46]34", "no", "=", "5"]
-    check_exact(model, chat.trajectory(0.0))
+    (sample,) = chat.trajectory(0.0)
+    check_exact(model, [sample])
+    assert sample.metrics["turns"] == 2
+    branches = chat.trajectory(None, turn_rewards=[0.0, 1.0])
+    check_exact(model, branches)
+    assert [tokenizer.decode(each.token_ids.tolist()) for each in branches] == ["1+1=12[46]34", "1+1=12[46]34no=5"]
 
 
 def test_room_counts_what_is_observed_and_a_prompt_without_room_is_refused(tokenizers):

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import aiohttp
+import openai
 import pytest
 
 from areal_like.data.tokenizer import TextTokenizer
@@ -168,6 +169,48 @@ def test_a_long_text_is_refused_before_it_is_tokenized_or_tokenized_beside_the_o
         assert not threads
     else:
         assert [is_here for _, is_here in threads] == [characters == 10]
+
+
+def test_a_template_that_refuses_the_marks_of_its_own_answers_gets_their_parts_and_the_break_is_counted(tmp_path):
+    tokenizer = TextTokenizer(folder_of("gptoss", tmp_path / "model"))
+    raw = "<|channel|>analysis<|message|>one and one<|end|><|start|>assistant<|channel|>final<|message|>2"
+    engine = SampledTexts(tokenizer, raw, raw, raw, "5", end="<|return|>")
+
+    async def agent(client: AgentClient) -> None:
+        messages = [user("1+1")]
+        for _ in range(2):
+            status, answer = await client.post(CHAT, {"messages": messages})
+            assert status == 200, answer
+            reply = answer["choices"][0]["message"]
+            assert reply["content"] == "2"
+            messages += [reply, user("again")]
+        first = await complete(client, "1+1=")
+        await complete(client, f"1+1={first['text']}2+2=")
+
+    samples = at_gateway(engine, agent)
+    assert samples[0].metrics["template_breaks"] == 2 and len(samples) == 4
+    prompt, (before, sampled) = engine.log[3][0], engine.log[2]
+    assert prompt[: len(before) + len(sampled["token_ids"]) - 1] == [*before, *sampled["token_ids"][:-1]]
+    assert "one and one" in tokenizer.decode(engine.log[0][1]["token_ids"])
+    assert "one and one" not in tokenizer.decode(engine.log[1][0])
+
+
+def test_a_stream_of_completions_ends_with_its_usage_if_it_is_asked_for(plain):
+    engine = SampledTexts(plain, "2", "2")
+
+    async def run() -> None:
+        async with open_session(engine) as (session, endpoint):
+            async with openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.key) as policy:
+                for asked in ({"stream_options": {"include_usage": True}}, {}):
+                    given: Any = {"model": "any", "prompt": "1+1=", "stream": True, **asked}
+                    chunks = [chunk async for chunk in await policy.completions.create(**given)]
+                    assert chunks[0].choices[0].text == "2" and chunks[0].usage is None
+                    last = chunks[-1].usage
+                    assert len(chunks) == 1 + bool(asked) and (last is not None) == bool(asked)
+                    if last is not None:
+                        assert last.completion_tokens == len(engine.log[0][1]["token_ids"])
+
+    asyncio.run(run())
 
 
 def test_calls_that_no_tool_could_answer_count_as_tool_errors(qwen):

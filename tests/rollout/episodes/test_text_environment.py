@@ -17,8 +17,10 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 from areal_like.process.process_tree import process_info
+from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.rewards.base import RewardError
+from areal_like.rollout.episodes.sample import RowError
 from areal_like.rollout.episodes.text_environments import process
 from areal_like.rollout.episodes.text_environments.pool import EnvironmentPools
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault, InstanceSpec
@@ -71,6 +73,18 @@ class Guess:
         right = action.strip() == str(self.number)
         return f" no {action},", 1.0 if right else -0.5, right, self.turn == 9, {"score": float(right)}
 
+class Refusing(Guess):
+    """So many times, over all processes."""
+    def __init__(self, refused):
+        self.refused = refused
+        super().__init__(2)
+    def reset(self, *, seed=None, options=None):
+        with open("refused", "ab") as file:
+            file.write(b".")
+        if os.path.getsize("refused") <= self.refused:
+            raise OSError("not now")
+        return super().reset(seed=seed)
+
 class Awaited(Guess):
     async def reset(self, seed):
         return super().reset(seed=seed)
@@ -105,10 +119,20 @@ class Played:
     def row(self, name: str = "guess.py:Guess", split: str = TRAIN, **args: Any) -> Any:
         return next(each for each in make_task(name, args, self.places).rows(split) if each["seed"] % 10 == 7)
 
-    async def play(self, *texts: str, row: Any = None, n: int = 1, max_failed_share: float = 0.0, **args: Any) -> Any:
+    async def play(
+        self,
+        *texts: str,
+        row: Any = None,
+        n: int = 1,
+        max_failed_share: float = 0.0,
+        context_length: int | None = None,
+        **args: Any,
+    ) -> Any:
         self.answers = Answers(self.tokenizer, *texts)
         tools = WorkerTools(
-            *(self.tokenizer, self.answers, Rewards(), False, False, max_failed_share), environments=self.pools
+            *(self.tokenizer, self.answers, Rewards(), False, False, max_failed_share),
+            conversation_rules=ConversationRules(context_length=context_length),
+            environments=self.pools,
         )
         one = lease(0, "", n=n)
         episode = Episode(tools, one | {"sampling": one["sampling"] | {"max_tokens": 200}})
@@ -211,6 +235,23 @@ def test_the_time_in_an_environment_is_that_of_tools(played):
 def test_a_sample_whose_environment_fails_may_be_left_out_of_the_loss(played):
     samples = run(played, lambda: played.play("raise", max_failed_share=1.0))
     assert [sample.reward for sample in samples] == [None] and not RewardError.__subclasses__()
+
+
+def test_a_sample_whose_environment_cannot_be_reset_is_left_out_as_far_as_rewards_may_fail(played):
+    row = played.row("guess.py:Refusing", refused=2)
+    samples = run(played, lambda: played.play("9", row=row, n=4, max_processes=1, max_failed_share=0.5))
+    assert [sample.reward for sample in samples] == [1.0] * 2
+    for fresh, share in ((3, 0.5), (4, 1.0)):
+        (played.places.folder / "refused").unlink()
+        others = Played(played.places.folder)
+        row = others.row("guess.py:Refusing", refused=fresh)
+        with pytest.raises(EnvironmentFault, match="in reset: OSError: not now"):
+            run(others, lambda one=row, own=others, most=share: own.play("9", row=one, n=4, max_failed_share=most))
+
+
+def test_a_first_observation_without_room_in_the_context_is_an_error_of_the_row(played):
+    with pytest.raises(RowError, match="a prompt of 8 tokens leaves no room .* context length of the servers is 8"):
+        run(played, lambda: played.play("7", context_length=8))
 
 
 def test_a_process_ends_with_its_keeper_and_its_fault(played):

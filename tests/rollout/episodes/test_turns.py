@@ -187,16 +187,19 @@ SAMPLING = {
 }
 
 
-def test_a_calculation_within_an_answer_is_computed_and_the_runs_own_stop_texts_end_it(tmp_path):
+@pytest.mark.parametrize("strategy", ["interleaved", "branching"])
+def test_a_calculation_within_an_answer_is_computed_and_the_runs_own_stop_texts_end_it(tmp_path, strategy):
+    """It is one answer, however the run divides conversations."""
     tokenizer = TextTokenizer(folder_of("qwen2_5", tmp_path / "model"))
     parts = ["it is <calculator>6*7</calculator>", " <calculator>6*</calculator>", "42 STOP"]
     answers = Answers(tokenizer, *parts, ends={})
-    tools = WorkerTools(tokenizer, answers, Rewards(), False, False, 0.5)
+    rules = ConversationRules(trajectory_strategy=strategy)
+    tools = WorkerTools(tokenizer, answers, Rewards(), False, False, 0.5, conversation_rules=rules)
     row = {"prompt": [{"role": "user", "content": "6*7="}], "answer": "042"}
     sampling = {"sampling": SAMPLING["sampling"] | {"stop": "STOP"}}
     workflow = ToolIntegrated(tools="calculator")
     (sample,) = asyncio.run(workflow.run(Episode(tools, lease(0, "here", n=1, row_hash="0") | sampling), row)) or []
-    assert (sample.metrics["tool_calls"], sample.metrics["tool_errors"]) == (2, 1)
+    assert (sample.metrics["tool_calls"], sample.metrics["tool_errors"], sample.metrics["turns"]) == (2, 1, 1)
     text = tokenizer.decode(sample.token_ids[len(sample.prompt_ids) :].tolist())
     assert text.startswith(f"{parts[0]}\n```output\n42\n```\n{parts[1]}\n```output\nerror: ValueError")
     assert text.endswith("42 STOP") and answers.stops == [["</calculator>", "STOP"]] * 3

@@ -104,7 +104,7 @@ def test_several_turns_and_a_group_of_environments_are_scored_as_by_their_own_ru
         assert [each["reward"] for each in raised] == [None, 1.0] and raised[1]["metrics"]["compared"] == 1.0
         with pytest.raises(EnvironmentFault, match="unreadable: RuntimeError: nobody can read it"):
             await player.play(guess, "5", "7", "7", "7", "7!", n=2)
-        assert journal.read_text().split() == ["is_found", "is_found", "max_turns_reached"]
+        assert sorted(journal.read_text().split()) == ["None", "is_found", "is_found", "max_turns_reached"]
         with pytest.raises(EnvironmentFault, match="length: RuntimeError: this rubric cannot read it"):
             await player.play(total, "011", "broken", n=2)
 

@@ -1,12 +1,13 @@
 """What plays environments within their process, without the package verifiers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
 
+from areal_like.data.verifiers.host import classic
 from areal_like.data.verifiers.host.classic import ClassicEnvironment
 from areal_like.data.verifiers.host.taskset import TasksetEnvironment
 
@@ -66,6 +67,100 @@ def test_a_group_that_is_cancelled_while_it_waits_leaves_nothing_and_the_server_
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(script())
+
+
+def test_an_agent_that_raises_is_an_error_of_its_episode_and_the_others_are_played_to_their_end() -> None:
+    played = taskset(Serving())
+    ended = list[int]()
+
+    async def play_one(task: int, policy: int, model: str, sampling: object) -> dict[str, float]:
+        if policy == 0:
+            raise OSError("no such program")
+        await asyncio.sleep(0)
+        ended.append(policy)
+        return {"reward": 1.0}
+
+    async def script() -> list[dict[str, object]]:
+        played._environment.num_begun = 1
+        played._environment.may_go_on.set()
+        results = await played.play({"row": {"task": 0}, "model": "any", "sampling": {}, "policies": [0, 1, 2]})
+        await played.close()
+        return results
+
+    played._v1, played._play_one = SimpleNamespace(Sampling=dict), play_one  # type: ignore[method-assign, assignment]
+    assert asyncio.run(script()) == [{"error": "OSError: no such program"}, {"reward": 1.0}, {"reward": 1.0}]
+    assert ended == [1, 2]
+
+
+class Rubric:
+    """Refuses to clean up the first episode."""
+
+    def __init__(self) -> None:
+        self.funcs = list[Callable[..., float]]()
+        self.cleaned = list[int]()
+
+    async def score_group(self, states: list[dict[str, float]]) -> None:
+        for state in states:
+            state["reward"] = 1.0
+
+    async def cleanup(self, state: dict[str, int]) -> None:
+        self.cleaned.append(state["number"])
+        if state["number"] == 0:
+            raise KeyError("it is gone")
+
+
+class Classic:
+    def __init__(self) -> None:
+        self.rubric, self.sampling_args, self.num_begun = Rubric(), dict[str, object](), 0
+        self.hang = asyncio.Event()
+
+    async def init_state(self) -> dict[str, int]:
+        self.num_begun += 1
+        return {"number": self.num_begun - 1}
+
+    async def rollout(self, row: dict[str, str], *more: object) -> dict[str, int]:
+        state = await self.init_state()
+        if row["prompt"] == "hang" and state["number"] == 1:
+            await self.hang.wait()
+        if row["prompt"] == "raise" and state["number"] == 1:
+            raise KeyError("no such guess")
+        return state
+
+
+class Client:
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("prompt", ["play", "raise", "hang"])
+def test_each_episode_is_cleaned_up_whatever_ends_it_and_a_cleanup_that_raises_costs_no_scores(
+    monkeypatch: pytest.MonkeyPatch, prompt: str
+) -> None:
+    clients = [Client() for _ in range(3)]
+    left = iter(clients)
+    monkeypatch.setattr(classic, "_client", lambda policy, is_text: next(left))
+
+    async def script() -> tuple[Classic, list[dict[str, object]]]:
+        own = Classic()
+        environment = ClassicEnvironment(SimpleNamespace(load_environment=lambda: own), {})
+        request = {"row": {"prompt": prompt}, "model": "any", "sampling": {}, "policies": [{}, {}, {}]}
+        playing = asyncio.create_task(environment.play(request))
+        if prompt != "hang":
+            return own, await playing
+        while own.num_begun < 3:
+            await asyncio.sleep(0)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        return own, []
+
+    own, results = asyncio.run(script())
+    assert own.rubric.cleaned == [0, 1, 2] and all(each.is_closed for each in clients)
+    rewards = [each.get("reward") for each in results]
+    assert rewards == {"play": [1.0] * 3, "raise": [1.0, None, 1.0], "hang": []}[prompt]
 
 
 def test_a_verifiers_without_the_members_that_are_used_is_refused_by_its_version(

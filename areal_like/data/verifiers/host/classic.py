@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -11,6 +12,8 @@ from .versions import require
 
 FAULTS: ContextVar[list[str]] = ContextVar("FAULTS")
 """Of the functions of a rubric, in the group that is scored."""
+OPENED: ContextVar[list[Any]] = ContextVar("OPENED")
+"""States of an episode: verifiers returns none of an episode that raises or is stopped."""
 STATE = "state"
 ROUTE = "_route_child_input"
 """Of a group of environments."""
@@ -27,6 +30,8 @@ class ClassicEnvironment:
         _check_routes(self._environment)
         for rubric in {id(each): each for each in _rubrics(self._environment.rubric)}.values():
             rubric.funcs = [_noticed(function) for function in rubric.funcs]
+        for each in _leaves(self._environment):
+            each.init_state = _noting(each.init_state)
 
     def rows(self, held_out: bool) -> Iterator[dict[str, Any]]:
         environment = self._environment
@@ -42,8 +47,10 @@ class ClassicEnvironment:
         clients = [_client(policy, is_text) for policy in request["policies"]]
         sampling = self._sampling(request["sampling"], is_text)
         states: dict[int, Any] = {}
+        opened: list[list[Any]] = [[] for _ in clients]
 
         async def play_one(number: int, client: Any) -> None:
+            OPENED.set(opened[number])
             states[number] = await environment.rollout(dict(row), client, request["model"], sampling)
 
         try:
@@ -51,8 +58,11 @@ class ClassicEnvironment:
             raised = await asyncio.gather(*plays, return_exceptions=True)
             await _score(environment, [states[number] for number in sorted(states)])
         finally:
-            await _clean_up(environment.rubric, list(states.values()))
-            await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+            begun = [[states[number]] if number in states else opened[number][-1:] for number in range(len(clients))]
+            try:
+                await _clean_up(environment.rubric, [state for one in begun for state in one])
+            finally:
+                await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
         return [_result(states.get(number, fault)) for number, fault in enumerate(raised)]
 
     def _sampling(self, given: dict[str, Any], is_text: bool) -> dict[str, Any]:
@@ -65,6 +75,25 @@ def _check_routes(environment: Any) -> None:
     for each in getattr(environment, "env_map", {}).values():
         require(environment, ROUTE)
         _check_routes(each)
+
+
+def _leaves(environment: Any) -> Iterator[Any]:
+    """Those that play, of a group of environments."""
+    members = getattr(environment, "env_map", {}).values()
+    for each in members:
+        yield from _leaves(each)
+    if not members:
+        yield environment
+
+
+def _noting(init_state: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(init_state)
+    async def note(*args: Any, **more: Any) -> Any:
+        state = await init_state(*args, **more)
+        OPENED.get([]).append(state)
+        return state
+
+    return note
 
 
 def _routed(environment: Any, row: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -88,15 +117,12 @@ async def _score(environment: Any, states: list[Any]) -> None:
 
 
 async def _clean_up(rubric: Any, states: list[Any]) -> None:
-    """All of them, whatever one raises."""
-    faults = []
+    """All of them, whatever one raises: that is no fault of what is scored already, and in the log."""
     for state in states:
         try:
             await rubric.cleanup(state)
-        except Exception as fault:
-            faults.append(fault)
-    if faults:
-        raise faults[0]
+        except Exception:
+            traceback.print_exc()
 
 
 def _client(policy: dict[str, str], is_text: bool) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from .service import describe
 from .versions import require
 
 MOST_ROWS = 1000
@@ -42,7 +43,8 @@ class TasksetEnvironment:
         plays = [
             self._play_one(request["row"]["task"], policy, request["model"], sampling) for policy in request["policies"]
         ]
-        return list(await asyncio.gather(*plays))
+        results = await asyncio.gather(*plays, return_exceptions=True)
+        return [{"error": describe(each)} if isinstance(each, BaseException) else each for each in results]
 
     async def close(self) -> None:
         self._is_over.set()

@@ -97,7 +97,7 @@ class CallTree:
         parent = _longest(call for call in earlier if text.startswith(call.prompt.text + call.text))
         cut = _longest(call for call in earlier if _repeats_visible(text, call))
         if cut is not None and (parent is None or len(cut.token_ids) > len(parent.token_ids)):
-            before = cut.prompt.text + cut.written["content"]
+            before = cut.prompt.text + self._unended_text(cut)
             if text.startswith(before):
                 return PromptDraft(CallPrompt(cut.unended_ids, text, is_break=True), text[len(before) :])
             return PromptDraft(CallPrompt([], text, is_break=True), text, special=True)
@@ -139,6 +139,10 @@ class CallTree:
             ends[call] = record
         last = {id(record): call for call, record in ends.items()}
         return [(record, last[id(record)]) for record in records]
+
+    def _unended_text(self, call: AgentCall) -> str:
+        ids = call.sample.token_ids
+        return self._tokenizer.decode(ids[:-1] if call.sample.ends_by_token else ids, skip_special=False)
 
     def _render(self, messages: Sequence[Message], tools: Any) -> str:
         return self._tokenizer.chat.render(messages, add_generation_prompt=True, tools=tools or None)

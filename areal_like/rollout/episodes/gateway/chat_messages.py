@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from areal_like.data.chat_template import ASSISTANT, SYSTEM, USER, Message
+from areal_like.data.conversation_text import answer_message
 from areal_like.process.errors import HttpError
 from areal_like.rollout.episodes.tools.call_format import Arguments, CallFormat, ToolCall
 
@@ -117,13 +118,14 @@ def read_answer(
     text: str, raw: str, number: int, call_format: CallFormat, tools: Sequence[dict[str, Any]]
 ) -> WrittenAnswer:
     """`text` is without special tokens, `raw` with them; without `tools` no text is a call."""
-    written = {"role": ASSISTANT, "content": raw}
+    written = answer_message(raw)
     known = arguments_of(tools)
     found = call_format.parse(raw, known) if tools else []
     calls = [sent for call in found if (sent := _as_sent(call)) is not None]
     counts = (len(found), len(found) - sum(call.name in known for call in calls))
     if not calls:
-        return WrittenAnswer({"role": ASSISTANT, "content": text}, written, *counts)
+        has_channels = written["content"] != raw
+        return WrittenAnswer(written if has_channels else {"role": ASSISTANT, "content": text}, written, *counts)
     called = [
         {
             "id": f"c{number % 100000:05d}{place % 1000:03d}",  # nine signs, as some templates require

@@ -50,6 +50,12 @@ def usage(calls: list[AgentCall]) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": answers, "total_tokens": prompt + answers}
 
 
+def asks_usage(body: dict[str, Any]) -> bool:
+    """Whether the last chunk of a stream shall have it."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
+
+
 def _choice(place: int, body: dict[str, Any], session: AgentSession, call: AgentCall) -> dict[str, Any]:
     message = reply_message(call.reply)
     finish = "tool_calls" if "tool_calls" in message else finish_reason(call)
@@ -105,7 +111,6 @@ def _chunks(body: dict[str, Any], content: dict[str, Any]) -> list[tuple[str, di
         chunks += [{**head, "choices": [first]}, {**head, "choices": [last]}]
     if "prompt_token_ids" in content:
         chunks[0]["prompt_token_ids"] = content["prompt_token_ids"]
-    options = body.get("stream_options")
-    if isinstance(options, dict) and options.get("include_usage"):
+    if asks_usage(body):
         chunks.append({**head, "choices": [], "usage": content["usage"]})
     return [("", chunk) for chunk in chunks]

@@ -9,7 +9,7 @@ from aiohttp import web
 from areal_like.process.errors import HttpError
 from areal_like.rollout.episodes.gateway.answer_delivery import GatewayAnswer
 from areal_like.rollout.episodes.gateway.call_tree import AgentCall
-from areal_like.rollout.episodes.gateway.chat_route import finish_reason, usage
+from areal_like.rollout.episodes.gateway.chat_route import asks_usage, finish_reason, usage
 from areal_like.rollout.episodes.gateway.request_body import flag, prompt_ids, read_body_object, refuse_top_logprobs
 from areal_like.rollout.episodes.gateway.session import AgentSession
 
@@ -38,7 +38,7 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     sampling = session.sampling.read(body, DEFAULT_MAX_TOKENS)
     calls = await session.generate(prompt, body.get("n") or 1, sampling)
     content = _content(body, session, calls)
-    return GatewayAnswer(calls, content, _chunks(content) if flag(body, "stream") else None)
+    return GatewayAnswer(calls, content, _chunks(body, content) if flag(body, "stream") else None)
 
 
 def _content(body: dict[str, Any], session: AgentSession, calls: list[AgentCall]) -> dict[str, Any]:
@@ -71,6 +71,9 @@ def _choice(place: int, body: dict[str, Any], session: AgentSession, call: Agent
     return choice
 
 
-def _chunks(content: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _chunks(body: dict[str, Any], content: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     head = {key: value for key, value in content.items() if key != "usage"}
-    return [("", {**head, "choices": [choice]}) for choice in content["choices"]]
+    chunks = [{**head, "choices": [choice]} for choice in content["choices"]]
+    if asks_usage(body):
+        chunks.append({**head, "choices": [], "usage": content["usage"]})
+    return [("", chunk) for chunk in chunks]

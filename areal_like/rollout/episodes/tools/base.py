@@ -16,7 +16,7 @@ JSON_TYPES: dict[Any, str] = {
 }
 
 MAX_HANGING = 16
-"""Calls of a tool that may run on in threads after their limit."""
+"""Calls of a tool, or of the function of an agent, that may run on in threads after their limit."""
 
 
 class ToolResult(NamedTuple):

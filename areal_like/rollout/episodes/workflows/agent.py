@@ -67,7 +67,8 @@ class Agent:
         answer = session.last_answer
         if answer is None:
             refused = f"; the last call was refused: {session.refusal}" if session.refusal else ""
-            raise AgentError(f"{failure or 'agent: it ended without an answer of the policy'}{refused}")
+            episode.leave_out(AgentError(f"{failure or 'agent: it ended without an answer of the policy'}{refused}"))
+            return None
         if not failure and self._settings.reward_from == ANSWER:
             return (await episode.try_score(row, [answer]))[0]
         if not failure and self._settings.reward_from == POSTED:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from areal_like.config.argument_types import Count, Positive, Share, Take
+from areal_like.config.text_environments import CALL_TIMEOUT_S, MAX_PROCESSES, MAX_TURNS
 from areal_like.data.chat_template import SYSTEM, USER, Message
 from areal_like.data.tasks.text_environment import ENVIRONMENT, ENVIRONMENT_ARGS, SEED
 from areal_like.rollout.episodes.episode import Episode
@@ -31,16 +32,16 @@ class PlayEnvironment:
 
     def __init__(
         self,
-        max_turns: Count = 16,
+        max_turns: Count = MAX_TURNS,
         turn_rewards: bool = False,
         turn_discount: Share = 1.0,
         take: Take = "whole",
         instructions: str = "",
         as_chat: bool | None = None,
         timeout_s: Positive | None = None,
-        call_timeout_s: Positive = 60.0,
+        call_timeout_s: Positive = CALL_TIMEOUT_S,
         start_timeout_s: Positive = 120.0,
-        max_processes: Count = 8,
+        max_processes: Count = MAX_PROCESSES,
         python: str | None = None,
     ) -> None:
         self._max_turns, self._timeout_s = max_turns, timeout_s
@@ -53,19 +54,25 @@ class PlayEnvironment:
             raise RowError("is of no text environment: name one in id, with reset and step")
         return await episode.each_sample(self._play, row)
 
-    async def _play(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
+    async def _play(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory] | None:
         args = orjson.dumps(row[ENVIRONMENT_ARGS], option=orjson.OPT_SORT_KEYS)
         spec = InstanceSpec(row[ENVIRONMENT], args, *self._limits)
         async with AsyncExitStack() as opened:
-            with episode.times.timed(TOOLS):
-                environment = await opened.enter_async_context(episode.tools.environments.instance(spec))
-            return await self._converse(episode, environment, row[SEED])
+            start = time.monotonic()
+            try:
+                with episode.times.timed(TOOLS):
+                    environment = await opened.enter_async_context(episode.tools.environments.instance(spec))
+                    start = time.monotonic()
+                    state = await environment.reset(row[SEED])
+            except EnvironmentFault as fault:
+                episode.leave_out(fault)
+                return None
+            return await self._converse(episode, environment, state, start)
 
-    async def _converse(self, episode: Episode, environment: EnvironmentProcess, seed: int) -> list[Trajectory]:
-        start, waited_s = time.monotonic(), 0.0
-        with episode.times.timed(TOOLS):
-            state = await environment.reset(seed)
-        waited_s += time.monotonic() - start
+    async def _converse(
+        self, episode: Episode, environment: EnvironmentProcess, state: dict[str, Any], start: float
+    ) -> list[Trajectory]:
+        waited_s = time.monotonic() - start
         chat = episode.conversation(self._first(episode, state["observation"]))
         rewards, cut_off = list[float](), False
         while True:

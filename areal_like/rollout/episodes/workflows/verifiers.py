@@ -86,7 +86,9 @@ class VerifiersEnvironment:
             raise session.fault
         refused = f"; its last refused call: {session.refusal}" if session.refusal else ""
         if session.last_answer is None:
-            raise EnvironmentFault(f"{failure or 'the environment ended without an answer of the policy'}{refused}")
+            why = f"{failure or 'the environment ended without an answer of the policy'}{refused}"
+            episode.leave_out(EnvironmentFault(why))
+            return None
         if not failure:
             try:
                 return parse_reward(Reward(result["reward"], result["metrics"]))
