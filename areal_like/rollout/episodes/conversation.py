@@ -125,8 +125,8 @@ class Conversation:
     ) -> list[Trajectory]:
         """The training samples of the conversation, all with this reward. With `turn_rewards`, each answer is a sample
         of its own: its reward is its own one, plus that of the next answer times `discount`, and `reward` counts as a
-        part of the last one's. Parts of an answer that `insert` continued are one answer. `cut_off`: it has ended because there was no `room`; its last sample then counts as one
-        that was cut off by the length limit."""
+        part of the last one's. Parts of an answer that `insert` continued are one answer. `cut_off`: it has ended
+        because there was no `room`; its last sample then counts as one that was cut off by the length limit."""
         if not self.turns:
             raise ValueError("trajectory(): the conversation has no answer; call generate() first")
         num_answers = sum(record.num_answers for record in self._records)

@@ -187,7 +187,7 @@ def test_functions_that_hang_end_the_agents_by_name_until_they_are_fewer(monkeyp
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(agent.run(ROW, endpoint), 0.01)
-        with pytest.raises(InfrastructureError, match="mine.py:solve hangs: 2 of its threads"):
+        with pytest.raises(InfrastructureError, match=r"mine\.py:solve hangs: 2 of its threads"):
             await agent.run({}, endpoint)
         may_end.set()
         for thread in agent._hanging:

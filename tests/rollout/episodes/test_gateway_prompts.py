@@ -198,17 +198,19 @@ def test_a_template_that_refuses_the_marks_of_its_own_answers_gets_their_parts_a
 def test_a_stream_of_completions_ends_with_its_usage_if_it_is_asked_for(plain):
     engine = SampledTexts(plain, "2", "2")
 
+    def client_of(endpoint: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.key)
+
     async def run() -> None:
-        async with open_session(engine) as (session, endpoint):
-            async with openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.key) as policy:
-                for asked in ({"stream_options": {"include_usage": True}}, {}):
-                    given: Any = {"model": "any", "prompt": "1+1=", "stream": True, **asked}
-                    chunks = [chunk async for chunk in await policy.completions.create(**given)]
-                    assert chunks[0].choices[0].text == "2" and chunks[0].usage is None
-                    last = chunks[-1].usage
-                    assert len(chunks) == 1 + bool(asked) and (last is not None) == bool(asked)
-                    if last is not None:
-                        assert last.completion_tokens == len(engine.log[0][1]["token_ids"])
+        async with open_session(engine) as (_, endpoint), client_of(endpoint) as policy:
+            for asked in ({"stream_options": {"include_usage": True}}, {}):
+                given: Any = {"model": "any", "prompt": "1+1=", "stream": True, **asked}
+                chunks = [chunk async for chunk in await policy.completions.create(**given)]
+                assert chunks[0].choices[0].text == "2" and chunks[0].usage is None
+                last = chunks[-1].usage
+                assert len(chunks) == 1 + bool(asked) and (last is not None) == bool(asked)
+                if last is not None:
+                    assert last.completion_tokens == len(engine.log[0][1]["token_ids"])
 
     asyncio.run(run())
 

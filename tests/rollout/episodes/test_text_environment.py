@@ -250,7 +250,7 @@ def test_a_sample_whose_environment_cannot_be_reset_is_left_out_as_far_as_reward
 
 
 def test_a_first_observation_without_room_in_the_context_is_an_error_of_the_row(played):
-    with pytest.raises(RowError, match="a prompt of 8 tokens leaves no room .* context length of the servers is 8"):
+    with pytest.raises(RowError, match=r"a prompt of 8 tokens leaves no room .* context length of the servers is 8"):
         run(played, lambda: played.play("7", context_length=8))
 
 
