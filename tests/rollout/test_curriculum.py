@@ -50,10 +50,10 @@ def test_a_row_is_in_the_pool_of_its_latest_group(mean: float, pool: int) -> Non
 
 def test_rows_set_aside_are_drawn_again_where_a_resumed_run_has_no_threshold_for_them() -> None:
     rows = np.array([ASIDE_EASY, ASIDE_HARD] * 4, np.uint8).tobytes()
-    for kept, thresholds in ((set(), {}), ({ASIDE_HARD}, {"hard_threshold": 0.1})):
-        pools = pools_of(num_rows=8, **thresholds)
+    for threshold, kept in ((None, {NORMAL}), (0.1, {NORMAL, ASIDE_HARD})):
+        pools = pools_of(num_rows=8, hard_threshold=threshold)
         pools.resume(rows, step=7)
-        assert set(pools.pool_P.tolist()) == {NORMAL, *kept}
+        assert set(pools.pool_P.tolist()) == kept
 
 
 @pytest.mark.parametrize(("mean", "pool"), [(0.9, ASIDE_EASY), (0.89, NORMAL), (0.11, NORMAL), (0.1, ASIDE_HARD)])
@@ -109,8 +109,9 @@ def test_a_row_is_inspected_before_it_is_drawn_and_a_long_one_is_replaced() -> N
 
 
 def test_a_fraction_of_the_rows_set_aside_returns_with_a_checkpoint() -> None:
-    thresholds = {"easy_threshold": 1.0, "hard_threshold": 0.0}
-    pools = pools_of(num_rows=30, easy_return_fraction=0.5, hard_return_fraction=1.0, **thresholds)
+    fractions = {"easy_return_fraction": 0.5, "hard_return_fraction": 1.0}
+    keys: Any = fractions | {"easy_threshold": 1.0, "hard_threshold": 0.0}
+    pools = pools_of(num_rows=30, **keys)
     state = np.array([ASIDE_EASY] * 10 + [ASIDE_HARD] * 4 + [EASY] * 16, np.uint8)
     pools.resume(state.tobytes(), step=7)
     assert Counter(pools.pool_P.tolist()) == {ASIDE_EASY: 5, NORMAL: 9, EASY: 16}

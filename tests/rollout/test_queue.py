@@ -159,8 +159,8 @@ def test_a_lease_of_agents_lasts_until_those_before_it_have_ended():
 
 
 def test_a_lease_of_text_environments_lasts_until_those_before_it_have_given_back_their_processes():
-    words = ("rollout.request_timeout=50", "n_samples=8", "rollout.max_concurrent_rollouts=8", "valid_dataset=null")
-    words = (*words, "rollout.num_episode_workers=1")
+    words = [*("rollout.request_timeout=50", "n_samples=8", "rollout.max_concurrent_rollouts=8", "valid_dataset=null")]
+    words.append("rollout.num_episode_workers=1")
     plain = rollout_settings(grpo(*words)).lease_limit_s - 50
     played = "workflow.name=text_environment"
     assert rollout_settings(grpo(*words, played)).lease_limit_s == plain + 8 * 8 / 8 * 16 * 60

@@ -202,12 +202,12 @@ class Episode:
         params = self._sampling_params(sampling)
         if not len(prompt_ids):
             raise RowError("a prompt without a single token cannot be generated for")
-        limits = [("gconfig.max_tokens", params.get("max_tokens"))]
-        limits.append(("the context length of the servers", self.tools.conversation_rules.context_length))
-        for name, limit in sorted((each for each in limits if each[1] is not None), key=lambda each: each[1]):
-            if len(prompt_ids) >= limit:
-                message = f"a prompt of {len(prompt_ids)} tokens leaves no room for an answer"
-                raise RowError(f"{message}: {name} is {limit}")
+        context = self.tools.conversation_rules.context_length
+        limits = [(params.get("max_tokens"), "gconfig.max_tokens"), (context, "the context length of the servers")]
+        limit, name = min(((each, name) for each, name in limits if each is not None), default=(None, ""))
+        if limit is not None and len(prompt_ids) >= limit:
+            message = f"a prompt of {len(prompt_ids)} tokens leaves no room for an answer"
+            raise RowError(f"{message}: {name} is {limit}")
         number, self._num_calls = self._num_calls, self._num_calls + 1
         group = {
             "id": f"{self.lease['id']}/{number}",
