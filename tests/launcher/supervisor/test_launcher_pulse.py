@@ -82,7 +82,7 @@ def test_a_write_that_a_pipe_holds_is_seen():
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while it runs", "while its last metrics are sent"])
 def test_a_stopped_launcher_ends_its_run(tmp_path, moment):
-    held, limits = tmp_path / "held", ("watchdog.notice_s=1", "watchdog.launcher_s=3")
+    held, limits = tmp_path / "held", ("watchdog.notice_s=2", "watchdog.launcher_s=10")
     held.touch()
     run = start_fake_run(tmp_path, *limits, steps=1000 if moment == "while it runs" else 2, hold_drain=str(held))
     reached = held.with_suffix(".reached").exists
@@ -90,7 +90,7 @@ def test_a_stopped_launcher_ends_its_run(tmp_path, moment):
     os.kill(run.pids()["launcher"], signal.SIGSTOP)
     ended = run.wait()
     assert ended.code == 1, ended
-    assert "(stopped by a signal); the run is ended after 3 s (watchdog.launcher_s)" in ended.err
+    assert "(stopped by a signal); the run is ended after 10 s (watchdog.launcher_s)" in ended.err
     assert "watchdog.launcher_s: launcher/0 has made no progress for" in ended.err
     assert "launcher/0 was killed by SIGKILL" in ended.err
     assert leftover_processes(tmp_path) == {}
