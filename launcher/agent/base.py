@@ -2,7 +2,7 @@
 agent may run on another machine."""
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -88,8 +88,9 @@ class NodeAgent(Protocol):
     def samples(self) -> list[ProcessSample]:
         """What each running process does."""
 
-    def begin_hang_report(self, folder: str) -> None:
-        """Starts to write the stacks of all processes, and what each waits for, to a new folder."""
+    def begin_hang_report(self, folder: str, culprits: Sequence[str]) -> None:
+        """Starts to write the stacks of all processes, and what each waits for, to a new folder. `culprits`: a line for
+        each process that hangs, for `culprit.txt` there."""
 
     def hang_report_is_done(self) -> bool: ...
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from areal_like.process.process_tree import descendants_of, has_handler, kill, process_info
@@ -16,6 +16,7 @@ FAULTHANDLER_S = 1.0
 """What a process that runs may take to write its own stacks."""
 PY_SPY_S = 5.0
 POLL_S = 0.05
+CULPRIT = "culprit.txt"
 NO_STACKS = "no stacks: it is stopped, or not a Python process of ours, and py-spy {}"
 
 
@@ -29,8 +30,8 @@ class HungProcess:
 class HangReport:
     """Is written in a thread, as what hangs may be a disk."""
 
-    def __init__(self, folder: Path, processes: Mapping[str, HungProcess]) -> None:
-        self._folder, self._processes = folder, processes
+    def __init__(self, folder: Path, processes: Mapping[str, HungProcess], culprits: Sequence[str]) -> None:
+        self._folder, self._processes, self._culprits = folder, processes, culprits
         self._until = time.monotonic() + BUDGET_S
         self._thread = threading.Thread(target=self._write, name="hang report", daemon=True)
         self._thread.start()
@@ -43,6 +44,7 @@ class HangReport:
     def _write(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / CULPRIT).write_text("".join(f"{line}\n" for line in self._culprits), encoding="utf-8")
             before = {name: _size(each.stacks) for name, each in self._processes.items()}
             for name, process in self._processes.items():
                 (self._folder / f"{process.file_name}.txt").write_text(f"{name}\n{_facts(process)}", encoding="utf-8")

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,13 +96,13 @@ class LocalAgent:
     def samples(self) -> list[ProcessSample]:
         return [_sample(name, child) for name, child in self._alive.items()]
 
-    def begin_hang_report(self, folder: str) -> None:
+    def begin_hang_report(self, folder: str, culprits: Sequence[str]) -> None:
         processes = {}
         for name, child in self._alive.items():
             stacks = self._run.logs / f"{child.identity.file_name}.stacks"
             slots = read_slots(child.page)
             processes[name] = HungProcess(child.identity.file_name, child.process.pid, stacks, slots)
-        self._hang_report = HangReport(Path(folder), processes)
+        self._hang_report = HangReport(Path(folder), processes, culprits)
 
     def hang_report_is_done(self) -> bool:
         return self._hang_report is None or self._hang_report.is_done

@@ -102,7 +102,7 @@ class Supervisor:
         if (exits or early) and (lost := taken_over_ending(self.run, self.attempt)) is not None:
             return lost
         self._check_progress(at_once=bool(exits or early))
-        ending = self._handle_exits(exits) if exits else None
+        ending = self._handle_exits(exits) if exits else self._watchdog.ending
         if ending is None and early:
             ending = self._handle_failures(early)
         ending = ending or self._check_rollback() or self._finished()

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from areal_like.process.exit_codes import FAILED
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER
 from areal_like.process.pulse import COLLECTIVE, IDLE, LOADING, PHASES, PUBLISHING, SAVING, SERVING, UPDATING
 from areal_like.process.run import Run
 from areal_like.weights.transfer_path import COLLECTIVE_MODES
 from launcher.agent.base import NodeAgent, ProcessSample
+from launcher.supervisor.hang_log import HangLog
 from launcher.supervisor.hang_watch import Hang, HangWatch
 from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE
+from launcher.supervisor.lifecycle import RunEnding
 
 CHECK_S = 1.0
 MARGIN_S = 60.0
@@ -21,6 +24,7 @@ WRITE_TIMEOUTS = 10
 """A checkpoint may take so many times `dist_timeout_s`, as its trainers wait for it."""
 DIES_S = 10.0
 """What a process may take to die once it is killed."""
+HOLDS = "the run ends, as what is to replace it may need the GPU memory or the port that it holds"
 FOLDER = "hang-{}"
 
 
@@ -28,18 +32,25 @@ class Watchdog:
     """`poll` is to be called repeatedly. Whoever it kills is among the next exits of the agent."""
 
     def __init__(self, run: Run, agent: NodeAgent, say: Callable[[str], None]) -> None:
+        self.ending: RunEnding | None = None
+        """Where the run cannot go on, as a killed process does not die."""
         self._agent, self._logs, self._say = agent, run.logs, say
         self._watch = hang_watch(run.config)
+        self._log = HangLog(run.logs, run.config.log.max_mb << 20)
+        self._grace_s = run.config.recover.grace_s
         LAUNCHER_PULSE.begin()
         self._looked_at = time.monotonic()
         self._hung: Sequence[Hang] = ()
         """They are killed when the report is written."""
         self._killed: dict[str, float] = {}
-        """Starts, and when each was killed, until that is over or was reported as in vain."""
+        """Starts that are not dead, and when each was killed."""
+        self._undying: set[str] = set()
+        """Of these those that were reported."""
 
     def close(self) -> None:
         """The launcher has no more processes to watch."""
         LAUNCHER_PULSE.end()
+        self._log.close()
 
     def poll(self) -> None:
         LAUNCHER_PULSE.beat()
@@ -55,12 +66,12 @@ class Watchdog:
         self._check_killed(samples)
         look = self._watch.look(samples, gap_s)
         for notice in look.notices:
-            self._say(notice)
+            self._tell(notice)
         if look.hangs:
             folder = self._next_folder()
             place = folder.relative_to(self._logs.parent)
             self._hung = [hang._replace(message=f"{hang.message}; stacks: {place}") for hang in look.hangs]
-            self._agent.begin_hang_report(str(folder))
+            self._agent.begin_hang_report(str(folder), [hang.message for hang in look.hangs])
 
     def kill_silent(self, names: Sequence[str]) -> None:
         """Of these the ones that are stopped, without waiting for their limits, or past these: a rollback needs
@@ -78,19 +89,32 @@ class Watchdog:
             if hang in still:
                 self._kill(hang.name, hang.start, hang.message)
             elif hang.start in alive:
-                self._say(f"{hang.name} makes progress again")
+                self._tell(f"{hang.name} makes progress again")
+
+    def _tell(self, text: str) -> None:
+        self._log.add(text)
+        self._say(text)
 
     def _kill(self, name: str, start: str, message: str) -> None:
+        self._log.add(f"{name} is killed: {message}")
         self._agent.kill_hung(name, start, message)
         self._killed[start] = time.monotonic()
 
     def _check_killed(self, samples: Sequence[ProcessSample]) -> None:
-        alive = {each.start: each for each in samples}
+        """One in a call to the kernel that does not return dies at its end, which may never come. It writes nothing
+        after that call, but what it holds is not free."""
+        alive, now = {each.start: each for each in samples}, time.monotonic()
         self._killed = {start: at for start, at in self._killed.items() if start in alive}
-        for start in [start for start, at in self._killed.items() if time.monotonic() > at + DIES_S]:
-            del self._killed[start]
-            place = f"it hangs in the kernel (state {alive[start].state}), such as on a dead disk"
-            self._say(f"{alive[start].name} was killed but cannot be ended: {place}; the run waits for its end")
+        for start, at in self._killed.items():
+            name, state = alive[start].name, alive[start].state
+            stuck = f"{name} was killed but cannot be ended: it hangs in the kernel (state {state}), such as on a dead disk"
+            if start not in self._undying and now > at + DIES_S:
+                self._undying.add(start)
+                self._tell(f"{stuck}; the run waits at most {self._grace_s:g} s more for its end (recover.grace_s)")
+            if self.ending is None and now > at + DIES_S + self._grace_s:
+                text = f"recover.grace_s: {stuck}; {HOLDS}"
+                self._log.add(text)
+                self.ending = RunEnding("failed", FAILED, text)
 
     def _next_folder(self) -> Path:
         number = 1

@@ -131,7 +131,8 @@ def test_an_unprivileged_user_gets_the_stacks_of_all_processes(has_py_spy, tmp_p
             ended = ring.wait(1800)
         assert ended.code == 0 and ended.summary["attempts"] == 2, ended.text
         reports = {path.stem: path.read_text() for path in (ended.directory / "logs" / "hang-1").iterdir()}
-    assert {*reports} == {"server-0", "rollout-0", "episodes-0", "trainer-0"}
+    assert {*reports} == {"culprit", "server-0", "rollout-0", "episodes-0", "trainer-0"}
+    assert "trainer/0 has made no progress for" in reports.pop("culprit")
     stopped = reports.pop("trainer-0")
     assert all("Thread 0x" in report for report in reports.values()), "these write their own"
     assert "state T" in stopped and "thread" in stopped, "from /proc"

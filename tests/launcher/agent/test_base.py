@@ -119,3 +119,21 @@ def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> N
     assert (run.directory / "logs" / "server-0.log").read_text() == "about to die\n"
     assert (run.directory / "logs" / "trainer-0.log").read_text() == "done with secret\n"
     assert process_info(int(left.read_text())) is None
+
+
+def test_a_run_with_a_killed_process_that_does_not_die_ends_by_its_name(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for name in ("logs", "metrics", "checkpoints"):
+        (run.directory / name).mkdir()
+    plan = [planned(run.directory, role, "exec sleep 600") for role in ("rollout", "trainer")]
+    with (
+        agent_elsewhere(run.directory) as agent,
+        closing(file_name_store(tmp_path / "names", "user/run", "here", 30.0)) as names,
+    ):
+        supervisor = Supervisor(
+            *(run, Roster(plan, agent), names, WaitLimits(60.0, "a key", 60.0), RestartPolicy("auto", 1)),
+            *(StartPoint(1, 0, None), print, Lifecycle()),
+        )
+        ending = RunEnding("failed", 1, "trainer/0 was killed but cannot be ended")
+        supervisor._watchdog.ending = ending
+        assert supervisor.watch() == ending

@@ -1,6 +1,7 @@
 """Who makes no progress is named, and those that wait for it are not."""
 
 import math
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.process.pulse import PHASES, SlotSample
 from launcher.agent.base import ProcessSample
 from launcher.supervisor import watchdog
+from launcher.supervisor.hang_log import HangLog
 from launcher.supervisor.hang_watch import HangWatch
 from launcher.supervisor.watchdog import hang_watch
 
@@ -310,13 +312,14 @@ class Machine:
     """An agent whose processes do what the test says."""
 
     def __init__(self):
-        self.shown, self.killed, self.reports, self.is_done = [], [], [], False
+        self.shown, self.killed, self.reports, self.culprits, self.is_done = [], [], [], [], False
 
     def samples(self):
         return self.shown
 
-    def begin_hang_report(self, folder):
+    def begin_hang_report(self, folder, culprits):
         self.reports.append(folder)
+        self.culprits += culprits
 
     def hang_report_is_done(self):
         return self.is_done
@@ -327,7 +330,7 @@ class Machine:
 
 @pytest.fixture
 def watched(tmp_path, monkeypatch):
-    """A watchdog, its machine, what it says, and a function by which seconds pass."""
+    """A machine, what its watchdog says, a function by which seconds pass, and the watchdog."""
     clock, machine = [0.0], Machine()
     reported: list[str] = []
     monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -341,11 +344,11 @@ def watched(tmp_path, monkeypatch):
             clock[0] += 1.0
             made.poll()
 
-    return machine, reported, passes
+    return machine, reported, passes, made
 
 
 def test_a_second_hang_during_the_report_of_the_first_is_found_later(watched):
-    machine, _, passes = watched
+    machine, _, passes, _ = watched
     first, second = process("server/0", slot("generating")), process("server/1", slot("generating"))
     machine.shown = [first]
     passes(6)
@@ -360,10 +363,52 @@ def test_a_second_hang_during_the_report_of_the_first_is_found_later(watched):
     assert machine.killed[1:] == [("server/1", "server-1")] and len(machine.reports) == 2
 
 
-def test_a_killed_process_that_does_not_die_is_said_once(watched):
-    machine, reported, passes = watched
+def test_a_killed_process_that_does_not_die_is_said_once_and_ends_the_run_after_the_grace_of_a_stop(watched):
+    machine, reported, passes, made = watched
     machine.is_done, machine.shown = True, [process("server/0", slot("generating"), state="D")]
     passes(60)
     assert machine.killed == [("server/0", "server-0")]
     (line,) = [each for each in reported if "cannot be ended" in each]
     assert line.startswith("server/0 was killed but cannot be ended: it hangs in the kernel (state D)")
+    assert "the run waits at most 240 s more for its end (recover.grace_s)" in line
+    passes(190)
+    assert made.ending is None
+    passes(10)
+    assert (made.ending.outcome, made.ending.code) == ("failed", 1)
+    assert made.ending.message.startswith("recover.grace_s: server/0 was killed but cannot be ended")
+    assert "(state D)" in made.ending.message
+
+
+def test_a_killed_process_that_dies_late_does_not_end_the_run(watched):
+    machine, _, passes, made = watched
+    machine.is_done, machine.shown = True, [process("server/0", slot("generating"), state="D")]
+    passes(200)
+    machine.shown = []
+    passes(200)
+    assert made.ending is None
+
+
+def test_who_was_named_or_killed_and_why_is_in_files(watched, tmp_path):
+    machine, reported, passes, made = watched
+    machine.shown = [process("server/0", slot("generating"), state="T")]
+    passes(61)
+    machine.is_done = True
+    passes(1)
+    made.close()
+    message = "watchdog.generating_s: server/0 has made no progress for 5 s while generating (stopped by a signal)"
+    assert machine.culprits == [message]
+    lines = (tmp_path / "logs" / "hangs.log").read_text().splitlines()
+    notice, kill = (line.split(" ", 2)[2] for line in lines)
+    assert notice == reported[0] and notice.endswith("it is killed after 5 s (watchdog.generating_s)")
+    assert kill == f"server/0 is killed: {message}; stacks: logs/hang-1"
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
+
+
+def test_the_log_of_hangs_is_bounded(tmp_path):
+    log = HangLog(tmp_path, 100)
+    for number in range(20):
+        log.add(f"server/{number} has made no progress")
+        log.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"hangs.log", "hangs.log.1"}
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) < 200
+    assert (tmp_path / "hangs.log").read_text().endswith("server/19 has made no progress\n")

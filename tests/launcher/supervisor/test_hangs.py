@@ -34,7 +34,9 @@ def test_a_stopped_server_or_worker_is_named_and_replaced_alone(name, tmp_path):
     assert "_s: " in replaced and "stacks: logs/hang-1" in replaced
     assert ended.summary["attempts"] == 1
     reports = {path.name for path in (ended.directory / "logs" / "hang-1").iterdir()}
-    assert reports == {"server-0.txt", "rollout-0.txt", "episodes-0.txt", "trainer-0.txt"}
+    assert reports == {"culprit.txt", "server-0.txt", "rollout-0.txt", "episodes-0.txt", "trainer-0.txt"}
+    assert (ended.directory / "logs" / "hang-1" / "culprit.txt").read_text().startswith("watchdog.")
+    assert f"{name} is killed: watchdog." in (ended.directory / "logs" / "hangs.log").read_text()
     report = (ended.directory / "logs" / "hang-1" / f"{name.replace('/', '-')}.txt").read_text()
     assert "state T" in report and "thread" in report
 
