@@ -44,7 +44,7 @@ docs: env-dev ## Writes the generated pages from the configuration classes, the 
 mutate-keys: env-dev ## Mutation tests: disables each key in turn, lists those whose tests pass (MUTATE="--sample 30": 30)
 	@$(PY) -m tests.mutation.mutate_keys $(MUTATE)
 
-night: env-dev ## Takes hours: slow tests with many examples, learning curves, mutation tests; resumes if interrupted
+night: env-dev ## Takes hours: slow tests with many examples, learning curves, chaos, a soak, mutation tests; resumes
 	@$(PY) -m tests.night
 
 chaos: env-dev ## Runs N short runs to which something happens (N=50 SEED=1); resumes; results in build/chaos/

@@ -10,7 +10,7 @@ from areal_like.observe.evaluations import evaluation_lines
 from areal_like.observe.reading import JOINED, Line, is_evaluation, read_lines
 from areal_like.process.run import LEDGER
 from areal_like.rollout.ledger import read_ledger
-from tests.bench.watched import Watched
+from tests.bench.watched import GUARDIAN, LAUNCHER, Watched
 
 LEARNT = 0.9
 WARM = 2
@@ -95,7 +95,7 @@ def start(run_dir: Path, watched: Watched, first_step: float) -> dict[str, float
     """Seconds from the command to each event up to the first step, in order of time."""
     events = {
         "the first process of the run is there": min(
-            (when for role, when in watched.seen.items() if role != "launcher"), default=None
+            (when for role, when in watched.seen.items() if role not in (LAUNCHER, GUARDIAN)), default=None
         ),
         "the controller knows the rows": _logged(run_dir / "logs/rollout-0.log", " rows, "),
         "the server is ready": _logged(run_dir / "logs/server-0.log", "ready at"),

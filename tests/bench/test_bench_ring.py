@@ -109,6 +109,13 @@ def test_the_cpu_time_of_a_process_is_measured_while_it_runs(tmp_path: Path) -> 
     assert result.cpu_at(0.0) == result.looks[0][1]
 
 
+def test_the_guardian_of_a_run_is_measured_apart_from_its_launcher(tmp_path: Path) -> None:
+    code = "import time\nfrom areal_like.process.process_tree import set_process_name\nset_process_name('areal guardian')"
+    code += "\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass"
+    result = watch([sys.executable, "-c", code], tmp_path, {"PYTHONPATH": str(ROOT)}, 60.0)
+    assert result.exit_code == 0 and "guardian" in result.memory and result.cpu_at(math.inf)["guardian"] > 0.05
+
+
 def test_a_command_past_its_time_limit_is_stopped(tmp_path: Path) -> None:
     result = watch(["/bin/sh", "-c", "echo begun; exec sleep 3600"], tmp_path, {}, 0.5)
     assert result.exit_code and "begun" in result.output

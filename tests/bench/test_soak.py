@@ -51,5 +51,5 @@ def test_two_hundred_steps_are_flat(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(output.read_text(encoding="utf-8"))["found"]
     roles = {each["of"] for each in found if each["what"] == MEMORY}
-    assert roles >= {"launcher", "rollout/0", "episodes/0", "server/0", "trainer/0"}
+    assert roles >= {"guardian", "launcher", "rollout/0", "episodes/0", "server/0", "trainer/0"}
     assert output.with_suffix(".svg").read_text(encoding="utf-8").startswith("<svg")

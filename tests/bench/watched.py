@@ -11,7 +11,7 @@ from pathlib import Path
 from areal_like.process.identity import PROCESS
 
 TICKS = os.sysconf("SC_CLK_TCK")
-LAUNCHER = "launcher"
+LAUNCHER, GUARDIAN = "launcher", "guardian"
 POLL_S = 0.25
 
 
@@ -118,10 +118,14 @@ def _below(root: int, parents: dict[int, int]) -> set[int]:
 
 
 def _role(pid: int) -> str:
-    """The role that the launcher gave a process. Reward processes count for their worker."""
+    """The role that the launcher gave a process. Reward processes count for their worker. The guardian is the process
+    of the command, which plans the run before it starts the launcher."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return LAUNCHER
+    if name == f"areal {GUARDIAN}":
+        return GUARDIAN
     prefix = f"{PROCESS}=".encode()
     return next((word[len(prefix) :].decode() for word in words if word.startswith(prefix)), LAUNCHER)
