@@ -37,7 +37,7 @@ FORGET_S = 60.0
 class SlotSample(NamedTuple):
     """A slot as it was when read. `what` it waits for, from `whom`, at most `limit_s` seconds, set by `key`. `inner` is
     the phase in which it waits, else the same as `phase`. `waits`: how often waits were looked at, which is no
-    progress."""
+    progress. `thread`: 0 if the work is the whole process's."""
 
     number: int
     phase: str
@@ -105,6 +105,13 @@ class PulseSlot:
         """Unless it waits for something else meanwhile."""
         if self._waits and self._what == what:
             self._waits = False
+            self._write()
+
+    def is_of_process(self) -> None:
+        """No one thread does the work: what the whole process computes, with what it has started, shows that it
+        computes."""
+        if self._thread:
+            self._thread = 0
             self._write()
 
     def _advance(self) -> None:
@@ -262,6 +269,9 @@ class WorkPulse:
 
     def advance(self) -> None:
         self._slot.advance()
+
+    def is_of_process(self) -> None:
+        self._slot.is_of_process()
 
 
 def read_slots(page: mmap.mmap | bytes) -> tuple[SlotSample, ...]:

@@ -50,6 +50,8 @@ class GenerationCounts:
 class Generation:
     def __init__(self, engine: InferenceEngine, queue: RequestQueue, served: ServedWeights) -> None:
         self.counts = GenerationCounts()
+        self.asked = self.answered = 0
+        """Requests that are in the engine; that it has answered."""
         self.on_adapter_released: Callable[[], None] = lambda: None
         """Called when a group releases its adapter."""
         self._engine, self._info, self._queue, self._served = engine, engine.info, queue, served
@@ -180,13 +182,18 @@ class Generation:
         """The outputs, and the version of the weights when the request started."""
         async with self._queue.slot(request.priority, in_flight.number):
             version = self._served.version_of(request.adapter)
+            self.asked += 1
             try:
-                return await self._engine.generate(request), version
+                outputs = await self._engine.generate(request)
+                self.answered += 1
+                return outputs, version
             except asyncio.CancelledError:
                 abort = asyncio.create_task(self._abort(request.id))
                 self._aborts.add(abort)
                 abort.add_done_callback(self._aborts.discard)
                 raise
+            finally:
+                self.asked -= 1
 
     async def _abort(self, name: str) -> None:
         with contextlib.suppress(EngineGone):

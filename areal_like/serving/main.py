@@ -19,6 +19,7 @@ from areal_like.process.identity import CallGuard, Identity, token
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.serving.engines.base import InferenceEngine
+from areal_like.serving.engines.engine_pulse import attached_watch, engine_pulse
 from areal_like.serving.engines.external.attach import (
     OURS,
     UNPROVEN_SERVER,
@@ -28,8 +29,6 @@ from areal_like.serving.engines.external.attach import (
     prove_attached,
     release_pauses,
 )
-from areal_like.serving.engines.external.engine_pulse import engine_pulse
-from areal_like.serving.engines.external.external_engine import ExternalEngine
 from areal_like.serving.engines.external.start import ConnectTo, EngineProgram, launched
 from areal_like.serving.engines.registry import engine_of, engine_spec
 from areal_like.serving.engines.spec import EngineSpec
@@ -92,7 +91,9 @@ class ServerProcess:
             log.info("%s is %s", what, kind)
         if kind != OURS:
             spec = engine_spec(kind)
-            attaching = attached(spec.keys.title, address, secret, proofs, waiting, self._connect(spec))
+            attaching = attached(
+                *(spec.keys.title, address, secret, proofs, waiting, rollout.call_timeout, self._connect(spec))
+            )
             return await self._serve_engine(stack, await stack.enter_async_context(attaching), spec)
         if proofs is None:
             raise Failure(f"rollout.server_addresses: {UNPROVEN_SERVER.format(address=address)}")
@@ -111,9 +112,12 @@ class ServerProcess:
         stack.push_async_callback(server.close)
         if self._attach is not None:
             stack.push_async_callback(release_pauses, server.pauser, (CONTROLLER, UPDATE))
-        if isinstance(engine, ExternalEngine) and self._attach is None:
-            asked = engine_pulse(engine, lambda: server.pauser.is_paused, lambda: server.queue.running > 0)
-            await stack.enter_async_context(asked)
+            what = f"{spec.keys.title} at {parse_address(self._attach)}"
+            limit_s = self._run.config.watchdog.generating_s
+            await stack.enter_async_context(attached_watch(server.engine, server.load, what, limit_s, server.end))
+        elif not engine.has_pulse:
+            in_process = spec.open is not None
+            await stack.enter_async_context(engine_pulse(server.engine, server.load, in_process))
         info = engine.info
         log.info(
             "%s %s generates: %s, %d tokens of context", info.engine, info.version, info.model, info.context_length
@@ -152,6 +156,7 @@ def server_settings(run: Run, spec: EngineSpec, is_attached: bool = False) -> Se
         model=display_name(path),
         model_folder=model_folder(path, run.cwd),
         request_timeout_s=run.config.rollout.request_timeout,
+        call_timeout_s=run.config.rollout.call_timeout,
         is_open=run.opens_generation,
         is_attached=is_attached,
     )

@@ -6,23 +6,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from areal_like.serving.control_protocol import ABORT, AUTO, KEEP, WAIT
-from areal_like.serving.engines.base import EngineGone, InferenceEngine
+from areal_like.serving.engines.base import CALL_TIMEOUT, EngineGone, InferenceEngine
 from areal_like.serving.request_queue import RequestQueue
 
 ABORT_RETRY_S = 0.05
 """The abort is repeated: a request may have been on its way to the engine."""
-ABORT_TIMEOUT_S = 60.0
-"""Time for an engine to end aborted requests."""
 
 
 class Pauser:
     """`keep` freezes requests in the engine; `wait` lets them finish; `abort` takes back their tokens so far, to
-    continue from them later. Several owners can pause at once, each under its name."""
+    continue from them later. Several owners can pause at once, each under its name. The engine ends aborted requests
+    within `call_timeout_s`."""
 
-    def __init__(self, engine: InferenceEngine, queue: RequestQueue) -> None:
+    def __init__(self, engine: InferenceEngine, queue: RequestQueue, call_timeout_s: float) -> None:
         self.num_aborts = 0
         """How often all running requests were aborted."""
-        self._engine, self._queue = engine, queue
+        self._engine, self._queue, self._call_timeout_s = engine, queue, call_timeout_s
         self._native = engine.native_pauses
         self._modes: dict[str, str] = {}
         self._is_frozen = False
@@ -119,10 +118,10 @@ class Pauser:
             except TimeoutError:
                 if mode != ABORT:
                     continue
-                if time.monotonic() - began > ABORT_TIMEOUT_S:
+                if time.monotonic() - began > self._call_timeout_s:
                     await self.resume(owner)
                     raise EngineGone(
-                        f"the engine did not end {self._queue.running} aborted requests within {ABORT_TIMEOUT_S:g} s "
-                        "(ABORT_TIMEOUT_S)"
+                        f"the engine did not end {self._queue.running} aborted requests within "
+                        f"{self._call_timeout_s:g} s ({CALL_TIMEOUT})"
                     ) from None
                 await self._engine.abort(None)

@@ -32,6 +32,7 @@ from areal_like.serving.control_protocol import (
 )
 from areal_like.serving.engines.base import EngineGone, InferenceEngine, NotStaged
 from areal_like.serving.engines.call_limits import LimitedEngine
+from areal_like.serving.engines.engine_pulse import Load
 from areal_like.serving.expected_tensors import ExpectedTensors
 from areal_like.serving.generation import Generation
 from areal_like.serving.pauser import Pauser
@@ -58,6 +59,7 @@ class ServerSettings(NamedTuple):
     model: str
     model_folder: Path
     request_timeout_s: float
+    call_timeout_s: float
     is_open: bool = False
     is_attached: bool = False
 
@@ -69,9 +71,9 @@ class InferenceServer:
     def __init__(self, engine: InferenceEngine, settings: ServerSettings, guard: CallGuard) -> None:
         self.fatal: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.create_task(engine.gone())
-        self.engine = engine = LimitedEngine(engine, settings.request_timeout_s)
+        self.engine = engine = LimitedEngine(engine, settings.call_timeout_s, settings.request_timeout_s)
         self.queue, self.served = RequestQueue(engine.max_in_flight), ServedWeights()
-        self.pauser = Pauser(engine, self.queue)
+        self.pauser = Pauser(engine, self.queue, settings.call_timeout_s)
         self.generation = Generation(engine, self.queue, self.served)
         folder, probe_check = settings.model_folder, ProbeCheck(engine.info)
         work = pulse.WorkPulse(pulse.UPDATING, is_watched=not settings.is_attached)
@@ -94,6 +96,16 @@ class InferenceServer:
         access = ServerAccess(model, limit_s, self._guard, self.queue, self.pauser, self.served, self._statistics)
         app.add_routes([*control_routes(self, self), *self.engine.client_routes(access)])
         return app
+
+    def load(self) -> Load:
+        """What the engine was given."""
+        asked, answered = self.generation.asked, self.generation.answered
+        return Load(self.pauser.is_paused, self.queue.running, asked, answered)
+
+    def end(self, failure: Failure) -> None:
+        """This process must end."""
+        if not self.fatal.done():
+            self.fatal.set_result(failure)
 
     async def until_ended(self) -> Failure:
         """Waits until the engine has ended, or this process must."""
@@ -212,8 +224,7 @@ class InferenceServer:
         except (EngineGone, GroupBroken) as fault:
             raise HttpError(503, str(fault)) from fault
         except Failure as failure:
-            if not self.fatal.done():
-                self.fatal.set_result(failure)
+            self.end(failure)
             raise HttpError(503, str(failure)) from failure
 
     def _refuse_where_broken(self) -> None:

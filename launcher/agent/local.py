@@ -165,7 +165,7 @@ def _sample(name: str, child: ManagedProcess) -> ProcessSample:
         if slot.inner in (LOADING, COMPILING, UPDATING):
             work[slot.number] = tree_work(pid)
         elif slot.inner in (PUBLISHING, SAVING, STEP, GENERATING):  # other threads go on meanwhile
-            work[slot.number] = thread_work(pid, slot.thread)
+            work[slot.number] = thread_work(pid, slot.thread) if slot.thread else tree_work(pid)
     if child.identity.role == SERVER:  # its engine may be processes that it has started
         own, *below = states_of_tree(pid)
         state = next((each for each in below if each in STOPPED), own)

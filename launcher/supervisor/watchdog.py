@@ -106,8 +106,8 @@ class Watchdog:
         alive, now = {each.start: each for each in samples}, time.monotonic()
         self._killed = {start: at for start, at in self._killed.items() if start in alive}
         for start, at in self._killed.items():
-            name, state = alive[start].name, alive[start].state
-            stuck = f"{name} was killed but cannot be ended: it hangs in the kernel (state {state}), such as on a dead disk"
+            place = f"it hangs in the kernel (state {alive[start].state}), such as on a dead disk"
+            stuck = f"{alive[start].name} was killed but cannot be ended: {place}"
             if start not in self._undying and now > at + DIES_S:
                 self._undying.add(start)
                 self._tell(f"{stuck}; the run waits at most {self._grace_s:g} s more for its end (recover.grace_s)")

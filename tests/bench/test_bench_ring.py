@@ -110,8 +110,8 @@ def test_the_cpu_time_of_a_process_is_measured_while_it_runs(tmp_path: Path) -> 
 
 
 def test_the_guardian_of_a_run_is_measured_apart_from_its_launcher(tmp_path: Path) -> None:
-    code = "import time\nfrom areal_like.process.process_tree import set_process_name\nset_process_name('areal guardian')"
-    code += "\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass"
+    code = "import time\nfrom areal_like.process.process_tree import set_process_name\n"
+    code += "set_process_name('areal guardian')\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass"
     result = watch([sys.executable, "-c", code], tmp_path, {"PYTHONPATH": str(ROOT)}, 60.0)
     assert result.exit_code == 0 and "guardian" in result.memory and result.cpu_at(math.inf)["guardian"] > 0.05
 

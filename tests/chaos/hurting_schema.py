@@ -1,5 +1,5 @@
 """The engine `plain` of `tests/serving/contract`, which answers slowly or nonsense while the file that CHAOS_ENGINE
-names says so, or does not end its next update of weights."""
+names says so, or does not end its next update of weights or its next request."""
 
 import asyncio
 import os
@@ -35,19 +35,25 @@ async def open_engine(run: Any, me: Any, model: Any) -> AsyncIterator[Any]:
             how = Path(os.environ["CHAOS_ENGINE"]).read_text()
             if how == "answer slowly":
                 await asyncio.sleep(SLOW_S)
+            elif how == "hang in generate":
+                await hang()
             elif how == "answer garbage":
                 self.answers += 1
                 return garbage(outputs, FAULTS[self.answers % len(FAULTS)])
             return outputs
 
         async def commit(self, update: Any, probe: Any = None) -> None:
-            file = Path(os.environ["CHAOS_ENGINE"])
-            if file.read_text() == "hang in an update":
-                file.write_text("")
-                await asyncio.to_thread(threading.Event().wait)
+            if Path(os.environ["CHAOS_ENGINE"]).read_text() == "hang in an update":
+                await hang()
             await super().commit(update, probe)
 
     yield HurtingEngine(run.config.plain, run.cwd, model)
+
+
+async def hang() -> None:
+    """Once."""
+    Path(os.environ["CHAOS_ENGINE"]).write_text("")
+    await asyncio.to_thread(threading.Event().wait)
 
 
 def garbage(outputs: list[Any], fault: str) -> list[Any]:

@@ -179,3 +179,21 @@ def test_a_server_whose_update_of_weights_does_not_end_is_replaced_and_nobody_el
     assert "updating, " in report and re.search(r"threading.py\", line \d+ in wait", report), "what it waits in"
     assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), 2) == []
     assert wait_until_gone(ended.directory) == {}
+
+
+@pytest.mark.slow
+def test_a_server_whose_engine_never_answers_a_request_is_replaced_and_nobody_else(tmp_path):
+    words = (*SHORT, *LIMITS, "total_train_steps=12", "evaluator.freq_steps=null", "rollout.backend=plain")
+    (told := tmp_path / "engine").write_text("")
+    with running(tmp_path, *words, "--schema", f"{HURTING}:PlainGRPOConfig", CHAOS_ENGINE=str(told)) as ring:
+        ring.wait_for_step(2)
+        told.write_text("hang in generate")
+        ended = ring.wait()
+    assert ended.code == 0, ended.text
+    (headline,) = headlines(ended)
+    assert headline.startswith("server/0 failed (killed by signal 9 (SIGKILL))"), ended.text
+    assert "server/0 has made no progress for" in headline and "while generating" in headline
+    assert "it is replaced (incarnation 2)" in headline and ended.summary["attempts"] == 1
+    assert "server/0 is killed: watchdog.generating_s" in (ended.directory / "logs" / "hangs.log").read_text()
+    assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), 2) == []
+    assert wait_until_gone(ended.directory) == {}

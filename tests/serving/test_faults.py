@@ -91,7 +91,7 @@ def test_a_resume_that_failed_at_the_engine_can_be_repeated(tmp_path: Path) -> N
 def test_changing_a_pause_does_not_resume_the_pause_of_another_owner() -> None:
     async def test() -> None:
         engine = TinyEngine(can_keep=True)
-        pauser, resume = Pauser(engine, RequestQueue()), engine.resume
+        pauser, resume = Pauser(engine, RequestQueue(), 60.0), engine.resume
 
         begins, may_continue = asyncio.Event(), asyncio.Event()
 

@@ -85,7 +85,7 @@ async def running(
 def embedded_server(engine: LLMEngine, is_open: bool = True) -> tuple[EmbeddedEngine, InferenceServer]:
     """Their thread does not run yet."""
     embedded = EmbeddedEngine(engine, "builtin:tiny", seed=1)
-    settings = ServerSettings(RUN_ID, RUN_ID, "builtin:tiny", NOWHERE, 3600.0, is_open)
+    settings = ServerSettings(RUN_ID, RUN_ID, "builtin:tiny", NOWHERE, 3600.0, 60.0, is_open)
     return embedded, InferenceServer(embedded, settings, CallGuard(SECRET, 1))
 
 

@@ -254,11 +254,15 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def running(
-    root: Path, engine: TinyEngine, is_open: bool = True, request_timeout_s: float = 3600.0
+    root: Path,
+    engine: TinyEngine,
+    is_open: bool = True,
+    request_timeout_s: float = 3600.0,
+    call_timeout_s: float = 60.0,
 ) -> AsyncIterator[Client]:
     """`is_open`: started as by `serve`."""
     folder = write_tiny_model(root / "model")
-    settings = ServerSettings(RUN_ID, RUN_ID, "tiny", folder, request_timeout_s, is_open)
+    settings = ServerSettings(RUN_ID, RUN_ID, "tiny", folder, request_timeout_s, call_timeout_s, is_open)
     server = InferenceServer(engine, settings, CallGuard(SECRET, 1))
     served = await serve(server.application(), "127.0.0.1")
     try:
@@ -270,9 +274,15 @@ async def running(
         await engine.close()
 
 
-def with_server(root: Path, test: Callable[[Client], Awaitable[None]], limit_s: float = 60.0, **how: Any) -> None:
+def with_server(
+    root: Path,
+    test: Callable[[Client], Awaitable[None]],
+    limit_s: float = 60.0,
+    call_timeout_s: float = 60.0,
+    **how: Any,
+) -> None:
     async def main() -> None:
-        async with running(root, TinyEngine(**how)) as client:
+        async with running(root, TinyEngine(**how), call_timeout_s=call_timeout_s) as client:
             await asyncio.wait_for(test(client), limit_s)
 
     asyncio.run(main())

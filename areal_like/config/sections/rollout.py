@@ -53,6 +53,11 @@ class InferenceEngineConfig:
     request_timeout: float = key(3600.0, gt=0)
     """Timeout of one request to a server, in seconds."""
 
+    call_timeout: float = key(60.0, gt=0)
+    """Timeout in seconds of a server's calls to its engine that neither generate nor load weights, such as an abort or
+    its statistics, and of the end of requests that it has aborted. Three calls in a row that an attached vLLM or SGLang
+    (`server_addresses`) does not answer end the run."""
+
     request_retries: int = key(3, ge=0)
     """Number of retries of a failed request before its episode fails."""
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT = "rollout.request_timeout"
 """The key that limits requests, and all that loads weights."""
+CALL_TIMEOUT = "rollout.call_timeout"
+"""The key that limits all other calls."""
 MAX_IN_FLIGHT = 1024
 """Concurrent requests to an engine without a queue of its own; further requests wait in ours."""
 
@@ -167,6 +169,8 @@ class InferenceEngine(Protocol):
     other weights are. Otherwise each is loaded under its name, and requests name theirs."""
     hashes_files: bool = False
     """Whether `stage` verifies the hashes of files while it reads them."""
+    has_pulse: bool = False
+    """Whether it records its progress itself (`areal_like/process/pulse.py`). Otherwise the server asks it."""
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]: ...
 
@@ -220,7 +224,8 @@ class InferenceEngine(Protocol):
         return None
 
     async def statistics(self) -> dict[str, Any]:
-        """At least `running` and `waiting`; what it counts itself replaces the server's own counts."""
+        """At least `running` and `waiting`; what it counts itself replaces the server's own counts. What it counts
+        besides, such as tokens, is progress when it changes; without that, each answer is (`engine_pulse.py`)."""
 
     @property
     def usage(self) -> Usage | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from areal_like.process.errors import Failure
 from areal_like.serving.engines.base import (
+    CALL_TIMEOUT,
     REQUEST_TIMEOUT,
     ClientAccess,
     EngineGone,
@@ -23,9 +24,6 @@ from areal_like.serving.engines.base import (
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.probe import Probe
 
-CALL_TIMEOUT_S = 60.0
-"""For calls that neither generate nor load anything."""
-
 T = TypeVar("T")
 
 
@@ -39,18 +37,16 @@ class CallTimedOut(EngineGone):
 
 
 class LimitedEngine(InferenceEngine):
-    """The engine with limits: `request_timeout_s` for what generates, loads or waits for requests, CALL_TIMEOUT_S for
+    """The engine with limits: `request_timeout_s` for what generates, loads or waits for requests, `call_timeout_s` for
     the others."""
 
-    def __init__(
-        self, engine: InferenceEngine, request_timeout_s: float = math.inf, call_timeout_s: float = CALL_TIMEOUT_S
-    ) -> None:
+    def __init__(self, engine: InferenceEngine, call_timeout_s: float, request_timeout_s: float = math.inf) -> None:
         self.engine, self.info = engine, engine.info
         self.native_pauses, self.max_in_flight = engine.native_pauses, engine.max_in_flight
         self.commits_while_generating, self.picks_adapter = engine.commits_while_generating, engine.picks_adapter
-        self.hashes_files = engine.hashes_files
+        self.hashes_files, self.has_pulse = engine.hashes_files, engine.has_pulse
         self._long = CallLimit(request_timeout_s, REQUEST_TIMEOUT)
-        self._quick = CallLimit(call_timeout_s, "CALL_TIMEOUT_S")
+        self._quick = CallLimit(call_timeout_s, CALL_TIMEOUT)
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]:
         try:

@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from areal_like.process import pulse
 from areal_like.process.errors import HttpError
 from areal_like.process.http import application, json_response, read_json
 from areal_like.process.identity import CallGuard
@@ -21,6 +22,8 @@ class RewardModelServer:
         self._scorer, self._guard = scorer, guard
         self._info = {"run_id": run_id, "model": path, "longest": scorer.max_length}
         self._lock = asyncio.Lock()
+        self._work = pulse.WorkPulse(pulse.GENERATING)
+        self._work.is_of_process()
 
     def application(self) -> web.Application:
         app = application(self._guard, OPEN_PATHS)
@@ -35,7 +38,8 @@ class RewardModelServer:
         texts = await read_json(request)
         self._check(texts)
         async with self._lock:  # in parallel they would only share the cores
-            scores = await asyncio.to_thread(self._scorer.scores, texts)
+            with self._work.running():
+                scores = await asyncio.to_thread(self._scorer.scores, texts)
         if not all(map(math.isfinite, scores)):
             raise HttpError(500, "the reward model gives scores that are not finite")
         return json_response(scores)

@@ -1,20 +1,25 @@
 """Only data pass between supervisor and agent, so an agent may run in another process, or on another machine."""
 
+import mmap
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from areal_like.discovery import file_name_store
 from areal_like.process.identity import Identity
 from areal_like.process.process_tree import process_info
+from areal_like.process.pulse import GENERATING, PAGE_BYTES, PulseSlot
 from areal_like.process.run import StartPoint
+from launcher.agent.local import _sample
 from launcher.plan.plan import Process
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
@@ -89,6 +94,28 @@ def test_a_server_is_stopped_where_a_process_of_its_engine_is(tmp_path: Path) ->
         assert states["server/0"] == "T" != states["trainer/0"]
         agent.kill(["server/0", "trainer/0"])
         assert process_info(int((run.directory / "server").read_text())) is None
+
+
+def test_work_of_a_whole_process_counts_whichever_thread_does_it(tmp_path: Path) -> None:
+    page = mmap.mmap(-1, PAGE_BYTES)
+    slot = PulseSlot(page, 0)
+    slot.begin(GENERATING)
+    child: Any = SimpleNamespace(process=SimpleNamespace(pid=os.getpid()), page=page, identity=Identity("server", 0))
+
+    def computes() -> None:
+        until = time.thread_time() + 0.3
+        while time.thread_time() < until:
+            pass
+
+    used = []
+    for of_process in (False, True):
+        if of_process:
+            slot.is_of_process()
+        before = _sample("server/0", child).work[0][0]
+        (thread := threading.Thread(target=computes)).start()
+        thread.join(60)
+        used.append(_sample("server/0", child).work[0][0] - before)
+    assert used[0] < 0.2 <= used[1]
 
 
 def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Server of a reward model: its scores are those of transformers, also for concurrent requests."""
 
 import asyncio
+import mmap
+import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from areal_like.process import pulse
 from areal_like.process.errors import HttpError
 from areal_like.process.http import HttpClient, serve
 from areal_like.process.identity import CallGuard, Identity, call_headers
@@ -153,3 +157,39 @@ def test_a_score_that_is_not_finite_is_an_error(tmp_path):
             await caller.json("POST", address, "/score", [[1, 2]])
 
     over_http(reward_folder(tmp_path), test, broken)
+
+
+def test_a_scorer_that_does_not_return_is_seen_by_the_launcher(monkeypatch):
+    descriptor = os.memfd_create("pulse")
+    os.ftruncate(descriptor, pulse.PAGE_BYTES)
+    page = mmap.mmap(descriptor, pulse.PAGE_BYTES)
+    monkeypatch.setenv(pulse.PULSE_FD, str(descriptor))
+    pulse.open_pulse()
+    begun, ends = threading.Event(), threading.Event()
+
+    class Hangs:
+        max_length, vocab_size = 64, 40
+
+        def scores(self, texts):
+            begun.set()
+            ends.wait(60)
+            return [0.0 for _ in texts]
+
+    async def main() -> None:
+        server = RewardModelServer(Hangs(), CallGuard(SECRET, 1), "run", "model")
+        served = await serve(server.application(), "127.0.0.1")
+        assert [slot.phase for slot in pulse.read_slots(page)] == ["idle"]
+        async with HttpClient(WORKER, SECRET) as client:
+            asking = asyncio.create_task(client.json("POST", served.address, "/score", [[1]], 60.0))
+            await asyncio.to_thread(begun.wait, 60)
+            assert [(slot.phase, slot.thread) for slot in pulse.read_slots(page)] == [("generating", 0)]
+            ends.set()
+            assert await asking == [0.0]
+        assert [slot.phase for slot in pulse.read_slots(page)] == ["idle"]
+        await served.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        ends.set()
+        pulse.close_pulse()

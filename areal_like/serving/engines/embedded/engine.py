@@ -41,6 +41,7 @@ class EmbeddedEngine(InferenceEngine):
     max_in_flight = None
     commits_while_generating = True
     picks_adapter = True
+    has_pulse = True
     hashes_files = True
 
     def __init__(self, engine: LLMEngine, model: str, seed: int) -> None:

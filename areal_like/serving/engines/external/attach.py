@@ -24,7 +24,7 @@ from areal_like.serving.pauser import Pauser
 
 OURS = default_engine().name
 """The kind of every server of ours: they have the same routes before any engine."""
-CALL_TIMEOUT_S = 5.0
+DETECT_TIMEOUT_S = 5.0
 POLL_S, DETECT_POLL_S = 1.0, 0.5
 UNPROVEN_SERVER = (
     "{address} answers like one of our servers but does not prove that it is one, so the key was not sent; start it "
@@ -39,14 +39,20 @@ RUN_ADAPTER = re.compile(r"v\d+(-[0-9a-f]+)?")
 
 @asynccontextmanager
 async def attached(
-    title: str, address: str, secret: str, proofs: ProofVerifier | None, waiting: NamedWait, connect: ConnectTo
+    title: str,
+    address: str,
+    secret: str,
+    proofs: ProofVerifier | None,
+    waiting: NamedWait,
+    call_timeout_s: float,
+    connect: ConnectTo,
 ) -> AsyncIterator[ExternalEngine]:
     """An engine that runs already, once it generates; it keeps running at the end."""
     engine = connect(address, secret, proofs)
     try:
         await remove_leftovers(engine)
         await until_ready(engine, address, proofs, waiting)
-        engine.ended = asyncio.create_task(watch_engine(engine, f"{title} at {address}"))
+        engine.ended = asyncio.create_task(watch_engine(engine, f"{title} at {address}", call_timeout_s))
         yield engine
     finally:
         if engine.ended is not None:
@@ -101,8 +107,8 @@ async def release_pauses(pauser: Pauser, owners: Sequence[str]) -> None:
                 await pauser.resume(owner)
 
 
-async def watch_engine(engine: InferenceEngine, what: str) -> Failure:
-    missed, limited = 0, LimitedEngine(engine)
+async def watch_engine(engine: InferenceEngine, what: str, call_timeout_s: float) -> Failure:
+    missed, limited = 0, LimitedEngine(engine, call_timeout_s)
     while missed < MAX_MISSED_ANSWERS:
         await asyncio.sleep(POLL_S)
         try:
@@ -129,7 +135,7 @@ async def detect(address: str, secret: str, proofs: ProofVerifier | None, waitin
     """The kind of the server at `address`; waits until it answers. With `proofs` nothing is sent before it has proved
     its identity."""
     key = {"Authorization": f"Bearer {secret}"} if secret else {}
-    limit = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+    limit = aiohttp.ClientTimeout(total=DETECT_TIMEOUT_S)
     async with aiohttp.ClientSession(connector=ProofConnector(proofs), timeout=limit) as session:
         while True:
             try:

@@ -37,7 +37,7 @@ def test_a_pause_and_adapters_left_by_a_run_are_removed_by_the_next_run(
         if can_keep:
             await engine.pause("keep")
         waiting = NamedWait("it", 5.0, "rollout.setup_timeout")
-        async with attached("vLLM", "127.0.0.1:9", "", None, waiting, lambda *given: engine):  # type: ignore[arg-type]
+        async with attached("vLLM", "127.0.0.1:9", "", None, waiting, 60.0, lambda *given: engine):  # type: ignore[arg-type]
             assert set(engine.adapters) == {"very-mine", "v5-of-mine"}
             assert engine.log.count("resume") == int(can_keep)
 
@@ -59,7 +59,7 @@ def test_attaching_waits_for_an_engine_that_does_not_answer_yet(
 def test_a_run_that_ends_in_a_pause_resumes_the_engine(tmp_path: Path) -> None:
     async def main() -> None:
         engine = TinyEngine(can_keep=True)
-        pauser = Pauser(engine, RequestQueue())
+        pauser = Pauser(engine, RequestQueue(), 60.0)
         await pauser.pause(CONTROLLER, KEEP)
         await pauser.pause(UPDATE, KEEP)
         await release_pauses(pauser, (CONTROLLER, UPDATE))
