@@ -64,11 +64,11 @@ def test_a_server_limits_the_calls_to_its_engine_by_the_keys_of_the_run(
     monkeypatch.setattr(server, "EXIT_DETECTED_S", 0.01)
     run = make_run(tmp_path / "run", "rollout.request_timeout=0.25", "rollout.call_timeout=0.125")
     settings = server_settings(run, engine_of(run))
-    limits = {"request_timeout_s": settings.request_timeout_s, "call_timeout_s": settings.call_timeout_s}
+    limits = settings.request_timeout_s, settings.call_timeout_s
 
     async def main() -> None:
         engine = TinyEngine(token_s=30)
-        async with running(tmp_path, engine, **limits) as client:
+        async with running(tmp_path, engine, True, *limits) as client:
             client.server.served.mark_verified()
             line = (await client.generate(group("g")))["g"]
             assert line["error"] == "vllm did not finish a request within 0.25 s (rollout.request_timeout)"

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -167,16 +168,14 @@ def test_a_scorer_that_does_not_return_is_seen_by_the_launcher(monkeypatch):
     pulse.open_pulse()
     begun, ends = threading.Event(), threading.Event()
 
-    class Hangs:
-        max_length, vocab_size = 64, 40
-
-        def scores(self, texts):
-            begun.set()
-            ends.wait(60)
-            return [0.0 for _ in texts]
+    def scores(texts: list[list[int]]) -> list[float]:
+        begun.set()
+        ends.wait(60)
+        return [0.0 for _ in texts]
 
     async def main() -> None:
-        server = RewardModelServer(Hangs(), CallGuard(SECRET, 1), "run", "model")
+        scorer: Any = SimpleNamespace(max_length=64, vocab_size=40, scores=scores)
+        server = RewardModelServer(scorer, CallGuard(SECRET, 1), "run", "model")
         served = await serve(server.application(), "127.0.0.1")
         assert [slot.phase for slot in pulse.read_slots(page)] == ["idle"]
         async with HttpClient(WORKER, SECRET) as client:
