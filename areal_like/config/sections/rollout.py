@@ -48,7 +48,8 @@ class InferenceEngineConfig:
     of a group stay on one server."""
 
     setup_timeout: float = key(120.0, gt=0)
-    """Timeout until all servers are ready, in seconds. Large models and first compilations need more."""
+    """Timeout until all servers are ready, in seconds. Large models and first compilations need more. Also that of
+    loading an environment of verifiers, and of its rows."""
 
     request_timeout: float = key(3600.0, gt=0)
     """Timeout of one request to a server, in seconds."""

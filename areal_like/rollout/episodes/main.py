@@ -150,8 +150,9 @@ def open_tokenizer(config: Any, cwd: Path) -> TextTokenizer:
 
 
 def conversation_rules(config: Any, cwd: Path) -> ConversationRules:
-    rollout = config.rollout
-    return ConversationRules(rollout.trajectory_strategy, rollout.mask_env_responses, context_length(config, cwd))
+    """The tokens of a service are unknown, and so is how much it takes."""
+    rollout, length = config.rollout, None if uses_api(config) else context_length(config, cwd)
+    return ConversationRules(rollout.trajectory_strategy, rollout.mask_env_responses, length)
 
 
 def _find(names: NameStore, waiting: NamedWait) -> Entry:

@@ -229,6 +229,12 @@ def test_the_strategy_decides_how_many_sequences_a_conversation_is(strategy, num
     check_exact(model, chat.trajectory(1.0))
 
 
+def test_the_context_of_a_service_is_its_own_affair():
+    """Its tokens are unknown here: characters are counted in their place."""
+    service = ("total_train_steps=0", "rollout.server_type=openai", "rollout.server_addresses=['http://there/v1']")
+    assert configured()["context_length"] == 64 and configured(*service)["context_length"] is None
+
+
 @pytest.mark.shows("rollout.mask_env_responses")
 @pytest.mark.parametrize("masked", [True, False])
 def test_observed_tokens_are_in_the_loss_if_they_are_not_masked(masked):
