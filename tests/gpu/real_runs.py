@@ -132,7 +132,7 @@ def sized(root: Path, folder: Path, engine: str, small: bool) -> list[str]:
         *(f"actor.path={folder}", "actor.dtype=bfloat16", "actor.lr=1e-6", f"rollout={engine}"),
         *(f"train_dataset.batch_size={size}", f"gconfig.n_samples={samples}", f"gconfig.max_new_tokens={new}"),
         *("gconfig.temperature=1.0", "reward.name=any_reward.py:reward", "valid_dataset=null"),
-        *("evaluator.freq_steps=null", "recover.mode=disabled", "tracker=none"),
+        *("evaluator.freq_steps=null", "recover.mode=disabled", "tracker=none", "rollout.setup_timeout=600"),
     ]
 
 
