@@ -158,15 +158,21 @@ def test_an_attached_engine_that_owes_answers_for_too_long_ends_its_server_by_na
     monkeypatch.setattr(engine_pulse_module, "POLL_S", 0.0)
 
     class Engine:
+        asked = 0
+
         async def statistics(self) -> dict[str, Any]:
-            return {"running": 1, "waiting": 0, "generated_tokens": 5}
+            self.asked += 1
+            counted = {} if self.asked < 20 else {"generated_tokens": 5}
+            return {"running": 1, "waiting": 0} | counted
 
     async def main() -> str:
         engine: Any = Engine()
         ended: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
         end = lambda failure: None if ended.done() else ended.set_result(failure)  # noqa: E731
         async with attached_watch(engine, lambda: ASKED, "vLLM at there:1", 0.01, end):
-            return str(await ended)
+            message = str(await ended)
+            assert engine.asked >= 20, "one that counts no tokens may only be slow"
+            return message
 
     message = asyncio.run(asyncio.wait_for(main(), 60))
     assert message.startswith("watchdog.generating_s: vLLM at there:1 (rollout.server_addresses) has requests and has")

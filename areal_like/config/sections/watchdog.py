@@ -20,10 +20,9 @@ class WatchdogConfig:
     """Limit while layers are compiled or tried. CPU time counts as progress."""
 
     generating_s: float | Auto | None = key("auto", gt=0)
-    """Limit of an inference engine that has requests and generates no token, of one that counts no tokens and answers
-    none of its requests, and of the reward model for a batch of texts. With `auto` the embedded engine, an engine of
-    your own that is in the server's process or counts no tokens, and the reward model have 12 times 300 s while they
-    use CPU time. An attached server is not killed: its server process ends, and names it."""
+    """Limit of an inference engine that has requests and generates no token (of one that counts none: answers no
+    request), and of the reward model. With `auto` 12 times 300 s while it uses CPU time, except for an engine that is
+    another program and counts tokens. An attached server is not killed: its server process ends, and names it."""
 
     serving_s: float | Auto | None = key("auto", gt=0)
     """Limit of the event loop of a server, the controller or an episodes worker, which user code may block. With `auto`

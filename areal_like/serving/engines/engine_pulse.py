@@ -105,14 +105,16 @@ async def attached_watch(
     limit_s: float | Auto | None,
     end: Callable[[Failure], None],
 ) -> AsyncIterator[None]:
-    """Ends this process instead, as `what` is not the run's to kill."""
+    """Ends this process instead, as `what` is not the run's to kill. One that counts no tokens may be slow: whether it
+    computes is not seen from here."""
     silence, watch, looked_at = Silence(limit_s), EngineWatch(), time.monotonic()
 
     def look(now: dict[str, Any] | None) -> None:
         nonlocal looked_at
         gap_s = time.monotonic() - looked_at
         looked_at += gap_s
-        if silence.look(watch.goes_on(now, load()), gap_s):
+        goes_on = watch.goes_on(now, load()) or not watch.counts_tokens
+        if silence.look(goes_on, gap_s):
             end(
                 Failure(
                     f"watchdog.generating_s: {what} (rollout.server_addresses) has requests and has made no progress "
