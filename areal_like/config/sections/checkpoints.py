@@ -71,8 +71,8 @@ class RecoverConfig(FrequencyConfig):
     grace_s: float = key(240.0, gt=0)
     """Seconds within which a run that is asked to stop (SIGTERM, SIGHUP, Slurm's SIGUSR1, Ctrl-C once) finishes its
     step and writes a checkpoint. Past it the step is abandoned, the newest complete checkpoint stands, and the exit
-    code is that of a stop. Slurm is asked to give notice a minute earlier. A killed process that cannot die, such as on
-    a dead disk, has as long before the run fails."""
+    code is that of a stop. Slurm is asked to give notice a minute earlier than that before the time limit. A killed
+    process that does not die has as long before the run fails."""
 
     retries: int = key(3, ge=0)
     """Maximum number of consecutive recoveries without a new complete checkpoint; then the run fails."""
