@@ -106,6 +106,7 @@ class RewardPool:
         self, row: dict[str, Any], completions: Sequence[str], seed: int | None = None, first: int = 0
     ) -> "list[asyncio.Future[Reward]]":
         """The same, without waiting for them. `first`: the index of the first answer, for its seed."""
+        assert self.is_split or not self._seats.others, "a sum whose parts wait and compute needs a SumPool"
         loop = asyncio.get_running_loop()
         samples = []
         for index, completion in enumerate(completions, first):
