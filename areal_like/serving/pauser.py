@@ -38,6 +38,11 @@ class Pauser:
         """Also while a pause waits for running requests."""
         return bool(self._modes)
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether requests stay in the engine without being continued. Before other pauses it has to end them."""
+        return self._is_frozen
+
     def resolve_mode(self, mode: str) -> str:
         """Replaces `auto`; raises ValueError for a mode that the engine does not support."""
         if mode == AUTO:
@@ -119,9 +124,10 @@ class Pauser:
                 if mode != ABORT:
                     continue
                 if time.monotonic() - began > self._call_timeout_s:
+                    left = self._queue.running
                     await self.resume(owner)
                     raise EngineGone(
-                        f"the engine did not end {self._queue.running} aborted requests within "
+                        f"the engine did not end {left} aborted requests within "
                         f"{self._call_timeout_s:g} s ({CALL_TIMEOUT})"
                     ) from None
                 await self._engine.abort(None)

@@ -100,7 +100,7 @@ class InferenceServer:
     def load(self) -> Load:
         """What the engine was given."""
         asked, answered = self.generation.asked, self.generation.answered
-        return Load(self.pauser.is_paused, self.queue.running, asked, answered)
+        return Load(self.pauser.is_frozen, self.queue.running, asked, answered)
 
     def end(self, failure: Failure) -> None:
         """This process must end."""

@@ -22,7 +22,7 @@ from areal_like.serving.engines.engine_pulse import (
 )
 from tests.support.external_server import TinyEngine, group, running
 
-IDLE = Load(is_paused=False, requests=0, asked=0, answered=0)
+IDLE = Load(is_frozen=False, requests=0, asked=0, answered=0)
 ASKED = IDLE._replace(requests=2, asked=2)
 
 
@@ -49,7 +49,7 @@ def test_progress_of_an_engine_that_counts_tokens(before: Any, now: Any, expecte
 def test_an_engine_that_was_given_requests_and_counts_none_makes_no_progress() -> None:
     idle = {"running": 0, "waiting": 0, "generated_tokens": 5}
     assert not goes_on(idle, idle, ASKED)
-    assert goes_on(idle, idle, ASKED._replace(is_paused=True))
+    assert goes_on(idle, idle, ASKED._replace(is_frozen=True))
     assert goes_on(idle, idle | {"generated_tokens": 6}, ASKED)
 
 
@@ -57,7 +57,7 @@ def test_an_engine_that_counts_no_tokens_makes_progress_by_answers_alone() -> No
     one, two = {"running": 1, "waiting": 0}, {"running": 2, "waiting": 0}
     assert not goes_on(one, two, ASKED), "a further request is none"
     assert goes_on(two, two, ASKED._replace(answered=1))
-    assert goes_on(two, two, IDLE) and goes_on(two, two, ASKED._replace(is_paused=True))
+    assert goes_on(two, two, IDLE) and goes_on(two, two, ASKED._replace(is_frozen=True))
     assert not goes_on({}, {}, ASKED)
 
 
@@ -186,3 +186,28 @@ def test_the_limit_of_an_attached_engine_is_that_of_engines_that_are_killed() ->
     stopped = Silence(100.0)
     assert not stopped.look(False, 3600.0), "this process was stopped"
     assert not stopped.look(True, 2.0) and stopped.seconds == 0
+
+
+def test_an_engine_that_does_not_end_requests_for_a_pause_owes_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = TinyEngine()
+
+        async def hangs(request: GenerateRequest) -> list[GenerateOutput]:
+            await asyncio.sleep(60)
+            return []
+
+        engine.generate = hangs  # type: ignore[method-assign]
+        async with running(tmp_path, engine) as client:
+            client.server.served.mark_verified()
+            asking = asyncio.create_task(client.generate(group("g")))
+            while not client.server.load().asked:
+                await asyncio.sleep(0.01)
+            pausing = asyncio.create_task(client.call("POST", "/control/pause", {"mode": "abort"}))
+            while not client.server.pauser.is_paused:
+                await asyncio.sleep(0.01)
+            assert client.server.load() == Load(is_frozen=False, requests=1, asked=1, answered=0)
+            for task in (asking, pausing):
+                task.cancel()
+            await asyncio.gather(asking, pausing, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -24,10 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class Load(NamedTuple):
-    """What the server has given to the engine. `requests`: all that are in it; `asked`: those of the run among them;
-    `answered`: how many of the run's it has answered until now."""
+    """What the server has given to the engine. `is_frozen`: it is paused with requests that it need not continue.
+    `requests`: all that are in it; `asked`: those of the run among them; `answered`: how many of the run's it has
+    answered until now."""
 
-    is_paused: bool
+    is_frozen: bool
     requests: int
     asked: int
     answered: int
@@ -49,7 +50,7 @@ class EngineWatch:
         has_answered, self._answered = load.answered != self._answered, load.answered
         before, self._last = self._last, now
         self.counts_tokens = not now.keys() <= LOAD
-        if load.is_paused or has_answered:
+        if load.is_frozen or has_answered:
             return True
         if not self.counts_tokens:
             return not load.asked
