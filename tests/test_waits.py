@@ -77,7 +77,8 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{EPISODES}/workflows/verifiers.py VerifiersEnvironment.run: self._has_room.wait_for",
         f"{REWARDS}/deadline.py turn: deadline.wait",
         f"{REWARDS}/deadline.py turn: places.acquire",
-        f"{REWARDS}/pool.py _results: asyncio.wait",
+        f"{REWARDS}/judge.py JudgeReward._ask: aiohttp.ClientTimeout",
+        f"{REWARDS}/outcomes.py rewards_of: asyncio.wait",
     ),
     "a part of a request to a server, which its caller ends after rollout.request_timeout; the watchdog sees an engine "
     "that makes no progress (watchdog.generating_s)": (

@@ -175,18 +175,22 @@ def test_in_an_evaluation_an_agent_that_fails_is_an_error_and_no_wrong_answer(pl
 def test_functions_that_hang_end_the_agents_by_name_until_they_are_fewer(monkeypatch):
     monkeypatch.setattr(function, "MAX_HANGING", 2)
     monkeypatch.setattr(function, "END_LIMIT_S", 0.0)
-    may_end, endpoint = threading.Event(), Endpoint("http://none", "")
+    began, may_end, endpoint = threading.Semaphore(0), threading.Event(), Endpoint("http://none", "")
 
     def solve(row: dict[str, Any]) -> float:
         if row:
+            began.release()
             may_end.wait(60)
         return 1.0
 
     async def run() -> None:
         agent = FunctionAgent("mine.py:solve", solve)
         for _ in range(2):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(agent.run(ROW, endpoint), 0.01)
+            given_up = asyncio.create_task(agent.run(ROW, endpoint))
+            await asyncio.to_thread(began.acquire, timeout=60)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
         with pytest.raises(InfrastructureError, match=r"mine\.py:solve hangs: 2 of its threads"):
             await agent.run({}, endpoint)
         may_end.set()
