@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
-from areal_like.rollout.episodes.rewards.sum_pool import reward_pool
+from areal_like.rollout.episodes.rewards.sum_pool import pool_kind
 
 ROW = {"prompt": "12+34=", "answer": "046"}
 MINE = '''
@@ -119,7 +119,7 @@ def reward_spec_in(folder):
 
 @asynccontextmanager
 async def open_pool(spec, timeout_s=30.0, retries=0, row=ROW, setup_timeout_s=60, **options):
-    pool = reward_pool(spec, timeout_s, retries, setup_timeout_s, **options)
+    pool = pool_kind(spec)(spec, timeout_s, retries, setup_timeout_s, **options)
     try:
         await pool.ready(row)
         yield pool

@@ -24,7 +24,7 @@ from areal_like.data.user_code import SearchFolders, config_error
 from areal_like.rollout.episodes.rewards import RewardSpec, reward_spec
 from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
-from areal_like.rollout.episodes.rewards.sum_pool import reward_pool
+from areal_like.rollout.episodes.rewards.sum_pool import pool_kind
 from areal_like.rollout.episodes.runner import OwnSettings
 from areal_like.rollout.episodes.workflows import Workflow, make_workflow, workflow_of
 from areal_like.rollout.episodes.workflows.verifiers import VerifiersEnvironment
@@ -56,7 +56,7 @@ def reward_pools(config: Any, places: SearchFolders, processes: int | None = Non
 
     def pool(reward: RewardConfig, spec: RewardSpec) -> RewardPool:
         count = reward.processes if processes is None or reward.processes != "auto" else processes
-        return reward_pool(
+        return pool_kind(spec)(
             *(spec, reward.timeout_s, config.rollout.request_retries, config.rollout.setup_timeout),
             config.reward.processes if count == "auto" else count,
             reward_limits(reward),

@@ -16,7 +16,7 @@ from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
-from areal_like.rollout.episodes.rewards.sum_pool import reward_pool
+from areal_like.rollout.episodes.rewards.sum_pool import pool_kind
 
 SETUP_TIMEOUT_S = 120.0
 AT_ONCE_ASYNC = 8
@@ -49,7 +49,7 @@ async def _score_answers(
 ) -> list[ScoredAnswer]:
     processes = config.processes if isinstance(config.processes, int) else len(os.sched_getaffinity(0))
     waits = (config.timeout_s, 0, SETUP_TIMEOUT_S)
-    pool = reward_pool(spec, *waits, processes, reward_limits(config))
+    pool = pool_kind(spec)(spec, *waits, processes, reward_limits(config))
     try:
         try:
             await pool.ready(answers[0].row)

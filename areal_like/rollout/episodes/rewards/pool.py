@@ -57,6 +57,7 @@ class RewardPool:
         self.needs: list[str] = []
         self.is_available = True
         self._spec, self._timeout_s, self._retries = spec, timeout_s, retries
+        self._settings = timeout_s, retries, setup_timeout_s, processes, limits
         self._name = spec.title
         self._numbers = itertools.count()
         self._waiting: deque[WaitingAnswer] = deque()

@@ -8,7 +8,6 @@ from typing import Any
 
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.base import Reward
-from areal_like.rollout.episodes.rewards.limits import NO_LIMITS, RewardLimits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.rewards.weighted_sum import added
 
@@ -17,18 +16,7 @@ class SumPool(RewardPool):
     """The parts that wait are computed by this pool; the others by a second one, and first: an answer for which one of
     them fails costs no call of a service. Each kind has the reward's whole timeout."""
 
-    def __init__(
-        self,
-        spec: RewardSpec,
-        timeout_s: float,
-        retries: int,
-        setup_timeout_s: float,
-        processes: int = 1,
-        limits: RewardLimits = NO_LIMITS,
-    ) -> None:
-        super().__init__(spec, timeout_s, retries, setup_timeout_s, processes, limits)
-        self._settings = timeout_s, retries, setup_timeout_s, processes, limits
-        self._computing: RewardPool | None = None
+    _computing: RewardPool | None = None
 
     async def ready(self, row: dict[str, Any]) -> None:
         try:
@@ -74,13 +62,5 @@ def _cancel(future: "asyncio.Future[Reward]", _: object) -> None:
     future.cancel()
 
 
-def reward_pool(
-    spec: RewardSpec,
-    timeout_s: float,
-    retries: int,
-    setup_timeout_s: float,
-    processes: int = 1,
-    limits: RewardLimits = NO_LIMITS,
-) -> RewardPool:
-    kind = SumPool if spec.parts else RewardPool
-    return kind(spec, timeout_s, retries, setup_timeout_s, processes, limits)
+def pool_kind(spec: RewardSpec) -> type[RewardPool]:
+    return SumPool if spec.parts else RewardPool
