@@ -21,7 +21,6 @@ def test_a_run_outlives_what_a_draw_does_to_it(number, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ring-1")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(20))
 def test_runs_of_all_kinds_outlive_what_draws_do_to_them(number, tmp_path):

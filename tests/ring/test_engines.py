@@ -12,6 +12,7 @@ from areal_like.process.run_memory import SHARED_MEMORY
 from areal_like.rollout.audit import audit
 from tests.ring.start import SHORT, Ended, Running, left_behind, memory_of, running, shared_memory, wait_until_gone
 from tests.support.engine_environments import require_engine
+from tests.support.nights import at_night
 
 STEPS, STALENESS = 10, 2
 NOISE = 0.04
@@ -101,7 +102,7 @@ def test_a_run_learns_with_external_engines(engine: str, tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("victim", ["nobody", "guardian", "launcher", "server/0"])
+@pytest.mark.parametrize("victim", ["launcher", "server/0", *at_night("nobody", "guardian")])
 @pytest.mark.parametrize("engine", OTHERS)
 def test_an_interrupted_start_leaves_nothing_in_shared_memory(engine: str, victim: str, tmp_path: Path) -> None:
     words = (f"rollout={engine}", f"{engine}.python={require_engine(engine)}", "rollout.setup_timeout=300")

@@ -43,7 +43,6 @@ def test_each_has_a_chart_with_a_line_for_each_seed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ring-1")
 @pytest.mark.parametrize(
     "name",
     [
@@ -61,6 +60,7 @@ def test_every_experiment_learns(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("model", STARTS)
 def test_the_recorded_command_makes_a_start_that_knows_as_much(model: str, tmp_path: Path) -> None:
     shipped, experiment = model_folder(f"builtin:{model}"), load(STARTS[model])

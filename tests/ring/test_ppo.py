@@ -54,6 +54,7 @@ def test_a_short_run_raises_the_held_out_score_and_values_fit_returns(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_the_shipped_ppo_run_learns_nearly_the_whole_task(tmp_path):
     ended = run(tmp_path, config="ppo.yaml", limit_s=900)
     assert ended.code == 0, ended.text

@@ -11,6 +11,7 @@ import pytest
 from areal_like.rollout.audit import audit
 from areal_like.rollout.rollout_files import rollout_files
 from tests.ring.start import SHORT, left_behind, listening_ports, run, running, shared_memory, wait_until_gone
+from tests.support.nights import at_night
 
 pytestmark = pytest.mark.xdist_group("ring-2")
 
@@ -75,7 +76,7 @@ def test_an_asynchronous_run_that_is_resumed_loses_nothing_and_trains_on_nothing
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["trainer", "rollout", "server", "episodes"])
-@pytest.mark.parametrize("seed", range(40 if os.environ.get("HYPOTHESIS_PROFILE") == "night" else 3))
+@pytest.mark.parametrize("seed", [0, *at_night(*range(1, 40))])
 def test_a_run_killed_at_a_random_moment_recovers(name, seed, tmp_path):
     with running(tmp_path, *WORDS, f"seed={seed}") as ring:
         ring.wait_for_step(1)
