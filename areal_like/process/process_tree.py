@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ class ProcessInfo(NamedTuple):
     parent: int
     session: int
     state: str
+    """Of its main thread, or of another one where only that one has ended."""
 
 
 def become_subreaper() -> None:
@@ -67,8 +69,21 @@ def process_info(pid: int) -> ProcessInfo | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    state, parent, _, session = text.rpartition(")")[2].split()[:4]
-    return ProcessInfo(pid, int(parent), int(session), state)
+    state, parent, _, session = _fields(text)[:4]
+    return ProcessInfo(pid, int(parent), int(session), _state_of_threads(pid) if state == "Z" else state)
+
+
+def _fields(stat: str) -> list[str]:
+    return stat.rpartition(")")[2].split()
+
+
+def _state_of_threads(pid: int) -> str:
+    """A killed process whose main thread has ended, and another hangs in the kernel, is no zombie."""
+    states = []
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            states.append(_fields(path.read_text(encoding="utf-8", errors="replace"))[0])
+    return min((each for each in states if each not in "ZX"), default="Z")
 
 
 def has_handler(pid: int, sign: int) -> bool:

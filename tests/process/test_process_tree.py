@@ -3,6 +3,9 @@
 import os
 import signal
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 from areal_like.process.process_tree import descendants_of, has_handler, process_info
 from tests.support.commands import run_python
@@ -101,6 +104,35 @@ def test_process_info_gives_the_parent_of_any_process():
         process.kill()
         process.wait()
     assert process_info(1 << 22) is None
+
+
+def test_a_process_whose_main_thread_alone_has_ended_is_no_zombie():
+    """So is one that was killed while another thread hangs on a dead disk."""
+    code = """
+import ctypes, platform, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # ends this thread
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            wait_for_dead_main_thread(process.pid, others=True)
+            assert state(process.pid) == "S"
+        finally:
+            process.kill()
+        wait_for_dead_main_thread(process.pid, others=False)
+        assert state(process.pid) == "Z"
+
+
+def wait_for_dead_main_thread(pid, others):
+    while ") Z " not in Path(f"/proc/{pid}/stat").read_text() or others != (len(os.listdir(f"/proc/{pid}/task")) > 1):
+        time.sleep(0.01)
+
+
+def state(pid):
+    info = process_info(pid)
+    return info and info.state
 
 
 def test_dead_orphans_are_reaped_and_known_children_are_not():
