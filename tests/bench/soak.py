@@ -1,12 +1,12 @@
-"""A long run of short steps: does any process hold more and more memory, descriptors or threads, or any file grow
-faster and faster?
+"""A long run of short steps: does any process hold more and more memory, descriptors or threads, does any file grow
+faster and faster, do files stay behind?
 
     python tests/bench/soak.py [--steps 2000] [--output build/bench/soak.json] [override ...]
 
-Each process of a run by the real command is sampled every second, and each file of its directory. After a fifth of the
-steps, which fill caches, growth is the median slope of all pairs of samples times the steps that are left (the estimate
-of Theil and Sen: single peaks do not count). Prints a table with a verdict, and writes a chart beside the JSON. Exit
-code 1 if something is not flat.
+Each process of a run by the real command is sampled every second, and each file of its directory; files in its shared
+memory, its temporary folder and its directory are counted. After a fifth of the steps, which fill caches, growth is the
+median slope of all pairs of samples times the steps that are left (the estimate of Theil and Sen: single peaks do not
+count). Prints a table with a verdict, and writes charts beside the JSON. Exit code 1 if something is not flat.
 """
 
 import argparse
@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from areal_like.observe.charts import Series, svg_chart  # noqa: E402
 from areal_like.observe.reading import JOINED, LineFollower, is_evaluation  # noqa: E402
+from areal_like.process.run_memory import memory_folder  # noqa: E402
 from tests.bench.report_file import add_output, write_report  # noqa: E402
 from tests.bench.watched import memory_of, running_below  # noqa: E402
 
@@ -41,9 +42,20 @@ POLL_S = 1.0
 WARM_UP = 0.2
 MAX_SAMPLES = 400
 """Slopes are of all pairs: of so many samples they take a moment."""
-MEMORY, DESCRIPTORS, THREADS, FILE = "memory", "descriptors", "threads", "file"
-ALLOWED = {MEMORY: 16 << 20, DESCRIPTORS: 4, THREADS: 2}
+MEMORY, DESCRIPTORS, THREADS, FILE, FILES = "memory", "descriptors", "threads", "file", "files"
+ALLOWED = {MEMORY: 16 << 20, DESCRIPTORS: 4, THREADS: 2, FILES: 4}
 """Growth after the warm-up that is called flat: allocators return memory late."""
+RUN, SHARED, TEMPORARY = "run directory", "shared memory", "temporary folder"
+FILES_PER_STEP = 0.1
+"""So many may a run keep in its directory: each evaluation has its answers there."""
+CHARTS = {
+    MEMORY: ("Memory of each role, MB", 2.0**20),
+    DESCRIPTORS: ("Open descriptors of each role", 1.0),
+    THREADS: ("Threads of each role", 1.0),
+    FILES: ("Files that the run has", 1.0),
+    FILE: ("Size of files in the run's directory, kB", 2.0**10),
+}
+"""Title and unit of each."""
 ALLOWED_FASTER = 1.25
 """A file may grow by so much more in the last steps than in as many before: lines have longer numbers."""
 SMALL_FILE = 64 << 10
@@ -98,6 +110,9 @@ class Sampler(threading.Thread):
             held[THREADS, role] += num_entries(f"/proc/{pid}/task")
         for path in files_below(directory):
             held[FILE, str(path.relative_to(directory))] = size_of(path)
+        memory = memory_folder(json.loads((directory / "run.json").read_text(encoding="utf-8"))["run_id"])
+        for what, folder in ((RUN, directory), (SHARED, memory), (TEMPORARY, self.folder / "tmp")):
+            held[FILES, what] = num_files(folder)
         for measure, value in held.items():
             self.points[measure].append((self._step, value))
 
@@ -112,6 +127,10 @@ def num_entries(folder: str) -> int:
 def files_below(directory: Path) -> list[Path]:
     """Those that a run appends to. Checkpoints and weights are files of their own, of which a number is kept."""
     return [path for path in directory.rglob("*") if path.is_file() and not {"checkpoints", "weights"} & {*path.parts}]
+
+
+def num_files(folder: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(folder))
 
 
 def size_of(path: Path) -> int:
@@ -129,12 +148,13 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def held_growth(measure: Measure, points: Points, begin: float) -> Growth:
-    """Of memory, descriptors and threads."""
+    """Of memory, descriptors, threads and the number of files."""
     after = [point for point in points if point[0] >= begin]
     steps = after[-1][0] - after[0][0]
     tenth = 1 + len(after) // 10
     first, last = (statistics.median(value for _, value in part) for part in (after[:tenth], after[-tenth:]))
-    return Growth(*measure, first, last, slope(after) * steps, ALLOWED[measure[0]])
+    allowed = FILES_PER_STEP * steps if measure == (FILES, RUN) else ALLOWED[measure[0]]
+    return Growth(*measure, first, last, slope(after) * steps, allowed)
 
 
 def file_growth(measure: Measure, points: Points, begin: float) -> Growth | None:
@@ -173,7 +193,9 @@ def shown(growth: Growth) -> str:
 
 
 def soak(folder: Path, words: Sequence[str], steps: int) -> dict[Measure, Points]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state")}
+    (folder / "tmp").mkdir()
+    own = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder / "tmp")}
+    environment = {**os.environ, **own}
     command = [sys.executable, "-m", "launcher", "--config", CONFIG, "cluster.fileroot=runs", "trial_name=soak", *words]
     with (folder / "output.txt").open("w+b") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -188,13 +210,14 @@ def soak(folder: Path, words: Sequence[str], steps: int) -> dict[Measure, Points
     return sampler.points
 
 
-def memory_chart(points: dict[Measure, Points], steps: int) -> str:
+def chart_of(points: dict[Measure, Points], measured: str, steps: int) -> str:
+    title, unit = CHARTS[measured]
     series = [
-        Series(role, [(step, value / 2**20) for step, value in each])
-        for (what, role), each in sorted(points.items())
-        if what == MEMORY
+        Series(of, [(step, value / unit) for step, value in each])
+        for (what, of), each in sorted(points.items())
+        if what == measured and (what != FILE or each[-1][1] >= SMALL_FILE)
     ]
-    return svg_chart(f"Memory of each role in {steps} steps, MB", series)
+    return svg_chart(f"{title}, in {steps} steps", series)
 
 
 def main() -> int:
@@ -209,16 +232,18 @@ def main() -> int:
     found = all_growth(points, arguments.steps)
     print("| of | what | after the warm-up | at the end | growth | |\n| --- | --- | ---: | ---: | ---: | --- |")
     print("\n".join(map(shown, found)))
-    chart = arguments.output.with_suffix(".svg")
-    chart.parent.mkdir(parents=True, exist_ok=True)
-    chart.write_text(memory_chart(points, arguments.steps), encoding="utf-8")
+    output = arguments.output
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for what in CHARTS:
+        chart = output.with_name(f"{output.stem}-{what}.svg")
+        chart.write_text(chart_of(points, what, arguments.steps), encoding="utf-8")
     report = {
-        "what": "growth of memory, descriptors, threads and files in a long run",
+        "what": "growth of memory, descriptors, threads, files and their number in a long run",
         "config": [CONFIG, *words],
         "found": [{**each._asdict(), "is_flat": each.is_flat} for each in found],
         "points": {"/".join(measure): each[:: 1 + len(each) // 200] for measure, each in sorted(points.items())},
     }
-    write_report(json.loads(json.dumps(report)), arguments.output)
+    write_report(json.loads(json.dumps(report)), output)
     return 0 if all(each.is_flat for each in found) else 1
 
 

@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.soak import DESCRIPTORS, FILE, MEMORY, SMALL_FILE, WARM_UP, all_growth
+from tests.bench.soak import (
+    CHARTS,
+    DESCRIPTORS,
+    FILE,
+    FILES,
+    MEMORY,
+    RUN,
+    SHARED,
+    SMALL_FILE,
+    TEMPORARY,
+    WARM_UP,
+    all_growth,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 1000
@@ -37,6 +49,12 @@ def test_only_what_grows_and_grows_is_not_flat(what, of_step, is_flat) -> None:
     assert growth.is_flat is is_flat
 
 
+@pytest.mark.parametrize(("of", "per_step"), [(RUN, 0.05), (RUN, 1.0), (SHARED, 0.05), (TEMPORARY, 1.0)])
+def test_a_file_that_each_step_leaves_is_not_flat(of, per_step) -> None:
+    (growth,) = all_growth({(FILES, of): points(lambda step: step * per_step)}, STEPS)
+    assert growth.is_flat is (of == RUN and per_step < 0.1)
+
+
 def test_what_ended_or_began_in_the_middle_is_not_judged() -> None:
     early = [point for point in points(lambda step: step * MB) if point[0] < STEPS / 2]
     late = [point for point in points(lambda step: SMALL_FILE + step * step) if point[0] > STEPS / 2]
@@ -52,4 +70,7 @@ def test_two_hundred_steps_are_flat(tmp_path: Path) -> None:
     found = json.loads(output.read_text(encoding="utf-8"))["found"]
     roles = {each["of"] for each in found if each["what"] == MEMORY}
     assert roles >= {"guardian", "launcher", "rollout/0", "episodes/0", "server/0", "trainer/0"}
-    assert output.with_suffix(".svg").read_text(encoding="utf-8").startswith("<svg")
+    assert {each["of"] for each in found if each["what"] == FILES} == {RUN, SHARED, TEMPORARY}
+    for what in CHARTS:
+        chart = output.with_name(f"soak-{what}.svg").read_text(encoding="utf-8")
+        assert chart.startswith("<svg") and "<polyline" in chart

@@ -1,6 +1,6 @@
 """What a number of a seed stands for: a kind of run, what happens to whom in it, and when. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 STEPS = 24
@@ -36,7 +36,10 @@ KINDS = (
 FIRST_CHECKPOINT = 4
 """After so many steps there is a complete checkpoint."""
 LATEST = 0.4
-"""Share of the steps after which something happens at the latest: later the run could have ended before."""
+"""Share of the steps after which most things happen at the latest: later the run could have ended before."""
+AT_THE_END = 0.2
+"""Share of what is killed or stopped that is so around the last step: by then there may be nothing left of it."""
+LAST_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def draw(seed: int, number: int, kinds: tuple[str, ...] = (), actions: tuple[str
         step = max(1, step)
     elif action == CHECKPOINT:
         step = max(FIRST_CHECKPOINT, step)
-    return Case(
+    case = Case(
         seed,
         number,
         kind.name,
@@ -89,6 +92,10 @@ def draw(seed: int, number: int, kinds: tuple[str, ...] = (), actions: tuple[str
         lasts_s=round(random.uniform(1, 6), 2),
         share=random.random(),
     )
+    if action in (KILL, STOP, HANG) and random.random() < AT_THE_END:
+        step, delay_s = kind.steps - random.randint(0, LAST_STEPS), round(random.uniform(0, 0.3), 2)
+        return replace(case, step=step, delay_s=delay_s)
+    return case
 
 
 NOT_DRAWN = {(role, HANG) for role in ("etcd",)}

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tests.chaos import __main__ as command
-from tests.chaos.cases import KILL, KINDS, NOT_DRAWN, STOP, Case, draw
+from tests.chaos.cases import KILL, KINDS, NOT_DRAWN, STEPS, STOP, Case, draw
 from tests.chaos.trials import COMPLETE, FAILED, MISSED, NOT_RUN, RESUMED, Result, attempt
 
 CHOSEN = (2, 3, 18)
@@ -34,6 +34,7 @@ def test_a_draw_is_repeated_by_its_numbers_and_reaches_every_role_and_action():
     cases = [draw(7, number) for number in range(3000)]
     assert cases == [draw(7, number) for number in range(3000)]
     assert len({draw(seed, 0) for seed in range(40)}) > 30
+    assert {case.step for case in cases if case.kind == "embedded"} >= {0, 1, STEPS - 1, STEPS}
     for kind in KINDS:
         drawn = {(case.target, case.action) for case in cases if case.kind == kind.name}
         assert {target for target, _ in drawn} == {*kind.roles, *(target for target, _ in kind.others)}
