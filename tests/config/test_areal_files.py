@@ -161,7 +161,10 @@ class TestSubclassFiles:
                 "tir_math",
                 {
                     "name": "tool_integrated",
-                    "args": {"max_calls": 2, "call_timeout_s": 30, "tools": "python;calculator"},
+                    "args": {
+                        **{"max_calls": 2, "call_timeout_s": 30, "tools": "python;calculator"},
+                        "max_answer_tokens": 3000,
+                    },
                 },
                 3000,
             ),

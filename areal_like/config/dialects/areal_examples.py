@@ -46,6 +46,7 @@ EXAMPLES = (
             "workflow.args.max_calls": "tir.max_turns",
             "workflow.args.call_timeout_s": "tir.tool_timeout",
             "workflow.args.tools": "tir.enable_tools",
+            "workflow.args.max_answer_tokens": "tir.max_length",
             "gconfig.max_tokens": "tir.max_length",
         },
     ),

@@ -205,6 +205,45 @@ def test_a_calculation_within_an_answer_is_computed_and_the_runs_own_stop_texts_
     assert text.endswith("42 STOP") and answers.stops == [["</calculator>", "STOP"]] * 3
 
 
+class NoCalls(Answers):
+    """Writes the end of a call, without its beginning, as often as it may."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        super().__init__(tokenizer)
+        self.limits, self.part = list[int](), tokenizer.encode("6*7</calculator>", special=False)
+
+    async def generate(self, route: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
+        self.limits.append(group["sampling"]["max_new_tokens"])
+        ids = self.part[: self.limits[-1]]
+        finish = "stop" if ids == self.part else "length"
+        return [{"token_ids": ids, "logprobs": [-1.0] * len(ids), "versions": [0] * len(ids), "finish": finish}]
+
+    def answered(self, max_new_tokens: int, **args: Any) -> Any:
+        tools = WorkerTools(self.tokenizer, self, Rewards(), False, False, 0.5)
+        sampling = {"sampling": SAMPLING["sampling"] | {"max_new_tokens": max_new_tokens}}
+        episode = Episode(tools, lease(0, "here", n=1, row_hash="0") | sampling)
+        row = {"prompt": [{"role": "user", "content": "6*7="}], "answer": "042"}
+        (sample,) = asyncio.run(ToolIntegrated(tools="calculator", **args).run(episode, row)) or []
+        return sample
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+@pytest.mark.parametrize("rest", [0, 2])
+def test_all_parts_of_an_answer_together_have_the_tokens_of_one(tmp_path, is_own, rest):
+    answers = NoCalls(TextTokenizer(folder_of("qwen2_5", tmp_path / "model")))
+    length = len(answers.part)
+    limit = 3 * length + rest
+    sample = answers.answered(5, max_answer_tokens=limit) if is_own else answers.answered(limit)
+    assert answers.limits == list(range(limit, 0, -length))
+    assert (int(sample.loss_mask.sum()), sample.finish, sample.metrics["turns"]) == (limit, "length", 1)
+
+
+def test_no_part_of_an_answer_begins_after_its_time_and_it_is_cut_off_there(tmp_path):
+    answers = NoCalls(TextTokenizer(folder_of("qwen2_5", tmp_path / "model")))
+    sample = answers.answered(600, timeout_s=1e-9)
+    assert (answers.limits, sample.finish) == ([600], "length")
+
+
 def test_code_runs_in_the_middle_of_an_answer(tmp_path):
     if reason := sandbox_problem("rlimits"):
         pytest.skip(reason)

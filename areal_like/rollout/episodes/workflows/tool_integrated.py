@@ -1,6 +1,7 @@
 """Code that runs in the middle of an answer: its output is inserted, and the model continues the same answer."""
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,7 +40,8 @@ CALLS = {
 class ToolIntegrated:
     """A fenced block of Python runs in the sandbox when it ends, and `<calculator>1 + 2</calculator>` is computed, as
     `tools` has them. The output follows as a block ```output, which is not in the loss, and the answer goes on, for at
-    most `max_calls` calls. The reward is that of the whole answer."""
+    most `max_calls` calls. It is cut off after `max_answer_tokens` tokens of the model (default: its
+    `gconfig.max_new_tokens`), without room, or where `timeout_s` has passed. The reward is that of the whole answer."""
 
     needs_reward = True
 
@@ -50,9 +52,11 @@ class ToolIntegrated:
         max_result_characters: Count = 2000,
         sandbox: str | None = None,
         tools: InlineTools = "python",
+        timeout_s: Positive | None = None,
+        max_answer_tokens: Count | None = None,
     ) -> None:
-        self._max_calls, self._call_timeout_s = max_calls, call_timeout_s
-        self._max_result = max_result_characters
+        self._max_calls, self._call_timeout_s, self._timeout_s = max_calls, call_timeout_s, timeout_s
+        self._max_result, self._max_answer_tokens = max_result_characters, max_answer_tokens
         make: dict[str, Callable[[], Tool]] = {
             "python": lambda: tool_of(PythonTool(call_timeout_s, sandbox), "python", extra_s=2 * START_TIMEOUT_S),
             "calculator": lambda: tool_of(calculator),
@@ -66,11 +70,13 @@ class ToolIntegrated:
         return await episode.each_sample(self._answer, row)
 
     async def _answer(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
-        chat = episode.conversation(row["prompt"], row.get("tools"))
+        chat, start = episode.conversation(row["prompt"], row.get("tools")), time.monotonic()
+        left: int = self._max_answer_tokens or episode.lease["sampling"]["max_new_tokens"]
         ends, written, num_calls, num_errors, cut_off = [call.end for call, _ in self._tools], "", 0, 0, False
         while True:
-            part = await chat.generate(stop=[*(ends if num_calls < self._max_calls else []), *episode.stop])
-            written += part.text
+            stops = [*(ends if num_calls < self._max_calls else []), *episode.stop]
+            part = await chat.generate(stop=stops, max_new_tokens=left)
+            written, left = written + part.text, left - len(part.token_ids)
             if part.stop_text not in ends:
                 break
             written += part.stop_text
@@ -84,7 +90,8 @@ class ToolIntegrated:
                     output = f"{call.before_output}```output\n{shown[: self._max_result]}\n```\n"
             chat.insert(output)
             written += output
-            if cut_off := chat.room < 1:
+            late = self._timeout_s is not None and time.monotonic() - start >= self._timeout_s
+            if cut_off := late or min(left, chat.room) < 1:
                 break
         (reward,) = await episode.try_score(row, [written])
         return chat.trajectory(reward, cut_off=cut_off, tool_calls=num_calls, tool_errors=num_errors)
