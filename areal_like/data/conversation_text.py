@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, Protocol
 from areal_like.data.chat_template import ASSISTANT, Message
 from areal_like.data.tokenizer import TextTokenizer
 
-CHANNEL = re.compile(r"<\|channel\|>(\w+)[^<]*<\|message\|>(.*?)(?=<\|(?:end|start|return|call|channel)\|>|$)", re.S)
-"""A part of an answer of gpt-oss."""
+CHANNEL = re.compile(r"<\|channel\|>(\w++)[^<]*+<\|message\|>(.*?)(?=<\|(?:end|start|return|call|channel)\|>|$)", re.S)
+"""A part of an answer of gpt-oss. Its name is never given back: a long one without a message would be tried at each
+length."""
 QUOTED = 40
 """Characters on each side of a rewritten place that a message quotes."""
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from areal_like.config.problems import ConfigError
+from areal_like.data.conversation_text import answer_message
 from areal_like.data.user_code import SearchFolders
 from areal_like.process.errors import InfrastructureError
 from areal_like.rollout.episodes.tools.base import MAX_HANGING, tool_of
@@ -199,6 +200,29 @@ def test_models_write_calls_in_other_formats(name, text, expected):
         each.problem.startswith(why) and bool(each.problem) == bool(why)
         for each, (_, _, why) in zip(found, expected, strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("begin", "repeated", "end", "expected"),
+    [
+        ("", "<parameter=city>\n", "", {}),
+        ("", "<parameter=", "", {}),
+        ("<parameter=city>", "\n", "Rome\n</parameter>", {"city": "\n" * 199_999 + "Rome"}),
+        ("", "<parameter=days>\n2\n</parameter>", "", {"days": 2}),
+        ("", "</function>\n", "", {}),
+    ],
+)
+def test_a_call_that_repeats_a_mark_until_it_is_cut_off_is_read(begin, repeated, end, expected):
+    """In time that grows with its length: with its square it would take minutes."""
+    text = f"<tool_call><function=weather>{begin}{repeated * 200_000}{end}"
+    (found,) = CallFormat(name="xml").parse(text, {"weather": tool_of(weather).arguments})
+    assert (found.name, found.arguments, found.problem) == ("weather", expected, "")
+
+
+def test_an_answer_that_is_cut_off_in_the_name_of_a_channel_is_a_text():
+    """Found in time that grows with its length."""
+    for text in ("<|channel|>" + "a" * 2_000_000, "<|channel|>a" * 200_000):
+        assert answer_message(text)["content"] == text
 
 
 def test_a_function_of_a_file_is_a_tool(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 START, END = "<tool_call>", "</tool_call>"
 FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*?)(?:</function>\s*)?", re.DOTALL)
-PARAMETER = re.compile(r"<parameter=([^>\n]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
+PARAMETER, PARAMETER_END = re.compile(r"<parameter=([^<>\n]*)>\n?"), "</parameter>"
 MAYBE_CALL = re.compile(r"\[\s*[A-Za-z_][\w.]*\(")
 PYTHON_MARKS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
 MAX_PYTHON = 20_000
@@ -85,8 +85,16 @@ def _xml(text: str, marks: re.Pattern[str], tools: Mapping[str, Arguments]) -> I
             continue
         name, body = match[1].strip(), match[2]
         schemas = tools.get(name, {})
-        values = {each.strip(): value for each, value in PARAMETER.findall(body)}
+        values = dict(_parameters(body))
         yield ToolCall(name, {each: _typed(schemas.get(each, {}), value) for each, value in values.items()})
+
+
+def _parameters(body: str) -> Iterator[tuple[str, str]]:
+    """Each value up to the next end. It is split there first: a pattern with both marks would search the whole rest for
+    an end from each of many beginnings without one."""
+    for part in body.split(PARAMETER_END)[:-1]:
+        if begun := PARAMETER.search(part):
+            yield begun[1].strip(), part[begun.end() :].removesuffix("\n")
 
 
 def _typed(schema: Mapping[str, Any], text: str) -> Any:
