@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from areal_like.config.verifiers import package_of
+from areal_like.data.exact_json import dump_json, parse_json
 from areal_like.data.user_code import config_error
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.identity import SECRETS
@@ -117,7 +116,7 @@ class PackageProcess:
 
     def _send(self, request: dict[str, Any]) -> None:
         try:
-            self.wire.sendall(orjson.dumps(request) + b"\n")
+            self.wire.sendall(dump_json(request) + b"\n")
         except OSError as fault:
             raise self._ended() from fault
 
@@ -134,7 +133,7 @@ class PackageProcess:
             line = b""
         if not line:
             raise self._ended()
-        return dict(orjson.loads(line))
+        return dict(parse_json(line))
 
     def _ended(self) -> Exception:
         return self._failed("task.name", f"ended with {self.ending} while it was loaded; its log says more")

@@ -54,6 +54,7 @@ def breaks(row, client):
     raise SystemExit("it is over")
 """
 ROW = {"prompt": "12+34=", "answer": "046"}
+HUGE = 123456789012345678901234567890
 
 
 @pytest.fixture
@@ -258,6 +259,12 @@ print("last", len(pids.split()))
         assert asyncio.run(run()) == "last 2"
     for pid in map(int, written.read_text().split()):
         assert process_info(pid) is None
+
+
+def test_a_program_reads_integers_of_any_size_in_its_row(tmp_path):
+    program = "import json, sys; print(json.loads(sys.stdin.readline())['number'])"
+    running = CommandAgent([sys.executable, "-c", program], tmp_path, None).run({"number": HUGE}, Endpoint("", ""))
+    assert asyncio.run(running) == str(HUGE)
 
 
 def test_a_program_may_signal_its_own_group(tmp_path):

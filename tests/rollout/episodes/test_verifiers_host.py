@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from areal_like.data.verifiers.environment_process import HostedPackage, loaded_process
 from areal_like.data.verifiers.host import classic
 from areal_like.data.verifiers.host.classic import ClassicEnvironment
 from areal_like.data.verifiers.host.taskset import TasksetEnvironment
+from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
+from areal_like.rollout.episodes.verifiers.seat import EnvironmentSeat
 
 
 class Serving:
@@ -161,6 +165,38 @@ def test_each_episode_is_cleaned_up_whatever_ends_it_and_a_cleanup_that_raises_c
     assert own.rubric.cleaned == [0, 1, 2] and all(each.is_closed for each in clients)
     rewards = [each.get("reward") for each in results]
     assert rewards == {"play": [1.0] * 3, "raise": [1.0, None, 1.0], "hang": []}[prompt]
+
+
+HUGE = 123456789012345678901234567890
+COUNTING = """
+from types import SimpleNamespace
+
+class Counting(SimpleNamespace):
+    def get_dataset(self):
+        return [{"prompt": "1+1=", "number": self.number + 1}]
+
+    def _route_child_input(self, row):
+        raise ValueError(row["number"] + 1)
+
+def load_environment(number):
+    return Counting(number=number, rubric=SimpleNamespace(funcs=[]), init_state=len)
+"""
+
+
+def test_integers_of_any_size_reach_an_environment_and_its_rows_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING)
+    process = loaded_process(HostedPackage("verifiers:counting", {"number": HUGE}, None, (str(tmp_path),)))
+
+    async def play(row: dict[str, object]) -> None:
+        seat = EnvironmentSeat(process, None)
+        await seat.open()
+        with pytest.raises(EnvironmentFault, match=str(HUGE + 2)):
+            await seat.play({"row": row, "policies": []})
+        await seat.close()
+
+    (row,) = process.rows(held_out=False)
+    assert row["number"] == HUGE + 1
+    asyncio.run(play(row))
 
 
 def test_a_verifiers_without_the_members_that_are_used_is_refused_by_its_version(

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from areal_like.data.exact_json import dump_json
 from areal_like.process.identity import SECRETS
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import KILL_TIMEOUT_S
@@ -60,7 +59,7 @@ class CommandAgent:
         try:
             assert process.stdin is not None and process.stdout is not None and process.stderr is not None
             out, err, _ = await asyncio.gather(
-                _tail(process.stdout), _tail(process.stderr), _write(process.stdin, orjson.dumps(row) + b"\n")
+                _tail(process.stdout), _tail(process.stderr), _write(process.stdin, dump_json(row) + b"\n")
             )
             code = await process.wait()
         finally:

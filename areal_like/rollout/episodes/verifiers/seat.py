@@ -4,8 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-import orjson
-
+from areal_like.data.exact_json import dump_json
 from areal_like.data.verifiers.environment_process import PackageProcess
 from areal_like.process.errors import InfrastructureError
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
@@ -108,4 +107,4 @@ class EnvironmentSeat:
     def _send(self, request: dict[str, Any]) -> None:
         assert self._writer is not None, "it is open"
         if not self._writer.is_closing():
-            self._writer.write(orjson.dumps(request) + b"\n")
+            self._writer.write(dump_json(request) + b"\n")
