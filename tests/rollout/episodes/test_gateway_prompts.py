@@ -171,6 +171,25 @@ def test_a_long_text_is_refused_before_it_is_tokenized_or_tokenized_beside_the_o
         assert [is_here for _, is_here in threads] == [characters == 10]
 
 
+def test_an_agent_that_only_measures_a_prompt_without_room_is_not_cut_off(plain):
+    long = [user("1" * 500_000)]
+    engine = SampledTexts(plain, "2", "3")
+
+    async def agent(client: AgentClient) -> None:
+        assert (await client.post(CHAT, {"messages": [user("1+1")]}))[0] == 200
+        for route in ("/tokenize", "/v1/messages/count_tokens"):
+            status, answer = await client.post(route, {"messages": long})
+            assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+
+    async def goes_on(client: AgentClient) -> None:
+        await agent(client)
+        await client.post(CHAT, {"messages": long})
+        await client.post("/tokenize", {"messages": [user("1+1")]})
+
+    assert [each.finish for each in at_gateway(engine, agent)] == ["stop"]
+    assert [each.finish for each in at_gateway(engine, goes_on)] == ["length"]
+
+
 def test_a_template_that_refuses_the_marks_of_its_own_answers_gets_their_parts_and_the_break_is_counted(tmp_path):
     tokenizer = TextTokenizer(folder_of("gptoss", tmp_path / "model"))
     raw = "<|channel|>analysis<|message|>one and one<|end|><|start|>assistant<|channel|>final<|message|>2"

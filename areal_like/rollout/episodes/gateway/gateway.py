@@ -40,6 +40,7 @@ ROUTES: tuple[tuple[str, str, Route], ...] = (
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
 )
+GENERATING: tuple[Route, ...] = (chat_completions, completions, responses, messages)
 
 
 class Endpoint(NamedTuple):
@@ -109,7 +110,7 @@ class Gateway:
             try:
                 return await route(await read_body(request, LIMITS, is_of_run=False), session)
             except HttpError as refused:
-                session.refused(refused.message)
+                session.refused(refused.message, route in GENERATING)
                 return refusal(refused.status, refused.message)
             except web.HTTPException as refused:
                 return refusal(refused.status, refused.text or refused.reason)

@@ -76,7 +76,7 @@ class AgentSession:
         self.refusal = ""
         """Why its last call was refused."""
         self.lacks_room = False
-        """Whether the context had no room for what it has asked last."""
+        """Whether the context had no room for what it has asked to be generated last."""
         self._generator, self._rules = generator, conversation_rules
         self._repeats: dict[str, int] = {}
         self._num_answers = 0
@@ -98,9 +98,10 @@ class AgentSession:
             return 0.0
         return self.posted
 
-    def refused(self, reason: str) -> None:
+    def refused(self, reason: str, generates: bool) -> None:
+        """`generates`: a call for an answer. Agents also measure prompts, so as to shorten those without room."""
         self.refusal = reason
-        self.lacks_room |= reason.startswith(CONTEXT_EXCEEDED)
+        self.lacks_room |= generates and reason.startswith(CONTEXT_EXCEEDED)
 
     async def chat_prompt(self, messages: list[Message], tools: Any) -> CallPrompt:
         """Raises HttpError where there is no template, it cannot show them, or they are too long."""
