@@ -33,6 +33,7 @@ GRAMMAR_KEYS = frozenset(
 LENGTH_KEYS = (
     "max_tokens",
     "max_completion_tokens",
+    "max_output_tokens",
     "max_new_tokens",
     "min_tokens",
     "min_new_tokens",

@@ -14,6 +14,7 @@ from aiohttp import web
 HUGE = (1 << 63, -(1 << 63), (1 << 64) - 1, 1 << 31, -1, 0, 1e308, -1e-308, 1e-50)
 KEYS = (
     *("prompt", "token_ids", "tokens", "messages", "sampling_params", "n", "seed", "max_tokens", "min_tokens", "stop"),
+    *("max_completion_tokens", "max_output_tokens"),
     *(
         "temperature",
         "top_p",

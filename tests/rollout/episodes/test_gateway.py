@@ -360,6 +360,7 @@ def test_only_the_key_of_the_episode_opens_it_and_only_until_it_ends(plain):
 WRONG_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (0, 10**9, "2", 1.5),
     "max_tokens": (-1, 0, 1e9),
+    "max_output_tokens": ("7", 0, 2.5, True),
     "temperature": (-1, "hot"),
     "top_p": (7,),
     "stream": ("yes",),
@@ -392,8 +393,10 @@ def test_hostile_requests_are_refused_with_a_reason_and_nothing_is_generated(pla
         for given in (3, [3], [{"type": "image"}], [{"type": "function_call"}], [{"role": "robot"}], NESTED):
             status, answer = await client.post("/v1/responses", {"input": given})
             assert status == 400 and answer["error"]["message"], given
-        for most in ("7", 0, 1.5, True):
-            assert (await client.post("/v1/responses", {"input": "1", "max_output_tokens": most}))[0] == 400
+        for route, prompt in (("/v1/responses", "input"), ("/v1/completions", "prompt")):
+            for most in WRONG_VALUES["max_output_tokens"]:
+                status, answer = await client.post(route, {prompt: "1", "max_output_tokens": most})
+                assert status == 400 and answer["error"]["message"].startswith("max_output_tokens: "), (route, most)
         raw = [
             (b"{", {}, 400),
             (b'{"messages": ' + b"[" * 100_000, {}, 400),

@@ -56,10 +56,11 @@ class CallSampling:
             if self._mode == REQUEST:
                 raise HttpError(400, f"{key}: {shorten(body[key])} is not supported; leave it out")
             self._warn(key, body[key])
-        most = next((body[key] for key in LENGTHS if body.get(key) is not None), max_tokens)
+        length = next((key for key in LENGTHS if body.get(key) is not None), None)
+        most = max_tokens if length is None else body[length]
         if most is not None:
             if most < 1:
-                raise HttpError(400, "max_tokens: an answer has at least one token")
+                raise HttpError(400, f"{length}: an answer has at least one token")
             sampling["max_new_tokens"] = min(most, self._base["max_new_tokens"])
         if stops := body.get("stop"):
             more = [stops] if isinstance(stops, str) else stops

@@ -34,9 +34,6 @@ async def responses(request: web.Request, session: AgentSession) -> web.StreamRe
 
 async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     refuse_top_logprobs(body.get("top_logprobs"))
-    most, form = body.get("max_output_tokens"), body.get("text")
-    if most is not None and (type(most) is not int or most < 1):
-        raise HttpError(400, f"max_output_tokens: {shorten(most)} is not a whole number of 1 or more")
     before = _messages_before(body.get("previous_response_id"), session)
     messages = [*before, *messages_of(body.get("input"))]
     instructions = read_text("instructions", body.get("instructions"))
@@ -44,6 +41,7 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     if not shown:
         raise HttpError(400, "input: give a text or a list of items")
     tools = [] if body.get("tool_choice") == "none" else _tools(body.get("tools"))
+    form = body.get("text")
     asked = {**body, "response_format": None if form in PLAIN_TEXT else form}
     prompt = await session.chat_prompt(shown, tools)
     (call,) = await session.generate(prompt, 1, session.sampling.read(asked), tools)
