@@ -93,6 +93,7 @@ for path in (at.folder, "/", "/usr", "/usr/bin", "/etc", "/root", "/dev/shm", "/
 for change in (
     lambda: Path(at.secret).write_text("x"),
     lambda: os.truncate(at.secret, 0),
+    lambda: os.open(at.secret, os.O_RDONLY | os.O_TRUNC),
     lambda: os.unlink(at.secret),
     lambda: os.rename(at.secret, "mine"),
     lambda: os.chmod(at.secret, 0o777),

@@ -15,7 +15,9 @@ MAKE_DEVICES = 1 << 6 | 1 << 11
 """Files of character and block devices."""
 FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | 1 << 14
 """The rights that a file can have; 1 << 14 is to truncate."""
-NUM_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
+NEEDED_VERSION = 3
+"""The first with the right to truncate: before it, whoever may read a file may also empty it."""
+NUM_RIGHTS = {3: 15, 4: 15}
 """By version; from the 5th on there is one more, to control devices."""
 NETWORK_FROM = 4
 BIND_AND_CONNECT = 3

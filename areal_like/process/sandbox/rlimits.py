@@ -11,7 +11,7 @@ from pathlib import Path
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import descendants_of, kill
 from areal_like.process.sandbox.base import Cell, SandboxLimits
-from areal_like.process.sandbox.landlock import landlock_version
+from areal_like.process.sandbox.landlock import NEEDED_VERSION, landlock_version
 from areal_like.process.sandbox.places import (
     DEVICES,
     INTERPRETER,
@@ -33,8 +33,8 @@ class ResourceLimits:
     def missing(self) -> str:
         if platform.machine() not in MACHINES:
             return f"the filter of system calls is not built for {platform.machine()}, but for {', '.join(MACHINES)}"
-        if not landlock_version():
-            return "the kernel has no Landlock, which keeps programs from files; it needs Linux 5.13 with lsm=landlock"
+        if landlock_version() < NEEDED_VERSION:
+            return "the kernel's Landlock is missing or too old to keep files; it needs Linux 6.2 with lsm=landlock"
         return ""
 
     def weaknesses(self) -> tuple[str, ...]:

