@@ -77,6 +77,10 @@ CASES = [{"input": "3\n", "output": "6\n"}, {"input": "50", "output": "100"}]
         (ADD, {"fn_name": "add", "inputs": [[1, 2], "4\n5"], "outputs": [3, 9]}, None, 1.0),
         ("class Solution:\n def add(self, a, b): return (a, b)", {"inputs": [[1, 2]], "outputs": [[1, 2]]}, "add", 1.0),
         (ADD, {"fn_name": "add", "inputs": [[1, 2], [4, 5]], "outputs": [[3], [8]]}, None, 0.5),
+        ("def f(a, b): return [a, b]", {"inputs": [[1, 2], [3, 4]], "outputs": [[[1, 2]], [[3, 5]]]}, "f", 0.5),
+        ("def f(a): return (a, [a])", {"inputs": [[1], [2]], "outputs": [[[1, [1]]], [[2, [2]]]]}, "f", 1.0),
+        ("def f(a): return [a]", {"inputs": [[1], [2]], "outputs": [[1], [2]]}, "f", 1.0),
+        ("def f(a): return a", {"inputs": [[5], [6]], "outputs": [[5], [6, 7]]}, "f", 0.0),
         (ADD, ["print('x' * 3_000_000)", "assert add(1, 2) == 3"], None, 1.0),
         (DOUBLE, CASES, None, 1.0),
         (DOUBLE, '{"inputs": ["3", ["5", "6"]], "outputs": ["6  \\n", ["10"]]}', None, 1.0),
@@ -220,6 +224,8 @@ def test_at_most_so_many_tests_are_run() -> None:
         ("```python\nx = 1\n```", "x = 1\n"),
         ("```\nx = 1\n```\nand\n``` py\nx = 2\n```\nfor\n```bash\nls\n```", "x = 2\n"),
         ("```python\nx = 1\n```\nbetter:\n```python\nx = 2", "x = 1\n"),
+        ("```python\nx = 1\n```\nIt prints:\n```\n5\n```", "x = 1\n"),
+        ("```\nx = 1\n```\nor\n```\nx = 2\n```", "x = 2\n"),
         ("~~~python title=a\nx = '```'\n~~~", "x = '```'\n"),
         ("````python\n```\n````", "```\n"),
         ("  ```python\n  if x:\n      y\n  ```", "if x:\n    y\n"),
@@ -228,7 +234,7 @@ def test_at_most_so_many_tests_are_run() -> None:
         ("```python\nx = '\u2028'\n```\r\n", "x = '\u2028'\n"),
     ],
 )
-def test_the_program_is_the_last_fenced_block_of_python(answer: str, code: str | None) -> None:
+def test_the_program_is_the_last_fenced_block_labelled_python_or_without_any_the_last_unlabelled(answer: str, code: str | None) -> None:
     assert last_python_block(answer) == code
 
 

@@ -15,11 +15,11 @@ UNTESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast
 @dataclass(frozen=True)
 class RowTests:
     """Programs that read and print (`cases`: input and expected output), or functions: statements that assert, and
-    `calls` (arguments and expected result) of the entry point. `setup` runs before."""
+    `calls` (arguments, and the results of which any is right) of the entry point. `setup` runs before."""
 
     cases: tuple[tuple[str, str], ...] = ()
     asserts: tuple[str, ...] = ()
-    calls: tuple[tuple[list[Any], Any], ...] = ()
+    calls: tuple[tuple[list[Any], list[Any]], ...] = ()
     entry_point: str | None = None
     setup: str = ""
 
@@ -34,6 +34,8 @@ def parse_tests(tests: Any, entry_point: str | None, setup: str) -> RowTests:
 
 
 def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
+    """Some data sets (APPS) have each result in a list: where all outputs of a row are lists of one, what they hold is
+    right, too. A single output could not tell."""
     if isinstance(tests, str) and tests.lstrip().startswith(("[", "{")):
         tests = json.loads(tests)
     if isinstance(tests, str):
@@ -43,9 +45,9 @@ def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
         pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
         name = tests.get("fn_name") or entry_point
         if name is not None:
-            return RowTests(
-                calls=tuple((_arguments(given), out) for given, out in pairs), entry_point=name, setup=setup
-            )
+            in_lists = all(isinstance(out, list) and len(out) == 1 for _, out in pairs)
+            calls = ((_arguments(given), [out, *out] if in_lists else [out]) for given, out in pairs)
+            return RowTests(calls=tuple(calls), entry_point=name, setup=setup)
         return RowTests(cases=tuple((_lines(given), _lines(out)) for given, out in pairs))
     if isinstance(tests, list) and tests:
         if all(isinstance(each, str) for each in tests):
