@@ -40,7 +40,7 @@ KNOWN_DATASETS: dict[str, dict[str, Any]] = {
     "math": {
         "paths": ["hendrycks_math", "hendrycks-math*", "competition_math", "math-500", "math-lighteval"],
         "fields": {"prompt": "problem", "answer": "solution"},
-        "rl": {"prompt_template": f"{{prompt}}\n{BOXED}", **MATHEMATICS},
+        "rl": {"prompt_template": f"{{prompt}}\n{BOXED}", "answer_from": "boxed", **MATHEMATICS},
     },
     "boba": {
         "paths": ["inclusionai/areal-boba-data", "areal-boba-data", "areal-boba-106k*", "areal-boba-sft-200*", "boba"],

@@ -158,7 +158,7 @@ def test_evaluation_data_follow_unless_they_are_known_as_another(written):
     assert loaded.get("valid_dataset.fields") == {"prompt": "question"}
     loaded = written(GRPO, train, "valid_dataset.path=HuggingFaceH4/MATH-500")
     assert loaded.get("valid_dataset.fields") == {"prompt": "problem", "answer": "solution"}
-    assert loaded.get("valid_dataset.answer_from") is None and loaded.get("train_dataset.answer_from") == "hashes"
+    assert [loaded.get(f"{name}_dataset.answer_from") for name in ("valid", "train")] == ["boxed", "hashes"]
 
 
 def test_a_path_may_be_a_reference(written):

@@ -107,6 +107,18 @@ def test_supervised_training_imitates_the_whole_solution(experiment, name, answe
     assert (row["prompt"], row["answer"]) == (CASES[name].prompt.removesuffix(BOX), answer)
 
 
+def test_the_answer_of_mathematics_is_the_box_of_the_solution_also_beside_a_column_of_that_name(experiment):
+    config = experiment("actor: {path: a/b}\ntrain_dataset: {path: HuggingFaceH4/MATH-500}\n")
+    raw = {"problem": "1+1?", "solution": r"So $\boxed{2}$ or $\fbox{3}$.", "answer": "another", "unique_id": "1"}
+    assert RowFormat(config.train_dataset, "train_dataset")(raw)["answer"] == "3"
+
+
+def test_a_proof_without_a_result_is_an_error_and_not_a_row_whose_answers_are_all_wrong(experiment):
+    config = experiment("actor: {path: a/b}\ntrain_dataset: {path: AI-MO/NuminaMath-CoT, known: math}\n")
+    with pytest.raises(ValueError, match=r"'answer' is 'Assume the contrary.*without \\boxed"):
+        RowFormat(config.train_dataset, "train_dataset")({"problem": "Prove it.", "solution": "Assume the contrary."})
+
+
 def test_pairs_are_whole_dialogues(experiment):
     config = experiment("train_dataset: {path: Anthropic/hh-rlhf, type: rw}\nmodel: {path: a/b}\n")
     pair = {"chosen": "\n\nHuman: Hi\n\nAssistant: Hello", "rejected": "\n\nHuman: Hi\n\nAssistant: No"}
