@@ -8,7 +8,7 @@ from areal_like.config.argument_types import Count
 from areal_like.rollout.episodes.rewards.stated_result import final, last_line
 
 ENDS = r"\W*$|\s*[).:]"
-DECLARED_ENDS = rf"{ENDS}|,|\s+[-\u2013\u2014]\s|\s+(?:because|since|as)\b"
+DECLARED_ENDS = rf"{ENDS}|,|\s+[-\u2013\u2014]\s|\s+(?:because|since|as|which)\b"
 """What follows a letter that is chosen: more, where the answer is declared."""
 
 
@@ -37,10 +37,10 @@ def chosen_letter(text: str, letters: str) -> str | None:
 
 
 def _leading(part: str, letters: str, ends: str) -> str | None:
-    """`B`, `(b)`, `**B**`, `B.`, `B) Paris`, `\\text{B}`, `option B`; not the article in `A dog`."""
+    """`B`, `(b)`, `**B**`, `$B$`, `B.`, `B) Paris`, `\\text{B}`, `option B`; not the article in `A dog`."""
     text = re.sub(r"\\(?:text|mathrm|textbf|mathbf)\s*", "", part)
     text = re.sub(r"^\W*(?:option|choice|answer)?\W*", "", text, flags=re.IGNORECASE)
-    match = re.match(rf"([{letters}{letters.lower()}])(?:{ends})", text)
+    match = re.match(rf"([{letters}{letters.lower()}])(?:[*$}}]|\\\))*(?:{ends})", text)
     return match[1].upper() if match else None
 
 

@@ -8,14 +8,13 @@ from typing import Any
 
 from areal_like.config.argument_types import Count
 from areal_like.data.answer_text import boxed
-from areal_like.rollout.episodes.rewards.numbers import number, share
-from areal_like.rollout.episodes.rewards.stated_result import readings, results
+from areal_like.rollout.episodes.rewards.numbers import WORDS, number, share
+from areal_like.rollout.episodes.rewards.stated_result import readings, results, with_number
 
 MAX_CHARACTERS, MAX_DEPTH = 500, 12
 """A result that is longer, or has more brackets in each other, takes a parser minutes."""
 HUGE = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*[-+]?\d+(?:\d{3}|\s*(?:\^|\*\*)\s*[{(]?\s*\d)|\d{4,}\s*!|[)}]\s*!")
 """A power or factorial that no computer writes down in time."""
-WRAPPER = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
 DECORATION = re.compile(r"\\left|\\right|\\[,;:! ]|\\(?:displaystyle|dfrac|tfrac)|[$\s]")
 
 
@@ -31,14 +30,16 @@ class MathReward:
         self._verify("1", r"\frac{2}{2}")  # imports its parser, which takes seconds, before the first deadline runs
 
     def __call__(self, prompt: Any, completion: str, answer: Any) -> float:
-        right, given = results(answer), self._readings(completion)
+        right = results(answer)
+        given = self._readings(completion, "?" if any("!" in each for each in right) else "!?")
         return float(any(self._equal(one, other) for one in right for other in given))
 
-    def _readings(self, completion: str) -> list[str]:
+    def _readings(self, completion: str, ends: str) -> list[str]:
+        """`ends`: without the mark of a factorial where the right result has one."""
         if not self._boxed:
-            return readings(completion)
+            return readings(completion, ends)
         found = boxed(completion)
-        return [] if found is None else [found]
+        return [] if found is None else with_number(found)
 
     def _equal(self, right: str, given: str) -> bool:
         if _plain(right) == _plain(given):
@@ -86,5 +87,5 @@ def _is_computable(text: str) -> bool:
 
 def _plain(text: str) -> str:
     """Without what changes only the look."""
-    plain = DECORATION.sub(lambda mark: "\\frac" if mark[0].endswith("frac") else "", WRAPPER.sub(r"\1", text))
+    plain = DECORATION.sub(lambda mark: "\\frac" if mark[0].endswith("frac") else "", WORDS.sub(r"\1", text))
     return plain.rstrip(".")

@@ -8,12 +8,23 @@ NUMBER = re.compile(
     r"(?P<whole>\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?P<part>\.\d+)?(?P<power>[eE][-+]?\d{1,3})?"
     r"(?:\s?/\s?(?P<below>\d+(?:\.\d+)?))?(?P<percent>\s?\\?%)?"
 )
-COUNTED = re.compile(
-    rf"(?P<number>{NUMBER.pattern})\s+(?!(?:pi|sqrt|times|over|or|and|plus|minus|squared|cubed|to|by|of|mod|divided|"
-    r"hundred|thousand|million|billion|dozen|percent)\b)[A-Za-z]{2,}[A-Za-z' /-]*",
-    re.IGNORECASE,
+CHANGING = (
+    r"(?:pi|sqrt|times|over|or|and|plus|minus|squared|cubed|to|by|of|mod|divided|factorial|choose|percent|dozen|hundred|"
+    r"thousand|million|billion|trillion|halves|thirds|fourths|fifths|tenths|(?:sin|cos|tan|cot|log|ln|exp)[t-z]?|"
+    r"[a-d]{2,4}|[u-z]{2,3}|mn|pq|rs)\b"
 )
-"""A number of things: `18 dollars`. Not where a word changes the number."""
+"""Words after a number that make another value of it, and products of letters."""
+ADDING = (
+    r"\b(?:and|or|plus|minus|times|over)\s+(?:an?\s+)?(?:half|third|quarter|one|two|three|four|fif|six|seven|eigh|nin|ten|"
+    r"eleven|twel|twen|thir|fort|hundred|thousand)"
+)
+"""A further number, in words."""
+COUNTED = re.compile(
+    rf"(?P<number>{NUMBER.pattern})\s++(?!{CHANGING}|.*{ADDING})[A-Za-z]{{2,}}[A-Za-z' /-]*", re.IGNORECASE
+)
+"""A number of things: `18 dollars`."""
+WORDS = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
+SPACES = re.compile(r"~|\\[,;:! ]")
 MAX_RESULT = 2000
 """A longer result is never a number."""
 
@@ -35,7 +46,9 @@ def last_number(text: str) -> str | None:
 
 def counted(text: str) -> str | None:
     """The number in a text that is a number of things: `18 dollars`."""
-    match = COUNTED.fullmatch(text) if len(text) <= MAX_RESULT else None
+    if len(text) > MAX_RESULT:
+        return None
+    match = COUNTED.fullmatch(without_marks(SPACES.sub(" ", WORDS.sub(r"\1", text))))
     return match["number"] if match else None
 
 

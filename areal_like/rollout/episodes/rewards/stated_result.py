@@ -9,8 +9,13 @@ from areal_like.data.answer_text import HASHES, boxed, tagged
 from areal_like.rollout.episodes.rewards.numbers import counted, last_number, without_marks
 
 DECLARED = re.compile(rf"(?:{HASHES}|\b(?:answer|option|choice)\s*(?:is|:|=))\s*+:?\s*+([^\n]+)", re.IGNORECASE)
-REASON = re.compile(r"(?:[,;]|(?<!\s))\s++(?:since|because|as|which|where)\b|[,;]\s+so\b|[.;]\s+(?=[A-Z])")
+REASON = re.compile(
+    r"(?:[,;]|(?<!\s))\s++(?:since|because|as|which|where)\b|[,;]\s+(?:so\b|(?:right|correct|okay|ok|yes)\?)|"
+    r"[.;]\s+(?=[A-Z])"
+)
 """Begins what follows a declared result in its line."""
+BOLD = re.compile(r"(?<![\w)\]}])\*\*(?=\S)|(?<=[^\s*])\*\*(?![\w({\[\\+-]|\.\d)")
+"""Either end of bold text; not a power."""
 
 
 def take(which: Take, text: str) -> str | None:
@@ -32,22 +37,27 @@ def final(text: str) -> str | None:
     return None
 
 
-def readings(text: str) -> list[str]:
-    """Ways to read the result of an answer. One that is declared in words may be followed by a reason or a unit, which
-    do not count; without a declared one its last number."""
+def readings(text: str, ends: str = "!?") -> list[str]:
+    """Ways to read the result of an answer. A unit does not count, nor do a reason and the `ends` of a sentence after a
+    result that is declared in words; without a declared one its last number."""
     stated = final(text)
     if stated is None:
         return [found] if (found := last_number(text)) is not None else []
     if tagged(text) is not None or boxed(text) is not None:
-        return [stated]
-    alone = without_marks(REASON.split(stated, maxsplit=1)[0])
-    number = counted(alone)
-    return list(dict.fromkeys([stated, alone, *([] if number is None else [number])]))
+        return with_number(stated)
+    alone = without_marks(REASON.split(stated, maxsplit=1)[0].rstrip(f"{ends} ")).rstrip("*")
+    return list(dict.fromkeys([stated, *with_number(alone)]))
+
+
+def with_number(result: str) -> list[str]:
+    """The result, and the number in it if it is a number of things."""
+    number = counted(result)
+    return [result] if number is None else [result, number]
 
 
 def declared(text: str) -> str | None:
     """What follows the last `####`, `answer is` or `answer:`."""
-    found = DECLARED.findall(text)
+    found = DECLARED.findall(BOLD.sub("", text))
     return without_marks(found[-1]) if found else None
 
 

@@ -27,6 +27,7 @@ def reward_of(name, args, completion, **row):
         ({"take": "final"}, "the answer is 046", "046", 1),
         ({"take": "tag"}, "<think>1</think> <answer> yes </answer>", "yes", 1),
         ({"take": "tag"}, "yes", "yes", 0),
+        ({"take": "final"}, "**Final answer: yes**", "yes", 1),
         ({"take": "boxed"}, r"so \boxed{a{b}c}", "a{b}c", 1),
         ({"take": "last_line"}, "one\ntwo\n\n", "two", 1),
         ({}, "paris", "Paris", 0),
@@ -126,9 +127,52 @@ def test_math_compares_results_as_mathematics(completion, answer, value):
 
 
 @pytest.mark.parametrize(
+    "completion",
+    [
+        *("**Answer: 18**", "**Final Answer: 18**", "**The answer is 18.**", "The answer is **18** dollars."),
+        *("**Answer:** 18", "**Answer: 18** dollars", "**Answer**: 18. I checked 2 times", "*Answer: 18*"),
+        *("The answer is 18, right?", "The answer is 18?", "The answer is 18 dollars, right?", "My answer: 18!"),
+        *("The answer is **18 dollars**!", "<answer>18 dollars</answer>", r"<answer>18\text{ dollars}</answer>"),
+        *(
+            r"\boxed{18 dollars}",
+            r"\boxed{\text{18 dollars}}",
+            r"\boxed{18~\text{dollars}}",
+            r"\boxed{18 square meters}",
+        ),
+    ],
+)
+def test_math_reads_a_result_without_emphasis_unit_and_the_end_of_its_sentence(completion):
+    assert reward_of("math", {}, completion, answer="18") == 1
+    assert reward_of("math", {}, completion.replace("18", "19"), answer="18") == 0
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        *((rf"\boxed{{18 {more}}}", "18") for more in ("dozen", "factorial", "or nineteen", "and a half", "times two")),
+        *((rf"\boxed{{2 {more}}}", "2") for more in ("xy", "abc", "sin x", "log x", "million", "pi")),
+        ("The answer is 18 dollars and fifty cents", "18"),
+        ("The answer is **18** or **19**", "18"),
+        ("**Answer: 2**3**", "23"),
+        ("The answer is x**-1", "x-1"),
+        (r"\boxed{3!}", "3"),
+        ("The answer is 6!", "3!"),
+    ],
+)
+def test_math_does_not_take_a_part_of_a_result_for_it(completion, answer):
+    assert reward_of("math", {}, completion, answer=answer) == 0
+
+
+@pytest.mark.parametrize("answer", ["3!", "6", "3"])
+def test_math_reads_a_declared_factorial_also_as_an_exclamation(answer):
+    assert reward_of("math", {}, "The answer is 3!", answer=answer) == 1
+
+
+@pytest.mark.parametrize(
     ("args", "completion", "value"),
     [
         ({"boxed": True}, r"\boxed{7}", 1),
+        ({"boxed": True}, r"\boxed{7 dollars}", 1),
         ({"boxed": True}, "The answer is 7", 0),
         ({"digits": 2}, r"\boxed{7.004}", 1),
         ({"digits": 3}, r"\boxed{7.004}", 0),
@@ -239,6 +283,16 @@ def test_regex_searches_a_pattern(args, completion, row, value):
         ("The correct option is B.", PARIS, 1),
         ("The correct answer is B, Paris.", PARIS, 1),
         ("Answer: B - Paris", PARIS, 1),
+        ("The answer is **B**: Paris", PARIS, 1),
+        ("The correct answer is **B**, because it is", PARIS, 1),
+        ("Answer: **B** - Paris", PARIS, 1),
+        ("**Answer: B** - Paris", PARIS, 1),
+        ("The answer is $B$, as it is", PARIS, 1),
+        (r"The answer is $\text{B}$, as it is", PARIS, 1),
+        (r"The answer is \(B\) since it is", PARIS, 1),
+        ("The correct answer is B which is Paris", PARIS, 1),
+        ("The answer is **A** or **B**", {"answer": "A"}, 0),
+        ("The answer is A* search", {"answer": "A"}, 0),
         ("A, or B", PARIS, 0),
         ("A dog", {"answer": "A"}, 0),
         ("", {"answer": "A"}, 0),

@@ -234,7 +234,9 @@ def test_at_most_so_many_tests_are_run() -> None:
         ("```python\nx = '\u2028'\n```\r\n", "x = '\u2028'\n"),
     ],
 )
-def test_the_program_is_the_last_fenced_block_labelled_python_or_without_any_the_last_unlabelled(answer: str, code: str | None) -> None:
+def test_the_program_is_the_last_fenced_block_labelled_python_or_without_any_the_last_unlabelled(
+    answer: str, code: str | None
+) -> None:
     assert last_python_block(answer) == code
 
 

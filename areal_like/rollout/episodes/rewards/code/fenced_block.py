@@ -7,8 +7,8 @@ PYTHON = ("py", "python", "python3")
 
 
 def last_python_block(completion: str) -> str | None:
-    """None if there is none; one that is cut off is none. One without a label may be the output of an example: it counts
-    only where none is labelled."""
+    """None if there is none; one that is cut off is none. One without a label, which may be the output of an example,
+    counts only where none is labelled."""
     labelled: str | None = None
     unlabelled: str | None = None
     opening: re.Match[str] | None = None
