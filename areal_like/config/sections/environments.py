@@ -81,7 +81,8 @@ class EnvironmentsConfig:
     """Processes of each environment of verifiers in each episodes worker. One that ends is started again."""
 
     max_concurrent: int = key(64, ge=1)
-    """Most episodes of an environment of verifiers that each worker plays at the same time."""
+    """Most episodes of an environment of verifiers that each worker plays at the same time. Those of a larger group
+    wait for each other."""
 
     timeout_s: float = key(600.0, gt=0)
     """Most seconds of the episodes of one group in an environment of verifiers. They are then stopped, and have

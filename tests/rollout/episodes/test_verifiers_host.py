@@ -15,6 +15,8 @@ from areal_like.data.verifiers.host.taskset import TasksetEnvironment
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
 from areal_like.rollout.episodes.verifiers.seat import EnvironmentSeat
 
+GROUP = {"model": "any", "sampling": {}, "at_once": 3}
+
 
 class Serving:
     """Of a taskset: fails the first time, as when its port is taken."""
@@ -87,7 +89,7 @@ def test_an_agent_that_raises_is_an_error_of_its_episode_and_the_others_are_play
     async def script() -> list[dict[str, object]]:
         played._environment.num_begun = 1
         played._environment.may_go_on.set()
-        results = await played.play({"row": {"task": 0}, "model": "any", "sampling": {}, "policies": [0, 1, 2]})
+        results = await played.play({**GROUP, "row": {"task": 0}, "policies": [0, 1, 2]})
         await played.close()
         return results
 
@@ -150,7 +152,7 @@ def test_each_episode_is_cleaned_up_whatever_ends_it_and_a_cleanup_that_raises_c
     async def script() -> tuple[Classic, list[dict[str, object]]]:
         own = Classic()
         environment = ClassicEnvironment(SimpleNamespace(load_environment=lambda: own), {})
-        request = {"row": {"prompt": prompt}, "model": "any", "sampling": {}, "policies": [{}, {}, {}]}
+        request = {**GROUP, "row": {"prompt": prompt}, "policies": [{}, {}, {}]}
         playing = asyncio.create_task(environment.play(request))
         if prompt != "hang":
             return own, await playing
@@ -197,6 +199,51 @@ def test_integers_of_any_size_reach_an_environment_and_its_rows_as_they_are(tmp_
     (row,) = process.rows(held_out=False)
     assert row["number"] == HUGE + 1
     asyncio.run(play(row))
+
+
+class Counting:
+    """Notes how many episodes are played at a time."""
+
+    def __init__(self) -> None:
+        self.num_playing, self.seen = 0, list[int]()
+
+    async def play(self) -> None:
+        self.num_playing += 1
+        self.seen.append(self.num_playing)
+        await asyncio.sleep(0)
+        self.num_playing -= 1
+
+
+@pytest.mark.parametrize("is_taskset", [False, True])
+def test_a_group_plays_at_most_as_many_episodes_at_a_time_as_it_has_places(
+    monkeypatch: pytest.MonkeyPatch, is_taskset: bool
+) -> None:
+    monkeypatch.setattr(classic, "_client", lambda policy, is_text: Client())
+    counting = Counting()
+
+    async def play_one(task: int, policy: int, model: str, sampling: object) -> dict[str, float]:
+        await counting.play()
+        return {"reward": 1.0}
+
+    class Counted(Classic):
+        async def rollout(self, row: dict[str, str], *more: object) -> dict[str, int]:
+            await counting.play()
+            return await super().rollout(row)
+
+    async def script() -> list[dict[str, object]]:
+        request = {**GROUP, "at_once": 2, "row": {"task": 0, "prompt": "play"}, "policies": [{} for _ in range(5)]}
+        if not is_taskset:
+            return await ClassicEnvironment(SimpleNamespace(load_environment=Counted), {}).play(request)
+        played = taskset(Serving())
+        played._environment.num_begun = 1
+        played._environment.may_go_on.set()
+        played._v1, played._play_one = SimpleNamespace(Sampling=dict), play_one  # type: ignore[method-assign, assignment]
+        results = await played.play(request)
+        await played.close()
+        return results
+
+    assert [each["reward"] for each in asyncio.run(script())] == [1.0] * 5
+    assert len(counting.seen) == 5 and max(counting.seen) == 2
 
 
 def test_a_verifiers_without_the_members_that_are_used_is_refused_by_its_version(

@@ -24,6 +24,11 @@ def test_a_process_that_dies_is_replaced_and_its_memory_is_limited(tmp_path: Pat
         assert [group[-1].reward for group in groups] == [1.0, 1.0]
         prompts = [len(prompt) for prompt, _ in player.engine.log]
         assert prompts == [*sorted(prompts[:4]), *sorted(prompts[4:])], "one group after the other"
+        start = len(player.engine.log)
+        group = await player.play(row, "3", "5", "9", "5", n=2)
+        assert [each.reward for each in group if each.reward is not None] == [1.0, 1.0]
+        lengths = [len(prompt) for prompt, _ in player.engine.log[start:]]
+        assert lengths == [*sorted(lengths[:2]), *sorted(lengths[2:])] and lengths[1] > lengths[2], "also of a group"
         with pytest.raises(RewardError, match="MemoryError"):
             await player.play(row, "fill")
         assert player.counts == {"environment_starts": 1}

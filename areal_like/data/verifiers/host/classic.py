@@ -48,10 +48,12 @@ class ClassicEnvironment:
         sampling = self._sampling(request["sampling"], is_text)
         states: dict[int, Any] = {}
         opened: list[list[Any]] = [[] for _ in clients]
+        places = asyncio.Semaphore(request["at_once"])
 
         async def play_one(number: int, client: Any) -> None:
             OPENED.set(opened[number])
-            states[number] = await environment.rollout(dict(row), client, request["model"], sampling)
+            async with places:
+                states[number] = await environment.rollout(dict(row), client, request["model"], sampling)
 
         try:
             plays = [play_one(number, client) for number, client in enumerate(clients)]

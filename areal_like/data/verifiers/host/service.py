@@ -23,7 +23,7 @@ class HostedEnvironment(Protocol):
         ...
 
     async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """The episodes of a group: `reward` and `metrics`, or why there is none in `error`."""
+        """The episodes of a group, `at_once` at a time: `reward` and `metrics`, or why there is none in `error`."""
         ...
 
     async def close(self) -> None:

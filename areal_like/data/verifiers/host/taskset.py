@@ -40,10 +40,13 @@ class TasksetEnvironment:
     async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         await self._serve()
         sampling = self._v1.Sampling(**request["sampling"])
-        plays = [
-            self._play_one(request["row"]["task"], policy, request["model"], sampling) for policy in request["policies"]
-        ]
-        results = await asyncio.gather(*plays, return_exceptions=True)
+        places = asyncio.Semaphore(request["at_once"])
+
+        async def play_one(policy: dict[str, str]) -> dict[str, Any]:
+            async with places:
+                return await self._play_one(request["row"]["task"], policy, request["model"], sampling)
+
+        results = await asyncio.gather(*map(play_one, request["policies"]), return_exceptions=True)
         return [{"error": describe(each)} if isinstance(each, BaseException) else each for each in results]
 
     async def close(self) -> None:

@@ -23,7 +23,8 @@ SENT_SAMPLING = {"temperature": "temperature", "max_tokens": "max_new_tokens"}
 
 class VerifiersEnvironment:
     """A group is played by one process, so that rewards may compare its episodes. Each episode has an address of the
-    gateway for itself. Groups wait where `environments.max_concurrent` are played."""
+    gateway for itself. Groups wait where `environments.max_concurrent` are played; the episodes of a larger one wait
+    for each other."""
 
     needs_reward, waits_for_others = False, True
 
@@ -39,7 +40,7 @@ class VerifiersEnvironment:
             await self._has_room.wait_for(lambda: self._num_playing + number <= self._settings.max_concurrent)
             self._num_playing += number
         try:
-            return await self._play(episode, row)
+            return await self._play(episode, row, number)
         finally:
             self._num_playing -= number
             async with self._has_room:
@@ -48,13 +49,13 @@ class VerifiersEnvironment:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def _play(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory]:
+    async def _play(self, episode: Episode, row: dict[str, Any], at_once: int) -> list[Trajectory]:
         sessions = [episode.agent_session(self._rules) for _ in range(episode.n_samples)]
         gateway, start = episode.tools.gateway, time.monotonic()
         endpoints = [await gateway.open(session) for session in sessions]
         sampling = {name: episode.lease["sampling"][key] for name, key in SENT_SAMPLING.items()}
         request = {
-            **{"row": row, "model": MODEL, "sampling": sampling},
+            **{"row": row, "model": MODEL, "sampling": sampling, "at_once": at_once},
             "policies": [{"base_url": each.base_url, "key": each.key} for each in endpoints],
         }
         counts, times = episode.tools.environments.counts, episode.times.timed_besides(TOOLS, GENERATE)
