@@ -144,7 +144,7 @@ def _named(
             guess = nearest(thing, sorted(names))
             yield Problem(key, f"{source} has no {thing}" + (f"; did you mean {guess[0]}?" if guess else ""))
         return
-    if kind == "actor.loss" and isinstance(definition, ast.ClassDef):
+    if kind in ("actor.loss", TOOL) and isinstance(definition, ast.ClassDef):
         yield Problem(key, f"{name} is a class, not {expected}")
         return
     signature = _signature(definition)
