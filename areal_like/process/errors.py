@@ -1,5 +1,7 @@
 """Errors that end a process of a run, errors of HTTP calls, and failures of infrastructure."""
 
+import asyncio
+
 
 class Failure(Exception):
     """Ends the process with a message for the user, without a traceback."""
@@ -57,6 +59,13 @@ class Unreachable(Exception):
 class InfrastructureError(Exception):
     """A reward, task or workflow raises it where what it depends on has failed: a service, a sandbox, a machine. The
     answer is then neither right nor wrong: after retries it is left without a reward."""
+
+
+def ends_task(fault: BaseException) -> bool:
+    """Whether the running task was cancelled. Else a CancelledError is that of a task that it waited for: an error as
+    any other."""
+    task = asyncio.current_task()
+    return isinstance(fault, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def brief_reason(fault: BaseException) -> str:

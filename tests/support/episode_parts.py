@@ -126,6 +126,20 @@ class Unjudged(Base):
         samples = await episode.generate(self.ids)
         rewards = [1.0] * (len(samples) - self.count) + [None] * self.count
         return [episode.trajectory(self.ids, *pair) for pair in zip(samples, rewards)]
+
+class Cancels(Base):
+    """Awaits a task of its own that it has cancelled."""
+    async def go(self, episode, row):
+        task = asyncio.create_task(asyncio.sleep(600))
+        task.cancel()
+        await task
+
+class CancelsOne(Base):
+    """The same in one sample of the group."""
+    async def go(self, episode, row):
+        return await episode.each_sample(self.one)
+    async def one(self, episode):
+        await Cancels.go(self, episode, None)
 '''
 
 

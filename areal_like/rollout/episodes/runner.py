@@ -14,7 +14,7 @@ from areal_like.data.datasets import Datasets
 from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import KEY, TextTokenizer
 from areal_like.data.user_code import describe_error
-from areal_like.process.errors import FinalFailure, InfrastructureError
+from areal_like.process.errors import FinalFailure, InfrastructureError, ends_task
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
@@ -113,7 +113,9 @@ class EpisodeRunner:
                     header["texts"] = self._texts(returned)
         except (Superseded, LeaseCancelled, FinalFailure):
             raise
-        except (Exception, SystemExit) as fault:
+        except (Exception, SystemExit, asyncio.CancelledError) as fault:
+            if ends_task(fault):
+                raise
             self.tools.rewards.counts.infrastructure += isinstance(fault, InfrastructureError)
             header |= {"status": FAILED, "error_kind": _kind(fault), "error": self._message(fault, lease)}
             self._log_once(fault, header)

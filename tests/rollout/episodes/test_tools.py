@@ -78,10 +78,55 @@ def test_a_tool_that_raises_exits_or_hangs_is_an_observation():
         await asyncio.sleep(600)
         return ""
 
+    async def leaves_too() -> str:
+        raise SystemExit(3)
+
+    async def leaves_at_its_limit() -> str:
+        try:
+            return await waits()
+        except asyncio.CancelledError:
+            raise SystemExit(3) from None
+
+    async def cancels() -> str:
+        inner = asyncio.create_task(waits())
+        inner.cancel()
+        return await inner
+
     assert call(tool_of(fails), {}) == ("KeyError: 'nothing there'", True)
-    assert call(tool_of(leaves), {}) == ("RuntimeError: it raised SystemExit", True)
+    for tool, limit_s in ((leaves, 60), (leaves_too, 60), (leaves_at_its_limit, 0.05)):
+        assert call(tool_of(tool), {}, limit_s) == ("RuntimeError: it raised SystemExit", True)
+    assert call(tool_of(cancels), {}) == ("RuntimeError: it raised CancelledError", True)
     for tool in (hangs, waits):
         assert call(tool_of(tool), {}, 0.05) == (f"{tool.__name__} took longer than 0.05 s", True)
+
+
+def test_a_call_that_is_cancelled_with_its_group_ends_without_a_result():
+    async def cancelled(tool: Any) -> None:
+        calling = asyncio.create_task(tool.call({}, 60))
+        await asyncio.sleep(0.01)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+    async def waits() -> str:
+        await asyncio.sleep(600)
+        return ""
+
+    asyncio.run(cancelled(tool_of(waits)))
+
+
+class Doubles:
+    """Doubles."""
+
+    async def __call__(self, number: int) -> int:
+        return 2 * number
+
+
+def test_a_tool_is_also_an_instance_that_is_called_but_no_class():
+    tool = tool_of(Doubles())
+    assert (tool.name, call(tool, {"number": 4})) == ("Doubles", ("8", False))
+    with pytest.raises(ValueError, match="the tool Doubles is a class, not a function"):
+        tool_of(Doubles)
 
 
 def test_a_tool_that_hangs_again_and_again_fails_the_group_instead_of_adding_threads():
@@ -172,6 +217,41 @@ def test_what_is_no_call_says_so():
 
 
 CODER = "<tool_call>\n<function=weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
+
+
+OPTIONAL = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+SEVERAL = {"type": ["string", "null"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        *[(schema, "10115", "10115") for schema in (OPTIONAL, SEVERAL)],
+        *[(schema, "True", "True") for schema in (OPTIONAL, SEVERAL)],
+        *[(schema, "null", None) for schema in (OPTIONAL, SEVERAL)],
+        *[(schema, "None", None) for schema in (OPTIONAL, SEVERAL)],
+        ({"anyOf": [{"enum": ["1", "2"]}, {"type": "null"}]}, "1", "1"),
+        ({"type": ["integer", "string"]}, "10115", 10115),
+        ({"type": ["integer", "null"]}, "many", "many"),
+        ({"type": "integer"}, "[1]", [1]),
+        ({"type": {}, "anyOf": 3, "enum": {}}, "[1]", [1]),
+    ],
+)
+def test_a_value_without_quotes_stays_a_text_where_only_a_text_is_expected(schema, text, expected):
+    written = f"<tool_call><function=find><parameter=zip>{text}</parameter></function></tool_call>"
+    (found,) = CallFormat(name="xml").parse(written, {"find": {"zip": schema}})
+    assert found.arguments == {"zip": expected}
+
+
+def find(zip: str | None = None) -> str:
+    return f"at {zip!r}"
+
+
+def test_an_optional_text_may_look_like_a_number():
+    tool = tool_of(find)
+    written = "<tool_call><function=find><parameter=zip>10115</parameter></function></tool_call>"
+    (found,) = CallFormat(name="xml").parse(written, {"find": tool.arguments})
+    assert call(tool, found.arguments) == ("at '10115'", False)
 
 
 @pytest.mark.parametrize(

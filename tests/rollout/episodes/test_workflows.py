@@ -48,6 +48,8 @@ def test_a_workflow_may_skip_a_row(run):
     [
         ("Raises", "workflow", "mine.py line 23, in go: KeyError: 'nothing there'"),
         ("Exits", "workflow", "mine.py line 27, in go: SystemExit: 4"),
+        ("Cancels", "workflow", "in go: CancelledError"),
+        ("CancelsOne", "workflow", "in go: CancelledError"),
         ("Words", "workflow", "run() returned a list of str; return a list of Trajectory, or None"),
         ("Empty", "workflow", "run() returned what cannot be trained on: a group needs at least one trajectory"),
         ("Hot", "workflow", "generate(temperature=0.9) differs from gconfig.temperature"),
@@ -206,7 +208,7 @@ def test_good_trajectories_pass_the_check(run):
         (
             "mine.py:Fails",
             {},
-            "workflow.name: mine.py:Fails could not be created: MINE line 109, in __init__: OSError",
+            "workflow.name: mine.py:Fails could not be created: MINE line 123, in __init__: OSError",
         ),
         ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is not a workflow: it has no method `async def run(self, "),
         (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from areal_like.process.errors import InfrastructureError
+from areal_like.process.errors import InfrastructureError, ends_task
 
 JSON_TYPES: dict[Any, str] = {
     **{str: "string", bool: "boolean", int: "integer", float: "number"},
@@ -61,7 +61,7 @@ class Tool:
         if missing or unknown:
             what = f"{', '.join(missing)} is missing" if missing else f"there is no argument {', '.join(unknown)}"
             return f"{what}; it takes {', '.join(known) or 'none'}"
-        wrong = next((name for name, value in arguments.items() if not _fits(known[name], value)), None)
+        wrong = next((name for name, value in arguments.items() if not fits(known[name], value)), None)
         return "" if wrong is None else f"{wrong} is not of the type {known[wrong]}"
 
     async def call(self, arguments: Any, timeout_s: float) -> ToolResult:
@@ -74,8 +74,7 @@ class Tool:
             message = f"the tool {self.name} hangs: {MAX_HANGING} of its calls still run after their limit"
             raise InfrastructureError(f"{message} of {timeout_s:g} s; give it a limit of its own, or make it async")
         try:
-            running = self.function(**arguments) if self._is_async else self._in_thread(arguments)
-            return ToolResult(_shown(await asyncio.wait_for(running, timeout_s + self.extra_s)))
+            return ToolResult(_shown(await asyncio.wait_for(self._run(arguments), timeout_s + self.extra_s)))
         except InfrastructureError:
             raise
         except TimeoutError:
@@ -83,9 +82,16 @@ class Tool:
         except Exception as fault:
             return ToolResult(_shown(f"{type(fault).__name__}: {fault}"), is_error=True)
 
-    @property
-    def _is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+    async def _run(self, arguments: dict[str, Any]) -> Any:
+        """What would end the worker, or its group without a word, becomes an error of the tool."""
+        try:
+            is_async = inspect.iscoroutinefunction(self.function)
+            result = self.function(**arguments) if is_async else await self._in_thread(arguments)
+            return await result if inspect.isawaitable(result) else result
+        except (SystemExit, asyncio.CancelledError) as raised:
+            if ends_task(raised):
+                raise
+            raise _contained(raised) from raised
 
     async def _in_thread(self, arguments: dict[str, Any]) -> Any:
         """In a thread of its own: one that hangs keeps no other call waiting, and the worker can end."""
@@ -107,7 +113,7 @@ class Tool:
             except Exception as raised:
                 fault = raised
             except BaseException as raised:  # such as SystemExit, which would end the event loop
-                fault = RuntimeError(f"it raised {type(raised).__name__}")
+                fault = _contained(raised)
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, result, fault)
 
@@ -120,6 +126,10 @@ class Tool:
                 self.hanging.append(thread)
 
 
+def _contained(raised: BaseException) -> Exception:
+    return RuntimeError(f"it raised {type(raised).__name__}")
+
+
 def _shown(result: Any) -> str:
     """Without halves of characters, which no tokenizer takes."""
     return str(result).encode(errors="replace").decode()
@@ -127,16 +137,17 @@ def _shown(result: Any) -> str:
 
 def tool_of(function: Callable[..., Any], name: str = "", extra_s: float = 0.0) -> Tool:
     """A tool of a function with types and a docstring. Its parameters may be texts, numbers, true or false, lists,
-    mappings, one of several values, or nothing."""
+    mappings, one of several values, or nothing. Also an instance with `__call__`, by the name of its class."""
+    if inspect.isclass(function):
+        raise ValueError(f"the tool {function.__name__} is a class, not a function; give an instance of it")
     call = function if inspect.isroutine(function) else type(function).__call__
     hints = get_type_hints(call)
     takes = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
     properties = {each.name: _schema(hints.get(each.name, Any)) for each in takes}
     required = [each.name for each in takes if each.default is each.empty]
     parameters = {"type": "object", "properties": properties, "required": required}
-    return Tool(
-        name or getattr(function, "__name__", ""), inspect.getdoc(function) or "", parameters, function, extra_s
-    )
+    name = name or getattr(function, "__name__", type(function).__name__)
+    return Tool(name, inspect.getdoc(function) or "", parameters, function, extra_s)
 
 
 def _schema(hint: Any) -> dict[str, Any]:
@@ -151,14 +162,19 @@ def _schema(hint: Any) -> dict[str, Any]:
     return {"type": known} if known else {}
 
 
-def _fits(schema: dict[str, Any], value: Any) -> bool:
-    if "enum" in schema:
-        return value in schema["enum"]
-    if "anyOf" in schema:
-        return any(_fits(each, value) for each in schema["anyOf"])
+def fits(schema: Any, value: Any) -> bool:
+    """Whether it has the type, as far as a schema says one in a way that is known here."""
+    if not isinstance(schema, dict):
+        return True
+    if isinstance(values := schema.get("enum"), list):
+        return value in values
+    if isinstance(schemas := schema.get("anyOf"), list):
+        return any(fits(each, value) for each in schemas)
     kind = schema.get("type")
+    if isinstance(kind, list):
+        return any(fits({**schema, "type": each}, value) for each in kind)
     if kind == "array":
-        return isinstance(value, list) and all(_fits(schema.get("items", {}), each) for each in value)
+        return isinstance(value, list) and all(fits(schema.get("items"), each) for each in value)
     if kind in ("integer", "number"):
         return isinstance(value, int if kind == "integer" else (int, float)) and not isinstance(value, bool)
     return kind is None or any(JSON_TYPES[each] == kind for each in JSON_TYPES if isinstance(value, each))

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from areal_like.rollout.episodes.tools.base import fits
+
 START, END = "<tool_call>", "</tool_call>"
 FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*?)(?:</function>\s*)?", re.DOTALL)
 PARAMETER, PARAMETER_END = re.compile(r"<parameter=([^<>\n]*)>\n?"), "</parameter>"
@@ -98,14 +100,15 @@ def _parameters(body: str) -> Iterator[tuple[str, str]]:
 
 
 def _typed(schema: Mapping[str, Any], text: str) -> Any:
-    """A value that was written without quotes: a text where one is expected, or else JSON."""
+    """A value that was written without quotes: a text where one is expected, or the only one that fits; else JSON."""
     values = schema.get("enum")
     if schema.get("type") == "string" or (isinstance(values, list) and text in values):
         return text
     try:
-        return _read_json(text.strip())
+        value = _read_json(text.strip())
     except (ValueError, RecursionError):
-        return {"True": True, "False": False, "None": None}.get(text.strip(), text)
+        value = {"True": True, "False": False, "None": None}.get(text.strip(), text)
+    return text if fits(schema, text) and not fits(schema, value) else value
 
 
 def _python(text: str, marks: re.Pattern[str], tools: Mapping[str, Arguments]) -> Iterator[ToolCall]:
