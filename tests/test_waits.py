@@ -62,8 +62,10 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "a part of a lease, which the controller ends past rollout.request_timeout and reward.timeout_s; an agent has "
     "agent.timeout_s besides, a tool and a reward their own limits": (
         "areal_like/data/verifiers/host/service.py EnvironmentService._rows: self._writer.drain",
+        "areal_like/data/verifiers/host/classic.py ClassicEnvironment.play.play_one: async with places",
         "areal_like/data/verifiers/host/taskset.py TasksetEnvironment._serve: asyncio.wait",
         "areal_like/data/verifiers/host/taskset.py TasksetEnvironment._serve: self._is_up.wait",
+        "areal_like/data/verifiers/host/taskset.py TasksetEnvironment.play.play_one: async with places",
         f"{EPISODES}/agents/command.py CommandAgent.run: process.wait",
         f"{EPISODES}/agents/command.py _tail: stream.read",
         f"{EPISODES}/agents/command.py _write: stdin.drain",
