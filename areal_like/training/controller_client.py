@@ -11,7 +11,9 @@ from areal_like.discovery.base import parse_entry
 from areal_like.process.blocking_http import BlockingHttpClient
 from areal_like.process.errors import Unreachable
 from areal_like.process.frames import Frame, pack
-from areal_like.process.identity import Identity, token
+from areal_like.process.identity import CONTROLLER as CONTROLLER_ROLE
+from areal_like.process.identity import EPISODES, Identity, token
+from areal_like.process.patience import PATIENCE_KEY, patience_s
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.training.batch import TrainingBatch, read_batch
@@ -41,6 +43,7 @@ class TrainerControllerClient:
 
     def __init__(self, run: Run, me: Identity, rank: int, world_size: int) -> None:
         self._config, self._me = run.config.rollout, me
+        self._patience_s = patience_s(run.config, CONTROLLER_ROLE, EPISODES)
         self._pin_memory: bool = run.config.train_dataset.pin_memory
         self._rank, self._world_size = rank, world_size
         self._callers: dict[int, BlockingHttpClient] = {}
@@ -51,9 +54,7 @@ class TrainerControllerClient:
 
     def step_limits(self) -> StepLimits:
         """Waits for the controller to know them: workers report the number of rows."""
-        waiting = NamedWait(
-            "the number of steps from " + CONTROLLER, self._config.setup_timeout, "rollout.setup_timeout"
-        )
+        waiting = NamedWait(f"the number of steps from {CONTROLLER}", self._patience_s, PATIENCE_KEY)
         while not (answer := self._json("GET", "/facts"))["ready"]:
             waiting.check()
             time.sleep(LIMITS_PAUSE_S)
@@ -122,7 +123,7 @@ class TrainerControllerClient:
 
     def _find(self, run: Run) -> str:
         """The address of this attempt's controller; entries of earlier attempts are ignored."""
-        waiting = NamedWait(f"the address of {CONTROLLER}", self._config.setup_timeout, "rollout.setup_timeout")
+        waiting = NamedWait(f"the address of {CONTROLLER}", self._patience_s, PATIENCE_KEY)
         entries: dict[str, str] = {}
         with open_name_store(run, self._me) as names:
             while True:
@@ -140,7 +141,7 @@ class TrainerControllerClient:
     def _retry(self, call: Callable[[], Any]) -> Any:
         """Retries while the controller is unreachable: the launcher handles its death, and failing here as well would
         hide the cause."""
-        waiting = NamedWait(f"an answer of {CONTROLLER}", self._config.setup_timeout, "rollout.setup_timeout")
+        waiting = NamedWait(f"an answer of {CONTROLLER}", self._patience_s, PATIENCE_KEY)
         while True:
             try:
                 return call()

@@ -7,7 +7,8 @@ import os
 import torch
 
 from areal_like.discovery import open_name_store
-from areal_like.process.identity import GPU_SHARE, START_AFTER, Identity
+from areal_like.process.identity import GPU_SHARE, SERVER, START_AFTER, Identity
+from areal_like.process.patience import PATIENCE_KEY, patience_s
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 
@@ -20,8 +21,8 @@ def wait_for_server(run: Run, me: Identity) -> None:
     name = os.environ.get(START_AFTER)
     if not name:
         return
-    limit_s = run.config.rollout.setup_timeout
-    waiting = NamedWait(f"{name}, which shares its GPU and takes its memory first", limit_s, "rollout.setup_timeout")
+    limit_s = patience_s(run.config, SERVER)
+    waiting = NamedWait(f"{name}, which shares its GPU and takes its memory first", limit_s, PATIENCE_KEY)
     entries: dict[str, str] = {}
     with open_name_store(run, me) as names:
         while name not in entries:

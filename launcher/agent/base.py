@@ -77,7 +77,8 @@ class NodeAgent(Protocol):
         """Sends SIGTERM, and kills them after a moment."""
 
     def kill(self, names: Iterable[str]) -> None:
-        """Returns when they have ended, with all that they started."""
+        """Returns when they have ended, with all that they started. One that hangs in the kernel may stay: it is among
+        the samples until it ends, and then among the exits."""
 
     def last_lines(self, name: str, count: int) -> list[str]:
         """The end of its log."""

@@ -132,9 +132,12 @@ class LocalAgent:
         return [self._alive[name] for name in names if name in self._alive]
 
     def _forget(self, child: ManagedProcess) -> None:
-        """After it has ended, or to kill it."""
-        del self._alive[child.identity.name]
+        """After it has ended, or to kill it. One that does not die, as it hangs in the kernel, may hold what its
+        successor needs, and is kept until it ends."""
         child.process.kill()
+        if child.process.exit_code() is None:
+            return
+        del self._alive[child.identity.name]
         remove_recorded(self._run.memory, child.identity.file_name)
         child.close()
 

@@ -7,6 +7,14 @@ from pathlib import Path
 from launcher.agent.base import TAIL_LINES, ProcessExit
 from launcher.supervisor.roster import RunningProcess
 
+PORT_IN_USE = ("address already in use", "eaddrinuse")
+
+
+def port_was_taken(exited: ProcessExit) -> bool:
+    """As far as its last words say."""
+    text = " ".join([exited.note.message if exited.note else "", *exited.last_lines]).lower()
+    return any(word in text for word in PORT_IN_USE)
+
 
 def headline(exited: ProcessExit) -> str:
     """One line: which process failed, how, and its own failure note if it wrote one."""

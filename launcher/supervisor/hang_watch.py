@@ -4,11 +4,12 @@ Silence is measured from look to look, so that a machine or launcher that was su
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from areal_like.config.fields import Auto
+from areal_like.process.patience import AUTO_S, BUSY_FACTOR
 from areal_like.process.pulse import (
     COLLECTIVE,
     COMPILING,
@@ -24,9 +25,9 @@ from areal_like.process.pulse import (
 )
 from launcher.agent.base import STOPPED, ProcessSample
 
-AUTO_S, AUTO_FACTOR = 300.0, 10.0
-BUSY_FACTOR = 12.0
-"""`auto` is so many times longer where CPU time is used, and is doubled up to that by hangs that end in a kill."""
+AUTO_FACTOR = 10.0
+"""`auto` is so many times the longest pause; it is BUSY_FACTOR times longer where CPU time is used, and is doubled up
+to that by hangs that end in a kill."""
 MAX_GAP_S = 2.0
 """The most that one look adds to a silence."""
 WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
@@ -141,13 +142,16 @@ class HangWatch:
             self._killed[role, phase] = self._killed.get((role, phase), 0) + 1
         return still
 
-    def silent(self, samples: Sequence[ProcessSample]) -> dict[str, tuple[str, str]]:
-        """Processes that were stopped for the time of a notice, or are past their limit: the start of each, and why."""
-        return {
-            each.name: (each.start, self._message(each, samples))
-            for each in self._suspects(samples, 0.0)
-            if each.silent_s >= (self._notice_s if each.is_stopped else each.limit_s)
-        }
+    def silent(self, samples: Sequence[ProcessSample], late: Collection[str] = ()) -> dict[str, tuple[str, str]]:
+        """Processes that are past their limit: the start of each, and why. Those that are stopped, or `late` although
+        they wait for nobody, have the time of a notice only."""
+        found = {}
+        for each in self._suspects(samples, 0.0):
+            is_late = each.name in late and each.phase not in PASSIVE and math.isfinite(each.limit_s)
+            limit_s = min(self._notice_s, each.limit_s) if is_late else each.limit_s
+            if each.silent_s >= (self._notice_s if each.is_stopped else limit_s):
+                found[each.name] = each.start, self._message(each, samples)
+        return found
 
     def limit_s(self, name: str, phase: str, *, is_stopped: bool = False) -> float:
         """Of a process that does not compute; infinite for none. What it may do for long is no reason for more time

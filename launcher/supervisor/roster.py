@@ -51,8 +51,8 @@ class Roster:
         return started
 
     def exits(self) -> list[ProcessExit]:
-        """Processes that ended since the last call."""
-        exits = self.agent.exits()
+        """Processes that ended since the last call, except those that `kill` did not wait for any longer."""
+        exits = [exited for exited in self.agent.exits() if exited.name in self.running]
         for exited in exits:
             del self.running[exited.name]
         return exits

@@ -15,7 +15,7 @@ from launcher.agent.base import ProcessExit
 from launcher.runs.checkpoints import complete_steps, step_folder
 from launcher.runs.resumable import EVALUATION_STOPS, evaluation_point_text, resume_point_text, stop_message
 from launcher.supervisor.checkpoint_search import CheckpointSearch
-from launcher.supervisor.failure_report import failure_text, headline, not_ready_text
+from launcher.supervisor.failure_report import failure_text, headline, not_ready_text, port_was_taken
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.rollback import PendingRollback, roll_back
@@ -34,7 +34,6 @@ ADDRESSED_ROLES = (*SERVING_ROLES, CONTROLLER)
 """Roles that publish an address once they are ready."""
 FINAL = "final"
 """Kind of failure that would repeat in every attempt, such as a full disk."""
-PORT_IN_USE = ("address already in use", "eaddrinuse")
 
 
 class Supervisor:
@@ -195,13 +194,16 @@ class Supervisor:
             if self._report_is_due():
                 self._say(f"  {pending.search.progress_text()}")
             return None
+        again = self.roster.names(CONTROLLER, EPISODES, TRAINER)
+        if self._watchdog.still_alive(again):
+            return None
         self._pending = None
         back = roll_back(self.run, self.attempt, self._first_attempt, pending.search.result())
         self._lifecycle.rewind_metrics(back.step, self.attempt - 1)
         self._steps_bytes = self._steps_file_bytes()
         for line in pending.result_lines(back, self.attempt, self._evaluates):
             self._say(line)
-        for name in self.roster.names(CONTROLLER, EPISODES, TRAINER):
+        for name in again:
             self.roster.start(name, self.attempt)
         return None
 
@@ -210,10 +212,8 @@ class Supervisor:
         return identity in self.roster.ready if identity.role in SERVING_ROLES else self._has_stepped
 
     def _is_port_conflict(self, exited: ProcessExit) -> bool:
-        if exited.identity.role != TRAINER or self._has_stepped or exited.code <= 0:
-            return False
-        text = " ".join([exited.note.message if exited.note else "", *exited.last_lines]).lower()
-        return any(word in text for word in PORT_IN_USE) and exited.identity.attempt < self._first_attempt + 3
+        may_try_again = exited.identity.role == TRAINER and exited.identity.attempt < self._first_attempt + 3
+        return may_try_again and not self._has_stepped and exited.code > 0 and port_was_taken(exited)
 
     # --- the end
 
@@ -286,8 +286,8 @@ class Supervisor:
                 self._say(f"  {each.identity.name} ready {each.age_s:.1f} s")
         missing = self._not_ready()
         late = [each for each in missing if each.age_s > self.limits.setup_s]
-        if late:
-            self.roster.agent.dump_stacks()
+        why = f"it was not ready within {self.limits.setup_s:g} s ({self.limits.setup_key})"
+        if late and (late := self._watchdog.kill_late(late, why)):
             message = not_ready_text(late, self.limits.setup_s, self.limits.setup_key, self.run.directory)
             return RunEnding("failed", FAILED, message)
         for line in self._startup_progress.report_lines(missing):

@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_like.process.exit_codes import FAILED
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER, TRAINER
+from areal_like.process.patience import MARGIN_S
 from areal_like.process.pulse import COLLECTIVE, IDLE, LOADING, PHASES, PUBLISHING, SAVING, SERVING, UPDATING
 from areal_like.process.run import Run
 from areal_like.weights.transfer_path import COLLECTIVE_MODES
@@ -16,10 +17,9 @@ from launcher.supervisor.hang_log import HangLog
 from launcher.supervisor.hang_watch import Hang, HangWatch
 from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE
 from launcher.supervisor.lifecycle import RunEnding
+from launcher.supervisor.roster import RunningProcess
 
 CHECK_S = 1.0
-MARGIN_S = 60.0
-"""Other limits have so long to act first: their messages say more."""
 WRITE_TIMEOUTS = 10
 """A checkpoint may take so many times `dist_timeout_s`, as its trainers wait for it."""
 DIES_S = 10.0
@@ -64,7 +64,7 @@ class Watchdog:
             return
         samples = self._agent.samples()
         self._check_killed(samples)
-        look = self._watch.look(samples, gap_s)
+        look = self._watch.look([each for each in samples if each.start not in self._killed], gap_s)
         for notice in look.notices:
             self._tell(notice)
         if look.hangs:
@@ -73,12 +73,27 @@ class Watchdog:
             self._hung = [hang._replace(message=f"{hang.message}; stacks: {place}") for hang in look.hangs]
             self._agent.begin_hang_report(str(folder), [hang.message for hang in look.hangs])
 
-    def kill_silent(self, names: Sequence[str]) -> None:
+    def kill_silent(self, names: Sequence[str], late: str = "") -> None:
         """Of these the ones that are stopped, without waiting for their limits, or past these: a rollback needs
-        them."""
-        for name, (start, message) in self._watch.silent(self._agent.samples()).items():
+        them. `late`: why those that are silent only for the time of a notice have had enough, too."""
+        for name, (start, message) in self._watch.silent(self._agent.samples(), names if late else ()).items():
             if name in names:
-                self._kill(name, start, message)
+                self._kill(name, start, "; ".join(filter(None, [message, late])))
+
+    def kill_late(self, late: Sequence[RunningProcess], why: str) -> Sequence[RunningProcess]:
+        """Of those that are not ready in time, kills the ones that make no progress: their successors may be. Returns
+        the others."""
+        if left := [each for each in late if each.identity.start_name not in self._killed]:
+            self._agent.dump_stacks()
+            self.kill_silent([each.identity.name for each in left], why)
+        return [each for each in left if each.identity.start_name not in self._killed]
+
+    def still_alive(self, names: Sequence[str]) -> bool:
+        """Of these, which others have killed, some may not die: nothing may take their place then."""
+        left = [each for each in self._agent.samples() if each.name in names]
+        for each in left:
+            self._killed.setdefault(each.start, time.monotonic())
+        return bool(left)
 
     def _kill_hung(self) -> None:
         """Those that hang still: meanwhile a rollback may have replaced them, or a debugger continued them."""
@@ -96,6 +111,8 @@ class Watchdog:
         self._say(text)
 
     def _kill(self, name: str, start: str, message: str) -> None:
+        if start in self._killed:
+            return
         self._log.add(f"{name} is killed: {message}")
         self._agent.kill_hung(name, start, message)
         self._killed[start] = time.monotonic()

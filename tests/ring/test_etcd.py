@@ -45,6 +45,27 @@ def test_no_step_and_no_process_is_lost_when_etcd_is_killed_and_restarted(tmp_pa
     assert left_behind(ended.directory, set()) == []
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_stopped_server_is_replaced_alone_although_its_entry_ends_long_before(tmp_path):
+    phases = ("generating", "serving", "updating", "waiting")
+    limits = ("rollout.setup_timeout=90", "watchdog.notice_s=5", *(f"watchdog.{phase}_s=150" for phase in phases))
+    with etcd_servers(tmp_path / "etcd") as (etcd,):
+        names = ("cluster.name_resolve.type=etcd3", f"cluster.name_resolve.etcd3_addr={etcd.address}")
+        words = ("evaluator.freq_steps=null", "total_train_steps=12", "cluster.name_resolve.ttl_s=2")
+        with running(tmp_path, *SHORT, *words, *names, *limits) as going:
+            going.wait_for_step(4, limit_s=1800)
+            for pid in going.pids("server"):
+                os.kill(pid, signal.SIGSTOP)
+            going.wait_for_text("server/0 ready", times=2, limit_s=1800)
+            ended = going.wait(1800)
+    assert ended.code == 0 and ended.summary["attempts"] == 1, ended.text
+    failed = [line for line in ended.out.splitlines() if " failed (" in line]
+    assert len(failed) == 1 and failed[0].startswith("server/0 failed (killed by signal 9 (SIGKILL))"), ended.text
+    assert [line["step"] for line in ended.lines("metrics.jsonl") if "train/loss" in line] == list(range(1, 13))
+    assert audit(ended.ledger(), 4) == []
+
+
 STEPS = 60
 """So many that the run has not ended on a quick machine before all that happens to it has happened."""
 ONE = (*SHORT, "evaluator.freq_steps=null", f"total_train_steps={STEPS}", "rollout.setup_timeout=1500")

@@ -162,6 +162,28 @@ def test_a_run_survives_a_process_that_is_stopped(name, attempts, tmp_path):
     assert wait_until_gone(ended.directory) == {}
 
 
+IMPATIENT = ("watchdog.notice_s=5", *(f"watchdog.{phase}_s=150" for phase in PHASES), "rollout.setup_timeout=90")
+"""As by default: what limits a start is less than what limits a hang."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_of_a_stopped_controller_nobody_who_waits_for_it_fails_first(tmp_path):
+    words = (*SHORT, *IMPATIENT, "total_train_steps=12", "evaluator.freq_steps=null")
+    with running(tmp_path, *words) as ring:
+        ring.wait_for_step(4, limit_s=1800)
+        for pid in ring.pids("rollout"):
+            os.kill(pid, signal.SIGSTOP)
+        ended = ring.wait(1800)
+    assert ended.code == 0, ended.text
+    (headline,) = headlines(ended)
+    assert headline.startswith("rollout/0 failed (killed by signal 9 (SIGKILL))"), ended.text
+    assert "rollout/0 has made no progress for" in headline and ended.summary["attempts"] == 2
+    assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), 2) == []
+    assert (ended.directory / "logs" / "hang-1" / "rollout-0.txt").is_file()
+    assert wait_until_gone(ended.directory) == {}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(

@@ -507,7 +507,11 @@ def test_a_worker_that_disconnected_while_waiting_gets_no_lease(tmp_path, monkey
 
 
 @pytest.mark.shows("rollout.setup_timeout")
-def test_servers_that_never_start_are_named_with_the_limit(tmp_path):
+def test_servers_that_never_start_are_named_with_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "areal_like.rollout.controller.servers.patience_s", lambda config, _: config.rollout.setup_timeout
+    )
+
     async def scenario() -> None:
         async with world_of(make_run(tmp_path / "run", "rollout.setup_timeout=0.1"), num_servers=0) as world:
             with pytest.raises(Failure, match=r"rollout.setup_timeout: waited .* for 1 of 1 inference servers"):

@@ -6,9 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from areal_like.process import wait
+from areal_like.process import patience, wait
 from areal_like.process.errors import TimedOut
 from areal_like.process.frames import Frame
+from areal_like.process.identity import EPISODES
+from areal_like.process.patience import patience_s
 from areal_like.training.controller_client import NoMoreBatches, StepLimits, TrainerControllerClient
 from areal_like.training.transports import sender
 from tests.support.rollout_world import grpo
@@ -39,7 +41,8 @@ class Answering(TrainerControllerClient):
     """What a controller would answer, each time after most of the limit."""
 
     def __init__(self, answers: list[dict[str, Any]], clock: Clock, *overrides: str) -> None:
-        self._config = grpo(*(overrides or [f"rollout.request_timeout={LIMIT_S}"])).rollout
+        config = grpo(*(overrides or [f"rollout.request_timeout={LIMIT_S}"]))
+        self._config, self._patience_s = config.rollout, patience_s(config, EPISODES)
         self._rank, self._world_size = 0, 1
         self.answers, self.clock = answers, clock
 
@@ -72,12 +75,15 @@ def test_request_timeout_limits_the_wait_for_a_batch(clock: Clock) -> None:
 
 
 @pytest.mark.shows("rollout.setup_timeout")
-def test_setup_timeout_limits_the_wait_for_the_numbers_of_steps(clock: Clock) -> None:
+def test_setup_timeout_limits_the_wait_for_the_numbers_of_steps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the time after which a worker that hangs is killed."""
+    monkeypatch.setattr(patience, "MARGIN_S", 0.0)
+    killed = ("watchdog.loading_s=1", "watchdog.waiting_s=1")
     ready = {"ready": True, "total_steps": 9, "steps_per_epoch": 3}
     answers: list[dict[str, Any]] = [{"ready": False}] * 4 + [ready]
     with pytest.raises(TimedOut, match=r"rollout.setup_timeout: waited .* for the number of steps from rollout/0"):
-        Answering([*answers], clock, "rollout.setup_timeout=100").step_limits()
-    assert Answering([*answers], clock, "rollout.setup_timeout=400").step_limits() == StepLimits(9, 3)
+        Answering([*answers], clock, "rollout.setup_timeout=100", *killed).step_limits()
+    assert Answering([*answers], clock, "rollout.setup_timeout=400", *killed).step_limits() == StepLimits(9, 3)
 
 
 def test_the_weight_sender_stays_during_the_last_evaluation(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

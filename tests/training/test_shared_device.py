@@ -51,6 +51,7 @@ def test_a_trainer_takes_no_more_than_its_share_where_new_weights_need_the_rest(
 def test_the_wait_for_the_server_has_a_limit(tmp_path, monkeypatch):
     words = (f"cluster.name_resolve.nfs_record_root={tmp_path}/names", "rollout.setup_timeout=0.1")
     monkeypatch.setenv(START_AFTER, "server/0")
+    monkeypatch.setattr("areal_like.training.start_order.patience_s", lambda config, _: config.rollout.setup_timeout)
     with pytest.raises(TimedOut, match=r"^rollout\.setup_timeout: waited .* for server/0, which shares its GPU"):
         wait_for_server(make_run(tmp_path, "grpo", *words), ME)
 

@@ -13,6 +13,7 @@ from areal_like.discovery.base import Entry, NameStore, parse_entry
 from areal_like.process.errors import NOT_STAGED, Failure, HttpError, Unreachable
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import SERVER
+from areal_like.process.patience import PATIENCE_KEY, patience_s
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.probe_noise import ProbeNoise
@@ -78,7 +79,7 @@ class Servers:
     ) -> None:
         """`num_servers` are for training, the next `num_evaluators` for evaluations alone. `probe_noise`: what was
         measured before the checkpoint that the run continues from."""
-        self._rollout = config.rollout
+        self._rollout, self._patience_s = config.rollout, patience_s(config, SERVER)
         self.probe_noise = ProbeNoise(config.actor.dtype, probe_noise)
         self._num_training, self._num_evaluators = num_servers, num_evaluators
         self._names, self._http, self._spawn = names, http, spawn
@@ -104,7 +105,7 @@ class Servers:
                 waiting = None
             else:
                 servers = f"{missing} of {expected} inference servers"
-                waiting = waiting or NamedWait(servers, self._rollout.setup_timeout, "rollout.setup_timeout")
+                waiting = waiting or NamedWait(servers, self._patience_s, PATIENCE_KEY)
                 waiting.check()
             try:
                 async with asyncio.timeout(LOOKUP_INTERVAL_S):

@@ -9,10 +9,10 @@ from areal_like.discovery.base import Entry
 from areal_like.process.errors import HttpError, Unreachable
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import Identity
+from areal_like.process.patience import PATIENCE_KEY
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.episodes.generation_client import SUPERSEDED_STATUSES, LeaseCancelled, Superseded
 
-TIMEOUT_KEY = "rollout.setup_timeout"
 RETRY_DELAY_S = 0.5
 ANSWER_TIMEOUT_S = 60.0
 """Far above the time of the controller's long polls."""
@@ -45,7 +45,7 @@ class ControllerClient:
             except Unreachable as fault:
                 log.warning("the controller does not answer: %s", fault)
                 self._address = None
-                waiting = waiting or NamedWait("the controller to answer again", self._limit_s, TIMEOUT_KEY)
+                waiting = waiting or NamedWait("the controller to answer again", self._limit_s, PATIENCE_KEY)
                 waiting.check()
                 await asyncio.sleep(RETRY_DELAY_S)
             except HttpError as refusal:
@@ -55,7 +55,7 @@ class ControllerClient:
 
     async def another_server(self, lease: str, failed_address: str) -> str:
         """The address of another server for a lease. Raises LeaseCancelled if its result is no longer needed."""
-        waiting = NamedWait(f"a server in place of {failed_address}", self._limit_s, TIMEOUT_KEY)
+        waiting = NamedWait(f"a server in place of {failed_address}", self._limit_s, PATIENCE_KEY)
         while True:
             reply = await self.post("/another_server", {"worker": self.me.name, "lease": lease, "gone": failed_address})
             if reply.get("void"):
@@ -66,7 +66,7 @@ class ControllerClient:
 
     async def _look_up(self) -> str:
         if self._address is None:
-            entry = await asyncio.to_thread(self._find, NamedWait("the controller", self._limit_s, TIMEOUT_KEY))
+            entry = await asyncio.to_thread(self._find, NamedWait("the controller", self._limit_s, PATIENCE_KEY))
             if entry.attempt > self.me.attempt:
                 message = (
                     f"the run is at attempt {entry.attempt}, and this process belongs to attempt {self.me.attempt}"

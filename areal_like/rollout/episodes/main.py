@@ -21,8 +21,9 @@ from areal_like.discovery import Entry, NameStore, open_name_store, parse_entry
 from areal_like.models import model_folder
 from areal_like.process import pulse
 from areal_like.process.http import HttpClient, run_async
-from areal_like.process.identity import CONTROLLER, Identity, token
+from areal_like.process.identity import CONTROLLER, SERVER, Identity, token
 from areal_like.process.loop_watch import LoopWatch
+from areal_like.process.patience import patience_s
 from areal_like.process.run import Run
 from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.process.wait import NamedWait
@@ -78,7 +79,8 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
         check_rewards(config, rewards, workflow, own, datasets)
         with open_name_store(run, me) as names:
             async with HttpClient(me, token()) as http:
-                controller = ControllerClient(http, me, lambda waiting: _find(names, waiting), rollout.setup_timeout)
+                limit_s = patience_s(config, CONTROLLER, SERVER)
+                controller = ControllerClient(http, me, lambda waiting: _find(names, waiting), limit_s)
                 client = _answer_source(config, http, controller)
                 tools = WorkerTools(
                     *(tokenizer, client, rewards.main),

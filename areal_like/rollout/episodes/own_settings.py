@@ -15,12 +15,14 @@ from areal_like.config.environments import (
     own_reward,
     place_of,
 )
-from areal_like.config.sections.reward import RewardConfig
+from areal_like.config.sections.reward import RewardConfig, reward_model
 from areal_like.config.task_names import task_name
 from areal_like.config.verifiers import is_played_by_itself
 from areal_like.data.datasets import Datasets, environments_of, item_errors
 from areal_like.data.tasks.verifiers import hosted_package
 from areal_like.data.user_code import SearchFolders, config_error
+from areal_like.process.identity import REWARD
+from areal_like.process.patience import patience_s
 from areal_like.rollout.episodes.rewards import RewardSpec, reward_spec
 from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
@@ -55,9 +57,10 @@ def reward_pools(config: Any, places: SearchFolders, processes: int | None = Non
     """`processes`: the number for each that does not set its own; None: that of the experiment."""
 
     def pool(reward: RewardConfig, spec: RewardSpec) -> RewardPool:
+        waits_s = config.rollout.setup_timeout if reward_model(reward) is None else patience_s(config, REWARD)
         count = reward.processes if processes is None or reward.processes != "auto" else processes
         return pool_kind(spec)(
-            *(spec, reward.timeout_s, config.rollout.request_retries, config.rollout.setup_timeout),
+            *(spec, reward.timeout_s, config.rollout.request_retries, waits_s),
             config.reward.processes if count == "auto" else count,
             reward_limits(reward),
         )

@@ -17,6 +17,7 @@ from areal_like.process.entrypoint import run_process
 from areal_like.process.errors import FinalFailure
 from areal_like.process.http import HttpClient, run_async
 from areal_like.process.identity import SERVER, Identity, token
+from areal_like.process.patience import PATIENCE_KEY, patience_s
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.episodes.episode import AnswerSource
@@ -65,7 +66,7 @@ class ServedAnswers:
 
 def _addresses(config: Any, names: NameStore) -> list[str]:
     """Waits until all servers are ready."""
-    wait = NamedWait("the inference servers", config.rollout.setup_timeout, "rollout.setup_timeout")
+    wait = NamedWait("the inference servers", patience_s(config, SERVER), PATIENCE_KEY)
     return [
         parse_entry(names.wait(Identity(SERVER, number).name, wait)).address for number in range(num_servers(config))
     ]

@@ -19,7 +19,7 @@ from areal_like.process.identity import Identity
 from areal_like.process.process_tree import process_info
 from areal_like.process.pulse import GENERATING, PAGE_BYTES, PulseSlot
 from areal_like.process.run import StartPoint
-from launcher.agent.local import _sample
+from launcher.agent.local import LocalAgent, _sample
 from launcher.plan.plan import Process
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
@@ -116,6 +116,50 @@ def test_work_of_a_whole_process_counts_whichever_thread_does_it(tmp_path: Path)
         thread.join(60)
         used.append(_sample("server/0", child).work[0][0] - before)
     assert used[0] < 0.2 <= used[1]
+
+
+def test_a_killed_process_that_hangs_in_the_kernel_is_kept_until_it_ends(tmp_path: Path) -> None:
+    run, ended, identity = make_run(tmp_path / "run"), [None], Identity("trainer", 1)
+    process = SimpleNamespace(pid=os.getpid(), kill=list, signal=lambda _: None, exit_code=lambda: ended[0])
+    child: Any = SimpleNamespace(process=process, page=mmap.mmap(-1, PAGE_BYTES), identity=identity, close=list)
+    child.log = None
+    child.exited = lambda: None if ended[0] is None else SimpleNamespace(name="trainer/1", code=-9, time=0.0)
+    agent = LocalAgent(run, "secret", write_logs=False)
+    agent._alive["trainer/1"] = child
+    agent.kill(["trainer/1"])
+    assert [each.name for each in agent.samples()] == ["trainer/1"] and agent.exits() == []
+    ended[0] = -9  # type: ignore[call-overload]
+    assert [each.name for each in agent.exits()] == ["trainer/1"] and agent.samples() == []
+
+
+def test_a_rollback_starts_nothing_beside_a_killed_process_that_does_not_die(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("launcher.supervisor.watchdog.DIES_S", 1.0)
+    run = make_run(tmp_path / "run", "recover.grace_s=3")
+    for name in ("logs", "metrics", "checkpoints"):
+        (run.directory / name).mkdir()
+    plan = [
+        planned(run.directory, "rollout", "[ $AREAL_LIKE_ATTEMPT = 1 ] && kill -9 $$; exec sleep 600"),
+        planned(run.directory, "trainer", "exec sleep 600"),
+    ]
+    reported: list[str] = []
+    with (
+        agent_elsewhere(run.directory) as agent,
+        closing(file_name_store(tmp_path / "names", "user/run", "here", 30.0)) as names,
+    ):
+        kill = agent.kill
+        agent.kill = lambda names: kill([name for name in names if name != "trainer/0"])
+        supervisor = Supervisor(
+            *(run, Roster(plan, agent), names, WaitLimits(60.0, "a key", 3.0), RestartPolicy("auto", 1)),
+            *(StartPoint(1, 0, None), reported.append, Lifecycle()),
+        )
+        ending = supervisor.watch()
+        kill(["trainer/0"])
+    assert ending.outcome == "failed" and "trainer/0 was killed but cannot be ended" in ending.message, reported
+    assert {path.name for path in (run.directory / "logs").glob("*.log")} == {
+        "rollout-0.log",
+        "trainer-0.log",
+        "hangs.log",
+    }
 
 
 def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> None:

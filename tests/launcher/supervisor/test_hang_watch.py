@@ -2,17 +2,21 @@
 
 import math
 import re
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from areal_like.config.experiment import GRPOConfig
+from areal_like.process.identity import Identity
+from areal_like.process.patience import MARGIN_S, PHASES_OF, patience_s
 from areal_like.process.pulse import PHASES, SlotSample
 from launcher.agent.base import ProcessSample
 from launcher.supervisor import watchdog
 from launcher.supervisor.hang_log import HangLog
 from launcher.supervisor.hang_watch import HangWatch
+from launcher.supervisor.roster import RunningProcess
 from launcher.supervisor.watchdog import hang_watch
 
 LIMITS: Any = dict.fromkeys(PHASES, "auto")
@@ -290,6 +294,60 @@ def test_looks_of_a_wait_do_not_put_a_rank_ahead():
     assert [name for _, name, _ in hangs] == ["trainer/1"]
 
 
+def test_who_is_late_and_silent_for_the_time_of_a_notice_has_had_enough_unless_it_waits_for_another():
+    for phase, found in (("loading", ["server/0"]), ("waiting", [])):
+        late, watch = process("server/0", slot(phase)), HangWatch(60.0, LIMITS)
+        looked(watch, [late], 59)
+        assert list(watch.silent([late], ["server/0"])) == []
+        looked(watch, [late], 2)
+        assert list(watch.silent([late], ["server/0"])) == found and list(watch.silent([late])) == []
+    never = HangWatch(60.0, LIMITS | {"loading": None})
+    looked(never, [process("server/0", slot("loading"))], 100)
+    assert list(never.silent([process("server/0", slot("loading"))], ["server/0"])) == []
+
+
+def changed(**keys):
+    config = CONFIG()
+    for dotted, value in keys.items():
+        *folders, key = dotted.split("__")
+        setattr(reduce(getattr, folders, config), key, value)
+    return config
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        changed(),
+        changed(rollout__setup_timeout=5000.0),
+        changed(actor__weight_update_mode="collective", weights__broadcast__timeout_s=9000),
+        changed(watchdog__serving_s=40.0, rollout__setup_timeout=20.0),
+        changed(watchdog__generating_s=9000.0, watchdog__loading_s=9000.0),
+    ],
+)
+def test_who_waits_for_a_process_that_hangs_lasts_until_its_successor_is_ready(config):
+    for role, phases in PHASES_OF.items():
+        for phase in phases:
+            patient_s = patience_s(config, role) - config.rollout.setup_timeout
+            assert patient_s > config.rollout.setup_timeout, "who is not ready in time is killed, too"
+            for kills in (0, 1, 5):
+                watch = hang_watch(config)
+                watch._killed[role, phase] = kills
+                limits = [watch.limit_s(f"{role}/0", phase, is_stopped=stopped) for stopped in (False, True)]
+                assert max(limits) < patient_s, f"{role} {phase}, after {kills} kills"
+
+
+def test_by_default_who_hangs_is_killed_before_any_wait_for_its_answer_ends():
+    config = CONFIG()
+    watch = hang_watch(config)
+    for role, phases in PHASES_OF.items():
+        for phase in phases:
+            assert watch.limit_s(f"{role}/0", phase) + MARGIN_S < config.rollout.request_timeout
+
+
+def test_nobody_waits_in_vain_for_one_that_a_debugger_holds():
+    assert patience_s(changed(watchdog__serving_s=None), "rollout") == math.inf
+
+
 def test_limits_of_the_work_itself_act_first():
     config = CONFIG()
     watch = hang_watch(config)
@@ -326,6 +384,9 @@ class Machine:
 
     def kill_hung(self, name, start, message):
         self.killed.append((name, start))
+
+    def dump_stacks(self):
+        self.reports.append("stacks")
 
 
 @pytest.fixture
@@ -378,6 +439,33 @@ def test_a_killed_process_that_does_not_die_is_said_once_and_ends_the_run_after_
     assert endings[0] is None and endings[1][:2] == ("failed", 1)
     assert endings[1].message.startswith("recover.grace_s: server/0 was killed but cannot be ended")
     assert "(state D)" in endings[1].message
+
+
+def test_one_that_is_late_and_makes_no_progress_is_killed_once_and_only_others_are_returned(watched):
+    machine, _, passes, made = watched
+    machine.shown = [process("server/0", slot("loading")), process("server/1", slot("loading"))]
+    made._watch._notice_s, made._watch._limits = 2.0, LIMITS
+    late = [RunningProcess(Identity("server", index), "", machine) for index in (0, 1)]
+    for second in range(8):
+        machine.shown[1] = process("server/1", slot("loading", second))
+        passes(1)
+        assert second < 5 or made.kill_late(late, "it was not ready") == late[1:]
+    assert machine.killed == [("server/0", "server-0")]
+
+
+def test_one_that_others_killed_and_that_does_not_die_ends_the_run_as_well(watched):
+    machine, reported, passes, made = watched
+    machine.shown = [process("trainer/1", slot("step"), state="D")]
+    assert not made.still_alive(["trainer/0"]) and made.still_alive(["trainer/0", "trainer/1"])
+    passes(60)
+    assert [line.partition(":")[0] for line in reported] == ["trainer/1 was killed but cannot be ended"]
+    assert machine.killed == [] and made.ending is None
+    for _ in range(10):
+        assert made.still_alive(["trainer/1"])
+        passes(20)
+    assert made.ending.message.startswith("recover.grace_s: trainer/1 was killed but cannot be ended")
+    machine.shown = []
+    assert not made.still_alive(["trainer/1"])
 
 
 def test_a_killed_process_that_dies_late_does_not_end_the_run(watched):

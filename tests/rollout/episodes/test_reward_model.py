@@ -12,20 +12,21 @@ import torch
 from aiohttp import web
 from transformers import AutoModelForSequenceClassification
 
-from areal_like.config.problems import ConfigError
 from areal_like.discovery import NameStore, announce, open_name_store
 from areal_like.models import model_folder
 from areal_like.process import http
+from areal_like.process.errors import TimedOut
 from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, CallGuard, Identity
 from areal_like.process.run import Run, open_run
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
+from areal_like.rollout.episodes.rewards.score_client import ScoreClient
 from areal_like.serving.reward_model.scorer import load_scorer
 from areal_like.serving.reward_model.server import RewardModelServer
 from tests.support.ring_parts import write_run
 
 SECRET = "a secret of the run"
-SERVER = Identity("reward", 0)
+SERVER, WORKER = Identity("reward", 0), Identity("episodes", 0)
 ROW = {"prompt": "12+34=", "answer": "046"}
 ANSWERS = ["046", "64", "", "4" * 6, "046", "9"]
 
@@ -194,7 +195,8 @@ def test_without_a_server_until_the_deadline_the_reward_is_an_error(over):
 
 def test_a_server_that_never_starts_is_named_with_the_limit(over):
     async def test(ring: Ring) -> None:
-        with pytest.raises(ConfigError, match=r"rollout\.setup_timeout: waited \d+ s for the address of reward/0"):
-            await ring.pool.ready(ROW)
+        with open_name_store(ring.run, WORKER) as names:
+            with pytest.raises(TimedOut, match=r"rollout\.setup_timeout: waited \d+ s for the address of reward/0"):
+                ScoreClient(names, WORKER, SECRET, 0.2, 1.0)
 
-    over(test, rollout__setup_timeout=1)
+    over(test)

@@ -13,14 +13,15 @@ class ModelReward:
         from areal_like.data.tokenizer import TextTokenizer
         from areal_like.discovery import open_name_store
         from areal_like.models import model_folder
-        from areal_like.process.identity import RUN_DIR, identity, token
+        from areal_like.process.identity import REWARD, RUN_DIR, identity, token
+        from areal_like.process.patience import patience_s
         from areal_like.process.run import open_run
         from areal_like.rollout.episodes.rewards.score_client import ScoreClient
 
         run, me = open_run(os.environ[RUN_DIR]), identity()
         config = run.config
         self._examples = RowTokenizer(TextTokenizer(model_folder(path, run.cwd)), "sft")
-        limits = config.rollout.setup_timeout, config.reward.timeout_s
+        limits = patience_s(config, REWARD), config.reward.timeout_s
         self._client = ScoreClient(open_name_store(run, me), me, token(), *limits)
 
     async def __call__(self, prompt: Any, completion: str, tools: Any = None) -> float:

@@ -8,6 +8,7 @@ from areal_like.discovery import NameMissing, NameStore, parse_entry
 from areal_like.process.errors import HttpError, Unreachable
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import REWARD, Identity
+from areal_like.process.patience import PATIENCE_KEY
 from areal_like.process.wait import NamedWait
 
 RETRY_DELAY_S = 0.1
@@ -28,13 +29,11 @@ class ScoreClient:
     While scores are awaited, it waits for a server that is gone to be replaced.
     """
 
-    def __init__(
-        self, names: NameStore, me: Identity, secret: str, setup_timeout_s: float, call_timeout_s: float
-    ) -> None:
+    def __init__(self, names: NameStore, me: Identity, secret: str, patience_s: float, call_timeout_s: float) -> None:
         """Waits until the server is registered."""
         self._names, self._me, self._secret, self._call_timeout_s = names, me, secret, call_timeout_s
         self._server = Identity(REWARD, 0).name
-        waiting = NamedWait(f"the address of {self._server}", setup_timeout_s, "rollout.setup_timeout")
+        waiting = NamedWait(f"the address of {self._server}", patience_s, PATIENCE_KEY)
         self._address = parse_entry(names.wait(self._server, waiting)).address
         self._waiting: list[_Text] = []
         self._has_texts = asyncio.Event()

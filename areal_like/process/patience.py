@@ -1,0 +1,33 @@
+"""How long the processes of a run wait for one of another role. The one that hangs is killed first, by the watchdog or
+because it is not ready in time; whoever waits for it is innocent, and has to last until its successor is ready."""
+
+import math
+from typing import Any
+
+from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER
+from areal_like.process.pulse import COMPILING, GENERATING, LOADING, SERVING, UPDATING, WAITING
+
+AUTO_S, BUSY_FACTOR = 300.0, 12.0
+"""A limit of the watchdog that is `auto`, and how many times that it may become."""
+MARGIN_S = 60.0
+"""Other limits have so long to act first: their messages say more."""
+PATIENCE_KEY = "rollout.setup_timeout"
+"""What a wait names that is over all the same."""
+SERVES = (LOADING, COMPILING, GENERATING, SERVING, UPDATING, WAITING)
+PHASES_OF = {SERVER: SERVES, REWARD: SERVES, CONTROLLER: (LOADING, SERVING, WAITING), EPISODES: (LOADING, WAITING)}
+"""Phases in which others wait for a process of that role; for an episodes worker only while it starts."""
+
+
+def patience_s(config: Any, *roles: str) -> float:
+    """Until a process of these roles that hangs has been replaced; infinite if it is never killed."""
+    limits = [getattr(config.watchdog, f"{phase}_s") for role in roles for phase in PHASES_OF[role]]
+    return max(_longest_s(config, limit_s) for limit_s in limits) + MARGIN_S + float(config.rollout.setup_timeout)
+
+
+def _longest_s(config: Any, limit_s: float | str | None) -> float:
+    """`auto` grows during a run, and other keys make it longer."""
+    if limit_s is None:
+        return math.inf
+    if not isinstance(limit_s, str):
+        return limit_s
+    return max(AUTO_S * BUSY_FACTOR, MARGIN_S + max(config.rollout.setup_timeout, config.weights.broadcast.timeout_s))
