@@ -51,15 +51,16 @@ def test_a_stopped_trainer_or_controller_costs_one_attempt(name, tmp_path):
     assert leftover_processes(tmp_path) == {}
 
 
-@pytest.mark.parametrize(("name", "attempts"), [("server/0", 1), pytest.param("rollout/0", 2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "attempts"), [("server/0", 1), ("rollout/0", 2)])
 def test_a_process_that_hangs_while_it_loads_is_replaced_when_it_should_be_ready(name, attempts, tmp_path):
-    words = ("rollout.setup_timeout=10", "watchdog.notice_s=2", *LONG)
-    behaviour = {"steps": 60, "step_s": 0.4, "faults": {f"{name} 1.1": {"do": "hang"}}}
+    words = ("rollout.setup_timeout=20", "watchdog.notice_s=2", *LONG)
+    behaviour = {"steps": 100, "step_s": 0.4, "faults": {f"{name} 1.1": {"do": "hang"}}}
     ended = start_fake_run(tmp_path, *words, **behaviour).wait()
-    assert (ended.code, ended.steps(), ended.summary["attempts"]) == (0, list(range(1, 61)), attempts), ended
+    assert (ended.code, ended.steps(), ended.summary["attempts"]) == (0, list(range(1, 101)), attempts), ended
     (line,) = [line for line in ended.out.splitlines() if line.startswith(f"{name} failed")]
     assert f"{name} has made no progress for" in line and "while loading" in line
-    assert "it was not ready within 10 s (rollout.setup_timeout)" in line
+    assert "it was not ready within 20 s (rollout.setup_timeout)" in line
 
 
 @pytest.mark.slow

@@ -195,8 +195,8 @@ def test_without_a_server_until_the_deadline_the_reward_is_an_error(over):
 
 def test_a_server_that_never_starts_is_named_with_the_limit(over):
     async def test(ring: Ring) -> None:
-        with open_name_store(ring.run, WORKER) as names:
-            with pytest.raises(TimedOut, match=r"rollout\.setup_timeout: waited \d+ s for the address of reward/0"):
-                ScoreClient(names, WORKER, SECRET, 0.2, 1.0)
+        late = r"rollout\.setup_timeout: waited \d+ s for the address of reward/0"
+        with open_name_store(ring.run, WORKER) as names, pytest.raises(TimedOut, match=late):
+            ScoreClient(names, WORKER, SECRET, 0.2, 1.0)
 
     over(test)
