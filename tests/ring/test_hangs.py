@@ -180,7 +180,7 @@ def test_of_a_stopped_controller_nobody_who_waits_for_it_fails_first(tmp_path):
     assert headline.startswith("rollout/0 failed (killed by signal 9 (SIGKILL))"), ended.text
     assert "rollout/0 has made no progress for" in headline and ended.summary["attempts"] == 2
     assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), 2) == []
-    assert (ended.directory / "logs" / "hang-1" / "rollout-0.txt").is_file()
+    assert (ended.directory / "logs" / "hang-1" / "rollout-0.txt").is_file(), ended.text
     assert wait_until_gone(ended.directory) == {}
 
 
