@@ -30,4 +30,5 @@ def _longest_s(config: Any, limit_s: float | str | None) -> float:
         return math.inf
     if not isinstance(limit_s, str):
         return limit_s
-    return max(AUTO_S * BUSY_FACTOR, MARGIN_S + max(config.rollout.setup_timeout, config.weights.broadcast.timeout_s))
+    others_s = max(float(config.rollout.setup_timeout), float(config.weights.broadcast.timeout_s))
+    return max(AUTO_S * BUSY_FACTOR, MARGIN_S + others_s)

@@ -11,8 +11,9 @@ import time
 from contextlib import suppress
 
 from areal_like.config.fields import Auto
+from areal_like.process.patience import AUTO_S
 from launcher.agent.base import STOPPED
-from launcher.supervisor.hang_watch import AUTO_S, LEAST_BYTES, LEAST_CPU_S, MAX_GAP_S
+from launcher.supervisor.hang_watch import LEAST_BYTES, LEAST_CPU_S, MAX_GAP_S
 
 BEAT_S = 1.0
 LIMIT, BEGIN, BEAT, END = "limit", "begin", "beat", "end"

@@ -80,7 +80,7 @@ class Watchdog:
             if name in names:
                 self._kill(name, start, "; ".join(filter(None, [message, late])))
 
-    def kill_late(self, late: Sequence[RunningProcess], why: str) -> Sequence[RunningProcess]:
+    def kill_late(self, late: Sequence[RunningProcess], why: str) -> list[RunningProcess]:
         """Of those that are not ready in time, kills the ones that make no progress: their successors may be. Returns
         the others."""
         if left := [each for each in late if each.identity.start_name not in self._killed]:

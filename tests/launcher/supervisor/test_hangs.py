@@ -55,8 +55,8 @@ def test_a_stopped_trainer_or_controller_costs_one_attempt(name, tmp_path):
 @pytest.mark.parametrize(("name", "attempts"), [("server/0", 1), ("rollout/0", 2)])
 def test_a_process_that_hangs_while_it_loads_is_replaced_when_it_should_be_ready(name, attempts, tmp_path):
     words = ("rollout.setup_timeout=20", "watchdog.notice_s=2", *LONG)
-    behaviour = {"steps": 100, "step_s": 0.4, "faults": {f"{name} 1.1": {"do": "hang"}}}
-    ended = start_fake_run(tmp_path, *words, **behaviour).wait()
+    faults = {f"{name} 1.1": {"do": "hang"}}
+    ended = start_fake_run(tmp_path, *words, steps=100, step_s=0.4, faults=faults).wait()
     assert (ended.code, ended.steps(), ended.summary["attempts"]) == (0, list(range(1, 101)), attempts), ended
     (line,) = [line for line in ended.out.splitlines() if line.startswith(f"{name} failed")]
     assert f"{name} has made no progress for" in line and "while loading" in line
