@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 PENDING, FINISHED, DROPPED, FAILED, BATCHED, TRAINED = "pending", "finished", "dropped", "failed", "batched", "trained"
+LOST = "lost"
 STALE = "dropped as too old"
 """Its prompt must be queued again."""
 OPEN = (PENDING, FINISHED, BATCHED)
@@ -33,6 +34,7 @@ class Audit:
         self.trained_in: dict[int, int] = {}
         self._finished: set[int] = set()
         """Finished groups in no batch."""
+        self._pending: set[int] = set()
         self._oldest: dict[int, int] = {}
         """Version of the oldest token, by group."""
         self._batches: dict[int, list[int]] = {}
@@ -63,6 +65,7 @@ class Audit:
             self.problems.append(f"group {group} is {to}, and was {status}")
         self.status[group] = to
         (self._finished.add if to == FINISHED else self._finished.discard)(group)
+        (self._pending.add if to == PENDING else self._pending.discard)(group)
 
     def _read_begun(self, event: Event) -> None:
         if self._follows_attempts:
@@ -113,6 +116,12 @@ class Audit:
             age = step - self._oldest.get(group, step)
             if self.max_staleness is not None and age > self.max_staleness:
                 self.problems.append(f"group {group} was {age} versions old in step {step}, above {self.max_staleness}")
+        # How long a group may run follows from nothing in the ledger, so each step names those that are not forgotten.
+        lost = sorted(self._pending.difference(event.get("pending", self._pending)))
+        if lost:
+            self.problems.append(f"groups {lost} were submitted, and after step {step} nothing is known of them")
+            for group in lost:
+                self._move(group, LOST, PENDING)
 
     def _read_recovered(self, event: Event) -> None:
         """A rollback to a step: groups submitted or trained on since then must be pending again."""
@@ -134,5 +143,6 @@ class Audit:
         for group, oldest in event["ready"]:
             self.status[group], self._oldest[group] = FINISHED, oldest
         self._finished = {group for group, status in self.status.items() if status == FINISHED}
+        self._pending = {group for group, status in self.status.items() if status == PENDING}
         self._batches = {at: groups for at, groups in self._batches.items() if at < step}
         self._next_step = step

@@ -93,8 +93,7 @@ class RolloutLoop:
         if batch.take == "evaluation":
             groups = self.evaluations.take(batch.num_groups)
         else:
-            step = self.batches.done_steps
-            self.queue.mark_step(step)
+            self.queue.mark_step(self.batches.done_steps)
             groups = [self._next_group() for _ in range(batch.num_groups)]
         self.order.opened(groups, self)
 
@@ -338,7 +337,8 @@ class RolloutLoop:
         """All ranks have trained on the batch of this step, which is returned; None if that was known."""
         if (batch := self.batches.done(step)) is None:
             return None
-        self.record_event("trained", step=step, groups=[group.number for group in batch.groups])
+        groups, pending = ([each.number for each in some] for some in (batch.groups, self.queue.pending(self.leases)))
+        self.record_event("trained", step=step, groups=groups, pending=pending)
         agents, warnings = self._agent_metrics.of(batch)
         self.warnings += warnings
         metrics = {**batch_metrics(batch, self.settings.vote_rule), **agents, **self.queue.curriculum.metrics()}

@@ -10,7 +10,7 @@ from areal_like.process.seeds import derive_seed
 from areal_like.rollout.curriculum.curriculum import Curriculum, CurriculumState
 from areal_like.rollout.curriculum.drawn_order import DrawnOrder
 from areal_like.rollout.curriculum.prompts import unmixed
-from areal_like.rollout.groups import Group
+from areal_like.rollout.groups import Group, Leases
 from areal_like.rollout.row_inspection import InspectedDataset
 from areal_like.rollout.settings import RolloutSettings
 
@@ -105,3 +105,7 @@ class GroupQueue:
     def again(self) -> Iterator[Group]:
         """The groups to be generated again, by number."""
         return (group for _, group in sorted(self._again))
+
+    def pending(self, leases: Leases) -> list[Group]:
+        """The groups that were taken and have no result: leased, or to be generated again."""
+        return sorted([*self.again(), *(lease.group for lease in leases if lease.group.evaluation is None)])

@@ -26,7 +26,7 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
     if step not in (done, done + 1):
         raise HttpError(409, f"there is no state as of step {step}: the run is at step {done}")
     finished = sorted([*loop.batches.from_step(step), *loop.ready.values()])
-    again = [*loop.queue.again(), *(lease.group for lease in loop.leases if lease.group.evaluation is None)]
+    again = loop.queue.pending(loop.leases)
     next_number = loop.queue.next_number
     curriculum = loop.queue.curriculum_state()
     if loop.settings.synchronous:

@@ -264,6 +264,21 @@ def test_a_partial_write_is_completed(tmp_path):
     assert [event["group"] for event in read_ledger(path)] == [0, 1, 2]
 
 
+def test_the_ledger_shows_that_the_loop_has_forgotten_a_group():
+    world = World(settings(max_concurrent=20, max_staleness=1, oversampling_factor=1.5))
+    world.load()
+    first, second, *leases = world.lease()
+    for lease in leases[:6]:
+        world.finish(lease)
+    world.train()
+    assert world.problems() == [], "they are generated still"
+    world.loop.leases.close(second)
+    world.run()
+    numbers = [first.group.number, second.group.number]
+    assert numbers == [0, 1]
+    assert world.problems() == ["groups [1] were submitted, and after step 1 nothing is known of them"]
+
+
 SUBMITTED = [{"event": "submitted", "group": group} for group in range(3)]
 FINISHED = [{"event": "finished", "group": group, "versions": [0, 0]} for group in range(3)]
 
@@ -301,6 +316,13 @@ FINISHED = [{"event": "finished", "group": group, "versions": [0, 0]} for group 
         (
             [*SUBMITTED, {"event": "recovered", "step": 0, "next": 3, "again": [0], "ready": [], "data_anew": False}],
             "the rollback to step 0 lost groups [1, 2]",
+        ),
+        (
+            [
+                *(*SUBMITTED, FINISHED[0], {"event": "batched", "step": 0, "groups": [0]}),
+                {"event": "trained", "step": 0, "groups": [0], "pending": [2]},
+            ],
+            "groups [1] were submitted, and after step 0 nothing is known of them",
         ),
     ],
 )
