@@ -125,6 +125,24 @@ class ReferenceResolver:
             raise BrokenReference(f"{value!r} cannot be resolved ({type(error).__name__})") from None
 
 
+def resolved(tree: dict[str, Any]) -> dict[str, Any]:
+    """The values of a file with few references. One that cannot be resolved here, as its variable is not set, stays."""
+    resolver = ReferenceResolver(tree, [])
+
+    def of(path: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: of(f"{path}.{name}" if path else str(name), item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [of(f"{path}.{index}", item) for index, item in enumerate(value)]
+        try:
+            found = resolver.resolve(path, value)
+        except BrokenReference:
+            return value
+        return str(found) if isinstance(found, FromEnvironment) else found
+
+    return {name: of(name, item) for name, item in tree.items()}
+
+
 def _text(value: Any, reference: str) -> str:
     if isinstance(value, dict | list):
         raise BrokenReference(f"${{{reference}}} is not a single value and cannot be part of a text")

@@ -92,9 +92,12 @@ class Loaded:
 
 def make_redactor(schema: Schema, values: dict[str, Any], provenance: Provenance) -> Redactor:
     """Hides the secrets among the values, among overridden values, and in the environment."""
-    marked = frozenset(path for path, key in schema.keys.items() if key.constraints.secret)
     beaten = [{path: origin.value} for path, origins in provenance.history.items() for origin in origins]
-    return Redactor(marked, values, [*beaten, dict(os.environ)])
+    return Redactor(secret_keys(schema), values, [*beaten, dict(os.environ)])
+
+
+def secret_keys(schema: Schema) -> frozenset[str]:
+    return frozenset(path for path, key in schema.keys.items() if key.constraints.secret)
 
 
 def build_config(cls: type, values: dict[str, Any]) -> Any:

@@ -15,6 +15,7 @@ from areal_like.observe.text import cut_middle
 from areal_like.process.identity import Identity
 from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
+from areal_like.process.scrubbed_output import scrubbed
 
 MOST_READ, STORED_HEAD, STORED_TAIL = 1 << 16, 1000, 3000
 """Characters of an error: what is searched for secrets, and what is kept."""
@@ -27,7 +28,7 @@ def stored_error(text: str) -> str:
         return ""
     text = cut_middle(text, MOST_READ // 2, MOST_READ // 2)
     known = Redactor(frozenset(), dict(os.environ))
-    return cut_middle(escape_controls(known.text(text)), STORED_HEAD, STORED_TAIL)
+    return cut_middle(escape_controls(known.text(scrubbed(text))), STORED_HEAD, STORED_TAIL)
 
 
 class MetricWriter:

@@ -160,22 +160,28 @@ def _is_loopback(host: str) -> bool:
 
 
 def open_run(directory: str | Path, own_class: bool = True) -> Run:
-    """Reads the launcher's files; needs neither Hydra nor torch. The configuration is of the class that `--schema`
-    named; without `own_class` of the shipped one, and no code of the user is imported."""
+    """Reads the launcher's files; needs neither Hydra nor torch. The secrets that the file refers to are known from
+    then on. The configuration is of the class that `--schema` named; without `own_class` of the shipped one, and no
+    code of the user is imported."""
     import yaml
 
     from areal_like.config.experiment import EXPERIMENTS
-    from areal_like.config.loaded import build_config
+    from areal_like.config.interpolation import resolved
+    from areal_like.config.loaded import build_config, secret_keys
+    from areal_like.config.redact import secret_values
+    from areal_like.config.schema import Schema
+    from areal_like.process.scrubbed_output import know_secrets
 
     root = Path(directory)
     facts = json.loads((root / RUN_FACTS).read_text(encoding="utf-8"))
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    values = yaml.load((root / CONFIG).read_text(encoding="utf-8"), loader)
+    values = resolved(yaml.load((root / CONFIG).read_text(encoding="utf-8"), loader))
     cls: type = EXPERIMENTS[facts["experiment"]]
     if own_class and facts.get("schema"):
         from areal_like.config.sources.user_schema import import_schema
 
         cls = import_schema(facts["schema"], Path(facts["cwd"]))
+    know_secrets(secret_values(values, secret_keys(Schema.of(cls))))
     return Run(
         directory=root,
         config=build_config(cls, values),

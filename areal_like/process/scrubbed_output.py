@@ -5,21 +5,22 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from areal_like.config.redact import MIN_SECRET_LENGTH, is_secret_name, remove_secrets
+from areal_like.config.redact import MIN_SECRET_LENGTH, SECRET, is_secret_name, remove_secrets
 from areal_like.process.identity import taken_token
 
 SECRET_NAMES = "AREAL_LIKE_SECRET_NAMES"
 """Names of variables that the launcher has read from files with secrets."""
+_of_configuration: set[str] = set()
 
 
 class ScrubbedStream:
-    """A text stream without these values; a value that is written in parts is not recognized."""
+    """A text stream without known secrets; a value that is written in parts is not recognized."""
 
-    def __init__(self, stream: TextIO, secrets: tuple[str, ...]) -> None:
-        self._stream, self._secrets = stream, secrets
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self.secrets = stream, _known_secrets()
 
     def write(self, text: str) -> int:
-        self._stream.write(remove_secrets(text, self._secrets))
+        self._stream.write(remove_secrets(text, self.secrets))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -30,20 +31,58 @@ class ScrubbedStream:
         return getattr(self._stream, name)
 
 
+class ScrubbedBytes:
+    """What another process prints, without the secrets that this one knows, also where reads cut them: what may be the
+    beginning of one is kept until more is read."""
+
+    def __init__(self) -> None:
+        self._secrets = tuple(secret.encode(errors="surrogateescape") for secret in _known_secrets())
+        self._firsts = {secret[0] for secret in self._secrets}
+        self._kept = b""
+
+    def read(self, content: bytes) -> bytes:
+        text = self._kept + content
+        for secret in self._secrets:
+            text = text.replace(secret, SECRET.encode())
+        end = len(text) - self._begun(text)
+        self._kept = text[end:]
+        return text[:end]
+
+    def rest(self) -> bytes:
+        """At the end."""
+        rest, self._kept = self._kept, b""
+        return rest
+
+    def _begun(self, text: bytes) -> int:
+        """The number of bytes at the end with which a secret begins."""
+        longest = max(map(len, self._secrets), default=1) - 1
+        for at in range(max(0, len(text) - longest), len(text)):
+            if text[at] in self._firsts and any(secret.startswith(text[at:]) for secret in self._secrets):
+                return len(text) - at
+        return 0
+
+
 def scrubbed(text: str) -> str:
     return remove_secrets(text, _known_secrets())
 
 
 def scrub_output() -> None:
     """Removes known secrets from what this process and its forks print by Python's streams."""
-    if secrets := _known_secrets():
-        sys.stdout = ScrubbedStream(sys.stdout, secrets)
-        sys.stderr = ScrubbedStream(sys.stderr, secrets)
+    sys.stdout, sys.stderr = ScrubbedStream(sys.stdout), ScrubbedStream(sys.stderr)
+
+
+def know_secrets(values: Iterable[str]) -> None:
+    """Secrets of a configuration, also of variables that are not named like one. References are none."""
+    _of_configuration.update(value for value in values if "${" not in value)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, ScrubbedStream):
+            stream.secrets = _known_secrets()
 
 
 def _known_secrets() -> tuple[str, ...]:
-    """Values of variables with secret names, and of those in SECRET_NAMES, and the run's token; longest first."""
+    """Values of variables with secret names, and of those in SECRET_NAMES, those of the configuration, and the run's
+    token; longest first."""
     named = os.environ.get(SECRET_NAMES, "").split(",")
     values = {value for name, value in os.environ.items() if name in named or is_secret_name(name)}
-    values.add(taken_token())
+    values |= {taken_token(), *_of_configuration}
     return tuple(sorted((value for value in values if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True))

@@ -68,7 +68,8 @@ class Judge:
     def __init__(self, api_key):
         self.api_key = api_key
     def __call__(self, prompt, completion, **row):
-        raise RuntimeError(f"the judge refused api_key={self.api_key}")
+        print("judge", self.api_key)
+        raise RuntimeError(f"the judge refused {self.api_key}")
 
 class Workflow:
     async def run(self, episode, row):
@@ -80,7 +81,12 @@ def loss(logprobs, advantages, loss_mask):
         raise RuntimeError(f"no loss with {dict(os.environ)}")
     return -logprobs * advantages
 """
-PLANTED = {"environment": "planted-0-environment", "file": "planted-1-file", "configuration": "planted-2-configuration"}
+PLANTED = {
+    "environment": "planted-0-environment",
+    "file": "planted-1-file",
+    "configuration": "planted-2-configuration",
+    "referred": "planted-3-referred",
+}
 
 
 @pytest.mark.slow
@@ -88,7 +94,7 @@ PLANTED = {"environment": "planted-0-environment", "file": "planted-1-file", "co
     "words",
     [
         ("reward.name=faults.py:reward",),
-        ("reward.name=faults.py:Judge", f"+reward.args.api_key={PLANTED['configuration']}"),
+        ("reward.name=faults.py:Judge", "+reward.args.api_key='${oc.env:JUDGE_ACCESS}'"),
         ("workflow.name=faults.py:Workflow",),
         ("actor.loss=faults.py:loss", "train_dataset.batch_size=64"),
     ],
@@ -96,10 +102,14 @@ PLANTED = {"environment": "planted-0-environment", "file": "planted-1-file", "co
 )
 def test_no_file_of_a_failed_run_has_a_key(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "faults.py").write_text(FAULTS)
-    (tmp_path / "keys.env").write_text(f"JUDGE_API_KEY={PLANTED['file']}\n")
+    (tmp_path / "keys.env").write_text(f"JUDGE_URL={PLANTED['file']}\n")
     given = ("launcher.env_file=[keys.env]", f"stats_logger.swanlab.api_key={PLANTED['configuration']}")
-    ended = run(tmp_path, *QUICK, *given, *words, SERVICE_API_KEY=PLANTED["environment"])
+    variables = {"SERVICE_API_KEY": PLANTED["environment"]}
+    if is_referred := "JUDGE_ACCESS" in words[-1]:
+        variables["JUDGE_ACCESS"] = PLANTED["referred"]
+    ended = run(tmp_path, *QUICK, *given, *words, **variables)
     assert ended.code == 1, ended.text
+    assert not is_referred or "the judge refused <secret>" in ended.text
     found = [
         f"{path.name}: {where}"
         for path in [*ended.directory.rglob("*"), *(tmp_path / "state").rglob("*")]

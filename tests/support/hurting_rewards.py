@@ -44,6 +44,8 @@ def hurts(prompt, completion):
         while len(os.listdir(folder)) < int(amount):
             time.sleep(0.01)
         return random.random()
+    if what == "runs":
+        subprocess.run([amount], check=True)
     if what == "sleeps":
         time.sleep(float(amount))
     return 1.0

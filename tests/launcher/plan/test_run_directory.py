@@ -10,7 +10,8 @@ from areal_like.config.load import load
 from areal_like.discovery import announce, name_store_for
 from areal_like.models import model_folder
 from areal_like.process.identity import Identity
-from areal_like.process.run import StartPoint
+from areal_like.process.run import StartPoint, open_run
+from areal_like.process.scrubbed_output import scrubbed
 from launcher.commands.show_config import configuration_text
 from launcher.plan.build import build_plan
 from launcher.plan.render import render
@@ -337,6 +338,26 @@ def test_the_changes_of_a_continued_run_contain_no_secret(tmp_path):
     plan = plan_of("grpo", *words[:3], *(place.format("other-secret") for place in places), "+launcher.env.LEVEL=2")
     (line,) = changes(plan)
     assert "launcher.env.LEVEL not set -> 2" in line and "secret" not in line, line
+
+
+def test_processes_resolve_the_references_to_secrets_and_know_their_values(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUDGE_ACCESS", "planted-access")
+    monkeypatch.chdir(tmp_path)
+    methods = ("def __init__(self, api_key, text): pass", "def __call__(self, prompt, completion): return 0")
+    (tmp_path / "judges.py").write_text("\n    ".join(("class Judge:", *methods)))
+    given = (
+        "reward.name=judges.py:Judge",
+        "+reward.args.api_key='${oc.env:JUDGE_ACCESS}'",
+        "+reward.args.text='\\${x}'",
+    )
+    run, _ = started(tmp_path, *given)
+    facts = {"experiment": "grpo", "run_id": "id", "folder": str(tmp_path), "cwd": str(tmp_path)}
+    (run / "run.json").write_text(json.dumps(facts), "utf-8")
+    assert "planted-access" not in (run / "config.yaml").read_text("utf-8")
+    assert open_run(run).config.reward.args == {"api_key": "planted-access", "text": "${x}"}
+    assert scrubbed("refused planted-access") == "refused <secret>"
+    monkeypatch.delenv("JUDGE_ACCESS")
+    assert open_run(run).config.reward.args["api_key"] == "${oc.env:JUDGE_ACCESS}", "as for commands about a run"
 
 
 def changes_after(tmp_path, edit, *more):

@@ -73,6 +73,15 @@ def test_what_a_reward_prints_is_bounded(hurts, capfd):
     assert len(printed) < 1 << 20
 
 
+def test_what_a_program_of_a_reward_prints_has_no_secret(hurts, capfd, monkeypatch):
+    monkeypatch.setenv("JUDGE_URL", "planted-in-a-file")
+    monkeypatch.setenv("AREAL_LIKE_SECRET_NAMES", "JUDGE_URL")
+    outcomes, _, _ = outcomes_of(hurts, "runs env")
+    assert outcomes == [1.0]
+    printed = capfd.readouterr().err
+    assert "JUDGE_URL=<secret>" in printed and "planted-in-a-file" not in printed
+
+
 @pytest.mark.slow
 def test_gigabytes_of_output_neither_fill_a_log_nor_memory(hurts, capfd):
     outcomes, counts, _ = outcomes_of(hurts, "prints 3000", "x", timeout_s=200.0)

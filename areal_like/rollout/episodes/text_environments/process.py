@@ -8,6 +8,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from areal_like.discovery.etcd_client import PASSWORD
 from areal_like.process.identity import TOKEN
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import KILL_TIMEOUT_S
+from areal_like.process.scrubbed_output import ScrubbedBytes
 from areal_like.rollout.episodes.text_environments import program
 
 SECRETS = (TOKEN, PASSWORD)
@@ -136,10 +138,9 @@ class EnvironmentProcess:
         return EnvironmentFault(f"{self._spec.name}: {reason}")
 
     async def _pass_on(self) -> None:
-        """What it prints goes to the log, up to a limit."""
-        assert self._process.stderr is not None
+        """What it prints goes to the log without secrets, up to a limit."""
         left = LOGGED_BYTES
-        while part := await self._process.stderr.read(TAIL_BYTES):
+        async for part in self._printed():
             self._tail = (self._tail + part)[-TAIL_BYTES:]
             if left > 0:
                 sys.stderr.write(part[:left].decode("utf-8", "replace"))
@@ -147,6 +148,13 @@ class EnvironmentProcess:
                 left -= len(part)
                 if left <= 0:
                     sys.stderr.write(f"\n[{self._spec.name} prints too much; the rest is dropped]\n")
+
+    async def _printed(self) -> AsyncIterator[bytes]:
+        assert self._process.stderr is not None
+        scrubber = ScrubbedBytes()
+        while part := await self._process.stderr.read(TAIL_BYTES):
+            yield scrubber.read(part)
+        yield scrubber.rest()
 
     def _last_lines(self) -> str:
         lines = [line.strip() for line in self._tail.decode("utf-8", "replace").splitlines() if line.strip()]

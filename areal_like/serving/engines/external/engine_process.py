@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import areal_like
@@ -21,6 +22,7 @@ from areal_like.process.errors import Failure
 from areal_like.process.identity import SECRETS, TOKEN_DESCRIPTOR, passed_token
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import become_subreaper, kill_descendants
+from areal_like.process.scrubbed_output import ScrubbedBytes
 from areal_like.process.shared_segments import SegmentRecorder
 from areal_like.process.temporary_folders import ENGINE, make_temporary_folder, remove_temporary_folder
 from areal_like.serving.engines.external.engine_log import decode_line, find_error, reports_port_in_use
@@ -32,7 +34,7 @@ KEEPER_S = 0.5
 OUTPUT_END_S = 0.3
 EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 """Signals for which the engine's last output is not the reason."""
-KEPT_LINES, TAIL_LINES = 2000, 100
+KEPT_LINES, TAIL_LINES, MOST_OF_LINE = 2000, 100, 1 << 20
 IMPORT_FOLDER = "engine-imports"
 MAX_SOCKET_FOLDER = 60
 """The name of a socket has at most 107 bytes; engines call theirs by ids of 36 characters and a few more."""
@@ -40,8 +42,8 @@ NEW_LINK, LEFTOVER_AGE_S = ".", 600.0
 
 
 class EngineProcess:
-    """One start of the engine, under a keeper. Its output is copied to this process's output, the log of the server.
-    One at a time: all descendants of this process belong to the engine."""
+    """One start of the engine, under a keeper. Its output is copied, without secrets, to this process's output, which
+    is the log of the server. One at a time: all descendants of this process belong to the engine."""
 
     def __init__(
         self, command: Sequence[str], variables: Mapping[str, str], cwd: Path, record: Path, secret: str | None = None
@@ -107,14 +109,19 @@ class EngineProcess:
         await asyncio.to_thread(self._reader.join, OUTPUT_END_S)
 
     def _read_output(self) -> None:
+        scrubber = ScrubbedBytes()
         with self._keeper.stdout as output:
-            for line in output:
-                self.lines.append(decode_line(line))
-                try:
-                    sys.stdout.buffer.write(line)
-                    sys.stdout.buffer.flush()
-                except OSError:
-                    continue  # the log has no reader any more; the engine must not block on its output
+            for line in iter(partial(output.readline, MOST_OF_LINE), b""):
+                self._pass_on(scrubber.read(line))
+        self._pass_on(scrubber.rest())
+
+    def _pass_on(self, line: bytes) -> None:
+        if not line:
+            return
+        self.lines.append(decode_line(line))
+        with contextlib.suppress(OSError):  # the log has no reader any more; the engine must not block on its output
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
 
 
 def _environment(temporary: str) -> dict[str, str]:

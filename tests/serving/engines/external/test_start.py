@@ -68,6 +68,16 @@ def test_an_engine_that_dies_at_its_start_is_reported_at_once_with_its_error(tmp
         assert "INFO loading the weights" in one.printed and "goodbye" in one.printed
 
 
+def test_the_environment_that_an_engine_prints_has_no_secret_in_log_and_message(tmp_path: Path) -> None:
+    source = "import os; print(dict(os.environ)); raise RuntimeError('refused ' + os.environ['JUDGE_URL'])"
+    planted = {"JUDGE_URL": "planted-in-a-file", "AREAL_LIKE_SECRET_NAMES": "JUDGE_URL", "SOME_KEY": "planted-by-name"}
+    with external_server(write_run(tmp_path), *program(source), **planted) as one:
+        assert one.code() == 1
+        assert one.note["message"].endswith("RuntimeError: refused <secret>")
+        assert "'JUDGE_URL': '<secret>'" in one.printed
+        assert not [secret for secret in (*list(planted.values())[::2], SECRET) if secret in one.printed]
+
+
 def test_a_killed_engine_is_reported_by_the_signal_and_not_by_its_last_output(tmp_path: Path) -> None:
     source = "import os, signal; print('an error long ago'); os.kill(os.getpid(), signal.SIGKILL)"
     with external_server(write_run(tmp_path), *program(source)) as one:

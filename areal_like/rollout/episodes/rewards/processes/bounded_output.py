@@ -1,8 +1,11 @@
-"""Passes on what a reward prints, and drops what is too much for a log."""
+"""Passes on what a reward prints, without secrets, and drops what is too much for a log."""
 
 import os
 import threading
 import time
+from collections.abc import Iterator
+
+from areal_like.process.scrubbed_output import ScrubbedBytes
 
 BURST_BYTES = 256 * 1024
 BYTES_PER_S = 1024
@@ -27,7 +30,7 @@ class BoundedOutput:
 
     def _copy(self) -> None:
         left, since, is_dropping = float(BURST_BYTES), time.monotonic(), False
-        while output := os.read(self._pipe, CHUNK_BYTES):
+        for output in self._read():
             now = time.monotonic()
             left, since = min(BURST_BYTES, left + (now - since) * BYTES_PER_S), now
             passed = output[: int(left)]
@@ -37,3 +40,9 @@ class BoundedOutput:
             if len(passed) < len(output) and not is_dropping:
                 os.write(2, b"\n[a reward prints too much; the rest is dropped]\n")
             is_dropping = len(passed) < len(output)
+
+    def _read(self) -> Iterator[bytes]:
+        scrubber = ScrubbedBytes()
+        while output := os.read(self._pipe, CHUNK_BYTES):
+            yield scrubber.read(output)
+        yield scrubber.rest()

@@ -19,9 +19,10 @@ from typing import Any, NoReturn
 import orjson
 
 from areal_like.config.problems import ConfigError
+from areal_like.config.redact import secret_values
 from areal_like.process.keeper import end_as, fork_keeper
 from areal_like.process.process_tree import descendants_of, die_with_parent
-from areal_like.process.scrubbed_output import scrub_output
+from areal_like.process.scrubbed_output import know_secrets, scrub_output
 from areal_like.rollout.episodes.rewards import RewardSpec, load_reward
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
 from areal_like.rollout.episodes.rewards.processes.reward_worker import LoadedReward, run_reward
@@ -42,6 +43,7 @@ def main() -> None:
     os.set_inheritable(descriptor, False)
     with socket.socket(fileno=descriptor) as control:
         request = orjson.loads(control.recv(PACKET_BYTES))
+        know_secrets(secret_values(request["reward"], frozenset()))
         spec, limits = RewardSpec(**request["reward"]), RewardLimits(*request["limits"])
         template = _Template(control, spec, request["timeout_s"], limits, request["secrets"])
         importing = os.fork()
