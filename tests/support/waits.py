@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 LOCKS = {"threading.Lock", "threading.RLock", "threading.Condition", "threading.Semaphore"}
 ASYNC_LOCKS = {"asyncio.Lock", "asyncio.Condition", "asyncio.Semaphore"}
+POLLERS = {"select.poll", "select.epoll"}
 QUEUES = {"queue.Queue", "queue.SimpleQueue", "SimpleQueue", "Queue", "asyncio.Queue", "multiprocessing.Queue"}
+KINDS = LOCKS | ASYNC_LOCKS | QUEUES | POLLERS
 COLLECTIVES = {
     *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "reduce", "reduce_scatter"),
     *("reduce_scatter_tensor", "broadcast", "broadcast_object_list", "scatter", "gather", "gather_object", "barrier"),
@@ -18,10 +20,13 @@ COLLECTIVES = {
 }
 MODULES_OF_COLLECTIVES = {"dist", "c10d", "torch.distributed", "distributed"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+SIGNALS = {"sigwait", "sigwaitinfo", "pause"}
+WAITS_FOR_SEVERAL = {"", "futures", "concurrent.futures", "connection", "multiprocessing.connection"}
+"""Modules of a function `wait(these, timeout)`; of none where it is imported by itself."""
 SUBPROCESS = {"run", "call", "check_call", "check_output", "getoutput", "getstatusoutput"}
 STREAM_READS = {"read", "readline", "readexactly", "readuntil", "readany", "readchunk", "readinto", "readlines"}
 WAITING = ("wait", "join", "result", "acquire", "communicate", "sleep", "select", "flock")
-SOCKETS = ("sock", "wire", "connection", "control", "listening", "caller")
+SOCKETS = ("sock", "wire", "conn", "control", "listening", "caller")
 PIPES = ("stdout", "stderr", "stdin", "pipe", "sock", "wire", "connection")
 """Parts of names of what is read from without an end in sight."""
 
@@ -76,10 +81,11 @@ class _Reader(ast.NodeVisitor):
     def _is_async(self) -> bool:
         return bool(self._functions) and isinstance(self._functions[-1], ast.AsyncFunctionDef)
 
-    def _selects(self) -> bool:
+    def _selects(self, *more: str) -> bool:
         """Whether the function waits for the descriptor with a limit before it reads, or reads without blocking."""
         text = ast.unparse(self._functions[-1]) if self._functions else ""
-        return any(word in text for word in ("select.select(", ".select(", "settimeout(", "O_NONBLOCK", "MSG_DONTWAIT"))
+        words = ("select.select(", ".select(", "settimeout(", "O_NONBLOCK", "MSG_DONTWAIT", *more)
+        return any(word in text for word in words)
 
     # What limits a wait.
 
@@ -160,7 +166,18 @@ class _Reader(ast.NodeVisitor):
             return last in ("flock", "lockf") and "LOCK_NB" not in text and "LOCK_UN" not in text
         if owner == "select":
             return last == "select" and not _has_limit(node, 3)
+        if owner == "signal":
+            return last in SIGNALS
+        if last == "recv_fds":
+            return not self._selects()
+        if last == "wait" and owner in WAITS_FOR_SEVERAL and node.args:
+            return not _has_limit(node, 1)
         return self._waits_by_method(node, last, receiver)
+
+    def _is_queue(self, receiver: ast.expr) -> bool:
+        """By its kind; if that is unknown, as of a parameter, by its name."""
+        kind = self._kind(receiver)
+        return kind in QUEUES or (not kind and _last(receiver).lower().endswith("queue"))
 
     def _waits_by_method(self, node: ast.Call, last: str, receiver: ast.expr | None) -> bool:
         text = "" if receiver is None else ast.unparse(receiver)
@@ -176,11 +193,17 @@ class _Reader(ast.NodeVisitor):
             case "result" if receiver is not None:
                 return not self._is_async and not node.args and not _has_limit(node, 0)
             case "acquire":
-                return not node.args and not _has_limit(node, None) and "blocking=False" not in ast.unparse(node)
+                blocks = all(isinstance(each, ast.Constant) and each.value is True for each in node.args)
+                return blocks and not _has_limit(node, 1) and "blocking=False" not in ast.unparse(node)
             case "shutdown" if receiver is not None:
                 return not node.args and "wait=False" not in ast.unparse(node)
             case "get" | "put":
-                return self._kind(receiver) in QUEUES and not _has_limit(node, 1) if receiver is not None else False
+                return receiver is not None and self._is_queue(receiver) and not _has_limit(node, 1)
+            case "poll" if receiver is not None:
+                is_poller = self._kind(receiver) in POLLERS or _last(receiver).lower().endswith("poller")
+                return is_poller and not _has_limit(node, 0)
+            case "recv" | "recv_bytes" if receiver is not None and not node.args:  # of multiprocessing
+                return not self._selects(".poll(")
             case "select" if receiver is not None:
                 return not _has_limit(node, 0)
             case "accept" | "recv" | "recv_into" | "recvmsg" | "recvfrom" if receiver is not None:
@@ -227,12 +250,17 @@ def _kinds(tree: ast.Module) -> dict[str, str]:
                     _note(kinds, each, value)
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             _note(kinds, node.target, node.value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            kind = ast.unparse(node.annotation).strip("'\"").partition("[")[0]
+            if kind in KINDS:
+                kinds.setdefault(node.arg if isinstance(node, ast.arg) else _last(node.target), kind)
     return kinds
 
 
 def _note(kinds: dict[str, str], target: ast.expr, value: ast.expr) -> None:
     called = _called(value)
-    if called in LOCKS | ASYNC_LOCKS | QUEUES:
+    if called in KINDS:
         kinds[_last(target)] = called
     elif called.endswith("create_future"):
         kinds[_last(target)] = "future"
