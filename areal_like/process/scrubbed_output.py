@@ -9,7 +9,8 @@ from areal_like.config.redact import MIN_SECRET_LENGTH, SECRET, is_secret_name, 
 from areal_like.process.identity import taken_token
 
 SECRET_NAMES = "AREAL_LIKE_SECRET_NAMES"
-"""Names of variables that the launcher has read from files with secrets."""
+"""Names of variables that the launcher has read from files with secrets, or to which secrets of the configuration
+refer."""
 _of_configuration: set[str] = set()
 
 

@@ -81,7 +81,8 @@ def lock_start(
     try:
         variables = secret_variables(loaded.config, Path.cwd())
         check(loaded.config, variables)
-        os.environ[SECRET_NAMES] = ",".join(variables)
+        referred = [name for name, value in os.environ.items() if value in loaded.redactor.secrets]
+        os.environ[SECRET_NAMES] = ",".join([*variables, *referred])
         os.environ.update(variables)  # for all processes, and for name store and trackers in this one
         locked = lock_run(loaded, plan, run_id, replace, purpose)
     except ConfigError as error:

@@ -42,11 +42,12 @@ def test_the_error_of_an_answer_is_stored_without_secrets_of_files(planted):
 
 
 def test_a_secret_that_is_known_later_is_removed_from_streams_that_are_there(planted, monkeypatch):
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, io.StringIO())
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", printed)
     scrub_output()
-    printed = sys.stderr
+    stream = sys.stderr
     know_secrets(["known-later", "${oc.env:NAME}"])
-    print("known-later", PLANTED, "${oc.env:NAME}", file=printed)
+    print("known-later", PLANTED, "${oc.env:NAME}", file=stream)
     assert printed.getvalue() == "<secret> <secret> ${oc.env:NAME}\n"
     assert stored_error("known-later") == "<secret>"

@@ -104,12 +104,11 @@ def test_no_file_of_a_failed_run_has_a_key(tmp_path: Path, words: tuple[str, ...
     (tmp_path / "faults.py").write_text(FAULTS)
     (tmp_path / "keys.env").write_text(f"JUDGE_URL={PLANTED['file']}\n")
     given = ("launcher.env_file=[keys.env]", f"stats_logger.swanlab.api_key={PLANTED['configuration']}")
-    variables = {"SERVICE_API_KEY": PLANTED["environment"]}
-    if is_referred := "JUDGE_ACCESS" in words[-1]:
-        variables["JUDGE_ACCESS"] = PLANTED["referred"]
-    ended = run(tmp_path, *QUICK, *given, *words, **variables)
+    keys = (*given, "stats_logger.wandb.wandb_api_key='${oc.env:JUDGE_ACCESS}'")
+    environment, referred = PLANTED["environment"], PLANTED["referred"]
+    ended = run(tmp_path, *QUICK, *keys, *words, SERVICE_API_KEY=environment, JUDGE_ACCESS=referred)
     assert ended.code == 1, ended.text
-    assert not is_referred or "the judge refused <secret>" in ended.text
+    assert words[0] != "reward.name=faults.py:Judge" or "the judge refused <secret>" in ended.text
     found = [
         f"{path.name}: {where}"
         for path in [*ended.directory.rglob("*"), *(tmp_path / "state").rglob("*")]
