@@ -45,7 +45,7 @@ class Dataset(NamedTuple):
 def datasets(loaded: "Loaded", host: HostInfo) -> list[Dataset]:
     """Datasets whose path is neither a file, a folder nor a task."""
     return [
-        Dataset(section, path, revision, cached_dataset(path, revision, host.hub))
+        Dataset(section, path, revision, _cached(path, revision, host))
         for section, data in _named(loaded)
         for path, revision in zip(paths_of(data.path), revisions_of(data), strict=True)
         if _is_of_hub(path, loaded, host)
@@ -62,7 +62,7 @@ def resolved_datasets(loaded: "Loaded", host: HostInfo, directory: RunDirectory)
             commit: str | None = ""
             if _is_of_hub(path, loaded, host):
                 before = known.get(path) if revision is None else None
-                folder = cached_dataset(path, revision, host.hub) if before is None else Path(before["folder"])
+                folder = _cached(path, revision, host) if before is None else Path(before["folder"])
                 commit = folder.name if folder is not None else None
                 source = "in the Hugging Face cache" if before is None else "when the run began"
                 reasons.append(f"{revision or 'main'} of {path} {source}")
@@ -114,7 +114,9 @@ def _of_task(loaded: "Loaded", host: HostInfo) -> list[Problem]:
 def dataset_download_warnings(loaded: "Loaded", host: HostInfo) -> Iterator[Problem]:
     """Warnings of a plan: a start downloads these first."""
     for each in missing_datasets(loaded, host) if offline_switch() is None else ():
-        missing = f"{each.name} is not in the Hugging Face cache ({host.hub}); a start downloads it first"
+        partly = cached_dataset(each.name, each.revision, host.hub, unlisted=True) is not None
+        place = f"{'perhaps only in part' if partly else 'not'} in the Hugging Face cache ({host.hub})"
+        missing = f"{each.name} is {place}; a start downloads it first"
         yield Problem(each.key, missing)
 
 
@@ -182,6 +184,11 @@ def _is_of_hub(path: str, loaded: "Loaded", host: HostInfo) -> bool:
 def _reads_rows(config: Any) -> bool:
     """Not with fake data."""
     return config.train_dataset.fake is None
+
+
+def _cached(path: str, revision: str | None, host: HostInfo) -> Path | None:
+    """Where downloads are forbidden, what is there has to do."""
+    return cached_dataset(path, revision, host.hub, unlisted=offline_switch() is not None)
 
 
 def _found(path: str, loaded: "Loaded", host: HostInfo) -> Path | None:

@@ -26,7 +26,11 @@ def fetch_from_hub(loaded: Loaded, host: HostInfo | None = None) -> bool:
             problems.append(Problem(key, hub.missing_model_text(wants, host, why), loaded.origin(key).where))
     for data in datasets:
         flags = ["--dataset", *(["--revision", data.revision] if data.revision else [])]
-        if (why := _fetch(data.key, data.name, host, *flags)) is not None:
+        if (why := _fetch(data.key, data.name, host, *flags)) is None:
+            continue
+        if hub_cache.cached_dataset(data.name, data.revision, host.hub, unlisted=True) is not None:
+            write_line(f"{data.key}: {why}; the run uses what is in the cache, which may be a part of it", sys.stderr)
+        else:
             message = hub_cache.not_cached_message(data.name, data.revision, host.hub, why)
             problems.append(Problem(data.key, message, loaded.origin(data.key).where))
     if problems:

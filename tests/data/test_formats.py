@@ -22,6 +22,7 @@ from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
 from areal_like.process.errors import Failure
 from tests.support.chat_models import ANSWER, PLAIN, TALK, USER, chat_folder
+from tests.support.model_hub import list_files
 from tests.support.planning import loaded
 
 ROOT = Path(__file__).parents[2]
@@ -272,6 +273,7 @@ def cached(folder: Path, *, subset: str = "") -> Path:
     write_lines(snapshot / subset / "test.jsonl", ROWS[:4])
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(REVISION)
+    list_files(snapshot)
     return snapshot
 
 
@@ -341,6 +343,20 @@ def test_a_dataset_that_is_neither_cached_nor_downloadable_is_one_error(tmp_path
         "`python -m areal_like.models.fetch --dataset org/sums` on a machine with a network, or set the path of a "
         "file or folder"
     )
+
+
+def test_a_part_of_a_dataset_serves_the_subset_that_is_there_and_names_the_remedy_for_another(tmp_path):
+    """As `load_dataset("org/sums", "main")` leaves it: the description of all subsets, and one of them."""
+    snapshot = cached(tmp_path, subset="main")
+    (snapshot.parents[1] / "trees" / f"{REVISION}.json").unlink()
+    configs = [{"config_name": part, "data_files": f"{part}/train.jsonl"} for part in ("main", "socratic")]
+    (snapshot / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
+    done = offline(tmp_path, "", "None, subset='socratic'")
+    assert done.stdout.split()[0] == "20", done.stderr
+    message = done.stderr.splitlines()[-1]
+    assert f"org/sums at revision {REVISION} is only in part in the Hugging Face cache (" in message
+    assert "socratic/train.jsonl" in message
+    assert f"`python -m areal_like.models.fetch --dataset org/sums --revision {REVISION}`" in message
 
 
 def test_the_subset_main_is_used_unless_a_default_or_name_is_given(tmp_path):

@@ -87,4 +87,14 @@ def in_cache(
     if main:
         (repository / "refs").mkdir(exist_ok=True)
         (repository / "refs" / "main").write_text(revision, encoding="utf-8")
+    if kind == "datasets":
+        list_files(snapshot)
     return snapshot
+
+
+def list_files(snapshot: Path, *more: str) -> None:
+    """As the download of a whole dataset does; `more` are files that it left out."""
+    names = [str(file.relative_to(snapshot)) for file in snapshot.rglob("*") if file.is_file()]
+    listing = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
+    listing.parent.mkdir(exist_ok=True)
+    listing.write_text(json.dumps({"files": dict.fromkeys([*names, *more], {})}), encoding="utf-8")

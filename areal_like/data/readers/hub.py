@@ -8,7 +8,7 @@ from typing import Any
 from areal_like.config.problems import ConfigError
 from areal_like.data.data_record import open_section
 from areal_like.data.readers.arrow_tables import TableRows, import_package
-from areal_like.data.readers.hub_cache import cached_dataset, not_cached_message
+from areal_like.data.readers.hub_cache import cached_dataset, missing_file_message, not_cached_message
 from areal_like.data.user_code import config_error
 from areal_like.models import hub_cache
 from areal_like.models.fetch import FetchFailed, fetch_dataset
@@ -41,6 +41,9 @@ def _snapshot(key: str, name: str, revision: str | None) -> Path:
     try:
         return fetch_dataset(name, revision)
     except FetchFailed as refusal:
+        if (folder := cached_dataset(name, revision, hub_cache(), unlisted=True)) is not None:
+            log.warning("%s: %s; uses what is in the cache of %s, which may be a part of it", key, refusal, name)
+            return folder
         message = not_cached_message(name, revision, hub_cache(), str(refusal))
         raise config_error(key, message, refusal) from refusal
 
@@ -59,7 +62,10 @@ def read_hub(key: str, folder: Path, subset: str | None, names: Sequence[str]) -
     except ConfigError:
         raise
     except Exception as fault:  # of the library, or of any of its readers
-        raise config_error(key, f"{folder} cannot be read as a dataset: {_short(fault)}", fault) from fault
+        lacks = missing_file_message(folder, f"a file is missing ({_short(fault)})")
+        unread = f"{folder} cannot be read as a dataset: {_short(fault)}"
+        missing = isinstance(fault, FileNotFoundError) and lacks
+        raise config_error(key, missing or unread, fault) from fault
     raise config_error(
         key.replace(".path", ".split"), f"there is no split {' or '.join(names)}; splits are {', '.join(splits)}"
     )

@@ -19,7 +19,7 @@ from launcher.plan.build import build_plan
 from launcher.plan.datasets import resolved_datasets
 from launcher.plan.plan import RunDirectory
 from launcher.runs.fetch import fetch_from_hub
-from tests.support.model_hub import NAME, REVISION, hub, in_cache
+from tests.support.model_hub import NAME, REVISION, hub, in_cache, list_files
 from tests.support.planning import machine_with
 
 ROWS = "".join(json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(20))
@@ -122,6 +122,7 @@ def test_the_commits_of_a_list_and_of_a_benchmark_are_fixed_and_read(host, monke
     older = snapshot.with_name(REVISION[::-1])
     older.mkdir()
     (older / "train.jsonl").write_text(ROWS)
+    list_files(older)
     (snapshot.parents[1] / "refs" / "old").write_text(older.name)
     (host.directory / "rows.jsonl").write_text(ROWS)
     data = {"path": [NAME, "rows.jsonl", NAME], "revision": ["", "", "old"], "batch_size": 8}
@@ -152,6 +153,7 @@ def test_a_run_that_continues_keeps_its_commits(host, monkeypatch):
     snapshot = in_cache(host.hub, {"train.jsonl": ROWS}, kind="datasets")
     newer = snapshot.with_name(REVISION[::-1])
     newer.mkdir()
+    list_files(newer)
     (snapshot.parents[1] / "refs" / "main").write_text(newer.name)
     continued = RunDirectory(str(host.directory / "run"), "run", "continues", "", 4, 2)
     entry = {"asked": REVISION, "revision": REVISION, "folder": str(snapshot)}
@@ -274,13 +276,40 @@ def test_a_cached_dataset_is_used_at_its_commit(host):
 
 def test_an_interrupted_download_is_not_used(host):
     snapshot = in_cache(host.hub, {"train-0.jsonl": ROWS}, kind="datasets")
-    trees = snapshot.parents[1] / "trees"
-    trees.mkdir()
-    (trees / f"{REVISION}.json").write_text(json.dumps({"files": {"train-0.jsonl": {}, "train-1.jsonl": {}}}))
+    list_files(snapshot, "train-1.jsonl")
     loaded = experiment(host, NAME)
     assert any("a start downloads it first" in text for text in build_plan(loaded, host=host).warnings)
     (snapshot / "train-1.jsonl").write_text(ROWS)
     assert not any("downloads" in text for text in build_plan(loaded, host=host).warnings)
+
+
+def unlisted(host):
+    """As `load_dataset` leaves it, which fetches what one subset needs."""
+    snapshot = in_cache(host.hub, {"train.jsonl": ROWS}, kind="datasets")
+    (snapshot.parents[1] / "trees" / f"{REVISION}.json").unlink()
+    return snapshot
+
+
+def test_a_part_that_another_program_fetched_is_completed_by_a_start(online, host):
+    snapshot, loaded = unlisted(host), experiment(host, NAME)
+    (warning,) = [text for text in build_plan(loaded, host=host).warnings if "a start downloads it first" in text]
+    assert f"{NAME} is perhaps only in part in the Hugging Face cache" in warning
+    assert fetch_from_hub(loaded, host) and (snapshot / "test.jsonl").is_file()
+    assert online.given == ["test.jsonl"], "what was there is not fetched again"
+    assert not fetch_from_hub(loaded, host)
+
+
+@pytest.mark.parametrize("switch", ["HF_HUB_OFFLINE", None])
+def test_a_part_is_used_where_nothing_can_be_downloaded(online, host, monkeypatch, capsys, switch):
+    unlisted(host)
+    online.down = True
+    if switch:
+        monkeypatch.setenv(switch, "1")
+    loaded = experiment(host, NAME)
+    assert against(loaded, host) == []
+    assert fetch_from_hub(loaded, host) is (switch is None)
+    assert (switch is None) == ("the run uses what is in the cache, which may be a part of it" in capsys.readouterr().err)
+    assert not any("downloads" in text for text in build_plan(loaded, host=host).warnings) or switch is None
 
 
 def test_a_dataset_that_may_not_be_downloaded_is_one_error(host, monkeypatch):
