@@ -97,4 +97,4 @@ def list_files(snapshot: Path, *more: str) -> None:
     names = [str(file.relative_to(snapshot)) for file in snapshot.rglob("*") if file.is_file()]
     listing = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
     listing.parent.mkdir(exist_ok=True)
-    listing.write_text(json.dumps({"files": dict.fromkeys([*names, *more], {})}), encoding="utf-8")
+    listing.write_text(json.dumps({"files": {name: {} for name in (*names, *more)}}), encoding="utf-8")

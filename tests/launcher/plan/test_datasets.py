@@ -308,7 +308,9 @@ def test_a_part_is_used_where_nothing_can_be_downloaded(online, host, monkeypatc
     loaded = experiment(host, NAME)
     assert against(loaded, host) == []
     assert fetch_from_hub(loaded, host) is (switch is None)
-    assert (switch is None) == ("the run uses what is in the cache, which may be a part of it" in capsys.readouterr().err)
+    assert (switch is None) == (
+        "the run uses what is in the cache, which may be a part of it" in capsys.readouterr().err
+    )
     assert not any("downloads" in text for text in build_plan(loaded, host=host).warnings) or switch is None
 
 

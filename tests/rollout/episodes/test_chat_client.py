@@ -1,6 +1,7 @@
 """Requests to an OpenAI-compatible API: what is sent, what is tried again, and what is an error."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
@@ -11,7 +12,8 @@ import pytest
 from areal_like.process.errors import FinalFailure
 from areal_like.process.http_body import MAX_BYTES
 from areal_like.rollout.episodes.api import chat_client
-from areal_like.rollout.episodes.api.chat_client import ChatClient, parameters, seconds_of
+from areal_like.rollout.episodes.api.chat_client import ChatClient, seconds_of
+from areal_like.rollout.episodes.api.parameters import TakenParameters, parameters
 from areal_like.rollout.episodes.api.text_codec import TextCodec, request_of
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
 from tests.support.chat_service import KEY, ChatService, Reply, added, chat_service, completion
@@ -67,7 +69,8 @@ def test_sampling_has_the_names_of_the_api_and_nothing_that_changes_nothing() ->
     sampled = {**GREEDY, "greedy": False, "top_p": 0.9, "min_p": 0.1, "stop": ["\n"], "frequency_penalty": 0.0}
     assert parameters(sampled) == {"max_tokens": 9, "temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "stop": ["\n"]}
     assert parameters({**sampled, "greedy": True}) == {"max_tokens": 9, "temperature": 0.0, "stop": ["\n"]}
-    assert parameters({**GREEDY, "reasoning_effort": "low"})["reasoning_effort"] == "low"
+    reasoning = {"max_completion_tokens": 9, "temperature": 0.0, "reasoning_effort": "low"}
+    assert parameters({**GREEDY, "reasoning_effort": "low"}) == reasoning
 
 
 @pytest.mark.parametrize(
@@ -118,6 +121,54 @@ def test_a_refused_request_is_not_repeated_and_a_refused_key_ends_the_run() -> N
         with pytest.raises(FinalFailure, match=r"rollout.api_key_var: the API at .* refuses the key") as refused:
             answers(address, key="sk-wrong")
     assert "sk-wrong" not in str(refused.value)
+
+
+def reasoning_model(body: dict[str, Any]) -> Reply:
+    """As OpenAI's: it names one parameter at a time."""
+    if "max_tokens" in body:
+        why = (
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+        )
+    elif body.get("temperature", 1.0) != 1.0:
+        why = f"Unsupported value: 'temperature' does not support {body['temperature']:g} with this model."
+    elif "top_p" in body:
+        why = "Unsupported parameter: 'top_p' is not supported with this model."
+    else:
+        return added(body)
+    return Reply(400, json.dumps({"error": {"message": "x" * 300 + why}}).encode())
+
+
+def test_a_model_that_reasons_is_asked_in_its_own_terms_which_are_learned_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with chat_service(reasoning_model) as (service, address):
+        assert answers(address, ["1+1=", "2+2=", "3+3="], max_concurrent=1, retries=0) == ["2", "4", "6"]
+    assert len(service.asked) == 3 + 2
+    assert [sorted(each) for each in service.asked[2:]] == [["max_completion_tokens", "messages", "model", "seed"]] * 3
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warning.startswith(
+        "gconfig.temperature: the API refuses temperature=0, and answers are drawn at its own def"
+    )
+    assert "set evaluator.gconfig.temperature=1" in warning
+
+
+def test_each_value_that_a_model_does_not_take_is_one_warning_unless_it_is_its_default(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    taken, refusal = TakenParameters(), "temperature and top_p: unsupported"
+    assert taken.learn({"temperature": 1.0, "top_p": 0.9}, refusal) and not taken.learn({"max_tokens": 9}, refusal)
+    for temperature in (1.0, 0.3, 0.3, 0.5):
+        assert taken.of({"temperature": temperature, "top_p": 0.9, "n": 1}) == {"n": 1}
+    said = [each.getMessage().split(", ")[0].rpartition(" ")[2] for each in caplog.records]
+    assert said == ["top_p=0.9", "temperature=0.3", "temperature=0.5"]
+
+
+@pytest.mark.parametrize("why", ["max_tokens is too large: 9. This model supports at most 8", "temperature above 2"])
+def test_a_refused_value_stays_an_error(why: str) -> None:
+    with chat_service(lambda body: Reply(400, why.encode())) as (service, address):
+        with pytest.raises(GenerationError, match=f"refuses the request: status 400: {why}"):
+            answers(address)
+        assert len(service.asked) == 1
 
 
 def test_a_limited_rate_makes_all_requests_wait() -> None:

@@ -5,7 +5,6 @@ import json
 import logging
 import random
 import time
-from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -13,39 +12,28 @@ import aiohttp
 
 from areal_like.process.errors import FinalFailure
 from areal_like.process.http_body import read_body
+from areal_like.rollout.episodes.api.parameters import TakenParameters, parameters
 from areal_like.rollout.episodes.api.text_codec import END, request_of
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
-from areal_like.rollout.sampling import EFFORT
 
 RETRIED = (408, 409, 425, 429)
 """Statuses, besides those of 500 and more, after which the same request may succeed."""
-REFUSED_KEY = (401, 403)
+REFUSED_KEY, BAD_REQUEST = (401, 403), 400
 FIRST_DELAY_S, MAX_DELAY_S = 0.5, 60.0
 MAX_SEED = 1 << 31
 MAX_SHOWN = 200
 """Characters of an answer that are shown in an error."""
-PARAMETERS = {
-    "top_p": 1.0,
-    "frequency_penalty": 0.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "stop": None,
-    EFFORT: None,
-}
-"""Parameters that are sent only if they change something: not every service knows all of them."""
-NOT_OF_THE_CHOICE = ("stop", EFFORT)
-"""Those that also change what is greedy."""
 
 log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
-    """An answer that is none. `delay_s`: as the service asks for; None: the same request would be refused again."""
+    """An answer that is none. `delay_s`: as the service asks for; None: the same request would be refused again.
+    `of_request`: the whole text, where the service finds fault with the request."""
 
-    def __init__(self, reason: str, delay_s: float | None = 0.0) -> None:
+    def __init__(self, reason: str, delay_s: float | None = 0.0, of_request: str = "") -> None:
         super().__init__(reason)
-        self.delay_s = delay_s
+        self.delay_s, self.of_request = delay_s, of_request
 
 
 class ChatClient:
@@ -56,6 +44,7 @@ class ChatClient:
         self._model, self._key, self._retries, self._timeout_s = model, key, retries, timeout_s
         self._turns = asyncio.Semaphore(max_concurrent)
         self._not_before = 0.0
+        self._taken = TakenParameters()
         self._session: aiohttp.ClientSession | None = None
 
     async def generate(self, route: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]:
@@ -79,7 +68,7 @@ class ChatClient:
             try:
                 async with self._turns:
                     await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
-                    return _sample(await self._post(url, body))
+                    return _sample(await self._ask(url, body))
             except Refused as refusal:
                 reason = str(refusal)
                 if refusal.delay_s is None:
@@ -94,6 +83,16 @@ class ChatClient:
         raise GenerationError(
             f"no answer of the API after {self._retries + 1} tries (rollout.request_retries): {reason}"
         )
+
+    async def _ask(self, url: str, body: dict[str, Any]) -> Any:
+        """With the parameters that the model takes."""
+        while True:
+            sent = self._taken.of(body)
+            try:
+                return await self._post(url, sent)
+            except Refused as refusal:
+                if not self._taken.learn(sent, refusal.of_request):
+                    raise
 
     async def _post(self, url: str, body: dict[str, Any]) -> Any:
         if self._session is None:
@@ -115,23 +114,13 @@ class ChatClient:
         if status in REFUSED_KEY:
             raise FinalFailure(f"rollout.api_key_var: the API at {url} refuses the key ({reason})")
         if status < 500 and status not in RETRIED:
-            raise Refused(reason, None)
+            raise Refused(reason, None, text if status == BAD_REQUEST else "")
         raise Refused(reason, seconds_of(response.headers.get("Retry-After")))
 
     def _shown(self, text: str) -> str:
         """Without the key, which a service may repeat."""
         shown = text.replace(self._key, "<key>") if self._key else text
         return " ".join(shown.split())[:MAX_SHOWN]
-
-
-def parameters(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a request, by the names of the API."""
-    sent = {"max_tokens": sampling["max_new_tokens"]}
-    sent["temperature"] = 0.0 if sampling["greedy"] else sampling["temperature"]
-    given = {name: sampling[name] for name, default in PARAMETERS.items() if sampling.get(name, default) != default}
-    if sampling["greedy"]:
-        given = {name: each for name, each in given.items() if name in NOT_OF_THE_CHOICE}
-    return sent | given
 
 
 def seconds_of(text: str | None) -> float:
