@@ -1,14 +1,17 @@
 """`checkpoints/best`: a link to the checkpoint with the best value of a metric, with a model card."""
 
+import json
 import math
 import shlex
 from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
+from areal_like.config.benchmarks import best_benchmark
 from areal_like.config.suggest import nearest
 from areal_like.process.atomic_file import write_atomic
 from areal_like.process.checkpoint_files import complete_checkpoints
 from areal_like.process.run import COMMAND, Run
+from areal_like.rollout.sampling import EFFORT
 
 BEST, CARD = "best", "README.md"
 EVALUATION = "eval/"
@@ -90,10 +93,6 @@ def model_card(run: Run, best: Scored) -> str:
     section = "actor" if hasattr(config, "actor") else "model"
     path = run.directory / COMMAND
     command = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
-    serve = f"python -m launcher --config {run.experiment}.yaml actor.path={shlex.quote(str(run.checkpoints / BEST))}"
-    if section == "actor":  # in this precision and by this engine its answers are those of the evaluation
-        engine = str(config.rollout.backend).partition(":")[0]
-        serve += f" actor.dtype={config.actor.dtype} rollout.backend={engine}"
     lines = [
         f"# {config.experiment_name}/{config.trial_name}, step {best.step}",
         "",
@@ -102,5 +101,39 @@ def model_card(run: Run, best: Scored) -> str:
         f"- Trained by: `{command}`",
     ]
     if section == "actor":
-        lines += ["", "Serve it:", "", f"    {serve} serve"]
+        arguments = _template_arguments(config)
+        if arguments:  # the embedded engine has no route for chats, and whoever asks it renders them
+            text = json.dumps(arguments)
+            lines.append(f"- Variables of the chat template (`chat_template_kwargs`): `{text}`")
+        lines += ["", "Serve it:", "", f"    {_serve_command(run, arguments)}"]
     return "\n".join([*lines, ""])
+
+
+def _serve_command(run: Run, template_arguments: dict[str, Any]) -> str:
+    """In this precision, by this engine and with these variables its answers are those of the evaluation. The folder
+    has the tokenizer of the run."""
+    actor, engine = run.config.actor, str(run.config.rollout.backend).partition(":")[0]
+    words = [f"actor.path={run.checkpoints / BEST}", f"actor.dtype={actor.dtype}", f"rollout.backend={engine}"]
+    words += [f"chat_template_args={_override_text(template_arguments)}"] if template_arguments else []
+    return shlex.join(["python", "-m", "launcher", "--config", f"{run.experiment}.yaml", *words, "serve"])
+
+
+def _template_arguments(config: Any) -> dict[str, Any]:
+    """The variables of the chat template in the evaluation that chose it."""
+    own = best_benchmark(config)
+    of_all = config.evaluator.gconfig.reasoning_effort
+    effort = (own.gconfig.reasoning_effort if own is not None else None) or of_all
+    return {**config.chat_template_args, **({EFFORT: effort} if effort else {})}
+
+
+def _override_text(value: Any) -> str:
+    """As the value of an override, whose names of a mapping are bare."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_override_text(each)}' for name, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_override_text, value))}]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    from launcher.sweep.hydra_session import quoted
+
+    return quoted(value)

@@ -1,5 +1,7 @@
 """`checkpoints/best`: which step is chosen."""
 
+import json
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,8 +11,11 @@ import pytest
 from areal_like.config.benchmarks import best_clock
 from areal_like.process.run import Run
 from areal_like.rollout.settings import rollout_settings
-from launcher.runs.best_checkpoint import best_of_steps, best_warning
-from tests.support.planning import plan_of
+from areal_like.serving.engines.external.command_line import ServerSite
+from areal_like.serving.engines.sglang.command import sglang_command
+from areal_like.serving.engines.vllm.command import vllm_command
+from launcher.runs.best_checkpoint import Scored, best_of_steps, best_warning, model_card
+from tests.support.planning import loaded, plan_of
 from tests.support.rollout_world import grpo
 
 LINES: list[dict[str, Any]] = [
@@ -103,3 +108,35 @@ def test_each_evaluated_step_is_kept_and_has_one_version() -> None:
     assert rollout_settings(config).evaluation_pin and best_clock(config).freq_steps == 7
     items = "evaluator.benchmarks=[{name: b, path: addition, freq_steps: 3}]"
     assert best_clock(grpo("saver.best.metric=eval/b/score", items)).freq_steps == 3
+
+
+def words_of_the_card(folder: Path, *words: str) -> tuple[str, list[str]]:
+    """The card, and the words of its line to serve."""
+    config = grpo("saver.best={}", *words)
+    run = SimpleNamespace(directory=folder, checkpoints=folder / "a b", config=config, experiment="grpo")
+    card = model_card(cast(Run, run), Scored(4, 0.5))
+    command, *rest = shlex.split(card.splitlines()[-1])
+    assert (command, rest[:3], rest[-1]) == ("python", ["-m", "launcher", "--config"], "serve")
+    return card, rest[4:-1]
+
+
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_the_line_of_the_card_renders_chats_as_the_evaluation_that_chose_it(tmp_path: Path, backend: str) -> None:
+    benchmark = "evaluator.benchmarks=[{name: b, path: addition, freq_steps: 3, gconfig: {reasoning_effort: low}}]"
+    given = "chat_template_args={enable_thinking: false, say: ['no', {limit: 5}]}"
+    trained = (f"rollout.backend={backend}", given, benchmark)
+    arguments = {"enable_thinking": False, "say": ["no", {"limit": 5}]}
+    for metric, expected in (("eval/score", arguments), ("eval/b/score", {**arguments, "reasoning_effort": "low"})):
+        card, words = words_of_the_card(tmp_path, *trained, f"saver.best.metric={metric}")
+        assert f"(`chat_template_kwargs`): `{json.dumps(expected)}`" in card
+        served = loaded("grpo", *words)
+        assert served.config.chat_template_args == expected
+        assert served.config.tokenizer_path == served.config.actor.path == str(tmp_path / "a b" / "best")
+        make = {"vllm": vllm_command, "sglang": sglang_command}[backend]
+        command = make(served.config, ServerSite(0, "", 0, "/r", "/m", True, 1, 1, (), "/env/bin/python")).command
+        assert json.loads(command[command.index("--default-chat-template-kwargs") + 1]) == expected
+
+
+def test_the_card_of_a_run_without_variables_of_the_template_names_none(tmp_path: Path) -> None:
+    card, words = words_of_the_card(tmp_path, "chat_template_args={}")
+    assert "template" not in card and len(words) == 3

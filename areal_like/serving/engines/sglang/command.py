@@ -98,6 +98,7 @@ from sglang.srt.server_args import prepare_server_args
 prepare_server_args(sys.argv[1:])
 """
 FLAG_KEYS = {
+    "default-chat-template-kwargs": "chat_template_args",
     "tp-size": "rollout.backend",
     "pp-size": "rollout.backend",
     "trust-remote-code": "actor.trust_remote_code",
@@ -127,6 +128,7 @@ def sglang_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
     _policy(sglang, site, start)
     _sampling(config, site, start)
     _lora(config, site, start)
+    start.add("default_chat_template_kwargs", dict(config.chat_template_args) or None)
     _training_flags(start)
     _updates(config, start)
     _extra(sglang, start)

@@ -63,6 +63,7 @@ except (TypeError, KeyError, ValueError) as fault:
     parser.error(str(fault))
 """
 FLAG_KEYS = {
+    "default-chat-template-kwargs": "chat_template_args",
     "tensor-parallel-size": "rollout.backend",
     "pipeline-parallel-size": "rollout.backend",
     "max-lora-rank": "actor.lora_rank",
@@ -100,6 +101,7 @@ def vllm_command(config: "GRPOConfig", site: ServerSite) -> ServerCommand:
             lacks = f"its attention heads have size {site.head_dim}, and vLLM on a CPU supports only {sizes}"
             remedy = "use rollout=sglang or rollout=embedded"
             start.problems.append(("actor.path", f"{config.actor.path}: {lacks}; {remedy}"))
+    start.add("default_chat_template_kwargs", dict(config.chat_template_args) or None)
     _training_flags(config, start)
     if reason := unsupported_temperature(config.gconfig.temperature, config.gconfig.greedy):
         start.problems.append(("gconfig.temperature", reason))

@@ -88,7 +88,8 @@ def test_sglangs_own_parser_takes_all_keys_as_flags(tmp_path: Path):
     python = sglang_python()
     expected = [flag(name, True) for name in SWITCHES] + [flag(name, value) for name, value in VALUES.items()]
     expected += [words for _, words in TRANSLATED.values()]
-    words = [written(name, value) for name, value in KEYS]
+    expected.append(["--default-chat-template-kwargs", '{"enable_thinking": false}'])
+    words = [*(written(name, value) for name, value in KEYS), "+chat_template_args.enable_thinking=false"]
     full = server_command(python, *words).command
     for flags in expected:
         at = [at for at, word in enumerate(full) if word == flags[0]]

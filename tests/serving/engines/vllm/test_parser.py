@@ -31,6 +31,7 @@ FLAGS = (
     *("--seed 41", "--enable-sleep-mode", "--uvicorn-log-level error", "--trust-remote-code"),
     *("--enable-auto-tool-choice", "--tool-call-parser mistral", "--model some/model", "--max-logprobs 5"),
     *("--worker-extension-cls my.Extension", "--max-lora-rank 32"),
+    '--default-chat-template-kwargs {"enable_thinking": false}',
 )
 
 
@@ -39,6 +40,7 @@ FLAGS = (
 def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
     vllm = python()
     response = ("actor.path=some/model", "rollout=vllm", "actor.use_lora=true", "actor.lora_rank=20")
+    response += ("+chat_template_args.enable_thinking=false",)
     config = loaded(
         "grpo", *response, *(f"vllm.{key}" for key in (*ALL_KEYS, *LOST)), "+vllm.extra_args.max_logprobs=5"
     ).config
