@@ -40,9 +40,9 @@ FLAGS = (
 def test_vllms_own_parser_takes_all_keys_as_flags(tmp_path, on_gpu):
     vllm = python()
     response = ("actor.path=some/model", "rollout=vllm", "actor.use_lora=true", "actor.lora_rank=20")
-    response += ("+chat_template_args.enable_thinking=false",)
+    template = "+chat_template_args.enable_thinking=false"
     config = loaded(
-        "grpo", *response, *(f"vllm.{key}" for key in (*ALL_KEYS, *LOST)), "+vllm.extra_args.max_logprobs=5"
+        "grpo", *response, template, *(f"vllm.{key}" for key in (*ALL_KEYS, *LOST)), "+vllm.extra_args.max_logprobs=5"
     ).config
     start = vllm_command(config, ServerSite(0, "127.0.0.1", 0, "/r", "some/model", on_gpu, 2, 1, (0, 1), vllm))
     if on_gpu:
