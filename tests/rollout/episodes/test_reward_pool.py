@@ -75,6 +75,25 @@ def test_no_more_than_so_many_leave_the_pool(spec, monkeypatch):
     assert all(outcome.endswith("longer than 2 s (reward.timeout_s)") for outcome in asyncio.run(main()))
 
 
+def test_of_those_that_compute_fewer_leave_the_pool_than_of_those_that_wait(spec, monkeypatch):
+    """Many that compute slow each other so much that more and more would leave."""
+    monkeypatch.setattr(seats, "COMPUTING_FACTOR", 1)
+
+    async def main():
+        async with open_pool(spec(), timeout_s=3.0) as pool:
+            await each(pool, *QUICK)
+            waiting = asyncio.create_task(each(pool, *["sleeps 3600"] * 2))
+            while len(pool._seats.outside) < 2:
+                await asyncio.sleep(0.01)
+            computing = asyncio.create_task(each(pool, *["burns"] * 2))
+            await asyncio.sleep(0)
+            assert await each(pool, "x") == [1.0]
+            assert pool.counts.timeouts >= 3, "it had to wait for a deadline of one that computes"
+            return [*await waiting, *await computing]
+
+    assert all(outcome.endswith("longer than 3 s (reward.timeout_s)") for outcome in asyncio.run(main()))
+
+
 def test_a_slow_answer_gets_its_reward_outside_of_the_pool(spec):
     async def main():
         async with open_pool(spec(), NEVER_S) as pool:

@@ -303,7 +303,7 @@ class RewardPool:
         if self.is_async or seat.is_lowered:
             return self._deadline(seat)
         far_s = self._usual.very_far_s if seat.is_outside else self._usual.far_s
-        return min(seat.progress_at + far_s, self._deadline(seat))
+        return min(max(seat.progress_at, seat.kept_at) + far_s, self._deadline(seat))
 
     def _check_before(self, when: float) -> None:
         if when == math.inf:
@@ -331,8 +331,10 @@ class RewardPool:
                 self._seats.leave(seat, self._late)
             elif seat.is_outside:
                 self._seats.lower(seat)
-            elif self._seats.has_room_outside:
+            elif self._seats.may_leave(seat):
                 self._waiting.extendleft(reversed(seat.split()))
                 self._seats.move_outside(seat)
+            else:
+                seat.kept_at = now
         self._flush()
         self._check_before(min(map(self._event_at, self._seats.active), default=math.inf))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import socket
 import time
 from collections.abc import Sequence
@@ -48,7 +49,11 @@ class Seat(asyncio.Protocol):
         self.sent: dict[int, WaitingAnswer] = {}
         self.progress_at = time.monotonic()
         """When it was started, was sent its first answer, or gave the last one."""
+        self.kept_at = -math.inf
+        """When it took far longer than usual and stayed in the pool for the time being."""
         self.is_outside = self.is_lowered = False
+        self.is_computing = False
+        """Rather than waiting, when it took far longer than usual."""
         self.is_stale = False
         """It was sent answers that others compute now."""
         self.reserved: list[WaitingAnswer] = []

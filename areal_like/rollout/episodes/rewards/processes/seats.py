@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from areal_like.config.problems import ConfigError
+from areal_like.process.tree_usage import states_of_tree
 from areal_like.rollout.episodes.rewards import RewardSpec
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
 from areal_like.rollout.episodes.rewards.processes.seat import Seat, SeatOwner
@@ -13,6 +14,9 @@ from areal_like.rollout.episodes.rewards.processes.starter import KILL_TIMEOUT_S
 
 OUTSIDE_FACTOR = 32
 """At most this many times `most` processes are outside."""
+COMPUTING_FACTOR = 4
+"""Of these, so many that compute. What waits takes nothing from the others; what computes slows them, so that more of
+them would leave the pool: beside other work a machine could be busy with these alone."""
 MAX_KILLED_IMPORTS = 3
 """In a row: then the reason is the reward, which may need more memory than there is."""
 START_DELAY_S = 1.0
@@ -97,6 +101,13 @@ class RewardSeats:
     def has_room_outside(self) -> bool:
         return len(self.outside) < OUTSIDE_FACTOR * self._most
 
+    def may_leave(self, seat: Seat) -> bool:
+        """Whether there is room outside for a process of the pool."""
+        assert seat.pid is not None
+        seat.is_computing = "R" in states_of_tree(seat.pid)
+        computing = sum(each.is_computing for each in self.outside)
+        return self.has_room_outside and not (seat.is_computing and computing >= COMPUTING_FACTOR * self._most)
+
     def join(self, owner: SeatOwner) -> Seat:
         """A further process in the pool. Raises StarterLost."""
         seat = self._new(owner)
@@ -131,7 +142,7 @@ class RewardSeats:
             self.leave(seat, "")
             return
         self.remove(seat)
-        seat.is_outside = False
+        seat.is_outside = seat.is_computing = False
         self.inside.append(seat)
 
     def leave(self, seat: Seat, reason: str) -> None:
