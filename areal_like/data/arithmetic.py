@@ -30,7 +30,7 @@ def evaluate(text: str) -> Fraction:
         raise NotArithmetic(f"{text[:60]!r} is not an expression of numbers, + - * / and parentheses")
     try:
         return _value(ast.parse(plain, mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError) as fault:
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError, SystemError) as fault:
         raise NotArithmetic(f"{text[:60]!r} has no value: {fault}") from fault
 
 

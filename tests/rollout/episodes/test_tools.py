@@ -78,6 +78,9 @@ def test_a_tool_that_raises_exits_or_hangs_is_an_observation():
         await asyncio.sleep(600)
         return ""
 
+    def stops() -> str:
+        return str(next(iter([])))
+
     async def leaves_too() -> str:
         raise SystemExit(3)
 
@@ -96,6 +99,7 @@ def test_a_tool_that_raises_exits_or_hangs_is_an_observation():
     for tool, limit_s in ((leaves, 60), (leaves_too, 60), (leaves_at_its_limit, 0.05)):
         assert call(tool_of(tool), {}, limit_s) == ("RuntimeError: it raised SystemExit", True)
     assert call(tool_of(cancels), {}) == ("RuntimeError: it raised CancelledError", True)
+    assert call(tool_of(stops), {}) == ("RuntimeError: it raised StopIteration", True)
     for tool in (hangs, waits):
         assert call(tool_of(tool), {}, 0.05) == (f"{tool.__name__} took longer than 0.05 s", True)
 

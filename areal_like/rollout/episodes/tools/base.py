@@ -110,6 +110,8 @@ class Tool:
             result, fault = None, None
             try:
                 result = self.function(**arguments)
+            except StopIteration as raised:  # which no future takes
+                fault = _contained(raised)
             except Exception as raised:
                 fault = raised
             except BaseException as raised:  # such as SystemExit, which would end the event loop
