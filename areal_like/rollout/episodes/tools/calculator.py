@@ -19,7 +19,7 @@ def calculator(expression: str) -> str:
         raise ValueError(f"the expression has more than {MAX_CHARACTERS} characters")
     try:
         tree = ast.parse(expression.strip().replace("^", "**"), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         raise ValueError("this is no expression") from None
     value = _value(tree.body)
     return f"{value:.12g}" if isinstance(value, float) else str(value)
