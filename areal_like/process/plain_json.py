@@ -13,7 +13,7 @@ def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, str):
-        return value.encode(errors="replace").decode()
+        return plain_text(value)
     if isinstance(value, int):
         return value if value in INTEGERS else str(value)
     if isinstance(value, dict | list | tuple) and not depth:
@@ -23,6 +23,11 @@ def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, list | tuple):
         return [plain_json(each, depth - 1) for each in value]
     return plain_json(str(value))
+
+
+def plain_text(text: str) -> str:
+    """Half of a surrogate pair, which is no text in UTF-8, becomes a question mark."""
+    return text.encode(errors="replace").decode()
 
 
 def _key(name: Any) -> str:

@@ -50,6 +50,11 @@ class Raises(Base):
     async def go(self, episode, row):
         return {}["nothing there"]
 
+class Half(Base):
+    """Its error has what a model wrote: half of a character."""
+    async def go(self, episode, row):
+        raise ValueError("no tool named \\ud83d")
+
 class Exits(Base):
     async def go(self, episode, row):
         raise SystemExit(4)

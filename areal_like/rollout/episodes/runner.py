@@ -15,6 +15,7 @@ from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import KEY, TextTokenizer
 from areal_like.data.user_code import describe_error
 from areal_like.process.errors import FinalFailure, InfrastructureError, ends_task
+from areal_like.process.plain_json import plain_text
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
@@ -117,7 +118,8 @@ class EpisodeRunner:
             if ends_task(fault):
                 raise
             self.tools.rewards.counts.infrastructure += isinstance(fault, InfrastructureError)
-            header |= {"status": FAILED, "error_kind": _kind(fault), "error": self._message(fault, lease)}
+            error = plain_text(self._message(fault, lease))  # a user's message may quote what a model wrote
+            header |= {"status": FAILED, "error_kind": _kind(fault), "error": error}
             self._log_once(fault, header)
         header["timings"] = episode.timings
         episode.trace("ends: %s", header["status"])
