@@ -23,6 +23,13 @@ def acts(prompt, completion, answer):
         while True: pass
     if completion == "raise":
         raise RuntimeError("no judge today")
+    if completion == "half":
+        raise ValueError("no tool named \\ud83d")
+    if completion == "half down":
+        import areal_like
+        raise areal_like.InfrastructureError("\\ud83d is down")
+    if completion == "half a name":
+        return {"\\ud83d": 1.0}
     if completion == "down":
         import areal_like
         raise areal_like.InfrastructureError("the judge is down")
@@ -67,6 +74,8 @@ async def awaits(prompt, completion):
         time.sleep(3600)
     if completion == "raise":
         raise RuntimeError("no judge today")
+    if completion == "half":
+        raise ValueError("no tool named \\ud83d")
     if completion == "own":
         raise TimeoutError("of its own")
     await asyncio.sleep(3600 if completion == "hang" else 0.1)

@@ -44,6 +44,16 @@ def test_an_async_reward_that_ends_the_shared_process_is_identified(reward_spec)
     assert outcomes[1].endswith("it ended its process (exit code 7)")
 
 
+def test_an_async_reward_whose_error_has_half_a_character_fails_at_once_and_alone(reward_spec):
+    async def main():
+        async with open_pool(reward_spec("awaits")) as pool:
+            return await each(pool, "half", "xx"), pool.counts
+
+    (half, other), counts = asyncio.run(main())
+    assert half.endswith("in awaits: ValueError: no tool named ?") and other == 2.0
+    assert (counts.errors, counts.children_lost, counts.timeouts) == (1, 0, 0)
+
+
 def test_an_async_reward_that_blocks_is_killed(reward_spec, monkeypatch):
     monkeypatch.setattr("areal_like.rollout.episodes.rewards.pool.GRACE_S", 0.3)
 

@@ -30,6 +30,16 @@ def test_a_group_of_answers_gets_its_rewards_in_order(reward_spec):
     assert asyncio.run(main()) == [one, none, one]
 
 
+def test_half_a_character_in_the_text_of_a_reward_is_replaced(reward_spec):
+    async def main():
+        async with open_pool(reward_spec("acts")) as pool:
+            return await each(pool, "half", "half down"), await pool.score(ROW, ["half a name"]), pool.counts
+
+    (half, down), named, counts = asyncio.run(main())
+    assert half.endswith("in acts: ValueError: no tool named ?") and down.endswith("? is down")
+    assert named == [Reward(1.0, {"?": 1.0})] and (counts.errors, counts.children_lost) == (2, 0)
+
+
 def test_a_reward_that_raises_exits_or_crashes_fails_only_its_sample(reward_spec, tmp_path):
     async def main():
         async with open_pool(reward_spec("acts")) as pool:

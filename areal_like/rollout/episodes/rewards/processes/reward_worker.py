@@ -20,6 +20,7 @@ from areal_like.data.exact_json import parse_json
 from areal_like.data.user_code import describe_error
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.keeper import fork_keeper
+from areal_like.process.plain_json import plain_json
 from areal_like.rollout.episodes.rewards.base import RewardCall, parse_reward
 from areal_like.rollout.episodes.rewards.deadline import Deadline
 from areal_like.rollout.episodes.rewards.limits import AnswerCount, RewardLimits, UsageWatch
@@ -91,7 +92,12 @@ def _seed_randomness() -> None:
 
 
 def _send(wire: socket.socket, message: dict[str, Any]) -> None:
-    wire.sendall(orjson.dumps(message) + b"\n")
+    wire.sendall(_line(message))
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    """An error or the name of a part may have what a model wrote, such as half of a surrogate pair."""
+    return orjson.dumps(plain_json(message)) + b"\n"
 
 
 def _answer(call: LoadedReward, sample: dict[str, Any], limits: RewardLimits) -> dict[str, Any]:
@@ -116,7 +122,7 @@ async def _answer_concurrently(
     running: set[asyncio.Task[None]] = set()
 
     def send(message: dict[str, Any]) -> None:
-        writer.write(orjson.dumps(message) + b"\n")
+        writer.write(_line(message))
 
     async def answer(sample: dict[str, Any]) -> None:
         deadline = Deadline(timeout_s, lambda waits: send({"id": sample["id"], "waits": waits}))
