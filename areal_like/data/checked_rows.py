@@ -18,8 +18,8 @@ from areal_like.data.row_table import InspectedRow
 from areal_like.data.row_tokenizer import RowTokenizer, TokenSequences
 from areal_like.data.tasks.base import Row, RowSequence
 from areal_like.data.tokenizer import KEY, TextTokenizer
-from areal_like.data.user_code import config_error
-from areal_like.process.errors import FinalFailure
+from areal_like.data.user_code import config_error, describe_error
+from areal_like.process.errors import FinalFailure, InfrastructureError
 
 CHECKED_AT_START = 256
 """Rows, evenly spread over the dataset."""
@@ -96,21 +96,28 @@ class CheckedRows:
         try:
             row = self.rows[number]
             return InspectedRow(number, row_hash(row), self.is_too_long(row))
-        except (ValueError, TypeError, ConfigError):
+        except FinalFailure:
+            raise
+        except Exception:
             return InspectedRow(number, INVALID, False)
 
     def row(self, number: int, expected: int) -> Row:
-        """The row with this hash. Raises InvalidRow if it is invalid, and ends the run if it is another row."""
+        """The row with this hash. Raises InvalidRow if it is or was invalid, and ends the run if it is another row."""
         try:
             row = self.rows[number]
             actual = row_hash(row)
             if expected == INVALID:
                 self.is_too_long(row)
+        except (FinalFailure, InfrastructureError):
+            raise
         except ConfigError as fault:
             raise InvalidRow(str(fault)) from fault
-        except (ValueError, TypeError) as fault:
-            where = "" if str(fault).startswith(f"{KEY}: ") else f"{self.section}.path: {self.place(number)}: "
-            raise InvalidRow(f"{where}{fault}") from fault
+        except Exception as fault:
+            text = str(fault) if isinstance(fault, ValueError | TypeError) else describe_error(fault)
+            where = "" if text.startswith(f"{KEY}: ") else f"{self.section}.path: {self.place(number)}: "
+            raise InvalidRow(f"{where}{text}") from fault
+        if expected == INVALID:
+            raise InvalidRow(f"{self.section}.path: {self.place(number)}: could not be read before, and can be now")
         if actual != expected:
             raise FinalFailure(
                 f"{self.section}: {self.place(number)} has changed since it was read first; a run needs the same rows "

@@ -1,6 +1,7 @@
 """Rows are read on access, and are found without reading them all into memory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,11 @@ from areal_like.data.data_record import ROW_CACHE
 from areal_like.data.datasets import load_datasets
 from areal_like.data.readers import arrow_tables, json_lines, line_index
 from areal_like.data.readers.row_cache import RowCache
+from areal_like.data.tasks.base import RowSequence
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
-from areal_like.process.errors import FinalFailure
+from areal_like.process.errors import FinalFailure, InfrastructureError
 
 ROWS = [{"prompt": f"{number}+1=", "answer": str(number + 1)} for number in range(600)]
 
@@ -132,6 +134,52 @@ def test_an_invalid_row_is_an_error_of_the_group_that_uses_it(tmp_path, bad, set
         rows.row(1, INVALID)
     assert text in str(caught.value)
     assert rows.row(2, rows.inspect([2])[0].hash) == ROWS[2]
+
+
+class Fragile(RowSequence):
+    """Row 300 raises `faults`, one after the other, and is then there."""
+
+    def __init__(self, *faults: Exception) -> None:
+        self.faults = list(faults)
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def row(self, index: int) -> Any:
+        if index == 300 and self.faults:
+            raise self.faults.pop(0)
+        return ROWS[index]
+
+
+def fragile(folder: Path, *faults: Exception) -> Any:
+    return replace(load(folder, write_lines(folder / "rows.jsonl", ROWS).name), rows=Fragile(*faults))
+
+
+@pytest.mark.parametrize("kind", [KeyError, IndexError, ZeroDivisionError, FileNotFoundError, InfrastructureError])
+def test_a_lazy_row_that_raises_is_an_error_of_the_group_that_uses_it(tmp_path, kind):
+    rows = fragile(tmp_path, kind("no such part"), kind("no such part"))
+    assert rows.inspect([300]) == [(300, INVALID, False)]
+    with pytest.raises(InfrastructureError if kind is InfrastructureError else InvalidRow) as caught:
+        rows.row(300, INVALID)
+    if kind is not InfrastructureError:
+        text = str(caught.value)
+        assert text.startswith("train_dataset.path: ") and "rows.jsonl:301: " in text
+        assert f"{kind.__name__}: " in text and "no such part" in text
+
+
+def test_a_row_that_can_be_read_only_at_the_second_time_fails_its_group_and_not_the_run(tmp_path):
+    rows = fragile(tmp_path, ConnectionError("not now"))
+    assert rows.inspect([300]) == [(300, INVALID, False)]
+    with pytest.raises(InvalidRow, match=r"rows\.jsonl:301: could not be read before, and can be now"):
+        rows.row(300, INVALID)
+
+
+def test_a_lazy_row_may_end_the_run(tmp_path):
+    rows = fragile(tmp_path, FinalFailure("enough"), FinalFailure("enough"))
+    with pytest.raises(FinalFailure, match="enough"):
+        rows.inspect([300])
+    with pytest.raises(FinalFailure, match="enough"):
+        rows.row(300, INVALID)
 
 
 def test_another_row_than_the_one_that_was_inspected_ends_the_run(tmp_path):
