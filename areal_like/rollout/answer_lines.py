@@ -9,7 +9,7 @@ from areal_like.config.problems import ConfigError, Problem
 
 
 def read_lines(file: Path) -> Iterator[tuple[str, Any]]:
-    """Place and value of each line that is not empty. Raises ConfigError, also where there is none."""
+    """Place and value of each line that is not empty; half of a surrogate pair is a question mark. Raises ConfigError, also where there is none."""
     try:
         lines = file.expanduser().read_bytes().splitlines()
     except OSError as fault:
@@ -19,6 +19,7 @@ def read_lines(file: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError([Problem(str(file), "has no answers")])
     for place, line in found:
         try:
-            yield place, json.loads(line)
+            text = json.dumps(json.loads(line), ensure_ascii=False)
+            yield place, json.loads(text.encode(errors="replace"))
         except ValueError as fault:
             raise ConfigError([Problem(place, f"is not a line of JSON: {fault}")]) from fault

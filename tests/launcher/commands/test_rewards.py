@@ -221,6 +221,14 @@ def test_the_sandbox_of_the_run_is_used_unless_another_is_given(
     assert "bubblewrap is broken" in of_file
 
 
+def test_half_a_character_of_an_answer_is_read_as_a_question_mark(run: Run):
+    Path("mine.py").write_text("def marks(prompt, completion, big):\n    return completion.count('?') + big % 10\n")
+    lines = [{"prompt": "1+1=", "completion": "2 \ud83d", "big": 10**30 + 4}]
+    Path("half.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = run("rewards", "half.jsonl", "--reward", "mine.py:marks")
+    assert done.code == 0 and "0 failed" in done.out and "mean 5, deviation 0" in done.out
+
+
 def test_a_reward_that_fails_for_all_answers_fails(run: Run):
     Path("mine.py").write_text("def broken(prompt, completion):\n    return completion.nothing\n")
     done = run("rewards", "answers.jsonl", "--reward", "mine.py:broken")
