@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from areal_like.process.server_proof import make_proof
 
@@ -15,6 +16,8 @@ RUN_DIR, PROCESS, TOKEN = "AREAL_LIKE_RUN_DIR", "AREAL_LIKE_PROCESS", "AREAL_LIK
 ETCD_PASSWORD = "ETCDCTL_PASSWORD"
 SECRETS = (TOKEN, ETCD_PASSWORD)
 """Variables that the code of others does not see: rewards and environments may run what a model wrote."""
+KEY_VARIABLE = "AREAL_LIKE_KEY_VARIABLE"
+"""Names one more, with the key of the servers that the run has attached: it opens all their routes."""
 TOKEN_DESCRIPTOR = "AREAL_LIKE_TOKEN_DESCRIPTOR"
 """Number of an open file from which a process reads the token, instead of TOKEN: what a process starts can read the
 environment that it was started with."""
@@ -106,6 +109,19 @@ def take_token() -> None:
     if descriptor is not None:
         with open(int(descriptor), "rb") as file:
             _taken = file.read().decode()
+
+
+def hide_key(rollout: Any) -> None:
+    """Of attached servers, if `rollout` has some: from the code of others, which is started from now on."""
+    os.environ[KEY_VARIABLE] = rollout.api_key_var if rollout.server_addresses else ""
+
+
+def shown_variables(settings: bytes = b"") -> dict[str, str]:
+    """The environment for the code of others. `settings` are its own, as JSON: one that names the variable of the key,
+    such as `api_key_var` of a judge, needs it."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    hidden = SECRETS if f'"{key}"'.encode() in settings else (*SECRETS, key)
+    return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 @contextmanager

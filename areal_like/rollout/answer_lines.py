@@ -9,7 +9,8 @@ from areal_like.config.problems import ConfigError, Problem
 
 
 def read_lines(file: Path) -> Iterator[tuple[str, Any]]:
-    """Place and value of each line that is not empty; half of a surrogate pair is a question mark. Raises ConfigError, also where there is none."""
+    """Place and value of each line that is not empty; half of a surrogate pair is a question mark. Raises ConfigError,
+    also where there is none."""
     try:
         lines = file.expanduser().read_bytes().splitlines()
     except OSError as fault:

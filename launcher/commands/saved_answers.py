@@ -16,6 +16,7 @@ from areal_like.data.datasets import Datasets, load_datasets
 from areal_like.data.user_code import SearchFolders
 from areal_like.observe.reward_report import ScoredAnswer
 from areal_like.process.errors import FinalFailure
+from areal_like.process.identity import hide_key
 from areal_like.process.run import Run, open_run
 from areal_like.rollout.answer_lines import read_lines
 from areal_like.rollout.episodes.main import open_tokenizer
@@ -158,6 +159,7 @@ def _trained(file: Path) -> Iterator[_SavedLine]:
 def _of_run(run: Run, lines: Iterable[_SavedLine], title: str) -> AnswerSet:
     """Each answer with its row, which is read again."""
     config = run.config
+    hide_key(config.rollout)
     places = SearchFolders(run.folder, run.cwd)
     answers, own, sources = [], [], []
     with temporary_record() as record:

@@ -111,9 +111,9 @@ class Task:
     def reward(self, prompt, completion, answer, scale=1.0):
         return scale * float(completion == answer) + self.bonus
 
-def environment(prompt, completion):
+def environment(prompt, completion, key_variable=None):
     assert not {"AREAL_LIKE_TOKEN", "ETCDCTL_PASSWORD"} & set(os.environ)
-    return 1.0
+    return float("THEIR_KEY" in os.environ)
 '''
 
 

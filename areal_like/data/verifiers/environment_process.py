@@ -14,7 +14,7 @@ from areal_like.config.verifiers import package_of
 from areal_like.data.exact_json import dump_json, parse_json
 from areal_like.data.user_code import config_error
 from areal_like.process.child_process import ChildProcess
-from areal_like.process.identity import SECRETS
+from areal_like.process.identity import shown_variables
 from areal_like.process.keeper import kept_command
 
 HOST = Path(__file__).parent / "host"
@@ -183,6 +183,6 @@ def _place(package: HostedPackage) -> str:
 
 def _variables(package: HostedPackage) -> dict[str, str]:
     """With the programs beside its Python, such as uv."""
-    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    kept = shown_variables(package.key.encode())
     path = os.pathsep.join((os.path.dirname(_place(package)), kept.get("PATH", os.defpath)))
     return {**kept, "PATH": path, "NO_PROXY": LOCAL, "no_proxy": LOCAL}

@@ -21,7 +21,7 @@ from areal_like.discovery import Entry, NameStore, open_name_store, parse_entry
 from areal_like.models import model_folder
 from areal_like.process import pulse
 from areal_like.process.http import HttpClient, run_async
-from areal_like.process.identity import CONTROLLER, SERVER, Identity, token
+from areal_like.process.identity import CONTROLLER, SERVER, Identity, hide_key, token
 from areal_like.process.loop_watch import LoopWatch
 from areal_like.process.patience import patience_s
 from areal_like.process.run import Run
@@ -66,6 +66,7 @@ def main(run: Run, me: Identity) -> None:
 async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
     config, rollout = run.config, run.config.rollout
     os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
+    hide_key(config.rollout)
     places = SearchFolders(run.folder, run.cwd)
     rewards = reward_pools(config, places)
     environments = EnvironmentPools(places, config.log.environment_level, config.environments.max_memory_gb)

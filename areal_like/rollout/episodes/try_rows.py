@@ -14,6 +14,7 @@ from areal_like.data.datasets import load_datasets
 from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
+from areal_like.process.identity import hide_key
 from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.episode import AnswerSource, WorkerTools
@@ -52,6 +53,7 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener, rec
     """All rows at once; yields them in their order. Raises ConfigError as the start of a worker does. `record`: as of a
     run."""
     os.environ[SANDBOX] = config.reward.sandbox  # for tools that run programs
+    hide_key(config.rollout)
     config = replace(config, evaluator=replace(config.evaluator, benchmarks=[]))  # their rewards are not tried
     rewards = reward_pools(config, places, processes=1)
     environments = EnvironmentPools(places, config.log.environment_level, config.environments.max_memory_gb)

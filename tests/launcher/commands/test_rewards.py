@@ -11,6 +11,7 @@ from areal_like.data.checked_rows import row_hash
 from areal_like.data.datasets import load_datasets
 from areal_like.data.row_table import hash_text
 from areal_like.data.user_code import SearchFolders
+from areal_like.process.identity import KEY_VARIABLE
 from areal_like.rollout.episodes.main import open_tokenizer
 from launcher.commands import rewards as commands_rewards
 from launcher.commands import saved_answers
@@ -198,6 +199,20 @@ def test_what_is_computed_from_large_data_files_is_removed(run: Run, evaluated: 
     monkeypatch.setattr(saved_answers, "load_datasets", loaded)
     assert run("rewards", "sums/t", "--reward", "exact", "cluster.fileroot=runs").code == 0
     assert len(folders) == 1 and not folders[0].exists()
+
+
+@pytest.mark.parametrize("evaluated", ["rollout.server_addresses=['h:1']"], indirect=True)
+def test_rewards_do_not_see_the_key_of_the_servers_of_the_run(
+    run: Run, evaluated: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(KEY_VARIABLE, "")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    Path("mine.py").write_text(
+        "import os\n\ndef sees(prompt, completion, key=None):\n    return float('OPENAI_API_KEY' in os.environ)\n"
+    )
+    words = ("rewards", "sums/t", "cluster.fileroot=runs", "--reward")
+    assert "mean 0, deviation 0" in run(*words, "mine.py:sees").out
+    assert "mean 1, deviation 0" in run(*words, "mine.py:sees,key=OPENAI_API_KEY").out
 
 
 @pytest.mark.parametrize("evaluated", ["reward.sandbox=rlimits"], indirect=True)

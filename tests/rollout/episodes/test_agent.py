@@ -10,6 +10,7 @@ import pytest
 from areal_like.config.sections.agent import AgentConfig
 from areal_like.data.user_code import SearchFolders
 from areal_like.process.errors import InfrastructureError
+from areal_like.process.identity import KEY_VARIABLE
 from areal_like.process.process_tree import process_info
 from areal_like.rollout.episodes.agents import function
 from areal_like.rollout.episodes.agents.base import AgentError
@@ -278,8 +279,10 @@ def test_a_server_that_fails_is_no_failure_of_the_agent(play):
         play('ask("1")', GenerationError("no server"), failed_reward=0.0)
 
 
-def test_an_agent_does_not_see_the_token_of_the_run(play, monkeypatch):
-    monkeypatch.setenv("AREAL_LIKE_TOKEN", "secret")
+def test_an_agent_sees_neither_the_token_of_the_run_nor_the_key_of_its_servers(play, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "THEIR_KEY")
+    for name in ("AREAL_LIKE_TOKEN", "THEIR_KEY"):
+        monkeypatch.setenv(name, "secret")
     samples, _ = play('ask("1"); print(int("secret" in os.environ.values()))', "1", reward_from="result")
     assert samples[0].reward == 0
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,17 @@ def test_an_error_in_user_code_is_one_message_before_any_work(tmp_path, source, 
     assert failure["message"].startswith(expected.replace("MINE", str(tmp_path / "mine.py"))), failure["message"]
     assert "Traceback" not in failure["message"] and "\n" not in failure["message"]
     assert ("Traceback" in errors) is source.startswith("import no"), "what user code raised is in the log alone"
+
+
+def test_a_reward_of_a_worker_does_not_see_the_key_of_attached_servers(tmp_path, monkeypatch):
+    monkeypatch.setenv("THEIR_KEY", "secret")
+    (tmp_path / "mine.py").write_text("import os\nraise ValueError(f\"sees it: {'THEIR_KEY' in os.environ}\")\n")
+    attached: dict[str, Any] = {"rollout__server_addresses": ["h:1"], "rollout__api_key_var": "THEIR_KEY"}
+    directory = write_run(tmp_path, reward__name="mine.py:reward", **attached)
+    process = start(directory)
+    _, errors = process.communicate(timeout=60)
+    failure = json.loads((directory / "logs" / "episodes-0.failure.json").read_text())
+    assert failure["message"].endswith("ValueError: sees it: False"), errors
 
 
 def test_a_worker_registers_with_its_controller_and_works_until_the_end(tmp_path):

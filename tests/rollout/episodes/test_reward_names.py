@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from areal_like.config.problems import ConfigError
+from areal_like.process.identity import KEY_VARIABLE
 from areal_like.rollout.episodes.rewards.processes import starter
 from tests.support.reward_parts import each, open_pool, reward_spec_in
 
@@ -21,11 +22,13 @@ def reward_spec(tmp_path):
         ({"task": "mine.py:Task", "task_args": {"bonus": 0.5}}, 1.5),
         ({"task": "mine.py:Task", "args": {"scale": 3.0}}, 3.0),
         ({"task": "addition"}, 1.0),
-        ({"name": "environment"}, 1.0),
+        ({"name": "environment"}, 0.0),
+        ({"name": "environment", "args": {"key_variable": "THEIR_KEY"}}, 1.0),
     ],
 )
 def test_a_reward_is_a_function_a_class_or_the_tasks_own(reward_spec, options, value, monkeypatch):
-    for secret in ("AREAL_LIKE_TOKEN", "ETCDCTL_PASSWORD"):
+    monkeypatch.setenv(KEY_VARIABLE, "THEIR_KEY")
+    for secret in ("AREAL_LIKE_TOKEN", "ETCDCTL_PASSWORD", "THEIR_KEY"):
         monkeypatch.setenv(secret, "secret")
 
     async def main():

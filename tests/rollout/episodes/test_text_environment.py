@@ -12,10 +12,12 @@ from typing import Any
 import orjson
 import pytest
 
+from areal_like.config.load import load
 from areal_like.data.tasks import TEST, TRAIN, make_task
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
+from areal_like.process.identity import KEY_VARIABLE, TOKEN, hide_key
 from areal_like.process.process_tree import process_info
 from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
@@ -33,7 +35,7 @@ import logging, os, socket, sys, time
 
 class Guess:
     """Guess a number: the seed modulo 10, plus `shift`."""
-    def __init__(self, shift=0):
+    def __init__(self, shift=0, key_variable=None):
         self.shift, self.games = shift, 0
     def reset(self, *, seed=None, options=None):
         self.number, self.games, self.turn = seed % 10 + self.shift, self.games + 1, 0
@@ -68,6 +70,8 @@ class Guess:
         if action == "accept":
             connection, _ = self.socket.accept()
             return connection.recv(99).decode(), 0.0, False, False, {}
+        if action == "variables":
+            return " ".join(os.environ), 0.0, False, False, {}
         if action == "pid":
             return f"{os.getpid()}", 0.0, False, False, {}
         right = action.strip() == str(self.number)
@@ -302,6 +306,28 @@ def test_an_environment_may_hold_a_socket_over_its_games_and_the_socket_ends_wit
     assert observed == ["first", "second"] and played.pools.counts == {"environment_starts": 1}
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "args", "is_shown"),
+    [("['h:1']", {}, False), ("['h:1']", {"key_variable": "THEIR_KEY"}, True), ("[]", {}, True)],
+)
+def test_an_environment_sees_no_token_and_the_key_of_attached_servers_only_if_it_names_it(
+    played, monkeypatch, addresses, args, is_shown
+):
+    monkeypatch.setenv(KEY_VARIABLE, "")
+    for name in (TOKEN, "THEIR_KEY", "ANOTHER_KEY"):
+        monkeypatch.setenv(name, "secret")
+    words = [f"rollout.server_addresses={addresses}", "rollout.api_key_var=THEIR_KEY"]
+    hide_key(load("grpo.yaml", words).config.rollout)
+
+    async def work() -> set[str]:
+        async with played.pools.instance(played.spec()._replace(args=orjson.dumps(args))) as environment:
+            await environment.reset(7)
+            return set((await environment.step("variables"))["observation"].split())
+
+    shown = run(played, work)
+    assert TOKEN not in shown and "ANOTHER_KEY" in shown and ("THEIR_KEY" in shown) == is_shown
 
 
 @pytest.mark.parametrize(("name", "start"), [("guess.py:Awaited", "guess 1:"), ("guess:Guess", "guess 1:")])

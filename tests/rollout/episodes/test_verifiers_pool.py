@@ -12,12 +12,23 @@ import pytest
 
 from areal_like.config.sections.environments import EnvironmentsConfig
 from areal_like.data.user_code import config_error
+from areal_like.data.verifiers import environment_process
 from areal_like.data.verifiers.environment_process import HostedPackage
+from areal_like.process.identity import KEY_VARIABLE
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
 from areal_like.rollout.episodes.verifiers.pool import EnvironmentPool
 from areal_like.rollout.episodes.verifiers.seat import EnvironmentSeat
 
 PACKAGE = HostedPackage("verifiers:tests/none", {}, None, ("/nowhere",))
+
+
+@pytest.mark.parametrize(("args", "is_shown"), [({}, False), ({"helper": {"api_key_var": "THEIR_KEY"}}, True)])
+def test_an_environment_sees_the_key_of_attached_servers_only_if_it_names_it(
+    monkeypatch: pytest.MonkeyPatch, args: dict[str, Any], is_shown: bool
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "THEIR_KEY")
+    monkeypatch.setenv("THEIR_KEY", "secret")
+    assert ("THEIR_KEY" in environment_process._variables(PACKAGE._replace(args=args))) == is_shown
 
 
 class Seat:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.data.exact_json import dump_json
-from areal_like.process.identity import SECRETS
+from areal_like.process.identity import shown_variables
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import KILL_TIMEOUT_S
 from areal_like.rollout.episodes.agents.base import AgentError
@@ -73,7 +73,7 @@ class CommandAgent:
 
 def environment(endpoint: Endpoint) -> dict[str, str]:
     """That of the worker, in which `python` is the one of the run."""
-    kept = {name: value for name, value in os.environ.items() if name not in (*SECRETS, OTHER_KEY)}
+    kept = {name: value for name, value in shown_variables().items() if name != OTHER_KEY}
     path = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath)))
     return {
         **kept,

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -14,15 +13,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from areal_like.discovery.etcd_client import PASSWORD
-from areal_like.process.identity import TOKEN
+from areal_like.process.identity import shown_variables
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import KILL_TIMEOUT_S
 from areal_like.process.scrubbed_output import ScrubbedBytes
 from areal_like.rollout.episodes.text_environments import program
 
-SECRETS = (TOKEN, PASSWORD)
-"""Variables that an environment does not see."""
 MAX_REPLY_BYTES = 1 << 24
 TAIL_BYTES, SHOWN_LINES = 8192, 6
 LOGGED_BYTES = 256 * 1024
@@ -65,7 +61,7 @@ class EnvironmentProcess:
             stdout=PIPE,
             stderr=PIPE,
             limit=MAX_REPLY_BYTES,
-            env={name: value for name, value in os.environ.items() if name not in SECRETS},
+            env=shown_variables(spec.args),
             cwd=cwd,
             start_new_session=True,
         )

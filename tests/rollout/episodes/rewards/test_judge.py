@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from areal_like.process.http_body import MAX_BYTES
-from areal_like.process.identity import RUN_DIR
+from areal_like.process.identity import KEY_VARIABLE, RUN_DIR
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.base import RewardCall
 from areal_like.rollout.episodes.rewards.judge import SCORE, JudgeReward
@@ -291,7 +291,10 @@ def test_a_judge_that_gives_no_score_is_an_error_and_not_a_0(reply, why, count):
     assert why in message and requests == count
 
 
-def test_the_key_comes_from_its_variable_and_is_in_no_message(monkeypatch, tmp_path):
+@pytest.mark.parametrize("of_servers", ["", "MY_JUDGE"])
+def test_the_key_comes_from_its_variable_and_is_in_no_message(monkeypatch, tmp_path, of_servers):
+    """Also where the servers of the run have the same one."""
+    monkeypatch.setenv(KEY_VARIABLE, of_servers)
     monkeypatch.setenv("MY_JUDGE", KEY)
 
     async def main():

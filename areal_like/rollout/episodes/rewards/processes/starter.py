@@ -13,7 +13,7 @@ import orjson
 
 from areal_like.data.user_code import config_error
 from areal_like.process.child_process import ChildProcess
-from areal_like.process.identity import SECRETS, TOKEN, has_token, token
+from areal_like.process.identity import SECRETS, TOKEN, has_token, shown_variables, token
 from areal_like.process.process_tree import descendants_of, kill, process_info
 from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.rollout.episodes.rewards import RewardSpec
@@ -51,7 +51,7 @@ class RewardStarter:
             command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.processes.reward_template"]
             self.keeper = ChildProcess(
                 [*command, str(descriptor), str(os.getpid())],
-                {name: value for name, value in os.environ.items() if name not in SECRETS} | {SANDBOX: spec.sandbox},
+                shown_variables(orjson.dumps(spec._asdict())) | {SANDBOX: spec.sandbox},
                 stdout=2,  # what is printed while the reward is imported goes to the log
                 pass_fds=(descriptor,),
             )
