@@ -16,9 +16,9 @@ from areal_like.data.user_code import config_error
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.identity import shown_variables
 from areal_like.process.keeper import kept_command
+from areal_like.process.proxy_variables import around_proxy
 
 HOST = Path(__file__).parent / "host"
-LOCAL = "127.0.0.1,localhost"
 LIMIT_KEY = "rollout.setup_timeout"
 SHORTEST_WAIT_S = 0.01
 END_GRACE_S, END_LIMIT_S = 1.0, 5.0
@@ -185,4 +185,4 @@ def _variables(package: HostedPackage) -> dict[str, str]:
     """With the programs beside its Python, such as uv."""
     kept = shown_variables(package.key.encode())
     path = os.pathsep.join((os.path.dirname(_place(package)), kept.get("PATH", os.defpath)))
-    return {**kept, "PATH": path, "NO_PROXY": LOCAL, "no_proxy": LOCAL}
+    return {**kept, "PATH": path, **around_proxy(kept)}

@@ -24,6 +24,7 @@ from areal_like.process.http import HttpClient, run_async
 from areal_like.process.identity import CONTROLLER, SERVER, Identity, hide_key, token
 from areal_like.process.loop_watch import LoopWatch
 from areal_like.process.patience import patience_s
+from areal_like.process.proxy_variables import around_proxy
 from areal_like.process.run import Run
 from areal_like.process.sandbox.sandbox import SANDBOX
 from areal_like.process.wait import NamedWait
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 
 
 def main(run: Run, me: Identity) -> None:
+    os.environ |= around_proxy(os.environ)  # for the clients of agents, which find the gateway on the loopback
     limit_s = run.config.workflow.block_timeout_s
     watch = None if limit_s is None else LoopWatch(limit_s, block_report(run, me))
     try:

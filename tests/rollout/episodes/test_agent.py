@@ -3,15 +3,19 @@
 import asyncio
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from areal_like.config.sections.agent import AgentConfig
 from areal_like.data.user_code import SearchFolders
+from areal_like.data.verifiers import environment_process
 from areal_like.process.errors import InfrastructureError
-from areal_like.process.identity import KEY_VARIABLE
+from areal_like.process.identity import EPISODES, KEY_VARIABLE, Identity
 from areal_like.process.process_tree import process_info
+from areal_like.process.proxy_variables import around_proxy
+from areal_like.rollout.episodes import main as worker
 from areal_like.rollout.episodes.agents import function
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.agents.command import CommandAgent
@@ -285,6 +289,33 @@ def test_an_agent_sees_neither_the_token_of_the_run_nor_the_key_of_its_servers(p
         monkeypatch.setenv(name, "secret")
     samples, _ = play('ask("1"); print(int("secret" in os.environ.values()))', "1", reward_from="result")
     assert samples[0].reward == 0
+
+
+@pytest.mark.parametrize("name", ["asks", "blocks"])
+@pytest.mark.parametrize("proxy", ["http_proxy", "ALL_PROXY"])
+def test_a_function_reaches_the_policy_around_a_proxy(play, monkeypatch, name, proxy):
+    async def no_work(*_: Any) -> None:
+        pass
+
+    for each in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(each, "inner.example")
+    monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    monkeypatch.setattr(worker, "_main", no_work)
+    run: Any = SimpleNamespace(config=SimpleNamespace(workflow=SimpleNamespace(block_timeout_s=None)))
+    worker.main(run, Identity(EPISODES, 0))
+    samples, engine = play("", "046", function=f"functions.py:{name}")
+    engine.check_exact(samples)
+
+
+def test_programs_and_environments_keep_what_the_user_reaches_without_a_proxy(play, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "inner.example, .other.example")
+    monkeypatch.delenv("no_proxy", raising=False)
+    kept = "inner.example,.other.example,127.0.0.1,localhost"
+    program = f'ask("1"); print(int([os.environ[each] for each in ("NO_PROXY", "no_proxy")] == 2 * ["{kept}"]))'
+    assert [each.reward for each in play(program, "1", reward_from="result")[0]] == [1.0]
+    variables = environment_process._variables(environment_process.HostedPackage("some", {}, None, (".",)))
+    assert (variables["NO_PROXY"], variables["no_proxy"]) == (kept, kept)
+    assert around_proxy({"NO_PROXY": "*", "no_proxy": kept}) == {"NO_PROXY": "*", "no_proxy": kept}
 
 
 def test_a_program_finds_the_policy_by_anthropics_variables_too(play, monkeypatch):

@@ -17,6 +17,7 @@ from areal_like.data.exact_json import dump_json
 from areal_like.process.identity import shown_variables
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import KILL_TIMEOUT_S
+from areal_like.process.proxy_variables import around_proxy
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
 
@@ -77,7 +78,7 @@ def environment(endpoint: Endpoint) -> dict[str, str]:
     path = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath)))
     return {
         **kept,
-        **{"PATH": path, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"},
+        **{"PATH": path, **around_proxy(kept)},
         **{"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.key},
         **{"ANTHROPIC_BASE_URL": endpoint.url, "ANTHROPIC_API_KEY": endpoint.key},
     }
