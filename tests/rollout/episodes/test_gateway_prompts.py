@@ -139,6 +139,26 @@ def test_what_stands_between_answers_is_in_the_loss_if_it_is_not_masked(plain, s
     assert [each.observed_in_loss for each in samples][-1] == between
 
 
+@pytest.mark.parametrize("masks", [False, True])
+def test_what_stands_before_the_answers_of_branches_is_in_the_loss_once(plain, masks):
+    engine = SampledTexts(plain, *"123456")
+
+    async def run() -> Any:
+        opened = open_session(engine, None, ConversationRules(mask_env_responses=masks))
+        async with aiohttp.ClientSession() as http, opened as (session, endpoint):
+            client = AgentClient(endpoint, http)
+            ids = plain.encode("1+1=", special=False)
+            first = [*ids, *(await complete(client, ids, return_token_ids=True))["token_ids"]]
+            for text, n in (("22", 1), ("333", 2), ("333", 1), ("4444", 1)):
+                await complete(client, [*first, *plain.encode(text, special=False)], n=n)
+        return session.trajectory(1.0)
+
+    samples = asyncio.run(run())
+    answered = len(engine.log[0][0]) + len(engine.log[0][1]["token_ids"])
+    assert [each.observed_in_loss for each in samples] == ([0] * 5 if masks else [2, 3, 0, 0, 4])
+    assert sum(each.loss_mask[:answered].sum() for each in samples) == len(engine.log[0][1]["token_ids"])
+
+
 @pytest.mark.parametrize("route", [CHAT, "/v1/responses", COMPLETIONS, "/tokenize"])
 @pytest.mark.parametrize("characters", [500_000, SHORT_TEXT + 1, 10])
 def test_a_long_text_is_refused_before_it_is_tokenized_or_tokenized_beside_the_other_episodes(

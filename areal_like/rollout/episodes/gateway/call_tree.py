@@ -124,18 +124,21 @@ class CallTree:
     def records(self, observed_in_loss: bool) -> list[tuple[TokenRecord, AgentCall]]:
         """Sequences, with the last call of each. Each answer that was delivered stands in one of them. The first call
         that continues another one extends its sequence; a second one, a branch, begins a sequence with the shared
-        tokens as its prompt."""
+        tokens as its prompt. What was observed before several answers is in the loss of the first one alone."""
         records: list[TokenRecord] = []
         ends: dict[AgentCall, TokenRecord] = {}
+        seen: set[tuple[int, ...]] = set()
         for call in self.delivered():
-            parent = call.prompt.parent
+            parent, ids = call.prompt.parent, tuple(call.prompt.ids)
+            in_loss = observed_in_loss and ids not in seen
+            seen.add(ids)
             record = ends.pop(parent, None) if parent is not None else None
             if parent is None or record is None:
-                record = TokenRecord(call.prompt.ids)
+                record = record_of(call, in_loss)
                 records.append(record)
             else:
-                record.observe(call.prompt.ids[len(parent.token_ids) :], in_loss=observed_in_loss)
-            record.answer(call.sample)
+                record.observe(call.prompt.ids[len(parent.token_ids) :], in_loss)
+                record.answer(call.sample)
             ends[call] = record
         last = {id(record): call for call, record in ends.items()}
         return [(record, last[id(record)]) for record in records]
