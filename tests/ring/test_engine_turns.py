@@ -198,9 +198,12 @@ def test_agents_of_frameworks_stream_and_call_a_tool_over_vllm(tmp_path: Path) -
     ended = run(tmp_path, *words, config="frameworks.yaml", limit_s=500)
     assert ended.code == 0, ended.text
     assert audit(ended.ledger(), 0) == []
+    assert ended.metric("rollout/failed") == [0] * STEPS
     apart = ended.metric("offpolicy/logprob_diff_max")
     assert len(apart) == STEPS and max(apart) < 1e-4, "of every token, after the ids that the engine was given"
     files = sorted((ended.directory / "rollouts").glob("step_*.jsonl"))
     samples = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     with_tool = [sample for sample in samples if "tool" in [message["role"] for message in sample["messages"]]]
     assert {len(sample["generated"]) for sample in with_tool} == {2}, "the second call goes on where the first ended"
+    questions = [sample["messages"][0]["content"] for sample in with_tool]
+    assert {sum(map(ord, question)) % 2 for question in questions} == {0, 1}, "both frameworks have called it"
