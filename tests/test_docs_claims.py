@@ -59,7 +59,7 @@ MODES = " | ".join(f"actor.weight_update_mode={mode}" for mode in ("disk", "coll
 
 CLAIMS: dict[str, dict[str, tuple[State, str]]] = {
     "README.md": {
-        "features in them that are not built here, and a start refuses them": (REFUSED, "evaluator.save.env_hub=true"),
+        "features in them that are not built here, and a start refuses them": (REFUSED, "actor.model_impl=custom"),
         "Keys that are misspelt": (INVALID, "actor.eps_klip=0.1"),
         "the wrong type, out of range": (INVALID, "train_dataset.batch_size=x gconfig.n_samples=0"),
         "or contradictory are refused": (INVALID, "actor.group_size=3"),

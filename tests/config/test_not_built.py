@@ -29,7 +29,6 @@ def test_shipped_experiments_pass(experiment, gpus):
 SETTINGS = [
     "cluster.type=slurm",
     "cluster.name_resolve.type=ray",
-    "evaluator.save.env_hub=true",
     "actor.model_impl=liger_kernel",
     "actor.debug.num_layers=1",
 ]
@@ -45,6 +44,11 @@ def test_a_key_that_is_not_built_is_refused_with_a_remedy(setting):
     assert (key, result[key]) in [
         (obstacle.key, obstacle.message) for obstacle in plan_of("grpo", setting).cannot_start
     ]
+
+
+def test_a_key_that_will_not_be_built_is_refused_with_the_keys_that_do_the_same():
+    (reason,) = refused("grpo", "evaluator.save.env_hub=true").values()
+    assert NOT_YET not in reason and all(key in reason for key in ("disk_path", "as_dataset", "hf"))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def test_rewards_are_normalized_over_their_group_only_once():
 
 
 def test_all_unbuilt_keys_are_reported_at_once_by_the_start_and_the_trainer():
-    words = ("actor.model_impl=custom", "evaluator.save.env_hub=true", "actor.debug.num_layers=1")
+    words = ("actor.model_impl=custom", "cluster.name_resolve.type=ray", "actor.debug.num_layers=1")
     messages = loaded("grpo", *words)
     with pytest.raises(ConfigError) as by_trainer:
         refuse_config(messages.config)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from areal_like.config.fields import config, key, no_effect, not_built, optional_section, refused, section
+from areal_like.config.fields import config, key, no_effect, optional_section, refused, section
 from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.data import RowSourceConfig, TaskConfig
 from areal_like.config.sections.generation import MAX_SAMPLES, MAX_SAMPLING_VALUE, MAX_TOKENS, MIN_REPETITION_PENALTY
@@ -79,8 +79,16 @@ class EvalSaveHF:
 class EvalSaveConfig:
     """Where the answers of evaluations are written."""
 
-    env_hub: bool = key(False, rules=(not_built("the Environments Hub", "leave it out"),))
-    """Send results to the Environments Hub. Needs the network and a login there."""
+    env_hub: bool = key(
+        False,
+        rules=(
+            refused(
+                "pushing to the Environments Hub needs an account there, and the network; "
+                "leave it out, and save the answers by evaluator.save.disk_path, as_dataset or hf"
+            ),
+        ),
+    )
+    """Send results to the Environments Hub."""
 
     disk_path: str | None = key(
         None, rules=(no_effect("supervised training evaluates a loss and samples no answers", kinds=SUPERVISED),)
