@@ -53,7 +53,8 @@ REAL_RANGES: Mapping[str, tuple[float, float]] = {
 PROMPT_KEYS = ("prompt", "token_ids", "tokens", "input_ids", "text")
 TOKEN_LIST_KEYS = ("stop_token_ids", "allowed_token_ids", "token_ids_logprob", "logprob_token_ids")
 SAMPLING_PARAMS = "sampling_params"
-MIN_TEMPERATURE = 0.01
+SMALLEST: Mapping[str, float] = {"temperature": 0.01, "top_p": 1e-6}
+"""Above 0: less is too small for the numbers of an engine."""
 MAX_ANSWERS, MAX_LOGPROBS, MAX_PROMPTS, MAX_BIASES = 128, 20, 256, 1024
 MAX_CHARACTERS = 32
 """Characters per token of the context, in a text or in all texts of a list of messages."""
@@ -66,6 +67,14 @@ class ModelLimits(NamedTuple):
 
 
 def filter_body(body: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
+    """For an engine: raises HttpError also where it could not sample."""
+    kept = bound_body(body, model, is_known)
+    for part in (kept, kept.get(SAMPLING_PARAMS) or {}):
+        refuse_tiny(part)
+    return kept
+
+
+def bound_body(body: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
     """The body without dropped keys; raises HttpError if it is not an object, or a value is invalid. `is_known`: the
     client has the key."""
     if not isinstance(body, dict):
@@ -90,6 +99,13 @@ def _is_dropped(key: str) -> bool:
 def filter_generation(body: Any, model: ModelLimits, is_known: bool = False) -> dict[str, Any]:
     """With the lowest priority, after all requests of the run."""
     return filter_body(body, model, is_known) | {"priority": CLIENT_PRIORITY}
+
+
+def refuse_tiny(sampling: Mapping[str, Any]) -> None:
+    """Raises HttpError for what is in range, but cannot be sampled by."""
+    for key, least in SMALLEST.items():
+        if 0 < (sampling.get(key) or 0) < least:
+            raise HttpError(400, f"{key}: {sampling[key]} is too small")
 
 
 def count_sequences(body: Mapping[str, Any]) -> int:
@@ -144,8 +160,6 @@ def _real(key: str, value: Any) -> Any:
     least, most = REAL_RANGES[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise HttpError(400, f"{key}: {shorten(value)} is not a number from {least:g} to {most:g}")
-    if key in ("temperature", "top_p") and 0 < value < (MIN_TEMPERATURE if key == "temperature" else 1e-6):
-        raise HttpError(400, f"{key}: {value} is too small")
     return value
 
 

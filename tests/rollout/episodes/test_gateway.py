@@ -12,6 +12,7 @@ import pytest
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.frames import pack, unpack
 from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules
+from areal_like.rollout.episodes.gateway.call_sampling import GCONFIG, REQUEST
 from areal_like.rollout.episodes.gateway.session import SessionRules
 from areal_like.rollout.episodes.generation_client import GenerationError
 from areal_like.rollout.trajectory import pack_group
@@ -19,7 +20,7 @@ from tests.data.test_chat_template_real import folder_of
 from tests.support.agents import AgentClient, SampledTexts, open_session, user
 from tests.support.chat_models import SHORTENS, chat_tokenizer
 
-CHAT = "/v1/chat/completions"
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ADD = {"type": "function", "function": {"name": "add", "description": "", "parameters": {"type": "object"}}}
 
 
@@ -314,22 +315,69 @@ def test_sampling_of_an_agent_is_ignored_or_refused_and_its_limits_hold(plain):
     engine = SampledTexts(plain, *"1234")
 
     async def agent(client: AgentClient, _: Any) -> None:
+        tiny = {"temperature": 1e-3, "top_p": 1e-9}
+        assert (await client.post(CHAT, {"messages": [user("0")], **tiny}))[0] == 200
         hot = {"temperature": 2.0, "seed": 3, "max_tokens": 7, "stop": "x", "response_format": {"type": "json_object"}}
         assert (await client.post(CHAT, {"messages": [user("1")], **hot}))[0] == 200
         assert (await client.post(CHAT, {"messages": [user("2")]}))[0] == 200
         status, refused = await client.post(CHAT, {"messages": [user("3")]})
         assert status == 400 and refused["error"]["message"].startswith("agent.max_calls: ")
 
-    at_gateway(engine, agent, SessionRules(max_calls=2))
-    sampling = engine.groups[0]["sampling"]
+    at_gateway(engine, agent, SessionRules(max_calls=3))
+    assert [engine.groups[0]["sampling"][key] for key in ("temperature", "top_p")] == [0.5, 1.0]
+    sampling = engine.groups[1]["sampling"]
     assert (sampling["temperature"], sampling["max_new_tokens"], sampling["stop"]) == (0.5, 7, ["x"])
 
     async def strict(client: AgentClient, _: Any) -> None:
-        for asked in ({"temperature": 2.0}, {"presence_penalty": 1.0}):
+        for asked in ({"temperature": 2.0}, {"top_p": 1e-9}, {"presence_penalty": 1.0}):
             status, refused = await client.post(CHAT, {"messages": [user("1")], **asked})
             assert status == 400 and next(iter(asked)) in refused["error"]["message"]
 
     at_gateway(engine, strict, SessionRules(sampling="request"))
+
+
+IN_VAIN: dict[str, Any] = {
+    **{"temperature": 1e-3, "tool_choice": "required", "best_of": 2, "guided_choice": ["1", "2"]},
+    **{"reasoning_effort": "low", "reasoning": {"effort": "low"}, "verbosity": "low"},
+}
+ONLY_LOGGED: dict[str, Any] = {"parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False}}
+
+
+@pytest.mark.parametrize("mode", [GCONFIG, REQUEST])
+def test_what_an_agent_asks_for_in_vain_is_named_by_the_log_or_by_a_refusal(plain, caplog, mode):
+    refused = IN_VAIN if mode == REQUEST else {}
+    engine = SampledTexts(plain, *"1" * 30)
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        for key, value in {**IN_VAIN, **ONLY_LOGGED, "n": 1}.items():
+            route = COMPLETIONS if key == "best_of" else CHAT
+            for _ in range(2):
+                status, answer = await client.post(route, {"prompt": "1", "messages": [user("1")], key: value})
+                assert status == (400 if key in refused else 200), (key, answer)
+                assert key not in refused or answer["error"]["message"].startswith(f"{key}: ")
+        for neutral in ({"n": 2, "best_of": 2}, {"parallel_tool_calls": True, "chat_template_kwargs": {}}):
+            assert (await client.post(COMPLETIONS, {"prompt": "1", **neutral}))[0] == 200
+
+    at_gateway(engine, agent, SessionRules(sampling=mode))
+    named = [each.getMessage().partition("agents ask for ")[2].partition("=")[0] for each in caplog.records]
+    assert sorted(filter(None, named)) == sorted({**IN_VAIN, **ONLY_LOGGED}.keys() - refused.keys())
+
+
+@pytest.mark.parametrize(
+    ("route", "asked", "message"),
+    [
+        (CHAT, {"functions": [ADD["function"]]}, "functions: is not supported; use tools"),
+        (CHAT, {"top_logprobs": 5}, "top_logprobs: 5 is not supported; logprobs has the sampled tokens"),
+        (COMPLETIONS, {"logprobs": 5}, "logprobs: 5 is not supported; 1 has the sampled tokens"),
+        (COMPLETIONS, {"suffix": "2"}, "suffix: is not supported; leave it out"),
+    ],
+)
+def test_what_no_answer_could_have_is_refused_by_the_name_that_the_client_sent(plain, route, asked, message):
+    async def agent(client: AgentClient, _: Any) -> None:
+        status, answer = await client.post(route, {"prompt": "1", "messages": [user("1")], **asked})
+        assert (status, answer["error"]["message"]) == (400, message)
+
+    at_gateway(SampledTexts(plain, "1"), agent)
 
 
 def test_only_the_key_of_the_episode_opens_it_and_only_until_it_ends(plain):

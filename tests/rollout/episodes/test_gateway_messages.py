@@ -92,7 +92,7 @@ def test_the_anthropic_client_calls_a_tool_and_its_ids_are_those_sampled(qwen, s
     ]
 
 
-def test_a_call_whose_arguments_are_no_object_is_continued_and_one_call_at_a_time_may_be_asked_for(qwen):
+def test_a_call_whose_arguments_are_no_object_is_continued_and_one_call_at_a_time_may_be_asked_for(qwen, caplog):
     odd = '<tool_call>\n{"name": "add", "arguments": [1, 2]}\n</tool_call>'
     engine = SampledTexts(qwen, odd, "3", end="<|im_end|>")
     one_at_a_time = {"type": "auto", "disable_parallel_tool_use": True}
@@ -111,6 +111,7 @@ def test_a_call_whose_arguments_are_no_object_is_continued_and_one_call_at_a_tim
 
     (sample,) = at_gateway(engine, agent, SessionRules(sampling=REQUEST))
     assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (2, 0)
+    assert caplog.text.count("parallel_tool_calls=False, which is ignored") == 1
 
 
 @pytest.mark.parametrize("streams", [False, True])

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal_like.process.errors import HttpError
+from areal_like.serving.client_filter import refuse_tiny
 from areal_like.serving.requests import shorten
 
 GCONFIG, REQUEST = "gconfig", "request"
@@ -22,12 +23,19 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "ignore_eos": (None, False),
     "bad_words": (None, []),
     "allowed_token_ids": (None,),
-    "guided_json": (None,),
-    "structured_outputs": (None,),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"), (None,)),
+    **{"reasoning": (None, {}), "reasoning_effort": (None,), "verbosity": (None,)},
+    "best_of": (None, 1),
 }
 """What would change the distribution in a way that no sampling parameter of a run has."""
+NOT_FOLLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "parallel_tool_calls": ((None, True), "the model may call several tools at once"),
+    "chat_template_kwargs": ((None, {}), "the template gets chat_template_args"),
+}
+"""No reason to refuse a call: neutral values, and what holds instead."""
 LENGTHS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 MAX_STOPS = 16
+ASSUMED = "the trainer assumes the sampling of gconfig; agent.sampling=request"
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +57,17 @@ class CallSampling:
             if self._mode == REQUEST:
                 sampling[key] = value
             else:
-                self._warn(key, value)
+                self._warn(key, value, f"{ASSUMED} obeys them")
+        refuse_tiny(sampling)
         for key, neutral in NEUTRAL.items():
             if body.get(key) in neutral:
                 continue
             if self._mode == REQUEST:
                 raise HttpError(400, f"{key}: {shorten(body[key])} is not supported; leave it out")
-            self._warn(key, body[key])
+            self._warn(key, body[key], f"{ASSUMED} refuses such calls")
+        for key, (neutral, instead) in NOT_FOLLOWED.items():
+            if body.get(key) not in neutral:
+                self._warn(key, body[key], instead)
         length = next((key for key in LENGTHS if body.get(key) is not None), None)
         most = max_tokens if length is None else body[length]
         if most is not None:
@@ -71,12 +83,7 @@ class CallSampling:
             sampling["stop_token_ids"] = list(dict.fromkeys([*(self._base.get("stop_token_ids") or ()), *tokens]))
         return sampling
 
-    def _warn(self, key: str, value: Any) -> None:
+    def _warn(self, key: str, value: Any, why: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            log.warning(
-                "agents ask for %s=%s, which is ignored, as the trainer assumes the sampling of gconfig "
-                "(agent.sampling=request obeys them; logged once)",
-                key,
-                shorten(value),
-            )
+            log.warning("agents ask for %s=%s, which is ignored: %s (logged once)", key, shorten(value), why)

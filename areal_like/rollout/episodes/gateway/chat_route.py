@@ -6,6 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from areal_like.data.chat_template import Message
+from areal_like.process.errors import HttpError
 from areal_like.rollout.episodes.gateway.answer_delivery import GatewayAnswer
 from areal_like.rollout.episodes.gateway.call_tree import AgentCall
 from areal_like.rollout.episodes.gateway.chat_messages import arguments_text, read_messages, read_tools
@@ -20,6 +21,8 @@ async def chat_completions(request: web.Request, session: AgentSession) -> web.S
 
 async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     tools = read_tools(body.get("tools")) if body.get("tool_choice") != "none" else []
+    if body.get("functions"):
+        raise HttpError(400, "functions: is not supported; use tools")
     refuse_top_logprobs(body.get("top_logprobs"))
     sampling, n = session.sampling.read(body), body.get("n") or 1
     if body.get("tokens") is not None:

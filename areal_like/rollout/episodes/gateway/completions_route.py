@@ -10,7 +10,7 @@ from areal_like.process.errors import HttpError
 from areal_like.rollout.episodes.gateway.answer_delivery import GatewayAnswer
 from areal_like.rollout.episodes.gateway.call_tree import AgentCall
 from areal_like.rollout.episodes.gateway.chat_route import asks_usage, finish_reason, usage
-from areal_like.rollout.episodes.gateway.request_body import flag, prompt_ids, read_body_object, refuse_top_logprobs
+from areal_like.rollout.episodes.gateway.request_body import flag, prompt_ids, read_body_object
 from areal_like.rollout.episodes.gateway.session import AgentSession
 
 DEFAULT_MAX_TOKENS = 16
@@ -27,7 +27,8 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
         if body.get(key):
             raise HttpError(400, f"{key}: is not supported; leave it out")
     logprobs = body.get("logprobs")
-    refuse_top_logprobs(logprobs if isinstance(logprobs, int) and logprobs > 1 else None)
+    if isinstance(logprobs, int) and logprobs > 1:
+        raise HttpError(400, f"logprobs: {logprobs} is not supported; 1 has the sampled tokens")
     given = body.get("prompt")
     if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
         given = given[0]
@@ -35,8 +36,9 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
         prompt = await session.text_prompt(given)
     else:
         prompt = session.tree.ids_prompt(prompt_ids("prompt", given))
-    sampling = session.sampling.read(body, DEFAULT_MAX_TOKENS)
-    calls = await session.generate(prompt, body.get("n") or 1, sampling)
+    n, best_of = body.get("n") or 1, body.get("best_of")
+    asked = {**body, "best_of": None if best_of == n else best_of}  # the best of as many as are given are all
+    calls = await session.generate(prompt, n, session.sampling.read(asked, DEFAULT_MAX_TOKENS))
     content = _content(body, session, calls)
     return GatewayAnswer(calls, content, _chunks(body, content) if flag(body, "stream") else None)
 

@@ -35,11 +35,16 @@ async def count_tokens(request: web.Request, session: AgentSession) -> web.Respo
 async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     tools = _tools(body)
     stops = filter_body({"stop": body.get("stop_sequences")}, session.limits, is_known=True)
-    sampling = session.sampling.read({**body, **stops})
+    sampling = session.sampling.read({**body, **stops, "parallel_tool_calls": not _asks_one_call(body)})
     (call,) = await session.generate(await _prompt(body, session, tools), 1, sampling, tools)
     _make_objects(call)
     content = _content(body, call, stops["stop"] or ())
     return GatewayAnswer([call], content, _events(content) if flag(body, "stream") else None, ends_with_done=False)
+
+
+def _asks_one_call(body: dict[str, Any]) -> bool:
+    choice = body.get("tool_choice")
+    return isinstance(choice, dict) and bool(choice.get("disable_parallel_tool_use"))
 
 
 async def _prompt(body: dict[str, Any], session: AgentSession, tools: list[dict[str, Any]]) -> CallPrompt:

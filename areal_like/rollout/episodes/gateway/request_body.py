@@ -7,7 +7,7 @@ from aiohttp import web
 
 from areal_like.process.errors import HttpError
 from areal_like.process.http import read_json
-from areal_like.serving.client_filter import ModelLimits, filter_body
+from areal_like.serving.client_filter import ModelLimits, bound_body
 from areal_like.serving.requests import shorten
 
 FLAGS = ("stream", "return_token_ids", "return_tokens_as_token_ids")
@@ -28,7 +28,7 @@ async def read_body_object(request: web.Request, limits: ModelLimits) -> dict[st
     if isinstance(body.get("prompt"), str):
         kept["prompt"] = body["prompt"]
     try:
-        filtered = filter_body({key: value for key, value in body.items() if key not in kept}, limits, is_known=True)
+        filtered = bound_body({key: value for key, value in body.items() if key not in kept}, limits, is_known=True)
     except RecursionError as deep:
         raise HttpError(400, "the body is nested too deeply") from deep
     for key in FLAGS:
