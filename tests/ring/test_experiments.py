@@ -14,11 +14,13 @@ from areal_like.models import missing_weights_hint, model_folder
 from docs.make.results_page import EXPERIMENTS, charts, read_results
 from tests.bench import experiment_curves as curves
 from tests.bench.experiment_curves import CASES
-from tests.bench.learning_curves import rises
+from tests.bench.learning_curves import keep, rises
 from tests.ring.start import run
 from tests.support.answer_knowledge import answer_chance
+from tests.support.commands import REPOSITORY
 from tests.support.sandboxes import require_sandbox
 
+FIGURES = REPOSITORY / "build" / "experiments"
 STARTS = {
     "tiny-countdown": "countdown.yaml",
     "tiny-problems": "gsm_symbolic.yaml",
@@ -52,8 +54,10 @@ def test_every_experiment_learns(name: str, tmp_path: Path) -> None:
         require_sandbox("bubblewrap")
     if name == "smollm2_grpo" and (hint := missing_weights_hint(load("smollm2_grpo.yaml").get("actor.path"))):
         pytest.skip(hint)  # `.ci/run --full` downloads it
-    actual = curves.run(name, 1, tmp_path)["curve"]
-    assert rises(actual), actual
+    result = curves.run(name, 1, tmp_path)
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    keep(FIGURES / f"{name}.json", CASES[name], result)
+    assert rises(result["curve"]), result["curve"]
 
 
 @pytest.mark.slow
