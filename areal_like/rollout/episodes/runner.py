@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import logging
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -186,14 +187,10 @@ class EpisodeRunner:
         if header["error"] in self.logged_errors or len(self.logged_errors) >= MAX_LOGGED_ERRORS:
             return
         self.logged_errors.add(header["error"])
-        trace = None if isinstance(fault, EXPLAINED_ERRORS) else fault
-        log.warning(
-            "lease %s failed (%s; logged once): %s",
-            header["lease"],
-            header["error_kind"],
-            header["error"],
-            exc_info=trace,
-        )
+        is_explained = isinstance(fault, EXPLAINED_ERRORS)
+        trace = "" if is_explained else "\n" + "".join(traceback.format_exception(fault)).rstrip()
+        text = header["error"] + plain_text(trace)
+        log.warning("lease %s failed (%s; logged once): %s", header["lease"], header["error_kind"], text)
 
 
 def _name_environment(returned: Any, name: str) -> None:

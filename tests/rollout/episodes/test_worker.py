@@ -84,10 +84,11 @@ def test_cancelled_leases_are_dropped_also_while_nothing_finishes(run, monkeypat
     assert not done.results
 
 
-def test_half_a_character_in_an_error_fails_its_group_alone(run):
+def test_half_a_character_in_an_error_fails_its_group_alone(run, caplog):
     done = run(lambda address: [lease(number, address) for number in range(2)], workflow="Half")
     assert [result["status"] for result in done.results.values()] == ["failed"] * 2
     assert all(result["error"].endswith("ValueError: no tool named ?") for result in done.results.values())
+    assert "Traceback" in caplog.text and caplog.text.encode()
 
 
 def test_failures_of_the_rewards_of_benchmarks_are_counted_too(run):
