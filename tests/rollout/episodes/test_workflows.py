@@ -47,7 +47,7 @@ def test_a_workflow_may_skip_a_row(run):
     ("workflow", "kind", "message"),
     [
         ("Raises", "workflow", "mine.py line 23, in go: KeyError: 'nothing there'"),
-        ("Exits", "workflow", "mine.py line 27, in go: SystemExit: 4"),
+        ("Exits", "workflow", "mine.py line 32, in go: SystemExit: 4"),
         ("Cancels", "workflow", "in go: CancelledError"),
         ("CancelsOne", "workflow", "in go: CancelledError"),
         ("Words", "workflow", "run() returned a list of str; return a list of Trajectory, or None"),
@@ -208,7 +208,7 @@ def test_good_trajectories_pass_the_check(run):
         (
             "mine.py:Fails",
             {},
-            "workflow.name: mine.py:Fails could not be created: MINE line 123, in __init__: OSError",
+            "workflow.name: mine.py:Fails could not be created: MINE line 128, in __init__: OSError",
         ),
         ("mine.py:Sync", {}, "workflow.name: mine.py:Sync is not a workflow: it has no method `async def run(self, "),
         (
