@@ -33,6 +33,9 @@ INLINE_TOOLS = ("python", "calculator")
 InlineTools = str | list[str]
 """Their names, as a list or a text with semicolons."""
 
+ResultText = str
+"""A text that has {result} in it."""
+
 ExportStyle = Literal["concat", "individual"]
 """Whether a conversation is one sequence, or each of its answers."""
 
@@ -47,6 +50,7 @@ KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "list": ("a list", list),
     "dict": ("a mapping", dict),
     "Pattern": ("a regular expression", str),
+    "ResultText": ("a text with {result}", str),
     "Share": ("a number from 0 to 1", (int, float)),
     "Positive": ("a number above 0", (int, float)),
     "Count": ("an integer of 1 or more", int),
@@ -57,6 +61,9 @@ CHOICES = {"Take": get_args(Take), "CallFormatName": get_args(CallFormatName), "
 """Annotation -> its values."""
 
 
+LITERAL = ("Literal", "typing.Literal")
+
+
 def misfit(annotation: str, value: Any) -> str:
     """Why a value is not of the annotated type, given as source text; empty if it is, or if the type is not known."""
     variants = [_name(node) for node in _variants(ast.parse(annotation, mode="eval").body)]
@@ -64,6 +71,13 @@ def misfit(annotation: str, value: Any) -> str:
         return ""
     reasons = [_reason(str(variant), value) for variant in variants if variant != "None"]
     return "" if "" in reasons else f"is {value!r:.60}; expected {' or '.join(reasons)}"
+
+
+def literal_misfit(annotation: str, value: Any) -> str:
+    """The same for an annotation of a user, where only the values of `Literal[...]` are known."""
+    variants = _variants(ast.parse(annotation, mode="eval").body)
+    literals = [node for node in variants if _name(node) != "None"]
+    return misfit(annotation, value) if literals and all(map(_values, literals)) else ""
 
 
 def inline_tools(value: Any) -> list[Any]:
@@ -80,8 +94,9 @@ def _reason(kind: str, value: Any) -> str:
         return (
             "" if names and all(each in INLINE_TOOLS for each in names) else f"a list of {' and '.join(INLINE_TOOLS)}"
         )
-    if kind in CHOICES:
-        return "" if value in CHOICES[kind] else f"one of {', '.join(CHOICES[kind])}"
+    if choices := CHOICES.get(kind) or _values(ast.parse(kind, mode="eval").body):
+        known = any(value == each and type(value) is type(each) for each in choices)
+        return "" if known else f"one of {', '.join(map(str, choices))}"
     meaning, types = KINDS[kind]
     is_of_kind = isinstance(value, types) and (kind == "bool" or not isinstance(value, bool))
     if not is_of_kind:
@@ -92,6 +107,7 @@ def _reason(kind: str, value: Any) -> str:
         (kind == "Share" and not 0 <= value <= 1)
         or (kind == "Count" and value < 1)
         or (kind == "Positive" and value <= 0)
+        or (kind == "ResultText" and "{result}" not in value)
     ):
         return meaning
     if kind == "Pattern":
@@ -108,8 +124,19 @@ def _variants(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
+def _values(node: ast.expr) -> tuple[Any, ...]:
+    """Those of `Literal[...]`; empty for another type, or where the source does not tell."""
+    if not isinstance(node, ast.Subscript) or ast.unparse(node.value) not in LITERAL:
+        return ()
+    values = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    constants = tuple(each.value for each in values if isinstance(each, ast.Constant))
+    return constants if len(constants) == len(values) else ()
+
+
 def _name(node: ast.expr) -> str | None:
-    """`list[str]` -> `list`; None for a type that is not checked."""
+    """`list[str]` -> `list`; `Literal[...]` as it is; None for a type that is not checked."""
+    if _values(node):
+        return ast.unparse(node)
     node = node.value if isinstance(node, ast.Subscript) else node
     if isinstance(node, ast.Constant) and node.value is None:
         return "None"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 from areal_like.config.problems import plural
 from areal_like.observe.text import cut_middle
@@ -19,7 +20,8 @@ BAR_WIDTH = 24
 
 @dataclass(frozen=True)
 class ScoredAnswer:
-    """`place`: file and line. `prompt`: equal for answers to the same row. `value` is None if the reward failed."""
+    """`place`: file and line. `prompt`: equal for answers to the same row. `value` is None if the reward failed. `row`
+    has the columns of the dataset."""
 
     place: str
     prompt: str
@@ -28,6 +30,7 @@ class ScoredAnswer:
     seconds: float
     parts: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
+    row: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -144,12 +147,12 @@ def _parts(answers: Scored) -> Iterator[str]:
 
 
 def _changing(answers: Scored) -> tuple[ScoredAnswer, ScoredAnswer] | None:
-    """Two equal answers to a prompt that have different rewards."""
-    first: dict[tuple[str, str], ScoredAnswer] = {}
+    """Two equal answers to equal rows that have different rewards."""
+    first: dict[tuple[str, str, str], ScoredAnswer] = {}
     for each in answers:
         if each.value is None:
             continue
-        other = first.setdefault((each.prompt, each.completion), each)
+        other = first.setdefault((each.prompt, repr(each.row), each.completion), each)
         if other.value != each.value:
             return other, each
     return None

@@ -47,6 +47,7 @@ def test_text_environments_of_packages_are_named_by_their_family(tmp_path: Path)
     [
         ("def reset(self): ...", "is called as reset(seed=17); write `def reset(self, seed)`"),
         ("def reset(self, *, seed=None, options=None): ...", "has no method step; write `def step(self, action)`"),
+        ("def step(self, action): ...", "has no method reset; write `def reset(self, seed)`"),
         ("def reset(self, seed): ...\n    def step(self): ...", "write `def step(self, action)`"),
     ],
 )
@@ -86,6 +87,8 @@ INVALID = [
     ("{id: adition}", ".0.id", "did you mean addition?"),
     ("{id: nowhere}", ".0.id", "a dataset is named in path"),
     ("{id: addition, args: {digitz: 1}}", ".0.args.digitz", "takes no such argument"),
+    ("{id: addition, args: {digits: 7}}", ".0.args.digits", "is 7; expected one of 1, 2, 3"),
+    ("{id: addition, reward: {name: regex}}", ".0.reward.args.pattern", "+environments.train.0.reward.args.pattern="),
     ("{id: 'reasoning_gym:chain_sum', args: {rows: 3}}", ".0.args.rows", "takes no such argument"),
     ("{name: a}", ".0.id", "names no rows"),
     ("{id: addition, path: x.jsonl}", ".0.id", "keep one"),

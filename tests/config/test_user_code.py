@@ -67,6 +67,15 @@ else:
 if True:
     def hidden(prompt, completion): ...
     late = reward
+def chosen(prompt, completion, unit: Literal["a", "b"] | None = None, more: Other = 1): ...
+async def play(episode, row): ...
+def begin(): ...
+def made(turns):
+    return NoEngine(turns)
+class NoReset:
+    def step(self, action): ...
+class Inherits(Base):
+    def step(self, one, two): ...
 """
 
 
@@ -102,6 +111,14 @@ def refused(tmp_path: Path, *overrides: str) -> str:
         ["reward.name=code.py:alias"],
         ["reward.name=code.py:hidden"],
         ["workflow.name=tools", "+workflow.args.tools=[calculator,'code.py:reward','code.py:open_reward']"],
+        ["workflow.name=tools", "+workflow.args.tools=[search]", "+workflow.args.search_path=texts"],
+        ["workflow.name=tools", "+workflow.args.result_text=' {result};'"],
+        ["workflow.name=code.py:made", "+workflow.args.turns=2"],
+        ["task.name=code.py:Inherits", "reward.name=addition"],
+        ["task.name=addition", "+task.args.digits=3"],
+        ["reward.name=length", "+reward.args.limit=20", "+reward.args.unit=words"],
+        ["reward.name=code.py:chosen", "+reward.args.unit=b", "+reward.args.more=any"],
+        ["reward.name=code.py:chosen", "+reward.args.unit=null"],
         ["reward.name=code.py:late"],
         ["reward.name=a_package_of_the_cluster.rewards:thing"],
         ["actor.loss=code.py:loss", "+actor.loss_args.beta=0.5"],
@@ -154,12 +171,26 @@ def test_valid_user_code_is_accepted_with_its_arguments(tmp_path: Path, override
         (["reward.name=code.py:half"], "takes (completion, *, answer) and is called as half(prompt, completion); wr"),
         (["workflow.name=tools", "+workflow.args.tools=['code.py:rewrad']"], "workflow.args.tools"),
         (["workflow.name=tools", "+workflow.args.tools=['code.py:rewrad']"], "has no rewrad; did you mean reward?"),
-        (["workflow.name=tools", "+workflow.args.tools=[search,'no.py:f']"], "there is no file no.py"),
+        (["workflow.name=tools", "+workflow.args.tools=[python,'no.py:f']"], "there is no file no.py"),
         (["workflow.name=tools", "+workflow.args.tools=['code.py:number']"], "code.py:number is 4, not a function"),
         (["workflow.name=tools", "+workflow.args.tools=['code.py:GoodJudge']"], "code.py:GoodJudge is a class, not a"),
         (["curriculum.gates=[{name: mean_reward, args: {low: 2}}]"], "gates.0.args.low"),
         (["curriculum.gates=[{name: mean_reward, args: {low: 2}}]"], "low=2 is above high=0.99 of mean_reward"),
         (["curriculum.gates=[{name: advantage_range, args: {high: -1}}]"], "gates.0.args.high"),
+        (
+            ["workflow.name=tools", "+workflow.args.tools=[search]"],
+            "is missing; the tool search needs it: +workflow.args.search_path=FOLDER",
+        ),
+        (["workflow.name=tools", "+workflow.args.result_text='so'"], "is 'so'; expected a text with {result}"),
+        (["workflow.name=code.py:play"], "code.py:play is a function (line 60); write a class with `async def run("),
+        (["workflow.name=code.py:made"], "code.py:made is a function (line 62); write a class with `async def run("),
+        (["task.name=code.py:begin", "reward.name=addition"], "write a class with `def rows(self, split)`"),
+        (["task.name=code.py:NoReset", "reward.name=addition"], "has no method reset; write `def reset(self, seed)`"),
+        (["task.name=addition", "+task.args.digits=7"], "is 7; expected one of 1, 2, 3"),
+        (["reward.name=length", "+reward.args.limit=20", "+reward.args.unit=chars"], "one of characters, words"),
+        (["reward.name=code.py:chosen", "+reward.args.unit=c"], "reward.args.unit [override +reward.args.unit=c]: is"),
+        (["reward.name=code.py:chosen", "+reward.args.unit=c"], "is 'c'; expected one of a, b"),
+        (["reward.name=regex", "+reward.args.pattern=2"], 'is 2; expected a regular expression; quote it: pattern="2"'),
         (["actor.loss=gspo"], f"is not built in. There are: {', '.join(LOSSES)};"),
         (["actor.loss=pkg.mod.los"], "has no los; did you mean loss?"),
         (["actor.loss=code.py"], "is not a valid name"),

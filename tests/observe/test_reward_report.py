@@ -1,5 +1,7 @@
 """The report on rewards over saved answers."""
 
+from dataclasses import replace
+
 import pytest
 
 from areal_like.observe.reward_report import ScoredAnswer, agreement_report, correlation, oddest, reward_report
@@ -46,6 +48,8 @@ def test_an_answer_that_gets_two_rewards_is_not_steady():
     answers = [ScoredAnswer("f:1", "p", "same", 0.0, 0.1), ScoredAnswer("f:2", "p", "same", 1.0, 0.1)]
     assert "not steady: the same answer has the rewards 0 and 1  f:2" in "\n".join(reward_report("r", answers))
     assert "not steady" not in "\n".join(reward_report("r", answers[:1] * 2))
+    other = [replace(each, row={"answer": each.place}) for each in answers]
+    assert "not steady" not in "\n".join(reward_report("r", other)), "these are answers to different rows"
 
 
 def test_two_rewards_are_compared_where_both_have_a_value():

@@ -77,9 +77,15 @@ def built_in_value_problems(kind: str, name: str, args_key: str, arguments: dict
                 needs = f"{name} needs it: +{path}={argument.upper()}"
                 yield Problem(path, f"is missing; {needs}", also=(f"{args_key.removesuffix('args')}name",))
         elif reason := misfit(parameter.type, arguments[argument]):
-            yield Problem(path, reason)
+            yield Problem(path, f"{reason}{_quoted(parameter.type, argument, arguments[argument])}")
     if kind == "gate":
         yield from _order(name, args_key, known, arguments)
+
+
+def _quoted(annotation: str, argument: str, value: Any) -> str:
+    """The remedy for a text that looks like a number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f'; quote it: {argument}="{value}"' if is_number and not misfit(annotation, str(value)) else ""
 
 
 def _order(gate: str, args_key: str, known: dict[str, Parameter], arguments: dict[str, Any]) -> Iterator[Problem]:

@@ -149,4 +149,5 @@ def _as_id(key: str) -> str:
 def below(place: str, problems: list[Problem]) -> Iterator[Problem]:
     """Problems of an item of a list, under its place."""
     for problem in problems:
-        yield replace(problem, key=f"{place}.{problem.key}", also=tuple(f"{place}.{key}" for key in problem.also))
+        key, also = f"{place}.{problem.key}", tuple(f"{place}.{key}" for key in problem.also)
+        yield replace(problem, key=key, message=problem.message.replace(f"+{problem.key}=", f"+{key}="), also=also)

@@ -9,12 +9,13 @@ this machine, except that of a loss: trainers run where the command is given.
 import ast
 import importlib.util
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from areal_like.config.argument_types import literal_misfit
 from areal_like.config.built_in import BUILT_IN
 from areal_like.config.checks.built_in_code import (
     built_in_arguments,
@@ -37,15 +38,17 @@ LOSS_INPUTS = (
 
 
 TOOL = "tool"
+SEARCH, SEARCH_PATH = "search", "search_path"
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Argument names of a function or class; `open` if it takes any."""
+    """Argument names of a function or class, some with their annotation; `open` if it takes any."""
 
     names: frozenset[str]
     open: bool
     required: frozenset[str] = frozenset()
+    types: Mapping[str, str] = field(default_factory=dict)
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -155,19 +158,27 @@ def _named(
         if kind == "actor.loss":
             yield from _inputs(name, arguments, signature)
     if kind != "actor.loss":
-        yield from (Problem(key, misfit) for misfit in method_problems(kind, name, definition, rewards))
+        missing = signature.required - set(arguments) if signature is not None else ()
+        yield from (Problem(key, reason) for reason in method_problems(kind, name, definition, rewards, missing))
 
 
 def _tools(kind: str, name: str, key: str, arguments: dict[str, Any], folder: Path) -> Iterator[Problem]:
-    """Functions of the user's own among the tools of a built-in workflow."""
+    """Functions of the user's own among the tools of a built-in workflow, and the folder of the tool `search`."""
     taken = parameters_of(BUILT_IN[kind][name]).get("tools")
     if taken is not None and "ToolNames" in taken.type:
-        for tool in arguments.get("tools") or ():
+        tools = arguments.get("tools") or ()
+        for tool in tools:
             if not is_built_in(tool):
                 yield from _named(TOOL, key, tool, {}, folder)
+        if SEARCH in tools and arguments.get(SEARCH_PATH) is None:
+            path = f"{key.removesuffix('tools')}{SEARCH_PATH}"
+            yield Problem(path, f"is missing; the tool {SEARCH} needs it: +{path}=FOLDER", also=(key,))
 
 
 def _arguments(kind: str, key: str, name: str, arguments: dict[str, Any], signature: Signature) -> Iterator[Problem]:
+    for argument, value in arguments.items():
+        if argument in signature.types and (reason := literal_misfit(signature.types[argument], value)):
+            yield Problem(f"{_args_key(kind, key)}.{argument}", reason)
     if signature.open:
         return
     known = sorted(signature.names - set(LOSS_INPUTS) if kind == "actor.loss" else signature.names)
@@ -308,4 +319,9 @@ def _signature_of_function(function: ast.FunctionDef | ast.AsyncFunctionDef, bou
         names.append(argument.arg)
         if default is None:
             required.append(argument.arg)
-    return Signature(frozenset(names), open=arguments.kwarg is not None, required=frozenset(required))
+    types = {
+        argument.arg: ast.unparse(argument.annotation)
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        if argument.annotation is not None
+    }
+    return Signature(frozenset(names), arguments.kwarg is not None, frozenset(required), types)

@@ -1,7 +1,7 @@
 """Whether the methods of a user's class, parsed and never run, can be called as a run calls them."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 
@@ -41,24 +41,41 @@ OPTIONAL_METHODS = {"sampler": FOLLOWING, "gate": FOLLOWING}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def method_problems(kind: str, name: str, definition: Function | ast.ClassDef, rewards: bool) -> Iterator[str]:
-    """Why the definition cannot be used; nothing if the source does not tell. `rewards`: a task's reward is called."""
+def method_problems(
+    kind: str, name: str, definition: Function | ast.ClassDef, rewards: bool, missing: Collection[str] = ()
+) -> Iterator[str]:
+    """Why the definition cannot be used; nothing if the source does not tell. `rewards`: a task's reward is called.
+    `missing`: its parameters that have no value."""
     if kind == "task" and isinstance(definition, ast.ClassDef) and _is_played(definition):
         yield from _method(name, definition, STEP, is_required=True)
         yield from _seeded(name, definition)
     elif isinstance(definition, ast.ClassDef):
-        yield from _method(name, definition, REQUIRED_METHODS[kind], is_required=True)
+        problems = list(_method(name, definition, REQUIRED_METHODS[kind], is_required=True))
+        if problems and kind == "task" and {STEP.name, ROWS.name} & _methods(definition) == {STEP.name}:
+            problems = list(_method(name, definition, RESET, is_required=True))
+        yield from problems
         for method in OPTIONAL_METHODS.get(kind, ()):
             yield from _method(name, definition, method, is_required=False)
         if kind == "task" and rewards:
             yield from _method(name, definition, REWARD, is_required=False)
     elif kind == "reward" and not definition.decorator_list:
         yield from _arguments(name, definition, FUNCTION, is_bound=False)
+    elif kind != "reward" and not definition.decorator_list and (missing or not _returns_object(definition)):
+        yield f"{name} is a function (line {definition.lineno}); write a class with `{REQUIRED_METHODS[kind].form}`"
+
+
+def _returns_object(function: Function) -> bool:
+    """Whether calling it may give one, as calling a class does."""
+    values = (node.value for node in ast.walk(function) if isinstance(node, ast.Return))
+    return isinstance(function, ast.FunctionDef) and any(value is not None for value in values)
 
 
 def _is_played(definition: ast.ClassDef) -> bool:
-    names = {node.name for node in definition.body if isinstance(node, Function)}
-    return RESET.name in names and ROWS.name not in names
+    return {RESET.name, ROWS.name} & _methods(definition) == {RESET.name}
+
+
+def _methods(definition: ast.ClassDef) -> set[str]:
+    return {node.name for node in definition.body if isinstance(node, Function)}
 
 
 def _seeded(name: str, definition: ast.ClassDef) -> Iterator[str]:

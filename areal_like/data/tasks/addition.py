@@ -1,6 +1,7 @@
 """Adding two numbers: small enough for a tiny model to learn on a CPU within minutes."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from areal_like.data.tasks.base import RewardValue, Row
 from areal_like.data.tasks.generated import GeneratedRows, HashDraws, check_split, split_of_text
@@ -10,7 +11,7 @@ from areal_like.data.tasks.rewards import score_by_position
 class Addition:
     """All pairs of numbers with `digits` digits, as `12+34=` and `046`: one digit more, so that every sum fits."""
 
-    def __init__(self, digits: int = 2) -> None:
+    def __init__(self, digits: Literal[1, 2, 3] = 2) -> None:
         if isinstance(digits, bool) or not isinstance(digits, int) or not 1 <= digits <= 3:
             raise ValueError(f"digits must be 1, 2 or 3, not {digits!r} (4 would be a hundred million pairs)")
         self.digits = digits

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 from areal_like.data.arithmetic import NotArithmetic, evaluate, numbers_in
 from areal_like.data.tasks.base import RewardValue, Row
@@ -16,7 +17,7 @@ class Countdown:
     """Rows as `3 4 5 -> 17:` and `3*4+5`: every row has a solution that uses each number once. The columns `numbers`
     and `target` are for prompt templates and rewards."""
 
-    def __init__(self, num_numbers: int = 3, max_number: int = 9, num_rows: int = 10_000) -> None:
+    def __init__(self, num_numbers: Literal[2, 3, 4, 5, 6] = 3, max_number: int = 9, num_rows: int = 10_000) -> None:
         for name, value, low, high in (
             ("num_numbers", num_numbers, 2, 6),
             ("max_number", max_number, 2, 99),

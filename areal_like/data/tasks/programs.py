@@ -1,6 +1,7 @@
 """Programs of one line: the row says in words what to compute, and has tests."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from areal_like.config.argument_types import Count
 from areal_like.data.tasks.base import RewardValue, Row
@@ -20,7 +21,7 @@ class Programs:
     the program prints, for the reward `code`. `mixed_forms`: most rows' `answer` forgets to make a number of the
     input."""
 
-    def __init__(self, max_steps: int = 2, mixed_forms: bool = False, num_rows: Count = 10_000) -> None:
+    def __init__(self, max_steps: Literal[1, 2, 3] = 2, mixed_forms: bool = False, num_rows: Count = 10_000) -> None:
         if isinstance(max_steps, bool) or not isinstance(max_steps, int) or not 1 <= max_steps <= 3:
             raise ValueError(f"max_steps must be a number from 1 to 3, not {max_steps!r}")
         self.max_steps, self.num_rows = max_steps, num_rows

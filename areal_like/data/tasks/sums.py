@@ -1,6 +1,7 @@
 """Sums that are too long for a tiny model, and that a call of a calculator solves."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from areal_like.config.argument_types import Count
 from areal_like.data.tasks.base import RewardValue, Row
@@ -14,7 +15,7 @@ class Sums:
     """Rows as `347+589=` and `936`, of numbers with `digits` digits. `calls`: rows to imitate, some of which call a
     calculator: `347+589=` and `[calculator("347+589")]`, or go on from its result."""
 
-    def __init__(self, digits: int = 3, calls: bool = False, num_rows: Count = 10_000) -> None:
+    def __init__(self, digits: Literal[2, 3, 4, 5, 6] = 3, calls: bool = False, num_rows: Count = 10_000) -> None:
         if isinstance(digits, bool) or not isinstance(digits, int) or not 2 <= digits <= 6:
             raise ValueError(f"digits must be a number from 2 to 6, not {digits!r}")
         self.digits, self.calls, self.num_rows = digits, calls, num_rows

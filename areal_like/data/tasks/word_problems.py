@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from areal_like.config.argument_types import Count
 from areal_like.data.tasks.base import RewardValue, Row
@@ -21,7 +22,7 @@ class WordProblems:
     `mixed_forms`: the row's `answer` is in one of several forms, `5`, `answer: 5` or `\\boxed{5}`."""
 
     def __init__(
-        self, max_number: int = 9, max_steps: int = 2, mixed_forms: bool = False, num_rows: Count = 10_000
+        self, max_number: int = 9, max_steps: Literal[1, 2] = 2, mixed_forms: bool = False, num_rows: Count = 10_000
     ) -> None:
         for name, value, low, high in (("max_number", max_number, 2, 50), ("max_steps", max_steps, 1, 2)):
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:

@@ -36,7 +36,7 @@ SAMPLING = (
 """Sampling parameters that a workflow may set for one call, besides `n`."""
 
 current_sample: ContextVar[int | None] = ContextVar("current_sample", default=None)
-"""The sample of `each_sample` that this task plays."""
+"""The sample of `each_sample` that this task plays, or generates for."""
 
 log = logging.getLogger(__name__)
 
@@ -153,9 +153,17 @@ class Episode:
     def agent_session(self, rules: SessionRules) -> AgentSession:
         """One sample of the group as the calls of a program, to be opened at the gateway."""
         number, self._num_conversations = self._num_conversations, self._num_conversations + 1
-        tools = self.tools
+        tools, played = self.tools, current_sample.get()
+
+        async def generate(
+            prompt_ids: Sequence[int], n: int, sampling: dict[str, Any], stream: tuple[str | int, ...]
+        ) -> list[Sample]:
+            # The task of a request has the sample of whoever opened its connection, or of the first agent.
+            current_sample.set(number if played is None else played)
+            return await self._generate(prompt_ids, n, sampling, stream)
+
         return AgentSession(
-            *(number, tools.tokenizer, self._generate, self.lease["sampling"], rules, tools.conversation_rules)
+            *(number, tools.tokenizer, generate, self.lease["sampling"], rules, tools.conversation_rules)
         )
 
     async def each_sample(

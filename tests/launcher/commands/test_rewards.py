@@ -18,7 +18,7 @@ from launcher.commands import saved_answers
 from launcher.plan.build import build_plan
 from launcher.runs.run_lock import lock_run
 from tests.support.chat_service import KEY, chat_service, completion
-from tests.support.commands import Run, command_runner
+from tests.support.commands import Run, command_runner, process
 
 ROWS = [
     {"prompt": "1+1=", "answer": "2", "completion": "2"},
@@ -244,6 +244,20 @@ def test_half_a_character_of_an_answer_is_read_as_a_question_mark(run: Run):
     assert done.code == 0 and "0 failed" in done.out and "mean 5, deviation 0" in done.out
 
 
+def test_a_reward_that_cannot_be_imported_is_one_message(run: Run):
+    Path("mine.py").write_text("import nothing_of_that_name\n\ndef reward(prompt, completion):\n    return 1.0\n")
+    done = process("rewards", "answers.jsonl", "--reward", "mine.py:reward")
+    assert done.returncode == 2 and done.stderr.startswith("reward.name: mine.py cannot be imported: ")
+    assert "Traceback" not in done.stderr and "line 1: ModuleNotFoundError" in done.stderr
+
+
+def test_equal_answers_to_rows_with_other_columns_may_have_other_rewards(run: Run):
+    lines = [{"prompt": "how many?", "answer": answer, "completion": "2"} for answer in "23"]
+    Path("same.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = run("rewards", "same.jsonl", "--reward", "exact").out
+    assert "mean 0.5" in report and "not steady" not in report
+
+
 def test_a_reward_that_fails_for_all_answers_fails(run: Run):
     Path("mine.py").write_text("def broken(prompt, completion):\n    return completion.nothing\n")
     done = run("rewards", "answers.jsonl", "--reward", "mine.py:broken")
@@ -257,6 +271,8 @@ def test_a_reward_that_fails_for_all_answers_fails(run: Run):
         (["--reward", "exat"], "reward.name [--reward exat]: 'exat' is not built in; did you mean exact?"),
         (["--reward", "exact,tak=tag"], "reward.args.tak [--reward exact,tak=tag]: exact takes no such argument"),
         (["--reward", "model"], "reward.name [--reward model]: a reward model needs its server"),
+        (["--reward", "length,limit=9,unit=chars"], ": is 'chars'; expected one of characters, words"),
+        (["--reward", "regex,pattern=2"], ': is 2; expected a regular expression; quote it: pattern="2"'),
         (["--reward", "length"], "is missing; length needs it: --reward length,limit=LIMIT"),
         (["--reward", "task"], "reward.name: is the reward of the task, and there is no task: name a reward"),
         (["--reward", "exact,tag"], "--reward [exact,tag]: 'tag' is no argument; write NAME,argument=value"),

@@ -14,6 +14,15 @@ from areal_like.rollout.trajectory import Trajectory
 from tests.support.commands import Run, command_runner
 
 PROMPT = "00+04="
+AGENT = """
+import json, os, sys, urllib.request
+row = json.loads(sys.stdin.readline())
+url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+for _ in range(int(sys.argv[1])):
+    body = json.dumps({"model": "any", "prompt": row["prompt"], "max_tokens": 8}).encode()
+    headers = {"Authorization": "Bearer " + key, "Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(url + "/completions", body, headers)).read()
+"""
 
 
 @pytest.fixture
@@ -87,6 +96,20 @@ def test_turns_of_a_conversation_come_from_a_list(run: Run):
     assert "row 3: the workflow asks for answer 3 of conversation 1, and the file has 2" in short.out
     one = run("try", "--config", "grpo.yaml", "--answers", write(right))
     assert "is a list of several turns, and the workflow asks for one answer" in one.out + one.err
+
+
+def test_each_agent_gets_the_answers_of_its_own_line(run: Run):
+    Path("agent.py").write_text(AGENT)
+
+    def answers(calls: int, *completions: Any) -> list[str]:
+        words = ("workflow.name=agent", f"agent.command=[python, agent.py, '{calls}']")
+        file = write(*({"prompt": PROMPT, "completion": each} for each in completions))
+        done = run("try", "--config", "grpo.yaml", *words, "--answers", file)
+        assert done.code == 0, done.err
+        return [line.split("'")[1] for line in done.out.splitlines() if line.startswith("  answer ")]
+
+    assert answers(1, "046", "004") == ["046<eos>", "004<eos>"]
+    assert answers(2, ["046", "004"], ["999", "888"]) == ["046<eos>", "004<eos>", "999<eos>", "888<eos>"]
 
 
 def test_a_text_of_several_lines_stands_as_it_is():

@@ -76,6 +76,7 @@ def test_a_number_is_a_reward_without_parts():
     numpy = pytest.importorskip("numpy")
     assert parse_reward(0.5) == parse_reward(numpy.float32(0.5)) == parse_reward(numpy.array(0.5))
     assert (parse_reward(True).value, parse_reward(2).parts) == (1.0, {})
+    assert f"{parse_reward(-0.0).value:g} {parse_reward({'length': -0.0}).parts['length']:g}" == "0 0"
 
 
 def test_named_parts_add_up_and_the_score_does_not():

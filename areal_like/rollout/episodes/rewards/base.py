@@ -58,7 +58,7 @@ def _number(what: str, value: Any) -> float:
     subject = "it returned" if what == "it" else f"{what} is"
     if value is None or isinstance(value, str | bytes | complex) or not hasattr(value, "__float__"):
         raise ValueError(f"{subject} {value!r:.80} ({type(value).__name__}); a reward is a number")
-    number = float(value)
+    number = float(value) + 0.0  # a negative zero is shown as 0
     if not abs(number) <= MAX_REWARD:
         what = f"number of at most {MAX_REWARD:g}" if math.isfinite(number) else "finite number"
         raise ValueError(f"{subject} {number}; a reward is a {what}")

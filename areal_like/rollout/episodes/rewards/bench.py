@@ -100,4 +100,5 @@ async def _score(pool: RewardPool, answer: SavedAnswer) -> ScoredAnswer:
         seconds=time.perf_counter() - start,
         parts={} if reward is None else reward.parts,
         error=error,
+        row=answer.row,
     )

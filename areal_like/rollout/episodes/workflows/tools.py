@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.config.argument_types import TOOLS, CallFormatName, Count, Positive, ToolNames
+from areal_like.config.argument_types import TOOLS, CallFormatName, Count, Positive, ResultText, ToolNames
 from areal_like.data.user_code import SearchFolders, config_error, is_built_in, load_object
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.sandbox.program import START_TIMEOUT_S
@@ -45,7 +45,7 @@ class Tools:
         call_format: CallFormatName = "json",
         call_start: str = START,
         call_end: str = END,
-        result_text: str | None = None,
+        result_text: ResultText | None = None,
         error_text: str = "error: {error}",
     ) -> None:
         self._call_timeout_s, self._search_path, self._sandbox = call_timeout_s, search_path, sandbox

@@ -176,7 +176,7 @@ def test_a_program_does_not_pass_that(forgery: str) -> None:
     ("tests", "problem"),
     [
         ("def check(candidate:", "the row's tests cannot run: SyntaxError"),
-        ([], "not in a known form"),
+        ([], "the row's tests test nothing: \\[\\]"),
         ([{"in": 1}], "not in a known form"),
         ({"fn_name": "add", "inputs": ["abc"], "outputs": [1]}, "have the input 'abc'; arguments are a list, or"),
         (7, "not in a known form"),

@@ -49,7 +49,7 @@ def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
             calls = ((_arguments(given), [out, *out] if in_lists else [out]) for given, out in pairs)
             return RowTests(calls=tuple(calls), entry_point=name, setup=setup)
         return RowTests(cases=tuple((_lines(given), _lines(out)) for given, out in pairs))
-    if isinstance(tests, list) and tests:
+    if isinstance(tests, list):
         if all(isinstance(each, str) for each in tests):
             return RowTests(asserts=tuple(tests), entry_point=entry_point, setup=setup)
         if all(isinstance(each, dict) and {"input", "output"} <= each.keys() for each in tests):

@@ -50,7 +50,7 @@ class RewardSeats:
             reply = await self._loaded()
         except ConfigError as error:
             for trace in filter(None, getattr(error, "__notes__", ())):
-                log.error("%s", trace)
+                log.info("%s", trace)  # the error itself says what and where; commands show it alone
             raise
         if not reply["loaded"]:
             await self._starter.close()
