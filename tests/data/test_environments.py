@@ -115,8 +115,8 @@ def test_a_row_that_is_too_long_is_so_by_the_limit_of_its_environment(tmp_path: 
 
 
 def test_an_error_of_a_task_begins_with_its_environment(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"environments\.train\.1\.id: addition could not be created: .*digits"):
-        rows_of(tmp_path, "{path: a.jsonl}, {id: addition, args: {digits: 9}}")
+    with pytest.raises(ConfigError, match=r"environments\.train\.1\.id: sorting could not be created: .*min_length"):
+        rows_of(tmp_path, "{path: a.jsonl}, {id: sorting, args: {min_length: 99}}")
 
 
 def test_a_single_environment_is_not_mixed(tmp_path: Path) -> None:

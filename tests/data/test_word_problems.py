@@ -66,8 +66,8 @@ def test_most_programs_to_imitate_forget_to_make_a_number_of_the_input():
     ("make", "message"),
     [
         (lambda: WordProblems(max_number=1), "max_number must be a number from 2 to 50, not 1"),
-        (lambda: WordProblems(max_steps=3), "max_steps must be a number from 1 to 2, not 3"),
-        (lambda: Programs(max_steps=True), "max_steps must be a number from 1 to 3, not True"),
+        (lambda: WordProblems(max_steps=3), "max_steps must be a number from 1 to 2, not 3"),  # type: ignore[arg-type]
+        (lambda: Programs(max_steps=True), "max_steps must be a number from 1 to 3, not True"),  # type: ignore[arg-type]
     ],
 )
 def test_impossible_arguments_are_refused(make, message):
