@@ -99,10 +99,10 @@ def test_turns_of_a_conversation_come_from_a_list(run: Run):
 
 
 def test_each_agent_gets_the_answers_of_its_own_line(run: Run):
-    Path("agent.py").write_text(AGENT)
+    Path("asks.py").write_text(AGENT)
 
     def answers(calls: int, *completions: Any) -> list[str]:
-        words = ("workflow.name=agent", f"agent.command=[python, agent.py, '{calls}']")
+        words = ("workflow.name=agent", f"agent.command=[python, asks.py, '{calls}']")
         file = write(*({"prompt": PROMPT, "completion": each} for each in completions))
         done = run("try", "--config", "grpo.yaml", *words, "--answers", file)
         assert done.code == 0, done.err
