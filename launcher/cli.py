@@ -174,6 +174,10 @@ def _run_one(arguments: Arguments) -> int:
         check_experiment(loaded)
         if arguments.answers is not None and arguments.dry_run is None:
             return try_answers(loaded, Path(arguments.answers))
+    if arguments.command == EVAL:
+        from launcher.commands.evaluate import check_answers
+
+        check_answers(EVAL, loaded)
     if arguments.command == "overlap" and arguments.dry_run is None:
         from launcher.commands.overlap import show_overlap
 

@@ -10,13 +10,15 @@ from areal_like.config.checks.registry import run_checks
 from areal_like.config.checks.values import InvalidValue, check_key, check_value, expectation, is_interpolation
 from areal_like.config.dotted_path import MISSING, value_at
 from areal_like.config.experiment import EXPERIMENTS
-from areal_like.config.interpolation import BrokenReference, FromEnvironment, ReferenceResolver, references_in
+from areal_like.config.interpolation import WHOLE, BrokenReference, FromEnvironment, ReferenceResolver, references_in
 from areal_like.config.problems import MISSING_VALUE, Problem, Stage
 from areal_like.config.schema import Key, Schema, Section, is_list_of_sections
-from areal_like.config.sources.layers import Provenance
+from areal_like.config.sources.layers import GROUPS, Provenance
 from areal_like.config.sources.leaves import LayerReader
 from areal_like.config.sources.overrides import to_yaml_node
 from areal_like.config.sources.yaml_file import scalar
+
+TASK, NO_TASK = "task.name", "task=null leaves out the task, with all that its group sets"
 
 
 def resolve_and_check(
@@ -34,7 +36,8 @@ class _ValueChecker:
 
     def finish(self, known: Sequence[Problem], folder: Path) -> tuple[dict[str, Any], list[Problem]]:
         values = self._section("", self.raw)
-        touched = {problem.key for problem in (*known, *self.problems)}
+        found = (*known, *self.problems)
+        touched = {each.key for problem in found for each in (problem, *problem.follows)}
         self.problems = self._folded()
         facts = {
             "values": values,
@@ -85,17 +88,22 @@ class _ValueChecker:
         return resolved
 
     def _misfit(self, path: str, value: Any, refusal: str) -> None:
-        """A referenced value that is invalid here: reported at the key that is set."""
-        if self.provenance.origin(path) is not None:
+        """A referenced value that is invalid here: reported at the key that is set, by the user rather than a group."""
+        origin = self.provenance.origin(path)
+        by_group = (
+            origin is not None and origin.kind in GROUPS and isinstance(value, str) and bool(WHOLE.fullmatch(value))
+        )
+        if origin is not None and not by_group:
             self._refuse(path, f"{refusal}, from {value}")
             return
         followed = [path]
         while (references := references_in(value_at(self.raw, followed[-1]))) and references[0] not in followed:
             followed.append(references[0])
-        source = next((p for p in followed if self.provenance.origin(p) is not None), path)
+        source = next((p for p in followed[by_group:] if self.provenance.origin(p) is not None), path)
         known_cause = next((problem for problem in self.problems if problem.key == source), None)
         if known_cause is None:
-            self._refuse(source, f"{refusal} (for {path}, which follows it)")
+            hint = f"; {NO_TASK}" if by_group and source == TASK else ""
+            self._refuse(source, f"{refusal} (for {path}, which follows it){hint}")
         else:
             follows = (*known_cause.follows, Problem(path, refusal, self._where((source,))))
             self.problems[self.problems.index(known_cause)] = replace(known_cause, follows=follows)

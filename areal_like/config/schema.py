@@ -163,6 +163,11 @@ class Schema:
         match = ITEM_KEY.fullmatch(path)
         return match["list"] if match and f"{match['list']}[]" in self.sections else None
 
+    def item_at(self, path: str) -> str | None:
+        """The section of a whole item: `a.list[]` of `a.list.0`."""
+        above, _, index = path.rpartition(".")
+        return f"{above}[]" if index.isdecimal() and f"{above}[]" in self.sections else None
+
     def declared_path(self, path: str) -> str:
         """The path of a key, `a.list[].key` where it is one of an item, `a.list.0.key`."""
         above = self.list_above(path)

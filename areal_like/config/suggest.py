@@ -10,6 +10,9 @@ SECTION_CUTOFF = 0.75
 GLOBAL_CUTOFF = 0.86
 """Minimum similarity of two names, in the same section and in different ones."""
 
+SHORTEST_START = 3
+"""Letters of a name by which those that begin with it are suggested, whatever follows."""
+
 APART = ("critic", "evaluator", "ref", "valid_dataset")
 """Sections similar to another one: no suggestions outside of them, except by synonyms."""
 HIDDEN = ("ref", "evaluator.gconfig", "evaluator.save")
@@ -24,9 +27,11 @@ GENERIC |= {"path", "port", "seed", "size", "strategy", "type"}
 
 
 def nearest(name: str, candidates: Sequence[str], cutoff: float = 0.6) -> list[str]:
-    """Candidates with similar spelling, best first."""
-    scored = sorted(((similarity(name, c), c) for c in candidates), key=lambda pair: (-pair[0], pair[1]))
-    return [candidate for score, candidate in scored[:3] if score >= cutoff]
+    """Candidates with similar spelling, best first; before them those that begin with the name."""
+    start = name.lower().replace("-", "_")
+    begun = {c for c in candidates if len(start) >= SHORTEST_START and c.lower().startswith(start)}
+    scored = sorted((c not in begun, -similarity(name, c), c) for c in candidates)
+    return [candidate for _, score, candidate in scored[:3] if candidate in begun or -score >= cutoff]
 
 
 def similarity(left: str, right: str, cutoff: float = 0.4) -> float:

@@ -45,6 +45,8 @@ def address_problems(config: "BaseExperimentConfig") -> list[Problem]:
 
 def _service_problems(addresses: list[str]) -> Iterator[Problem]:
     """Of an OpenAI-compatible service."""
+    if not addresses:
+        yield Problem(KEY, "is empty, and server_type=openai asks a service; give its URL")
     for number, address in enumerate(addresses):
         url, key = urlsplit(address.strip()), f"{KEY}[{number}]"
         if url.scheme not in ("http", "https") or not url.hostname:

@@ -10,7 +10,7 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.process.exit_codes import DONE
 from areal_like.rollout.evaluation.answer_folders import evaluated_names, saved_evaluation
 from launcher.arguments import EVAL, Arguments
-from launcher.commands.evaluate import WITH, model_evaluation
+from launcher.commands.evaluate import WITH, check_answers, model_evaluation
 from launcher.commands.run import dry_run, refuse
 from launcher.plan.build import build_plan
 from launcher.runs.named_run import STEP, last_value, name_and_step
@@ -30,6 +30,7 @@ def compare_models(arguments: Arguments) -> int:
     for each in both:
         assert each.config is not None
         loaded = load(each.config, model_evaluation(each).overrides, each.schema_class)
+        check_answers(EVAL, loaded)
         if arguments.dry_run is not None:
             dry_run(loaded, arguments.dry_run, arguments.replace, words=_words(arguments))
         else:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from areal_like.config.experiment import GRPOConfig
+from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.models import BUILT_IN, unknown_model
 from areal_like.process.checkpoint_files import complete_checkpoints, step_of
@@ -41,6 +43,12 @@ def show_evaluation(name: str, words: Sequence[str]) -> int:
     second = saved_evaluation(find_run(run, words, "with"), other_step)
     print("\n".join(comparison(first, second, names)))
     return DONE
+
+
+def check_answers(command: str, loaded: Loaded) -> None:
+    """Raises ConfigError for an experiment that generates none."""
+    if not isinstance(loaded.config, GRPOConfig):
+        raise ConfigError([Problem(command, f"is for experiments that generate, not for {loaded.experiment}")])
 
 
 def model_evaluation(arguments: Arguments) -> Arguments:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.config.control_characters import escape_controls
-from areal_like.config.experiment import GRPOConfig
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.data.checked_rows import CheckedRows
@@ -22,6 +21,7 @@ from areal_like.rollout.episodes.file_answers import FileAnswers
 from areal_like.rollout.episodes.try_report import NO_ANSWERS, REPORT, report
 from areal_like.rollout.episodes.try_rows import try_rows
 from launcher.checks.packages import missing_packages, package_problems
+from launcher.commands.evaluate import check_answers
 from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.fetch import fetch_from_hub
@@ -34,8 +34,7 @@ from launcher.supervisor.serving_run import lock_serving_run
 def check_experiment(loaded: Loaded) -> None:
     """Raises ConfigError for one that does not generate."""
     config: Any = loaded.config
-    if not isinstance(config, GRPOConfig):
-        raise ConfigError([Problem("try", f"is for experiments that generate, not for {loaded.experiment}")])
+    check_answers("try", loaded)
     if config.resume is not None:
         message = "continues a run, and try starts none; name its model: --config RUN/config.yaml actor.path=CHECKPOINT"
         raise ConfigError([Problem("resume", message)])

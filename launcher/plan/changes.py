@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from areal_like.config.dotted_path import MISSING
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.redact import Redactor
+from areal_like.config.schema import is_list_of_sections
 from launcher.plan.plan import BaseSetting, ChangedSetting, ReplacedFileValue, ReplacedValue
 
 if TYPE_CHECKING:
@@ -42,19 +43,26 @@ def settings_over_base(loaded: "Loaded", redactor: Redactor, machine: "Machine")
     for path in (*loaded.provenance.history, *replaced):
         origin = loaded.origin(path)
         typed = origin.kind in (OVERRIDE, CHOSEN) or path in replaced
-        value = loaded.get(path, MISSING)
+        value = _written(loaded, path)
         if value is MISSING or (not typed and origin.kind not in (BODY, *KNOWN)):
             continue
         over, known = (OVERRIDE, CHOSEN) if typed else (BODY, *KNOWN), origin.kind in KNOWN
         base = next((weaker.value for weaker in origin.beaten if weaker.kind not in over), None)
         if typed and alone is not None:
-            base = alone.get(path)
+            base = _written(alone, path, default=None)
         elif value is None and base is None and path in loaded.schema.sections:
             base = {} if any(key.startswith(f"{path}.") for key in loaded.provenance.history) else None
         if origin.kind == OVERRIDE or base != value:
             where, base = redactor.text(origin.where), redactor.value(path, base)
             settings.append(BaseSetting(path, redactor.value(path, value), where, typed, base, known))
     return tuple(settings)
+
+
+def _written(loaded: "Loaded", path: str, default: Any = MISSING) -> Any:
+    """The value at a path: of items of a list the keys that are set, instead of all."""
+    key = loaded.schema.keys.get(path)
+    read = loaded.get_raw if key is not None and is_list_of_sections(key.kind) else loaded.get
+    return read(path, default)
 
 
 def _without_command_line(loaded: "Loaded", machine: "Machine") -> "Loaded | None":

@@ -88,7 +88,7 @@ def num_evaluators(config: "BaseExperimentConfig") -> int:
 
 def uses_api(config: "BaseExperimentConfig") -> TypeGuard[GRPOConfig]:
     """Whether an OpenAI-compatible service gives the answers: the run has neither servers nor a model."""
-    return only_evaluates(config) and bool(config.rollout.server_addresses) and config.rollout.server_type == "openai"
+    return only_evaluates(config) and config.rollout.server_type == "openai"
 
 
 def mode_evaluates(mode: str) -> bool:
@@ -100,7 +100,7 @@ def mode_evaluates(mode: str) -> bool:
 
 
 def starts_servers(config: "BaseExperimentConfig") -> bool:
-    return generates(config) and not config.rollout.server_addresses
+    return generates(config) and not config.rollout.server_addresses and not uses_api(config)
 
 
 def servers_on_cpu(config: "BaseExperimentConfig") -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 
 from areal_like.config.checks.built_in_code import loss_parameters
 from areal_like.config.engines import engines
+from areal_like.config.experiment import RWConfig
 from areal_like.config.problems import Problem
+from areal_like.config.schema import Schema
 from areal_like.config.sections.data import ROW_LISTS, paths_of
 from areal_like.config.sections.generation import MAX_STOP_LENGTH, MAX_STOP_TEXTS, MAX_STOP_TOKENS, MIN_TEMPERATURE
 from areal_like.config.suggest import nearest
@@ -215,16 +217,16 @@ def resume(get: ValueGetter) -> Iterator[Problem]:
         yield Problem("resume_step", "names a step, but resume names no run; set resume=RUN", also=("resume",))
 
 
-def heads(get: ValueGetter) -> Iterator[Problem]:
+def heads(get: ValueGetter, schema: Schema) -> Iterator[Problem]:
     """A policy needs an output head, a value model and a reward model a value head."""
+    is_reward_model = issubclass(schema.cls, RWConfig)
     for engine in ("actor", "ref", "model"):
-        if get(f"{engine}.is_critic") and get("train_dataset.type") != "rw":
+        if get(f"{engine}.is_critic") and not is_reward_model:
             yield Problem(
                 f"{engine}.is_critic", "is true, but a model with a value head generates no tokens; leave it out"
             )
     for engine, what in (("critic", "a value model"), ("model", "a reward model")):
-        needed = engine == "critic" or get("train_dataset.type") == "rw"
-        if needed and get(f"{engine}.is_critic") is False:
+        if (engine == "critic" or is_reward_model) and get(f"{engine}.is_critic") is False:
             yield Problem(f"{engine}.is_critic", f"is false, but {what} needs a value head; leave it out")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation.models import generates, trained_models
+from areal_like.config.allocation.models import generates, starts_servers, trained_models
 from areal_like.config.benchmarks import INTERVALS, best_clock, brings_reward, clock_of, is_on
 from areal_like.config.checks.agent import calls_gateway
 from areal_like.config.checks.built_in_code import loss_arguments, loss_parameters
@@ -169,6 +169,9 @@ def _rollout_without_effect(config: GRPOConfig) -> Iterator[Problem]:
     rollout = config.rollout
     if not config.async_training and rollout.max_head_offpolicyness:
         yield Problem("rollout.max_head_offpolicyness", "has no effect while async_training is false")
+    if rollout.server_type != "auto" and starts_servers(config):
+        own = "rollout.server_addresses is empty, so the run starts its own servers"
+        yield Problem("rollout.server_type", f"has no effect: {own}")
     if is_asynchronous(config):
         return
     synchronous = "has no effect in synchronous mode"

@@ -16,6 +16,9 @@ from areal_like.config.problems import Problem
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
+FILES = {"rl": "grpo.yaml", "sft": "sft.yaml", "rw": "reward_model.yaml"}
+"""Type of rows -> a shipped experiment for them."""
+
 
 def has_trainer(allocation: Allocation | None) -> bool:
     """Whether the run trains; where the allocation is not known, it does."""
@@ -48,9 +51,10 @@ def row_types(config: "BaseExperimentConfig", allocation: Allocation | None = No
         (RWConfig, "rw", "a reward model"),
     )
     for cls, expected, noun in kinds if has_trainer(allocation) else ():
-        actual = config.train_dataset.type
+        key, actual = "train_dataset.type", config.train_dataset.type
         if isinstance(config, cls) and actual != expected:
-            yield Problem("train_dataset.type", f"{actual} rows do not fit {noun}, which needs {expected}")
+            message = f"{actual} rows do not fit {noun}, which needs {expected}"
+            yield Problem(key, f"{message}; {key}={actual} is for {FILES[actual]}")
 
 
 def mismatched_sampling(config: "BaseExperimentConfig", allocation: Allocation | None = None) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ from areal_like.config.checks.built_in_code import (
     parameters_of,
 )
 from areal_like.config.checks.rewards import rewards_in
-from areal_like.config.checks.user_methods import method_problems
+from areal_like.config.checks.user_methods import REWARD, method_problems
 from areal_like.config.problems import Problem
 from areal_like.config.sections.reward import REWARD_OF_TASK
 from areal_like.config.sources.library import data_folder
@@ -241,6 +241,19 @@ def _is_missing(place: str, folder: Path) -> bool:
             return False
         spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return spec is None
+
+
+def task_has_reward(name: str, folder: Path) -> bool:
+    """Whether the source of a task, built in or the user's, defines a reward in its class."""
+    place, thing = split_name(BUILT_IN["task"].get(name, name))
+    source = find_source(place, folder)
+    try:
+        tree = ast.parse("" if source is None else source.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return False
+    definition = _look_up(tree, thing)[1]
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    return any(isinstance(node, Definition) and node.name == REWARD.name for node in body)
 
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -102,14 +102,11 @@ class InferenceEngineConfig:
     """Running servers to use, as host:port or http://host:port/v1; they get the weights of a run that trains. `python
     -m launcher --config FILE serve` starts such servers. Empty: the run starts its own."""
 
-    server_type: str = key(
-        "auto",
-        choices=("auto", *ENGINES, "openai"),
-        rules=(no_effect("so the run starts its own servers", unless="server_addresses"),),
-    )
+    server_type: str = key("auto", choices=("auto", *ENGINES, "openai"))
     """Type of the servers at `server_addresses`; `auto` detects it. `embedded` is every server started by this
     framework, with any engine. `openai` is any compatible service, at an address such as https://api.openai.com/v1: it
-    cannot load new weights, so that it is for evaluations alone, of the model that `actor.path` names there."""
+    cannot load new weights, so that it is for evaluations alone, of the model that `actor.path` names there, and these
+    need its address. Without addresses the other types have no effect."""
 
     api_key_var: str = key("OPENAI_API_KEY")
     """Name of the environment variable with the API key: of `server_addresses`, and of the servers that `serve` starts.

@@ -16,6 +16,7 @@ LayerKind = Literal[
     "group of the command line",
     "override",
 ]
+GROUPS: tuple[LayerKind, ...] = ("group of the schema", "group of the file", "group of the command line")
 
 
 @dataclass(frozen=True)

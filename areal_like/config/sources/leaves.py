@@ -85,6 +85,12 @@ class LayerReader:
             self._key(replace(self.schema.keys[declared], path=path), node, written)
         elif self.schema.map_above(path) is not None:
             self._entry(path, node, written)
+        elif declared in self.schema.sections:
+            below = f"{written}.{self._first(declared, node)}=..."
+            self._problem(written, node.line, f"is a section; set keys below it: {below}")
+        elif (item := self.schema.item_at(path)) is not None:
+            keys = f"{written}.{self._first(item, node)}=..."
+            self._problem(written, node.line, f"is an item of a list; set its keys ({keys}), or the whole list")
         elif any(above in FOREIGN_SECTIONS for above in (path, *ancestors(path))):
             self.result.foreign.append(Leaf(path, node.plain(), self.place(node.line), written))
         elif ALIASES.get(path) in self.schema.keys:
@@ -93,6 +99,12 @@ class LayerReader:
             count = len(node.value) if isinstance(node.value, dict) else 0
             unread = f" ({count} keys below it were not read)" if count > 1 else ""
             self._problem(written, node.line, f"no such key{self._unknown(path)}{unread}")
+
+    def _first(self, section: str, node: YamlNode) -> str:
+        """The key of a section that a value sets first, else its own first."""
+        names = [each.name for each in self.schema.children(section)]
+        given = node.value if isinstance(node.value, dict) else {}
+        return next((name for name in given if name in names), names[0])
 
     def _section(self, path: str, node: YamlNode, written: str) -> None:
         section = self.schema.sections[path]
