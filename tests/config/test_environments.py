@@ -14,6 +14,9 @@ BASE = "defaults: [{algorithm: dr_grpo}, {actor: tiny}, {rollout: embedded}, {tr
 BASE += "experiment_name: e\ntotal_train_steps: 1\n"
 
 
+ITEMS = "{id: addition}, {path: rows.jsonl, reward: {name: exact}}"
+
+
 def read(tmp_path: Path, items: str, *overrides: str, more: str = "") -> Any:
     file = tmp_path / "x.yaml"
     file.write_text(f"{BASE}environments:\n  train: [{items}]\n{more}")
@@ -140,3 +143,39 @@ def test_keys_that_contradict_the_environments_are_refused(tmp_path: Path, overr
 def test_held_out_rows_of_an_environment_with_a_path_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"valid_dataset\.path.*environments\.train\.1 has none"):
         read(tmp_path, "{id: addition}, {path: x.jsonl}", more="valid_dataset: {drop_last: false}\n")
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("environments.train.1.reward=null", "reward.name"),
+        ("environments.train.1.workflow=multi_turn", "workflow.name"),
+        ("environments.train.1.reward={args: {digits: 1}}", "reward.args"),
+    ],
+)
+def test_a_section_of_an_item_is_set_by_its_keys(tmp_path: Path, override: str, key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, ITEMS, override)
+    (problem,) = refused.value.problems
+    assert problem.key == override.partition("=")[0]
+    assert problem.message == f"is a section; set keys below it: environments.train.1.{key}=..."
+
+
+def test_a_whole_item_is_set_by_its_keys_or_with_its_list(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, ITEMS, "environments.train.0={id: reversing}")
+    (problem,) = refused.value.problems
+    assert problem.key == "environments.train.0"
+    assert problem.message == ("is an item of a list; set its keys (environments.train.0.id=...), or the whole list")
+    assert read(tmp_path, ITEMS, "environments.train.0.id=reversing").environments.train[0].id == "reversing"
+
+
+def test_a_task_of_a_group_is_left_out_with_its_group(tmp_path: Path) -> None:
+    trained = "environments.train=[{id: addition}]"
+    with pytest.raises(ConfigError) as refused:
+        load("grpo.yaml", [trained, "task.name=null"])
+    (problem,) = refused.value.problems
+    assert problem.key == "task.name" and problem.where == "override task.name=null"
+    assert problem.message.endswith("; task=null leaves out the task, with all that its group sets")
+    assert {each.key for each in problem.follows} == {"valid_dataset.path"}
+    assert load("grpo.yaml", [trained, "task=null"]).config.environments.train[0].id == "addition"

@@ -72,6 +72,7 @@ def test_an_override_changes_one_part(loaded):
         ("reward.parts.1.label=math", "reward.parts.1.label [override reward.parts.1.label=math]: 'math' is the label"),
         ("reward.parts.1.label=score", "'score' is the name of what evaluations report"),
         ("reward.parts.0.weight=much", "'much' is not a number"),
+        ("reward.parts.1={name: exact}", "set its keys (reward.parts.1.name=...), or the whole list"),
         ("reward.parts.0.wieght=1", "no such key; did you mean reward.parts.0.weight?"),
         ("reward.parts.3.weight=1", "there is no such item: reward.parts has 3 items"),
         ("reward.parts.0.name=maths", "'maths' is not built in; did you mean math?"),

@@ -6,7 +6,7 @@ from areal_like.config.dialects.prime_rl.keys import PATHS
 from areal_like.config.experiment import EXPERIMENTS
 from areal_like.config.names import LOCAL_SYNONYMS, SYNONYMS, synonyms
 from areal_like.config.schema import Schema
-from areal_like.config.suggest import suggest
+from areal_like.config.suggest import nearest, suggest
 
 
 def names(kind: str) -> list[str]:
@@ -196,3 +196,9 @@ def test_the_table_is_sorted_and_maps_to_keys() -> None:
     assert set(SYNONYMS.values()) <= every
     assert set(LOCAL_SYNONYMS.values()) <= {name.rpartition(".")[2] for name in every}
     assert set(PATHS["prime_rl", "orch"]) & set(synonyms())
+
+
+def test_what_begins_with_the_name_is_suggested_before_what_is_spelt_like_it() -> None:
+    kinds = ("none", "simple", "difficulty_pool", "online_difficulty", "by_environment")
+    assert nearest("online", kinds)[0] == "online_difficulty" and nearest("on", kinds) == ["none"]
+    assert nearest("Difficulty-p", kinds)[0] == "difficulty_pool" and nearest("smiple", kinds) == ["simple"]

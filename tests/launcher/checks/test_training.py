@@ -142,3 +142,13 @@ def test_a_layout_of_several_nodes_is_not_all_on_this_machine():
     assert "needs 16 GPUs, 8 of them on this machine" in text
     assert not warned(plan, "actor.dtype")
     assert warned(plan_of("grpo", *BIG_MODEL, "rollout=embedded", host=machine_with()), "actor.dtype")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "kind", "file"),
+    [("sft", "rw", "reward_model.yaml"), ("reward_model", "sft", "sft.yaml"), ("sft", "rl", "grpo.yaml")],
+)
+def test_rows_of_another_type_name_the_experiment_for_them(experiment, kind, file):
+    (refused,) = plan_of(experiment, f"train_dataset.type={kind}").cannot_start
+    assert refused.key == "train_dataset.type"
+    assert refused.message.endswith(f"; train_dataset.type={kind} is for {file}")

@@ -179,6 +179,11 @@ def test_a_service_is_evaluated_without_a_server_or_a_model() -> None:
     assert plan.cannot_start == () and {each.key for each in plan.needs} <= {"rollout.api_key_var"}
     address = "rollout.server_addresses=['http://h/v1']"
     assert "use single_turn" in refusals("grpo", *service, address, "workflow.name=multi_turn")["workflow.name"]
+    plan = plan_of("grpo", *service)
+    (empty,) = plan.cannot_start
+    reason = "is empty, and server_type=openai asks a service; give its URL"
+    assert (empty.key, empty.message) == ("rollout.server_addresses", reason)
+    assert not [each for each in plan.warnings if each.startswith(("rollout.server", "actor.path"))]
     for address, reason in (("h:1", "with http or https"), ("https://me:x@h/v1", "contains credentials")):
         assert reason in refusals("grpo", *service, f"rollout.server_addresses=['{address}']")[ADDRESS]
 
@@ -253,3 +258,8 @@ def test_a_built_in_model_that_does_not_exist_has_a_suggestion(capsys: pytest.Ca
 
 def split_json(text: str) -> list[str]:
     return [each for each in text.replace("\n}\n{", "\n}\x00{").split("\x00") if each.strip()]
+
+
+def test_it_is_for_experiments_that_generate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--config", "sft.yaml", "--dry-run"]) == 2
+    assert capsys.readouterr().err.startswith("eval: is for experiments that generate, not for sft")

@@ -93,7 +93,15 @@ def test_addresses_of_attached_servers_are_shown():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "null"), (True, "true"), ("", '""'), (0.1, "0.1"), ([1, 2], "[1, 2]"), ("x" * 50, "x" * 31 + "...")],
+    [
+        (None, "null"),
+        (True, "true"),
+        ("", '""'),
+        (0.1, "0.1"),
+        ([1, 2], "[1, 2]"),
+        ([{"a": ""}], '[{a: ""}]'),
+        ("x" * 50, "x" * 31 + "..."),
+    ],
 )
 def test_values_are_formatted(value, text):
     assert value_text(value) == text

@@ -61,6 +61,14 @@ def test_what_follows_from_the_name_of_a_dataset_is_shown_with_it() -> None:
     assert "train_dataset.as_chat" not in known
 
 
+def test_items_of_a_list_are_shown_as_yaml_with_the_keys_that_are_set() -> None:
+    trained = "environments.train=[{id: addition, ratio: 3}]"
+    plan = plan_of("grpo", "task=null", trained)
+    assert "command line: environments.train=[{id: addition, ratio: 3.0}] (was [])" in render_brief(plan)
+    (shown,) = [each for each in plan_of("multi_env").over_base if each.key == "environments.train"]
+    assert {*shown.value[0]} == {"id", "name", "args"}
+
+
 def test_overrides_equal_to_the_file_are_shown() -> None:
     assert "actor.eps_clip=0.2 (as it was)" in render_brief(plan_of("grpo", "actor.eps_clip=0.2"))
     off = " ".join(render_brief(plan_of("grpo", "valid_dataset=null")).split())
