@@ -8,8 +8,7 @@ from areal_like.config.allocation.models import generates
 from areal_like.config.checks.user_code import task_has_reward
 from areal_like.config.problems import Problem
 from areal_like.config.sections.data import paths_of
-from areal_like.config.sources.layers import GROUPS
-from launcher.plan.changes import BODY, OVERRIDE
+from launcher.plan.changes import BODY, OVERRIDE, is_set_by_group
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
@@ -23,7 +22,7 @@ def reward_warnings(loaded: "Loaded") -> Iterator[Problem]:
     if not generates(loaded.config):
         return
     task, reward, origin = loaded.config.task.name, loaded.config.reward.name, loaded.origin("reward.name")
-    if task is None or reward in (None, task) or origin.kind not in GROUPS:
+    if task is None or reward in (None, task) or not is_set_by_group(loaded, "reward.name"):
         return
     if loaded.origin("task.name").kind in (BODY, OVERRIDE) and task_has_reward(task, loaded.file.resolve().parent):
         kept = f"is {reward} ({origin.where}), so the reward of {task} has no effect"
@@ -36,6 +35,6 @@ def length_warnings(loaded: "Loaded") -> Iterator[Problem]:
     origin = loaded.origin(key)
     if data.max_length is None or data.fake is not None or data.path in ("", loaded.get("task.name")):
         return
-    if origin.kind in GROUPS and Path(origin.where).parent.name == TASKS:
+    if is_set_by_group(loaded, key) and Path(origin.where).parent.name == TASKS:
         rows = f"the rows come from {' and '.join(paths_of(data.path))}: longer ones are left out"
         yield Problem(key, f"is {data.max_length} ({origin.where}), and {rows}; give it a value, or null")

@@ -120,6 +120,13 @@ def is_set_by_user(loaded: "Loaded", key: str) -> bool:
     return _strongest(loaded, key).kind in (BODY, CHOSEN, OVERRIDE)
 
 
+def is_set_by_group(loaded: "Loaded", key: str) -> bool:
+    """Whether a group, or a file that the user's builds on, sets a key."""
+    from areal_like.config.sources.layers import GROUPS  # brings yaml
+
+    return loaded.origin(key).kind in GROUPS
+
+
 def _strongest(loaded: "Loaded", key: str) -> "Origin":
     from areal_like.config.sources.layers import LayerKind  # brings yaml
 

@@ -5,7 +5,6 @@ from textwrap import TextWrapper
 from typing import Any
 
 from areal_like.config.control_characters import escape_controls
-from areal_like.config.describe.yaml_text import scalar_text
 from areal_like.config.engines import engine_keys
 from launcher.plan.plan import Plan
 from launcher.plan.target_machine import machine_text
@@ -113,6 +112,8 @@ class PlanPage:
 
 def value_text(value: Any) -> str:
     """A value as YAML writes it, shortened."""
+    from areal_like.config.describe.yaml_text import scalar_text  # brings yaml
+
     text = escape_controls(value, keep="") if isinstance(value, str) and value else scalar_text(value)
     return text if len(text) <= WIDEST_VALUE - 2 else text[: WIDEST_VALUE - 5] + "..."
 

@@ -103,10 +103,9 @@ class InferenceEngineConfig:
     -m launcher --config FILE serve` starts such servers. Empty: the run starts its own."""
 
     server_type: str = key("auto", choices=("auto", *ENGINES, "openai"))
-    """Type of the servers at `server_addresses`; `auto` detects it. `embedded` is every server started by this
-    framework, with any engine. `openai` is any compatible service, at an address such as https://api.openai.com/v1: it
-    cannot load new weights, so that it is for evaluations alone, of the model that `actor.path` names there, and these
-    need its address. Without addresses the other types have no effect."""
+    """Type of the servers at `server_addresses`, without which it has no effect; `auto` detects it. `embedded` is every
+    server started by this framework, with any engine. `openai` is any service like https://api.openai.com/v1: it cannot
+    load new weights, so it is for evaluations alone, of the model that `actor.path` names there, at its address."""
 
     api_key_var: str = key("OPENAI_API_KEY")
     """Name of the environment variable with the API key: of `server_addresses`, and of the servers that `serve` starts.
