@@ -1,7 +1,5 @@
 """Errors that end a process of a run, errors of HTTP calls, and failures of infrastructure."""
 
-import asyncio
-
 
 class Failure(Exception):
     """Ends the process with a message for the user, without a traceback."""
@@ -64,6 +62,8 @@ class InfrastructureError(Exception):
 def ends_task(fault: BaseException) -> bool:
     """Whether the running task was cancelled. Else a CancelledError is that of a task that it waited for: an error as
     any other."""
+    import asyncio  # not where a plan is made
+
     task = asyncio.current_task()
     return isinstance(fault, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
