@@ -269,7 +269,8 @@ HEADS: dict[str, Any] = {
 """Keys with a single possible value."""
 NAMED: dict[str, Any] = {
     **HEADS,
-    **dict.fromkeys(("actor.loss", "ref.loss", "task.name", "workflow.name", "reward.name"), "mine.py:thing"),
+    **dict.fromkeys(("actor.loss", "ref.loss", "reward.name"), "mine.py:thing"),
+    **dict.fromkeys(("task.name", "workflow.name"), "mine.py:Thing"),
     "task.args": {},
     "workflow.args": {},
     "reward.args": {},
@@ -290,6 +291,14 @@ NAMED: dict[str, Any] = {
 }
 """Names of code, and the arguments that both this code and what an option names instead of it take; of fields that rows
 of every type have; and of engines."""
+MINE = """
+def thing(*given, digits=1): ...
+
+class Thing:
+    def __init__(self, digits=1): ...
+    def rows(self, split): ...
+    async def run(self, episode, row): ...
+"""
 AGREEING: dict[str, Any] = {
     "experiment_name": "filled",
     "trial_name": "trial-7",
@@ -359,7 +368,7 @@ def test_an_option_on_the_command_line_changes_only_its_keys_of_a_filled_section
     body, written = filled(option)
     file = tmp_path / "filled.yaml"
     file.write_text(to_yaml(body))
-    (tmp_path / "mine.py").write_text("def thing(*given, digits=1): ...\n")
+    (tmp_path / "mine.py").write_text(MINE)
     before, after = load(file), load(file, [str(option)])
     unfilled = {path for path in written if before.origin(path).kind != "file" and before.get(path) != {}}
     assert {path for path in unfilled if before.schema.keys[path].kind.name != "map"} == set()
