@@ -103,7 +103,7 @@ def test_a_broken_or_unfinished_environment_is_not_used(checkout):
 def test_an_environment_for_gpus_is_tried_where_there_is_one_and_installed_elsewhere(checkout):
     checkout.offer("0.32.0")
     tried = checkout.make("vllm", PATH=checkout.with_gpu())
-    assert tried.returncode == 1 and "vllm._C" in tried.stderr, "this one has no kernels"
+    assert tried.returncode == 1 and "No module named 'torch'" in tried.stderr, "this one cannot compute"
     with pytest.raises(ValueError, match="`make vllm` makes"):
         find_installation(distribution("vllm"), None, checkout.root, on_gpu=True)
     installed = checkout.make("vllm")
