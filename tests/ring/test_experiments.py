@@ -37,6 +37,7 @@ def test_the_kept_curves_are_of_every_such_experiment_and_rise_with_every_seed()
         assert (result["title"], result["command"]) == (case.title, case.command)
         assert all(run["commit"] and run["date"] and rises(run["curve"]) for run in result["runs"])
         assert len(result["runs"]) >= 3, case.title
+        assert not [run["seed"] for run in result["runs"] if "with changes" in run["commit"]], "others can repeat it"
 
 
 def test_each_has_a_chart_with_a_line_for_each_seed() -> None:
