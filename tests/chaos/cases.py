@@ -33,8 +33,8 @@ KINDS = (
     Kind("own engine", STEPS, 1, ("server",), (("engine", SLOW), ("engine", GARBAGE))),
     Kind("vllm", 6, 1, (*USUAL, "engine"), CUTS),
 )
-FIRST_CHECKPOINT = 4
-"""After so many steps there is a complete checkpoint."""
+SECOND_CHECKPOINT = 7
+"""After so many steps there are two complete checkpoints: a run whose only one is damaged cannot be resumed."""
 LATEST = 0.4
 """Share of the steps after which most things happen at the latest: later the run could have ended before."""
 AT_THE_END = 0.2
@@ -80,7 +80,7 @@ def draw(seed: int, number: int, kinds: tuple[str, ...] = (), actions: tuple[str
     if action in (CLOCK, DISK, CUT):
         step = max(1, step)
     elif action == CHECKPOINT:
-        step = max(FIRST_CHECKPOINT, step)
+        step = max(SECOND_CHECKPOINT, step)
     case = Case(
         seed,
         number,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.ring.start import SHORT, command, environment, run
+from tests.ring.start import SHORT, command, environment, run, running, wait_until_gone
 
 pytestmark = pytest.mark.xdist_group("servers_alone")
 
@@ -148,3 +148,20 @@ def test_servers_without_a_key_answer_and_refuse_control_routes(tmp_path):
         assert ask(address, "/v1/completions", PROMPT)[0] == 200
         for key in (None, "", "guess"):
             assert ask(address, "/control/pause", {}, key)[0] == 401
+
+
+def test_a_run_whose_attached_server_hangs_ends_by_the_name_of_that_server(tmp_path):
+    with serving(tmp_path / "servers", NAMED, **{VARIABLE: KEY}) as servers:
+        (address,), pid = servers.addresses(), servers.pid()
+        words = (NAMED, f"rollout.server_addresses=[{address}]", "evaluator.freq_steps=null", "total_train_steps=500")
+        limits = ("watchdog.notice_s=2", "watchdog.generating_s=5", "rollout.setup_timeout=20")
+        with running(tmp_path / "runs", *SHORT, *words, *limits, **{VARIABLE: KEY}) as ring:
+            ring.wait_for_step(2)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                ended = ring.wait(300)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+    assert ended.code == 1, ended.text
+    assert address in ended.out and "killed by signal" not in ended.out
+    assert wait_until_gone(ended.directory) == {}
