@@ -83,9 +83,10 @@ class Refusing(Guess):
         self.refused = refused
         super().__init__(2)
     def reset(self, *, seed=None, options=None):
-        with open("refused", "ab") as file:
+        with open("refused", "ab", 0) as file:
             file.write(b".")
-        if os.path.getsize("refused") <= self.refused:
+            times = file.tell()
+        if times <= self.refused:
             raise OSError("not now")
         return super().reset(seed=seed)
 
