@@ -18,7 +18,7 @@ class ScrubbedStream:
     """A text stream without known secrets; a value that is written in parts is not recognized."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self.secrets = stream, _known_secrets()
+        self._stream, self.secrets = stream, known_secrets()
 
     def write(self, text: str) -> int:
         self._stream.write(remove_secrets(text, self.secrets))
@@ -37,7 +37,7 @@ class ScrubbedBytes:
     beginning of one is kept until more is read."""
 
     def __init__(self) -> None:
-        self._secrets = tuple(secret.encode(errors="surrogateescape") for secret in _known_secrets())
+        self._secrets = tuple(secret.encode(errors="surrogateescape") for secret in known_secrets())
         self._firsts = {secret[0] for secret in self._secrets}
         self._kept = b""
 
@@ -64,7 +64,7 @@ class ScrubbedBytes:
 
 
 def scrubbed(text: str) -> str:
-    return remove_secrets(text, _known_secrets())
+    return remove_secrets(text, known_secrets())
 
 
 def scrub_output() -> None:
@@ -77,10 +77,10 @@ def know_secrets(values: Iterable[str]) -> None:
     _of_configuration.update(value for value in values if "${" not in value)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, ScrubbedStream):
-            stream.secrets = _known_secrets()
+            stream.secrets = known_secrets()
 
 
-def _known_secrets() -> tuple[str, ...]:
+def known_secrets() -> tuple[str, ...]:
     """Values of variables with secret names, and of those in SECRET_NAMES, those of the configuration, and the run's
     token; longest first."""
     named = os.environ.get(SECRET_NAMES, "").split(",")

@@ -17,11 +17,12 @@ from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import cpu_seconds, has_handler, process_info
 from areal_like.process.pulse import COMPILING, GENERATING, LOADING, PUBLISHING, SAVING, STEP, UPDATING, read_slots
 from areal_like.process.run import Run
+from areal_like.process.scrubbed_output import known_secrets
 from areal_like.process.shared_segments import remove_recorded
 from areal_like.process.tree_usage import states_of_tree, thread_work, tree_work
 from launcher.agent.base import STOPPED, FailureNote, ProcessExit, ProcessSample
 from launcher.agent.hang_report import HangReport, HungProcess
-from launcher.agent.log_rotation import LogRotation
+from launcher.agent.log_rotation import OLDER, LogRotation
 from launcher.agent.managed_process import ManagedProcess, log_name
 from launcher.plan.plan import PORT, Process
 
@@ -38,8 +39,10 @@ HUNG = "hung"
 class LocalAgent:
     """The `NodeAgent` of this machine."""
 
-    def __init__(self, run: Run, secret: str, write_logs: bool) -> None:
+    def __init__(self, run: Run, secret: str, write_logs: bool, hidden: Iterable[str] = ()) -> None:
+        """`hidden`: beside the secrets of the environment, what no log may hold."""
         self._run, self._secret, self._write_logs = run, secret, write_logs
+        self._hidden = tuple({*known_secrets(), secret, *hidden})
         self._alive: dict[str, ManagedProcess] = {}
         self._variables = _import_path()
         self._leases: dict[str, PortLease] = {}
@@ -50,7 +53,7 @@ class LocalAgent:
     def start(self, process: Process, identity: Identity) -> str:
         filled = self._filled(process, identity)
         self._alive[identity.name] = ManagedProcess(
-            filled, identity, self._run.directory, self._run.cwd, self._variables, self._secret
+            *(filled, identity, self._run.directory, self._run.cwd, self._variables, self._secret, self._hidden)
         )
         return filled.log
 
@@ -62,6 +65,8 @@ class LocalAgent:
         if time.monotonic() - self._reaped_at > REAP_INTERVAL_S:
             self._reaped_at = time.monotonic()
             reap_leftovers()
+            for child in self._alive.values():
+                child.scrubber.scrub()
         if time.monotonic() - self._sizes_at > SIZES_INTERVAL_S:
             self._sizes_at = time.monotonic()
             self._rotate_logs()
@@ -144,8 +149,9 @@ class LocalAgent:
     def _rotate_logs(self) -> None:
         most = self._run.config.log.max_mb << 20
         for child in self._alive.values():
-            for path in (child.log, stacks_path(self._run, child.identity)):
-                self._rotation.rotate(path, most)
+            self._rotation.rotate(stacks_path(self._run, child.identity), most)
+            if self._rotation.rotate(child.log, most):
+                child.scrubber.rotated(f"{child.log}{OLDER}")
 
     def _filled(self, process: Process, identity: Identity) -> Process:
         """Replaces the plan's placeholders. Other secrets are in the launcher's environment already."""

@@ -5,7 +5,7 @@ import mmap
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -24,6 +24,7 @@ from areal_like.process.identity import (
 )
 from areal_like.process.pulse import PAGE_BYTES, PULSE_FD
 from launcher.agent.base import TAIL_LINES, FailureNote, ProcessExit
+from launcher.agent.log_scrubber import LogScrubber
 from launcher.plan.plan import Process
 
 
@@ -38,14 +39,16 @@ class ManagedProcess:
         cwd: Path,
         variables: Mapping[str, str],
         secret: str,
+        hidden: Sequence[str] = (),
     ) -> None:
         """`planned` has its placeholders filled in. Its environment overrides `variables`, which override the
-        launcher's; `secret` is passed beside it."""
+        launcher's; `secret` is passed beside it. What is `hidden` does not stay in its log."""
         self.identity = identity
         self._log, self._started = planned.log, time.monotonic()
         self._note_path = failure_note_path(run_dir, identity)
         self._note_path.unlink(missing_ok=True)
         self._output = _open_log(self._log)
+        self.scrubber = LogScrubber(self._log, hidden)
         self.hung: FailureNote | None = None
         """Set before it is killed because it hangs."""
         descriptor = os.memfd_create("areal-pulse")
@@ -93,9 +96,11 @@ class ManagedProcess:
         )
 
     def last_lines(self, count: int) -> list[str]:
+        self.scrubber.scrub()
         return last_lines(self._output, count)
 
     def close(self) -> None:
+        self.scrubber.scrub()
         self._output.close()
         self.page.close()
 

@@ -48,9 +48,11 @@ class LockedStart:
     def watch(self, policy: RestartPolicy, say: Callable[[str], None], lifecycle: Lifecycle) -> RunEnding:
         """Starts all processes of the plan; returns when they have ended."""
         locked, run = self.locked, self.locked.run
+        hidden = {*self.loaded.redactor.secrets, *self.hidden}
+        agent = LocalAgent(run, self.token, run.config.log.file, hidden)
         supervisor = Supervisor(
             run,
-            Roster(locked.plan.processes, LocalAgent(run, self.token, run.config.log.file)),
+            Roster(locked.plan.processes, agent),
             locked.names,
             wait_limits(run.config),
             policy,

@@ -73,11 +73,13 @@ class Judge:
 
 class Workflow:
     async def run(self, episode, row):
+        os.system("env")
         raise RuntimeError(f"no workflow with {dict(os.environ)}")
 
 def loss(logprobs, advantages, loss_mask):
     if logprobs.numel() > 100:  # not on the small example before the first step
         print("loss", dict(os.environ))
+        os.write(2, str(dict(os.environ)).encode())
         raise RuntimeError(f"no loss with {dict(os.environ)}")
     return -logprobs * advantages
 """
