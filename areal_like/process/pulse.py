@@ -274,6 +274,11 @@ class WorkPulse:
         self._slot.is_of_process()
 
 
+def has_begun(page: mmap.mmap | bytes) -> bool:
+    """Whether its process has ever been in a phase."""
+    return any(page[:])
+
+
 def read_slots(page: mmap.mmap | bytes) -> tuple[SlotSample, ...]:
     """The slots in use."""
     samples = []

@@ -15,7 +15,18 @@ from areal_like.process.entrypoint import stacks_path
 from areal_like.process.identity import RUN_ID, SERVER, Identity
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.process_tree import cpu_seconds, has_handler, process_info
-from areal_like.process.pulse import COMPILING, GENERATING, LOADING, PUBLISHING, SAVING, STEP, UPDATING, read_slots
+from areal_like.process.pulse import (
+    COMPILING,
+    GENERATING,
+    LOADING,
+    PUBLISHING,
+    SAVING,
+    STEP,
+    UPDATING,
+    SlotSample,
+    has_begun,
+    read_slots,
+)
 from areal_like.process.run import Run
 from areal_like.process.scrubbed_output import known_secrets
 from areal_like.process.shared_segments import remove_recorded
@@ -169,6 +180,8 @@ class LocalAgent:
 
 def _sample(name: str, child: ManagedProcess) -> ProcessSample:
     pid, slots = child.process.pid, read_slots(child.page)
+    if not has_begun(child.page):  # it may hang before its first phase
+        slots = (SlotSample(0, LOADING, 0, 0, pid, inner=LOADING),)
     work = {}
     for slot in slots:
         if slot.inner in (LOADING, COMPILING, UPDATING):

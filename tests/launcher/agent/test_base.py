@@ -17,10 +17,11 @@ from typing import Any
 from areal_like.discovery import file_name_store
 from areal_like.process.identity import Identity
 from areal_like.process.process_tree import process_info
-from areal_like.process.pulse import GENERATING, PAGE_BYTES, PulseSlot
+from areal_like.process.pulse import GENERATING, LOADING, PAGE_BYTES, PHASES, STEP, PulseSlot
 from areal_like.process.run import StartPoint
 from launcher.agent.local import LocalAgent, _sample
 from launcher.plan.plan import Process
+from launcher.supervisor.hang_watch import HangWatch
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, WaitLimits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.roster import Roster
@@ -94,6 +95,34 @@ def test_a_server_is_stopped_where_a_process_of_its_engine_is(tmp_path: Path) ->
         assert states["server/0"] == "T" != states["trainer/0"]
         agent.kill(["server/0", "trainer/0"])
         assert process_info(int((run.directory / "server").read_text())) is None
+
+
+def test_a_process_that_hangs_before_its_first_phase_is_loading(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run.directory / "logs").mkdir()
+    with agent_elsewhere(run.directory) as agent:
+        agent.start(planned(run.directory, "trainer", "exec sleep 100"), Identity("trainer", 0))
+        (sample,) = agent.samples()
+        (slot,) = sample.slots
+        assert (slot.phase, list(sample.work)) == (LOADING, [slot.number])
+        limits: Any = dict.fromkeys(PHASES, "auto")
+        watch = HangWatch(60.0, limits)
+        hangs = [hang for _ in range(301) for hang in watch.look([sample], 1.0).hangs]
+        assert [hang.message for hang in hangs] == [
+            "watchdog.loading_s: trainer/0 has made no progress for 300 s while loading"
+        ]
+        agent.kill(["trainer/0"])
+
+
+def test_a_process_that_was_in_a_phase_is_no_longer_loading() -> None:
+    page = mmap.mmap(-1, PAGE_BYTES)
+    child: Any = SimpleNamespace(process=SimpleNamespace(pid=os.getpid()), page=page, identity=Identity("trainer", 0))
+    assert [each.phase for each in _sample("trainer/0", child).slots] == [LOADING]
+    slot = PulseSlot(page, 0)
+    slot.begin(STEP)
+    assert [each.phase for each in _sample("trainer/0", child).slots] == [STEP]
+    slot.end()
+    assert _sample("trainer/0", child).slots == ()
 
 
 def test_work_of_a_whole_process_counts_whichever_thread_does_it(tmp_path: Path) -> None:
