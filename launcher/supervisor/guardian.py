@@ -31,6 +31,7 @@ from areal_like.process.process_tree import (
 from areal_like.process.run_memory import create_run_memory
 from areal_like.process.tree_usage import thread_work
 from launcher.agent.base import STOPPED
+from launcher.supervisor.hang_log import HangLog
 from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, LauncherWatch
 from launcher.supervisor.signal_wait import STOP_SIGNALS
 from launcher.terminal import write_line
@@ -93,6 +94,8 @@ def _watch_launcher(pipe: int, launcher: int) -> None:
     while True:
         if select.select([pipe], [], [], CHECK_S)[0]:
             if not (content := os.read(pipe, 4096)):
+                if watch.log is not None:
+                    watch.log.close()
                 return
             watch.hear(content)
         if (gap_s := time.monotonic() - looked_at) < CHECK_S:
@@ -103,19 +106,22 @@ def _watch_launcher(pipe: int, launcher: int) -> None:
         message, kills = watch.look(
             state, thread_work(launcher, launcher), gap_s, writes=_writes_output(Path(f"/proc/{launcher}"))
         )
-        _say(message)
+        _say(message, watch.log)
         if kills:
             os.kill(launcher, signal.SIGKILL)
             killed_at = time.monotonic()
         if time.monotonic() > killed_at + DIES_S:
             if not is_stuck:
-                _say(f"launcher/0 cannot be ended: it hangs in the kernel (state {state}), such as on a dead disk")
+                stuck = f"launcher/0 cannot be ended: it hangs in the kernel (state {state}), such as on a dead disk"
+                _say(stuck, watch.log)
             is_stuck = True
             kill(each.pid for each in descendants_of(launcher))
 
 
-def _say(message: str) -> None:
-    """Not where its reader holds the output, as that would hold the guardian, too. There is none with `2>&-`."""
+def _say(message: str, log: HangLog | None) -> None:
+    """Not on an output that its reader holds, as that would hold the guardian, too. There is none with `2>&-`."""
+    if message and log is not None:
+        log.add(message)
     if message and sys.stderr is not None and select.select([], [sys.stderr], [], 0)[1]:
         write_line(message, sys.stderr)
 
@@ -196,6 +202,8 @@ def _end_with_guardian(guardian_pipe: int, memory: Path) -> None:
         info = process_info(guardian)
         if info is not None and info.state in STOPPED and os.getppid() == guardian:
             os.kill(guardian, signal.SIGCONT)
+            if LAUNCHER_PULSE.log is not None:
+                LAUNCHER_PULSE.log.add("guardian/0 was stopped by a signal; it is continued")
     kill_descendants()
     remove_run_memory(memory)
     os._exit(FAILED)

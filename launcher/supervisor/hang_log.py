@@ -45,7 +45,7 @@ class HangLog:
                 text = "".join(self._lines)
                 self._lines.clear()
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.parent.mkdir(exist_ok=True)  # not of a run that was removed
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(text)
             except OSError as fault:

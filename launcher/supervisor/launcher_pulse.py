@@ -9,22 +9,27 @@ import math
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from areal_like.config.fields import Auto
 from areal_like.process.patience import AUTO_S
 from launcher.agent.base import STOPPED
+from launcher.supervisor.hang_log import HangLog
 from launcher.supervisor.hang_watch import LEAST_BYTES, LEAST_CPU_S, MAX_GAP_S
 
 BEAT_S = 1.0
-LIMIT, BEGIN, BEAT, END = "limit", "begin", "beat", "end"
+LIMIT, LOG, BEGIN, BEAT, END = "limit", "log", "begin", "beat", "end"
 IN_KERNEL = "D"
 """State of a process that waits for a disk and cannot be interrupted."""
 
 
 class LauncherPulse:
-    """The launcher's end: it says the limits, and beats from the start of the run's processes to their end."""
+    """The launcher's end: it says the limits and where to log, and beats from the start of the run's processes to their
+    end."""
 
     def __init__(self) -> None:
+        self.log: HangLog | None = None
+        """Of the run, once this launcher has locked it."""
         self._pipe: int | None = None
         self._beat_at = 0.0
 
@@ -35,6 +40,11 @@ class LauncherPulse:
     def limit(self, notice_s: float, limit_s: float | Auto | None) -> None:
         most_s = AUTO_S if isinstance(limit_s, str) else math.inf if limit_s is None else limit_s
         self._write(f"{LIMIT} {notice_s} {most_s}")
+
+    def log_in(self, logs: Path, most: int) -> None:
+        """The folder with the logs of the run, and the most bytes of one."""
+        self.log = HangLog(logs, most)
+        self._write(f"{LOG} {most} {os.fsencode(logs.absolute()).hex()}")
 
     def begin(self) -> None:
         self._write(BEGIN)
@@ -61,6 +71,7 @@ class LauncherWatch:
     """The guardian's end. Pure."""
 
     def __init__(self) -> None:
+        self.log: HangLog | None = None
         self._notice_s = self._limit_s = 0.0
         self._has_limits = self._beats = self._noticed = self._kills = False
         self._silent_s, self._work = 0.0, (0.0, 0.0)
@@ -69,9 +80,11 @@ class LauncherWatch:
     def hear(self, content: bytes) -> None:
         *lines, self._rest = (self._rest + content.decode("ascii", "replace")).split("\n")
         for line in lines:
-            word, *numbers = line.split()
+            word, *rest = line.split()
             if word == LIMIT:
-                self._has_limits, (self._notice_s, self._limit_s) = True, map(float, numbers)
+                self._has_limits, (self._notice_s, self._limit_s) = True, map(float, rest)
+            if word == LOG:
+                self.log = HangLog(Path(os.fsdecode(bytes.fromhex(rest[1]))), int(rest[0]))
             self._beats, self._noticed, self._silent_s = word in (BEGIN, BEAT), False, 0.0
 
     def look(self, state: str, work: tuple[float, float], gap_s: float, *, writes: bool = False) -> tuple[str, bool]:

@@ -94,6 +94,7 @@ def lock_start(
     except OSError as error:
         text = write_error_text(error, loaded.config, plan.run_dir)
         return _refused(text, FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION)
+    LAUNCHER_PULSE.log_in(locked.run.logs, locked.run.config.log.max_mb << 20)
     rollout = getattr(locked.run.config, "rollout", None)
     key = "" if rollout is None else os.environ.get(rollout.api_key_var, "")
     # Other runs use servers that stand alone by that key.

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from areal_like.process.process_tree import ProcessInfo
+from launcher.supervisor import guardian
 from launcher.supervisor.guardian import _writes_output
-from launcher.supervisor.launcher_pulse import LauncherWatch
+from launcher.supervisor.launcher_pulse import LauncherPulse, LauncherWatch
 from tests.support.fake_runs import leftover_processes, start_fake_run
 
 
@@ -62,6 +64,38 @@ def test_before_and_after_the_run_a_launcher_counts_as_silent_where_it_is_stoppe
     assert late and reason.startswith("watchdog.launcher_s: launcher/0 has made no progress for 300 s")
 
 
+def test_a_launcher_that_cannot_be_ended_is_named_once_and_the_other_processes_are_killed(tmp_path, monkeypatch, capfd):
+    read, write = os.pipe()
+    launcher, other = 1 << 30, (1 << 30) + 1
+    killed = []
+
+    def kill(pid, number):
+        killed.append((pid, number))
+        if len(killed) == 4:
+            os.close(write)  # at last it has ended
+
+    monkeypatch.setattr(guardian, "CHECK_S", 0.01)
+    monkeypatch.setattr(guardian, "DIES_S", 0.05)
+    monkeypatch.setattr(guardian, "process_info", lambda pid: ProcessInfo(pid, 1, 1, "D"))
+    monkeypatch.setattr(guardian, "descendants_of", lambda pid: [ProcessInfo(other, pid, 1, "S")])
+    monkeypatch.setattr(os, "kill", kill)
+    pulse = LauncherPulse()
+    pulse.open(write)
+    pulse.limit(0.02, 0.05)
+    pulse.log_in(tmp_path / "löcal logs", 1 << 20)
+    pulse.begin()
+    guardian._watch_launcher(read, launcher)
+    os.close(read)
+    assert killed == [(launcher, signal.SIGKILL), *[(other, signal.SIGKILL)] * 3]
+    said = capfd.readouterr().err.splitlines()
+    assert [line for line in said if "cannot be ended" in line] == [
+        "launcher/0 cannot be ended: it hangs in the kernel (state D), such as on a dead disk"
+    ]
+    logged = (tmp_path / "löcal logs" / "hangs.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in logged] == said
+    assert said[-2].startswith("watchdog.launcher_s: launcher/0 has made no progress")
+
+
 def test_a_write_that_a_pipe_holds_is_seen():
     read, write = os.pipe()
     code = "import os; os.write(1, b'x' * (1 << 20))"
@@ -93,6 +127,7 @@ def test_a_stopped_launcher_ends_its_run(tmp_path, moment):
     assert "(stopped by a signal); the run is ended after 10 s (watchdog.launcher_s)" in ended.err
     assert "watchdog.launcher_s: launcher/0 has made no progress for" in ended.err
     assert "launcher/0 was killed by SIGKILL" in ended.err
+    assert "watchdog.launcher_s: launcher/0 has made" in (ended.directory / "logs" / "hangs.log").read_text()
     assert leftover_processes(tmp_path) == {}
 
 
@@ -101,4 +136,6 @@ def test_a_stopped_guardian_is_continued(tmp_path):
     run = start_fake_run(tmp_path, steps=30, step_s=0.2)
     run.until("metrics/trainer-0.jsonl")
     os.kill(run.process.pid, signal.SIGSTOP)
-    assert run.wait().code == 0, "else it would wait for ever"
+    ended = run.wait()
+    assert ended.code == 0, "else it would wait for ever"
+    assert "guardian/0 was stopped by a signal" in (ended.directory / "logs" / "hangs.log").read_text()
