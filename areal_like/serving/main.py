@@ -113,8 +113,8 @@ class ServerProcess:
         if self._attach is not None:
             stack.push_async_callback(release_pauses, server.pauser, (CONTROLLER, UPDATE))
             what = f"{spec.keys.title} at {parse_address(self._attach)}"
-            limit_s = self._run.config.watchdog.generating_s
-            await stack.enter_async_context(attached_watch(server.engine, server.load, what, limit_s, server.end))
+            limits = self._run.config.watchdog
+            await stack.enter_async_context(attached_watch(server.engine, server.load, what, limits, server.end))
         elif not engine.has_pulse:
             in_process = spec.open is not None
             await stack.enter_async_context(engine_pulse(server.engine, server.load, in_process))

@@ -2,13 +2,16 @@
 hangs does not."""
 
 import asyncio
+import itertools
 import mmap
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from areal_like.config.sections.watchdog import WatchdogConfig
 from areal_like.process import pulse
 from areal_like.process.errors import Failure
 from areal_like.serving.engines import engine_pulse as engine_pulse_module
@@ -153,9 +156,10 @@ def test_an_engine_whose_statistics_raise_is_asked_again_and_named_once(
 
 
 def test_an_attached_engine_that_owes_answers_for_too_long_ends_its_server_by_name(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine_pulse_module, "POLL_S", 0.0)
+    monkeypatch.setattr(engine_pulse_module, "time", SimpleNamespace(monotonic=itertools.count().__next__))
 
     class Engine:
         asked = 0
@@ -167,15 +171,19 @@ def test_an_attached_engine_that_owes_answers_for_too_long_ends_its_server_by_na
 
     async def main() -> str:
         engine: Any = Engine()
+        limits = WatchdogConfig(notice_s=3.0, generating_s=10.0)
         ended: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
         end = lambda failure: None if ended.done() else ended.set_result(failure)  # noqa: E731
-        async with attached_watch(engine, lambda: ASKED, "vLLM at there:1", 0.01, end):
+        async with attached_watch(engine, lambda: ASKED, "vLLM at there:1", limits, end):
             message = str(await ended)
             assert engine.asked >= 20, "one that counts no tokens may only be slow"
             return message
 
     message = asyncio.run(asyncio.wait_for(main(), 60))
-    assert message.startswith("watchdog.generating_s: vLLM at there:1 (rollout.server_addresses) has requests and has")
+    silent = "vLLM at there:1 (rollout.server_addresses) has requests and has made no progress for"
+    assert message.startswith(f"watchdog.generating_s: {silent} 10 s; a run does not end servers")
+    (notice,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert notice == f"{silent} 3 s; this process ends after 10 s (watchdog.generating_s)"
 
 
 def test_the_limit_of_an_attached_engine_is_that_of_engines_that_are_killed() -> None:

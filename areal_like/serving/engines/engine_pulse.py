@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 from areal_like.config.fields import Auto
+from areal_like.config.sections.watchdog import WatchdogConfig
 from areal_like.process import pulse
 from areal_like.process.errors import Failure
 from areal_like.serving.engines.base import EngineGone, InferenceEngine
@@ -103,25 +104,31 @@ async def attached_watch(
     engine: InferenceEngine,
     load: Callable[[], Load],
     what: str,
-    limit_s: float | Auto | None,
+    limits: WatchdogConfig,
     end: Callable[[Failure], None],
 ) -> AsyncIterator[None]:
     """Ends this process instead, as `what` is not the run's to kill. One that counts no tokens may be slow: whether it
     computes is not seen from here."""
-    silence, watch, looked_at = Silence(limit_s), EngineWatch(), time.monotonic()
+    silence, watch, looked_at = Silence(limits.generating_s), EngineWatch(), time.monotonic()
+    is_named = False
 
     def look(now: dict[str, Any] | None) -> None:
-        nonlocal looked_at
+        nonlocal looked_at, is_named
         gap_s = time.monotonic() - looked_at
         looked_at += gap_s
         goes_on = watch.goes_on(now, load()) or not watch.counts_tokens
-        if silence.look(goes_on, gap_s):
+        is_late = silence.look(goes_on, gap_s)
+        text = f"{what} (rollout.server_addresses) has requests and has made no progress for {silence.seconds:.0f} s"
+        if is_late:
             end(
                 Failure(
-                    f"watchdog.generating_s: {what} (rollout.server_addresses) has requests and has made no progress "
-                    f"for {silence.seconds:.0f} s; a run does not end servers that it has not started: restart it"
+                    f"watchdog.generating_s: {text}; a run does not end servers that it has not started: restart it"
                 )
             )
+        elif silence.seconds >= limits.notice_s and not is_named:
+            when = "goes on" if math.isinf(silence.limit_s) else f"ends after {silence.limit_s:g} s"
+            log.warning("%s; this process %s (watchdog.generating_s)", text, when)
+        is_named = silence.seconds >= limits.notice_s
 
     async with _asked(engine, look):
         yield
