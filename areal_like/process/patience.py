@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER
-from areal_like.process.pulse import COMPILING, GENERATING, LOADING, SERVING, UPDATING, WAITING
+from areal_like.process.pulse import COMPILING, GENERATING, LOADING, PUBLISHING, SAVING, SERVING, UPDATING, WAITING
 
 AUTO_S, BUSY_FACTOR = 300.0, 12.0
 """A limit of the watchdog that is `auto`, and how many times that it may become."""
@@ -13,6 +13,8 @@ MARGIN_S = 60.0
 """Other limits have so long to act first: their messages say more."""
 PATIENCE_KEY = "rollout.setup_timeout"
 """What a wait names that is over all the same."""
+WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
+"""Phases in which bytes count as progress, and CPU time for BUSY_FACTOR times the limit."""
 SERVES = (LOADING, COMPILING, GENERATING, SERVING, UPDATING, WAITING)
 PHASES_OF = {SERVER: SERVES, REWARD: SERVES, CONTROLLER: (LOADING, SERVING, WAITING), EPISODES: (LOADING, WAITING)}
 """Phases in which others wait for a process of that role; for an episodes worker only while it starts."""
@@ -20,15 +22,16 @@ PHASES_OF = {SERVER: SERVES, REWARD: SERVES, CONTROLLER: (LOADING, SERVING, WAIT
 
 def patience_s(config: Any, *roles: str) -> float:
     """Until a process of these roles that hangs has been replaced; infinite if it is never killed."""
-    limits = [getattr(config.watchdog, f"{phase}_s") for role in roles for phase in PHASES_OF[role]]
-    return max(_longest_s(config, limit_s) for limit_s in limits) + MARGIN_S + float(config.rollout.setup_timeout)
+    longest_s = max(_longest_s(config, phase) for role in roles for phase in PHASES_OF[role])
+    return longest_s + MARGIN_S + float(config.rollout.setup_timeout)
 
 
-def _longest_s(config: Any, limit_s: float | str | None) -> float:
+def _longest_s(config: Any, phase: str) -> float:
     """`auto` grows during a run, and other keys make it longer."""
+    limit_s = getattr(config.watchdog, f"{phase}_s")
     if limit_s is None:
         return math.inf
     if not isinstance(limit_s, str):
-        return limit_s
+        return float(limit_s) * (BUSY_FACTOR if phase in WORKING else 1)
     others_s = max(float(config.rollout.setup_timeout), float(config.weights.broadcast.timeout_s))
     return max(AUTO_S * BUSY_FACTOR, MARGIN_S + others_s)

@@ -1,4 +1,4 @@
-"""Finds the processes that make no progress, and tells the culprit from those that wait for it. Pure.
+"""Finds the processes that make no progress, names them and says which are to be killed. Pure.
 
 Silence is measured from look to look, so that a machine or launcher that was suspended makes nobody suspect.
 """
@@ -9,34 +9,18 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from areal_like.config.fields import Auto
-from areal_like.process.patience import AUTO_S, BUSY_FACTOR
-from areal_like.process.pulse import (
-    COLLECTIVE,
-    COMPILING,
-    GENERATING,
-    IDLE,
-    LOADING,
-    PUBLISHING,
-    SAVING,
-    STEP,
-    UPDATING,
-    WAITING,
-    SlotSample,
-)
+from areal_like.process.patience import AUTO_S, BUSY_FACTOR, WORKING
+from areal_like.process.pulse import COLLECTIVE, GENERATING, IDLE, STEP, UPDATING, WAITING, SlotSample
 from launcher.agent.base import STOPPED, ProcessSample
+from launcher.supervisor.culprits import PASSIVE, Suspect, culprits_of
 
 AUTO_FACTOR = 10.0
 """`auto` is so many times the longest pause; it is BUSY_FACTOR times longer where CPU time is used, and is doubled up
 to that by hangs that end in a kill."""
 MAX_GAP_S = 2.0
 """The most that one look adds to a silence."""
-WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
-"""Phases in which CPU time and bytes count as progress."""
 BUSY = (STEP, GENERATING, UPDATING)
 """Phases in which a part of the work may compute for long, and an endless loop computes, too."""
-DEPENDENT = (COLLECTIVE, PUBLISHING, UPDATING)
-"""Phases whose silence may be the fault of another process."""
-PASSIVE = (WAITING, IDLE)
 RENEWED_S = 60.0
 """A wait that its process has not looked at for so long is over, and what it did around the wait has not gone on."""
 LEAST_CPU_S, LEAST_BYTES = 0.5, 1 << 20
@@ -70,27 +54,16 @@ class Look(NamedTuple):
 @dataclass
 class _Silence:
     """Of one slot, or of a whole process that is stopped. `work` is what it had used by its last progress, `work_s`
-    seconds ago; since `idle_s` it does not compute."""
+    seconds ago; since `idle_s` it does not compute. `still_s`: since its last progress that was more than CPU time, by
+    when it had read and written `still_bytes`."""
 
     mark: tuple[object, ...]
     work: tuple[float, float] = (0.0, 0.0)
     seconds: float = 0.0
     work_s: float = 0.0
     idle_s: float = math.inf
-
-
-class Suspect(NamedTuple):
-    """A process that is silent, in the phase that decides about its limit."""
-
-    name: str
-    start: str
-    phase: str
-    silent_s: float
-    limit_s: float
-    is_stopped: bool
-    computes: bool = False
-    collectives: int = 0
-    counter: int = 0
+    still_s: float = 0.0
+    still_bytes: float = 0.0
 
 
 class HangWatch:
@@ -114,10 +87,12 @@ class HangWatch:
     def look(self, samples: Sequence[ProcessSample], gap_s: float) -> Look:
         """To be called about once a second, with the seconds since the last time. A hang is returned once."""
         samples = [each for each in samples if each.start not in self._reported]
-        suspects = list(self._suspects(samples, min(gap_s, MAX_GAP_S)))
-        culprits = _culprits([each for each in suspects if each.silent_s >= self._least_s(each)], samples)
+        suspects = [each for each in self._suspects(samples, min(gap_s, MAX_GAP_S)) if self._is_named(each)]
+        # Who computes while it loads goes on until its limit: it is no culprit of what others do.
+        loads = [each for each in suspects if each.only_computes and each.silent_s < each.limit_s]
+        culprits = culprits_of([each for each in suspects if each not in loads], samples) + loads
         notices = [self._notice(each, samples) for each in culprits if each.name not in self._noticed]
-        again = self._noticed - {each.name for each in suspects if each.silent_s >= self._least_s(each)}
+        again = self._noticed - {each.name for each in suspects}
         alive = {each.name for each in samples}
         notices += [f"{name} makes progress again" for name in sorted(again & alive)]
         self._noticed = (self._noticed - again) | {each.name for each in culprits}
@@ -147,7 +122,8 @@ class HangWatch:
         they wait for nobody, have the time of a notice only."""
         found = {}
         for each in self._suspects(samples, 0.0):
-            is_late = each.name in late and each.phase not in PASSIVE and math.isfinite(each.limit_s)
+            goes_on = each.phase in PASSIVE or each.only_computes
+            is_late = each.name in late and not goes_on and math.isfinite(each.limit_s)
             limit_s = min(self._notice_s, each.limit_s) if is_late else each.limit_s
             if each.silent_s >= (self._notice_s if each.is_stopped else limit_s):
                 found[each.name] = each.start, self._message(each, samples)
@@ -168,10 +144,21 @@ class HangWatch:
     def _least_auto_s(self, role: str, phase: str) -> float:
         return AUTO_S * min(2.0 ** self._killed.get((role, phase), 0), BUSY_FACTOR)
 
-    def _least_s(self, suspect: Suspect) -> float:
-        """The silence after which it is named. A wait looks up rarely, so it is named only when it is killed."""
+    def busy_limit_s(self, name: str, phase: str) -> float:
+        """Of a process that computes while it loads, and does nothing else: also an endless loop computes. Earlier
+        kills do not double it, so that those that wait for it last longer."""
+        floor_s = self._floors.get((_role(name), phase), 0.0) if isinstance(self._limits[phase], str) else 0.0
+        return max(BUSY_FACTOR * self._plain_s(phase), floor_s)
+
+    def _plain_s(self, phase: str) -> float:
+        limit_s = self._limits[phase]
+        return math.inf if limit_s is None else AUTO_S if isinstance(limit_s, str) else limit_s
+
+    def _is_named(self, suspect: Suspect) -> bool:
+        """A wait looks up rarely, so it is named only when it is killed."""
         is_wait = suspect.phase in PASSIVE and not suspect.is_stopped
-        return suspect.limit_s if is_wait else min(self._notice_s, suspect.limit_s)
+        least_s = suspect.limit_s if is_wait else min(self._notice_s, suspect.limit_s)
+        return suspect.only_computes or suspect.silent_s >= least_s
 
     def _suspects(self, samples: Sequence[ProcessSample], gap_s: float) -> Iterator[Suspect]:
         seen: dict[tuple[str, int], _Silence] = {}
@@ -208,6 +195,10 @@ class HangWatch:
             ended_s = silence.seconds - silence.idle_s
             limit_s = max(limit_s, busy_s if computes else min(busy_s, ended_s + limit_s))
         progress = slot.collectives, slot.counter
+        uses_cpu = phase in WORKING and silence.seconds < min(self._notice_s, limit_s)
+        if uses_cpu and silence.still_s >= self._plain_s(phase):
+            busy_s = self.busy_limit_s(sample.name, phase)
+            return Suspect(sample.name, sample.start, phase, silence.still_s, busy_s, False, True, *progress)
         return Suspect(sample.name, sample.start, phase, silence.seconds, limit_s, False, computes, *progress)
 
     @staticmethod
@@ -217,14 +208,19 @@ class HangWatch:
         """Also the phase and length of a silence that has just ended."""
         mark, now = (slot.thread, slot.phase, slot.counter, slot.waits), work or (0.0, 0.0)
         if before is None:
-            return _Silence(mark, now), None
+            return _Silence(mark, now, still_bytes=now[1]), None
         cpu_s, size, work_s = now[0] - before.work[0], now[1] - before.work[1], before.work_s + gap_s
         phase, has_worked = slot.inner or slot.phase, work is not None and cpu_s >= LEAST_CPU_S
         has_moved = work is not None and size >= (UPDATE_BYTES if phase == UPDATING else LEAST_BYTES)
         works = (phase in WORKING and (has_worked or has_moved)) or (phase == UPDATING and has_moved)
+        still_s, still_bytes = before.still_s + gap_s, min(before.still_bytes, now[1])  # less where a child has ended
+        if before.mark != mark or now[1] >= before.still_bytes + LEAST_BYTES:
+            still_s, still_bytes = 0.0, now[1]
         if before.mark != mark or works:
-            return _Silence(mark, now), (str(before.mark[1]), before.seconds)
+            after = _Silence(mark, now, still_s=still_s, still_bytes=still_bytes)
+            return after, (str(before.mark[1]), before.seconds)
         after = replace(before, seconds=before.seconds + gap_s, work_s=work_s, idle_s=before.idle_s + gap_s)
+        after = replace(after, still_s=still_s, still_bytes=still_bytes)
         if phase in BUSY and has_worked and cpu_s >= BUSY_SHARE * work_s:
             after = replace(after, work=(now[0], before.work[1]), work_s=0.0, idle_s=0.0)
         return after, None
@@ -234,7 +230,7 @@ class HangWatch:
         starts = {each.start for each in samples if each.name not in killed and each.state not in STOPPED}
         for (start, _), silence in self._silences.items():
             if start in starts:
-                silence.seconds = 0.0
+                silence.seconds = silence.still_s = 0.0
 
     def _notice(self, suspect: Suspect, samples: Sequence[ProcessSample]) -> str:
         when = "not killed" if math.isinf(suspect.limit_s) else f"killed after {suspect.limit_s:g} s"
@@ -263,7 +259,11 @@ def _key(phase: str) -> str:
 def _silence_text(suspect: Suspect, samples: Sequence[ProcessSample]) -> str:
     stopped = " (stopped by a signal)" if suspect.is_stopped else " (it computes)" if suspect.computes else ""
     text = f"{suspect.name} has made no progress for {suspect.silent_s:.0f} s while {_doing(suspect.phase)}{stopped}"
-    return "; ".join([text, *waits_of([each for each in samples if each.name != suspect.name], suspect.name)])
+    if suspect.only_computes:
+        text = f"{suspect.name} has computed for {suspect.silent_s:.0f} s while {_doing(suspect.phase)}, without any "
+        text += "other sign of progress"
+    others = [each for each in samples if each.name != suspect.name]
+    return "; ".join([text, *waits_of(others, suspect.name)])
 
 
 def _doing(phase: str) -> str:
@@ -292,28 +292,3 @@ def waits_of(samples: Sequence[ProcessSample], culprit: str = "") -> list[str]:
 
 def _wait_text(slot: SlotSample) -> str:
     return f"waits for {slot.what} (at most {slot.limit_s:g} s, {slot.key})"
-
-
-def _culprits(suspects: Sequence[Suspect], samples: Sequence[ProcessSample]) -> list[Suspect]:
-    """Those that a signal has stopped, else those whose silence is their own, else those that may wait for others. Of
-    several ranks in one step the one that is behind; all of them if that is nobody. Ranks that wait for each other do
-    so since the last one came. A server may wait for weights that a trainer is still sending; of both that hang, the
-    server is replaced first, as little is lost with it."""
-    if stopped := [each for each in suspects if each.is_stopped]:
-        return stopped
-    own = [each for each in suspects if each.phase not in DEPENDENT]
-    silent = {each.name for each in suspects}
-    sends = any(slot.phase == PUBLISHING for each in samples if each.name not in silent for slot in each.slots)
-    updates = not sends and any(each.phase == UPDATING for each in suspects)
-    chosen = own or [each for each in suspects if each.phase != (PUBLISHING if updates else UPDATING)]
-    ranks = [each for each in chosen if each.name.startswith("trainer/")]
-    a_rank_goes_on = any(each.name.startswith("trainer/") and each.name not in silent for each in samples)
-    if not own and a_rank_goes_on and any(each.phase == COLLECTIVE for each in ranks):
-        return [each for each in chosen if each not in ranks]  # they wait for that one
-    if len(ranks) > 1:
-        least = min((each.collectives, each.counter) for each in ranks)
-        behind = [each for each in ranks if (each.collectives, each.counter) == least]
-        together_s = math.inf if own else min(each.silent_s for each in ranks)
-        others = [each for each in chosen if each not in ranks]
-        return others + [each._replace(silent_s=min(each.silent_s, together_s)) for each in behind]
-    return list(chosen)

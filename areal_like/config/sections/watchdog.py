@@ -14,10 +14,11 @@ class WatchdogConfig:
 
     loading_s: float | Auto | None = key("auto", gt=0)
     """Limit while it starts and loads. CPU time, or bytes that are read or written, count as progress, so that a large
-    model may take longer. With `auto` more than `rollout.setup_timeout`."""
+    model may take longer; CPU time alone for 12 times the limit at most, as an endless loop uses it, too. With `auto`
+    more than `rollout.setup_timeout`."""
 
     compiling_s: float | Auto | None = key("auto", gt=0)
-    """Limit while layers are compiled or tried. CPU time counts as progress."""
+    """Limit while layers are compiled or tried. CPU time counts as progress, alone for 12 times the limit at most."""
 
     generating_s: float | Auto | None = key("auto", gt=0)
     """Limit of an inference engine that has requests and generates no token (of one that counts none: answers no
@@ -41,12 +42,12 @@ class WatchdogConfig:
     """Limit of trainer ranks that wait for each other. With `auto` more than their `dist_timeout_s`."""
 
     publishing_s: float | Auto | None = key("auto", gt=0)
-    """Limit of a trainer that hands weights to the servers. CPU time and bytes that are written count as progress. With
-    `auto` and direct transfer more than `weights.broadcast.timeout_s`."""
+    """Limit of a trainer that hands weights to the servers. CPU time (alone for 12 times the limit at most) and bytes
+    that are written count as progress. With `auto` and direct transfer more than `weights.broadcast.timeout_s`."""
 
     saving_s: float | Auto | None = key("auto", gt=0)
-    """Limit of the writing of a checkpoint. Bytes that are written, and CPU time, count as progress. With `auto` more
-    than ten times `dist_timeout_s`, for which trainers wait for it."""
+    """Limit of the writing of a checkpoint. Bytes that are written, and CPU time (alone for 12 times the limit at
+    most), count as progress. With `auto` more than ten times `dist_timeout_s`, for which trainers wait for it."""
 
     waiting_s: float | Auto | None = key("auto", gt=0)
     """Limit of a process that waits for another one, or is idle, while it is stopped by a signal. The wait itself has a

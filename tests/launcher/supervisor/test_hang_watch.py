@@ -10,7 +10,7 @@ import pytest
 
 from areal_like.config.experiment import GRPOConfig
 from areal_like.process.identity import Identity
-from areal_like.process.patience import MARGIN_S, PHASES_OF, patience_s
+from areal_like.process.patience import MARGIN_S, PHASES_OF, WORKING, patience_s
 from areal_like.process.pulse import PHASES, SlotSample
 from launcher.agent.base import ProcessSample
 from launcher.supervisor import watchdog
@@ -161,16 +161,65 @@ def test_a_wait_that_is_no_longer_looked_at_is_over():
     assert hangs[0][2].startswith("watchdog.step_s: trainer/0"), hangs
 
 
-def test_cpu_time_and_bytes_are_progress_in_a_load_and_not_in_a_step():
-    def samples(phase, what):
-        return lambda second: [process("a/0", slot(phase), work={0: (second * what[0], second * what[1])})]
+def working(phase, cpu_s, size=0):
+    """One that uses so much each second and gives no other sign of progress."""
+    return lambda second: [process("a/0", slot(phase), work={0: (second * cpu_s, second * size)})]
 
+
+def test_cpu_time_and_bytes_are_progress_in_a_load_and_not_in_a_step():
     limits = dict.fromkeys(PHASES, 5.0)
-    for what in ((1.0, 0), (0.0, 1 << 20)):
+    for what, seconds in (((1.0, 0), 5), ((0.0, 1 << 20), 200), ((1.0, 100 << 10), 200)):
         for phase in ("loading", "compiling", "saving"):
-            assert looked(HangWatch(2.0, limits), samples(phase, what), 60) == ([], [])
-        assert looked(HangWatch(2.0, limits), samples("step", what), 60)[1]
-    assert looked(HangWatch(2.0, limits), samples("loading", (0.001, 10)), 60)[1], "a little is none"
+            watch = HangWatch(2.0, limits | {phase: 15.0})
+            assert looked(watch, working(phase, *what), seconds) == ([], [])
+        assert looked(HangWatch(2.0, limits), working("step", *what), 60)[1]
+    assert looked(HangWatch(2.0, limits), working("loading", 0.001, 10), 60)[1], "a little is none"
+
+
+def test_one_that_only_computes_while_it_loads_is_named_at_its_limit_and_killed_at_twelve_times_that():
+    for phase in ("loading", "compiling", "publishing", "saving"):
+        notices, hangs = looked(HangWatch(60.0, LIMITS), working(phase, 1.0), 301)
+        text = f"while {phase}, without any other sign of progress"
+        limit = f"it is killed after 3600 s (watchdog.{phase}_s)"
+        assert (notices, hangs) == ([f"a/0 has computed for 300 s {text}; {limit}"], [])
+        notices, hangs = looked(watch := HangWatch(60.0, LIMITS), working(phase, 1.0), 3601)
+        assert len(notices) == 1
+        assert hangs == [(3601, "a/0", f"watchdog.{phase}_s: a/0 has computed for 3600 s {text}")]
+        assert list(watch.silent(working(phase, 1.0)(3601))) == ["a/0"]
+        _, hangs = looked(HangWatch(2.0, LIMITS | {phase: 5.0}), working(phase, 1.0), 70)
+        assert [second for second, _, _ in hangs] == [61], "a limit that was set"
+        assert looked(HangWatch(2.0, LIMITS | {phase: None}), working(phase, 1.0), 5000) == ([], [])
+
+
+def test_one_that_computes_while_it_loads_goes_on_until_its_limit_and_hangs_as_others_do():
+    watch, loads = HangWatch(60.0, LIMITS), working("loading", 1.0)
+    looked(watch, loads, 1000)
+    assert watch.silent(loads(1000), ["a/0"]) == {}, "it is late, but makes progress"
+    notices, _ = looked(watch, lambda _: [process("a/0", slot("loading", 1), work={0: (1001.0, 0)})], 1)
+    assert notices == ["a/0 makes progress again"]
+    _, hangs = looked(HangWatch(60.0, LIMITS), lambda second: loads(min(second, 1000)), 1302)
+    assert [(second, "has made no progress for 300 s" in text) for second, _, text in hangs] == [(1300, True)]
+    floors = {("a", "loading"): 5000.0}
+    assert HangWatch(60.0, LIMITS, floors).busy_limit_s("a/0", "loading") == 5000
+    watch = HangWatch(60.0, LIMITS)
+    watch._killed["a", "loading"] = 3
+    assert watch.limit_s("a/0", "loading") == 2400 and watch.busy_limit_s("a/0", "loading") == 3600
+
+
+def test_one_that_computes_while_it_loads_hides_no_other():
+    def samples(second):
+        return [*working("loading", 1.0)(second), process("trainer/0", slot("publishing", min(second, 400)))]
+
+    _, hangs = looked(HangWatch(60.0, LIMITS), samples, 900)
+    assert [name for _, name, _ in hangs] == ["trainer/0"]
+
+
+def test_bytes_of_children_that_have_ended_are_not_asked_for_again():
+    def samples(second):
+        size = second << 20 if second < 100 else (second - 100) << 20
+        return [process("a/0", slot("loading"), work={0: (second, size)})]
+
+    assert looked(HangWatch(2.0, LIMITS | {"loading": 10.0}), samples, 200) == ([], [])
 
 
 def test_the_limit_is_ten_times_the_longest_pause_of_the_role_in_that_phase():
@@ -277,7 +326,7 @@ def test_a_little_cpu_time_adds_up_to_progress_in_a_load():
     def loads(second):
         return [process("server/0", slot("loading"), work={0: (0.04 * second, 0)})]
 
-    assert looked(HangWatch(60.0, LIMITS), loads, 1000) == ([], [])
+    assert looked(HangWatch(60.0, LIMITS), loads, 300) == ([], [])
 
 
 def test_the_time_while_a_signal_stops_a_process_is_no_pause_of_its_own():
@@ -333,6 +382,7 @@ def test_who_waits_for_a_process_that_hangs_lasts_until_its_successor_is_ready(c
                 watch = hang_watch(config)
                 watch._killed[role, phase] = kills
                 limits = [watch.limit_s(f"{role}/0", phase, is_stopped=stopped) for stopped in (False, True)]
+                limits += [watch.busy_limit_s(f"{role}/0", phase)] if phase in WORKING else []
                 assert max(limits) < patient_s, f"{role} {phase}, after {kills} kills"
 
 
