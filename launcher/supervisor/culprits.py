@@ -14,7 +14,8 @@ PASSIVE = (WAITING, IDLE)
 
 
 class Suspect(NamedTuple):
-    """A process that is silent, in the phase that decides about its limit."""
+    """A process that is silent, in the phase that decides about its limit. `kept`: whom it has kept waiting too
+    long."""
 
     name: str
     start: str
@@ -25,6 +26,7 @@ class Suspect(NamedTuple):
     computes: bool = False
     collectives: int = 0
     counter: int = 0
+    kept: str = ""
 
     @property
     def is_rank(self) -> bool:
@@ -35,6 +37,23 @@ class Suspect(NamedTuple):
         """It uses CPU time while it loads, which is progress until a limit of its own: its silence is that of all other
         signs."""
         return self.computes and self.phase in WORKING
+
+
+def hurried(suspects: list[Suspect], notice_s: float, give_up_s: float) -> list[Suspect]:
+    """Where a rank has waited so long that it soon gives up, those that keep it waiting are past their limits, however
+    much they compute: else the run would fail by the name of the one that waits."""
+    waits = [each for each in suspects if each.is_rank and each.phase == COLLECTIVE and not each.is_stopped]
+    longest = max(waits, key=lambda each: each.silent_s, default=None)
+    if longest is None or longest.silent_s < give_up_s:
+        return suspects
+    kept = f"{longest.name} has waited for it for {longest.silent_s:.0f} s, and gives up after dist_timeout_s"
+    least_s = min(notice_s, give_up_s)
+
+    def is_late(suspect: Suspect) -> bool:
+        has_own_work = suspect.is_rank and suspect.phase not in (*DEPENDENT, *PASSIVE)
+        return has_own_work and least_s <= suspect.silent_s < suspect.limit_s < math.inf
+
+    return [each._replace(limit_s=each.silent_s, kept=kept) if is_late(each) else each for each in suspects]
 
 
 def culprits_of(suspects: Sequence[Suspect], samples: Sequence[ProcessSample]) -> list[Suspect]:

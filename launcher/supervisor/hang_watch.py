@@ -12,7 +12,7 @@ from areal_like.config.fields import Auto
 from areal_like.process.patience import AUTO_S, BUSY_FACTOR, WORKING
 from areal_like.process.pulse import COLLECTIVE, GENERATING, IDLE, STEP, UPDATING, WAITING, SlotSample
 from launcher.agent.base import STOPPED, ProcessSample
-from launcher.supervisor.culprits import PASSIVE, Suspect, culprits_of
+from launcher.supervisor.culprits import PASSIVE, Suspect, culprits_of, hurried
 
 AUTO_FACTOR = 10.0
 """`auto` is so many times the longest pause; it is BUSY_FACTOR times longer where CPU time is used, and is doubled up
@@ -67,15 +67,17 @@ class _Silence:
 
 
 class HangWatch:
-    """`limits`: seconds by phase. `floors`: the least that `auto` gives, by role and phase."""
+    """`limits`: seconds by phase. `floors`: the least that `auto` gives, by role and phase. `give_up_s`: how long ranks
+    wait for each other until they soon give up."""
 
     def __init__(
         self,
         notice_s: float,
         limits: Mapping[str, float | Auto | None],
         floors: Mapping[tuple[str, str], float] | None = None,
+        give_up_s: float = math.inf,
     ) -> None:
-        self._notice_s, self._limits, self._floors = notice_s, limits, floors or {}
+        self._notice_s, self._limits, self._floors, self._give_up_s = notice_s, limits, floors or {}, give_up_s
         self._silences: dict[tuple[str, int], _Silence] = {}
         self._longest: dict[tuple[str, str], float] = {}
         self._killed: dict[tuple[str, str], int] = {}
@@ -160,7 +162,10 @@ class HangWatch:
         least_s = suspect.limit_s if is_wait else min(self._notice_s, suspect.limit_s)
         return suspect.only_computes or suspect.silent_s >= least_s
 
-    def _suspects(self, samples: Sequence[ProcessSample], gap_s: float) -> Iterator[Suspect]:
+    def _suspects(self, samples: Sequence[ProcessSample], gap_s: float) -> list[Suspect]:
+        return hurried(list(self._all_suspects(samples, gap_s)), self._notice_s, self._give_up_s)
+
+    def _all_suspects(self, samples: Sequence[ProcessSample], gap_s: float) -> Iterator[Suspect]:
         seen: dict[tuple[str, int], _Silence] = {}
         for sample in samples:
             role, is_stopped = _role(sample.name), sample.state in STOPPED
@@ -263,7 +268,7 @@ def _silence_text(suspect: Suspect, samples: Sequence[ProcessSample]) -> str:
         text = f"{suspect.name} has computed for {suspect.silent_s:.0f} s while {_doing(suspect.phase)}, without any "
         text += "other sign of progress"
     others = [each for each in samples if each.name != suspect.name]
-    return "; ".join([text, *waits_of(others, suspect.name)])
+    return "; ".join(filter(None, [text, suspect.kept, *waits_of(others, suspect.name)]))
 
 
 def _doing(phase: str) -> str:

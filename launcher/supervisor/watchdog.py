@@ -158,4 +158,5 @@ def hang_watch(config: Any) -> HangWatch:
         if trained.weight_update_mode in COLLECTIVE_MODES:
             floors[TRAINER, PUBLISHING] = config.weights.broadcast.timeout_s + MARGIN_S
             floors[SERVER, UPDATING] = max(floors[SERVER, UPDATING], floors[TRAINER, PUBLISHING])
-    return HangWatch(section.notice_s, limits, floors)
+    give_up_s = max(trained.dist_timeout_s - MARGIN_S, trained.dist_timeout_s / 2)
+    return HangWatch(section.notice_s, limits, floors, give_up_s)

@@ -36,7 +36,8 @@ class WatchdogConfig:
 
     step_s: float | Auto | None = key("auto", gt=0)
     """Limit of a trainer between two micro-batches, or other parts of a step. With `auto` 12 times 300 s while it uses
-    CPU time, as on a CPU one part may take long."""
+    CPU time, as on a CPU one part may take long. At most until another rank that waits for it is about to give up, by
+    `dist_timeout_s`."""
 
     collective_s: float | Auto | None = key("auto", gt=0)
     """Limit of trainer ranks that wait for each other. With `auto` more than their `dist_timeout_s`."""

@@ -114,6 +114,36 @@ def test_ranks_that_wait_for_each_other_do_so_since_the_last_one_came():
     assert [(second, name) for second, name, _ in hangs] == [(80, "trainer/0"), (80, "trainer/1")]
 
 
+def computing(second, *ranks):
+    return [process(f"trainer/{rank}", each, work={0: (second, 0)}) for rank, each in enumerate(ranks)]
+
+
+def test_a_rank_that_keeps_another_waiting_is_killed_before_that_one_gives_up_however_much_it_computes():
+    config = CONFIG()
+    for phase, doing in (("step", "made no progress for 540 s while in a"), ("loading", "computed for 540 s while")):
+        behind, waits = slot(phase, 7, 3), slot("collective", 8, 4)
+        watch = hang_watch(config)
+        notices, hangs = looked(watch, lambda second, both=(behind, waits): computing(second, *both), 599)
+        ((second, name, message),) = hangs
+        assert name == "trainer/0" and second == 541 < config.actor.dist_timeout_s
+        assert message.startswith(f"watchdog.{phase}_s: trainer/0 has {doing}")
+        assert "; trainer/1 has waited for it for 540 s, and gives up after dist_timeout_s" in message
+        assert [each.partition(" ")[0] for each in notices] == ["trainer/0"]
+
+
+def test_ranks_that_all_compute_or_are_never_killed_keep_their_time():
+    config = CONFIG()
+    _, hangs = looked(hang_watch(config), lambda second: computing(second, slot("step"), slot("step")), 3000)
+    assert hangs == []
+    kept = hang_watch(changed(watchdog__step_s=None))
+    assert looked(kept, lambda second: computing(second, slot("step"), slot("collective")), 3000)[1] == []
+    late = hang_watch(config)
+    assert looked(late, lambda s: computing(s, slot("step", s // 50), slot("collective")), 599)[1] == []
+    config.actor.dist_timeout_s = 80
+    _, hangs = looked(hang_watch(config), lambda second: computing(second, slot("step"), slot("collective")), 79)
+    assert [name for _, name, _ in hangs] == ["trainer/0"], "also where it gives up soon"
+
+
 def test_ranks_that_all_wait_have_the_limit_of_their_collective():
     watch = HangWatch(60.0, LIMITS, {("trainer", "collective"): 660.0})
     assert watch.limit_s("trainer/0", "collective") == 660.0
