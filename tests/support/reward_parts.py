@@ -11,6 +11,8 @@ ROW = {"prompt": "12+34=", "answer": "046"}
 MINE = '''
 import asyncio, ctypes, os, signal, subprocess, sys, time
 
+at_import = set(os.environ)
+
 def acts(prompt, completion, answer):
     """Acts as the answer names."""
     if completion == "hang":
@@ -112,7 +114,7 @@ class Task:
         return scale * float(completion == answer) + self.bonus
 
 def environment(prompt, completion, key_variable=None):
-    assert not {"AREAL_LIKE_TOKEN", "ETCDCTL_PASSWORD"} & set(os.environ)
+    assert not {"AREAL_LIKE_TOKEN", "ETCDCTL_PASSWORD"} & {*at_import, *os.environ}
     return float("THEIR_KEY" in os.environ)
 '''
 

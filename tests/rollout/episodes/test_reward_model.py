@@ -16,11 +16,21 @@ from areal_like.discovery import NameStore, announce, open_name_store
 from areal_like.models import model_folder
 from areal_like.process import http
 from areal_like.process.errors import TimedOut
-from areal_like.process.identity import ATTEMPT, INCARNATION, PROCESS, RUN_DIR, TOKEN, CallGuard, Identity
+from areal_like.process.identity import (
+    ATTEMPT,
+    ETCD_PASSWORD,
+    INCARNATION,
+    PROCESS,
+    RUN_DIR,
+    TOKEN,
+    CallGuard,
+    Identity,
+)
 from areal_like.process.run import Run, open_run
 from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.rewards.score_client import ScoreClient
+from areal_like.rollout.episodes.rewards.sum_pool import pool_kind
 from areal_like.serving.reward_model.scorer import load_scorer
 from areal_like.serving.reward_model.server import RewardModelServer
 from tests.support.ring_parts import write_run
@@ -28,6 +38,23 @@ from tests.support.ring_parts import write_run
 SECRET = "a secret of the run"
 SERVER, WORKER = Identity("reward", 0), Identity("episodes", 0)
 ROW = {"prompt": "12+34=", "answer": "046"}
+MINE = """
+import os, sys
+
+def without_secrets():
+    assert not {"AREAL_LIKE_TOKEN", "ETCDCTL_PASSWORD"} & set(os.environ), "the secrets of the run"
+    assert "areal_like.rollout.episodes.rewards.score_client" not in sys.modules, "what holds the token is here"
+
+without_secrets()
+
+def computes(prompt, completion):
+    without_secrets()
+    return {"length": len(completion), "score": 0.25}
+
+async def waits(prompt, completion):
+    without_secrets()
+    return 3.0
+"""
 ANSWERS = ["046", "64", "", "4" * 6, "046", "9"]
 
 
@@ -105,23 +132,27 @@ class Ring:
 
 @pytest.fixture
 def over(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def make(test: Callable[[Ring], Awaitable[None]], **changes: Any) -> None:
+    def make(test: Callable[[Ring], Awaitable[None]], parts: tuple[Any, ...] = (), **changes: Any) -> None:
+        """`parts`: of a sum instead, with rewards of MINE."""
         args = {"path": str(folder)}
         directory = write_run(tmp_path, reward__name="model", reward__args=args, **changes)
         ours = {RUN_DIR: str(directory), PROCESS: "episodes/0", TOKEN: SECRET, ATTEMPT: "1", INCARNATION: "1"}
         for name, value in ours.items():
             monkeypatch.setenv(name, value)
-        asyncio.run(main(open_run(directory), test))
+        (tmp_path / "mine.py").write_text(MINE)
+        asyncio.run(main(open_run(directory), parts, test))
 
-    async def main(run: Run, test: Callable[[Ring], Awaitable[None]]) -> None:
-        async with opened(run) as ring:
+    async def main(run: Run, parts: tuple[Any, ...], test: Callable[[Ring], Awaitable[None]]) -> None:
+        async with opened(run, parts) as ring:
             await asyncio.wait_for(test(ring), 60)
 
     @asynccontextmanager
-    async def opened(run: Run) -> AsyncIterator[Ring]:
+    async def opened(run: Run, parts: tuple[Any, ...]) -> AsyncIterator[Ring]:
         reward, rollout = run.config.reward, run.config.rollout
         spec = RewardSpec("model", dict(reward.args), "addition", {}, str(run.folder), str(run.cwd))
-        pool = RewardPool(spec, reward.timeout_s, retries=0, setup_timeout_s=rollout.setup_timeout + 20)
+        if parts:
+            spec = RewardSpec(None, {}, None, {}, str(tmp_path), str(tmp_path), parts)
+        pool = pool_kind(spec)(spec, reward.timeout_s, retries=0, setup_timeout_s=rollout.setup_timeout + 20)
         ring = Ring(run, folder, pool)
         try:
             yield ring
@@ -141,6 +172,33 @@ def test_the_reward_of_an_answer_is_its_score(over, folder):
         assert rewards[0] == pytest.approx(rewards[4], abs=1e-5) and len({round(one, 4) for one in rewards}) == 5
 
     over(test)
+
+
+@pytest.mark.parametrize("others", [["computes", "waits"], ["waits"], ["computes"]])
+def test_other_parts_of_a_sum_see_no_secrets_of_the_run(over, folder, monkeypatch, others):
+    """Neither when they are imported nor when they are called, and the sum is that of all parts."""
+    weights = {"computes": 0.5, "waits": -1.0}
+    parts: list[dict[str, Any]] = [
+        {"name": f"mine.py:{name}", "weight": weights[name], "args": {}, "label": None} for name in others
+    ]
+    parts.insert(1, {"name": "model", "weight": 2.0, "args": {"path": str(folder)}, "label": "scored"})
+    monkeypatch.setenv(ETCD_PASSWORD, "a password")
+
+    async def test(ring: Ring) -> None:
+        await ring.start()
+        await ring.pool.ready(ROW)
+        found = await ring.pool.score(ROW, ANSWERS)
+        own = {"computes": [float(len(answer)) for answer in ANSWERS], "waits": [3.0] * len(ANSWERS)}
+        scores = scores_of(folder, ROW["prompt"], ANSWERS)
+        for index, reward in enumerate(found):
+            values = {name: own[name][index] for name in others} | {"scored": pytest.approx(scores[index], abs=1e-5)}
+            assert {name: reward.parts[name] for name in values} == values
+            assert reward.score == (0.25 if others[0] == "computes" else 3.0)
+            total = 2.0 * scores[index] + sum(weights[name] * own[name][index] for name in others)
+            assert reward.value == pytest.approx(total, abs=1e-4)
+        assert sum(ring.requests) == len(ANSWERS) and ring.pool.counts.errors == 0
+
+    over(test, tuple(parts))
 
 
 def test_waiting_answers_are_scored_in_one_request(over):

@@ -7,7 +7,7 @@ from areal_like.data.tasks import make_task
 from areal_like.data.user_code import SearchFolders, config_error, load_named, make_object
 from areal_like.rollout.episodes.rewards.base import Reward, RewardCall, RewardError, RewardFunction
 from areal_like.rollout.episodes.rewards.spec import RewardSpec, reward_spec
-from areal_like.rollout.episodes.rewards.weighted_sum import HalfSum, Part, WeightedSum
+from areal_like.rollout.episodes.rewards.weighted_sum import Part, PartialSum, WeightedSum
 
 __all__ = ["Reward", "RewardError", "RewardFunction", "RewardSpec", "load_reward", "reward_spec"]
 
@@ -24,16 +24,14 @@ def load_reward(spec: RewardSpec) -> RewardCall | WeightedSum | None:
 
 
 def _load_sum(spec: RewardSpec, places: SearchFolders) -> WeightedSum:
-    """Of a sum with parts of both kinds those that wait; `only` loads the others, for processes of their own."""
+    """Of parts of both kinds those that wait; `only` loads the others, for processes of their own."""
     parts = {
         index: Part(each.label, each.weight, _load(each, spec, places)) for index, each in spec.loaded_rewards.items()
     }
-    if spec.only:
-        return HalfSum(parts)
     waiting = {index: part for index, part in parts.items() if part.call.is_async}
-    if len(waiting) in (0, len(parts)):
-        return WeightedSum(list(parts.values()))
-    return HalfSum(waiting, [index for index in parts if index not in waiting])
+    if 0 < len(waiting) < len(parts):
+        return PartialSum(waiting, [index for index in parts if index not in waiting])
+    return PartialSum(parts) if spec.only else WeightedSum(list(parts.values()))
 
 
 def _of_task(spec: RewardSpec, places: SearchFolders) -> RewardFunction | None:

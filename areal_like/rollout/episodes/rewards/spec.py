@@ -47,8 +47,15 @@ class RewardSpec(NamedTuple):
 
     @property
     def queries_model(self) -> bool:
-        """Whether it needs the secrets of the run, to query its reward model."""
-        return any(each.name == REWARD_MODEL for each in self.loaded_rewards.values())
+        """Whether it gets the secrets of the run, to query its reward model: never where other code is loaded, too."""
+        return {each.name for each in self.loaded_rewards.values()} == {REWARD_MODEL}
+
+    @property
+    def without_model(self) -> list[int]:
+        """Indices of the other parts of a sum with parts that query the reward model; empty where there are not both
+        kinds."""
+        others = [index for index, each in enumerate(self.rewards) if each.name != REWARD_MODEL]
+        return others if len(others) < len(self.rewards) else []
 
 
 def reward_spec(

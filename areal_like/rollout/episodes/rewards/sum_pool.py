@@ -1,5 +1,6 @@
 """The pool of a weighted sum. Where some parts wait for services and others compute, each kind has processes of its
-own: what computes would block what waits, past its deadline."""
+own: what computes would block what waits, past its deadline. So have parts that query the reward model beside others:
+they get the secrets of the run, which code of a user never sees."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,48 +14,77 @@ from areal_like.rollout.episodes.rewards.weighted_sum import added
 
 
 class SumPool(RewardPool):
-    """The parts that wait are computed by this pool; the others by a second one, and first: an answer for which one of
-    them fails costs no call of a service. Each kind has the reward's whole timeout."""
+    """This pool computes the parts that wait, a second one those that compute, and first: an answer for which one of
+    them fails costs no call of a service. A third one queries the reward model. Each has the reward's whole timeout.
+    Where there are not several kinds, this pool computes all."""
 
     _computing: RewardPool | None = None
+    _querying: RewardPool | None = None
+
+    def __init__(self, spec: RewardSpec, *settings: Any, **more: Any) -> None:
+        """As of RewardPool."""
+        others = spec.without_model
+        super().__init__(spec._replace(only=others) if others else spec, *settings, **more)
+        if others:
+            self._querying = self._pool_of([index for index in range(len(spec.rewards)) if index not in others])
 
     async def ready(self, row: dict[str, Any]) -> None:
         try:
             await super().ready(row)
         finally:
             if self._computing is None and (others := self._seats.others):
-                self._computing = RewardPool(self._spec._replace(only=others), *self._settings)
-                self._computing.counts = self.counts
+                self._computing = self._pool_of(others)
                 self.is_split = True
-        if self._computing is not None:
+        for pool in self._further:
             try:
-                await self._computing.ready(row)
+                await pool.ready(row)
             finally:
-                self.needs = sorted({*self.needs, *self._computing.needs})
+                self.needs = sorted({*self.needs, *pool.needs})
+
+    def _pool_of(self, parts: Sequence[int]) -> RewardPool:
+        pool = RewardPool(self._spec._replace(only=parts), *self._settings)
+        pool.counts = self.counts
+        return pool
+
+    @property
+    def _further(self) -> list[RewardPool]:
+        return [pool for pool in (self._computing, self._querying) if pool is not None]
 
     def send(
         self, row: dict[str, Any], completions: Sequence[str], seed: int | None = None, first: int = 0
     ) -> "list[asyncio.Future[Reward]]":
-        if self._computing is None:
+        if not self._further:
             return super().send(row, completions, seed, first)
+        begins, *later = [each for each in (self._computing, self, self._querying) if each is not None]
         tasks: list[asyncio.Future[Reward]] = []
-        computed = self._computing.send(row, completions, seed, first)
-        for index, (future, completion) in enumerate(zip(computed, completions, strict=True), first):
-            task = asyncio.create_task(self._add(future, row, completion, seed, index))
+        begun = RewardPool.send(begins, row, completions, seed, first)
+        for index, (future, completion) in enumerate(zip(begun, completions, strict=True), first):
+            task = asyncio.create_task(self._add(future, later, row, completion, seed, index))
             task.add_done_callback(partial(_cancel, future))  # where it is cancelled before it begins
             tasks.append(task)
         return tasks
 
     async def _add(
-        self, computed: "asyncio.Future[Reward]", row: dict[str, Any], completion: str, seed: int | None, index: int
+        self,
+        begun: "asyncio.Future[Reward]",
+        later: Sequence[RewardPool],
+        row: dict[str, Any],
+        completion: str,
+        seed: int | None,
+        index: int,
     ) -> Reward:
-        first = await computed
-        (waiting,) = super().send(row, [completion], seed, index)
-        return added(self._spec.rewards, [first, await waiting])
+        found = [await begun]
+        futures = [RewardPool.send(pool, row, [completion], seed, index)[0] for pool in later]
+        try:
+            found += await asyncio.gather(*futures)
+        finally:
+            for future in futures:  # that are not done where one has failed
+                future.cancel()
+        return added(self._spec.rewards, found)
 
     async def close(self) -> None:
-        if self._computing is not None:
-            await self._computing.close()
+        for pool in self._further:
+            await pool.close()
         await super().close()
 
 

@@ -72,8 +72,8 @@ class WeightedSum:
         return total(self._parts, rewards)
 
 
-class HalfSum(WeightedSum):
-    """Some parts of a sum, by their indices. Its reward is for `added`, which adds it to the other half."""
+class PartialSum(WeightedSum):
+    """Some parts of a sum, by their indices. Its reward is for `added`, which adds it to those of the other parts."""
 
     def __init__(self, parts: Mapping[int, Part], others: Sequence[int] = ()) -> None:
         super().__init__(list(parts.values()))
@@ -95,12 +95,12 @@ def total(parts: Sequence[LabelledPart], rewards: Sequence[Reward]) -> Reward:
     return Reward(math.fsum(part.weight * each.value for part, each in zip(parts, rewards, strict=True)), found)
 
 
-def added(parts: Sequence[LabelledPart], halves: Iterable[Reward]) -> Reward:
+def added(parts: Sequence[LabelledPart], partial: Iterable[Reward]) -> Reward:
     """The reward of the whole sum."""
     values: dict[int, float] = {}
     named: dict[int, dict[str, float]] = {index: {} for index in range(len(parts))}
-    for half in halves:
-        for name, value in half.parts.items():
+    for some in partial:
+        for name, value in some.parts.items():
             index, slash, rest = name.partition("/")
             if slash:
                 named[int(index)][rest] = value

@@ -8,7 +8,7 @@ from areal_like.config.problems import ConfigError
 from areal_like.rollout.episodes.rewards import RewardError, load_reward
 from areal_like.rollout.episodes.rewards.base import Reward, RewardCall, parse_reward
 from areal_like.rollout.episodes.rewards.outcomes import RewardCounts
-from areal_like.rollout.episodes.rewards.weighted_sum import HalfSum, Part, WeightedSum, added
+from areal_like.rollout.episodes.rewards.weighted_sum import Part, PartialSum, WeightedSum, added
 from tests.support.hurting_rewards import HURTING
 from tests.support.reward_parts import open_pool, reward_spec_in
 
@@ -60,11 +60,32 @@ def test_a_part_may_wait_for_a_service(tmp_path):
     assert reward.parts == {"awaits": 3.0, "exact": 1.0, "Judge": 0.25, "score": 3.0}
 
 
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [
+        (["exact", "length"], []),
+        (["model"], []),
+        (["exact", "model", "mine.py:awaits"], [0, 2]),
+    ],
+)
+def test_secrets_are_for_the_parts_that_query_the_reward_model_alone(tmp_path, names, others):
+    spec = sum_in(tmp_path, *map(part, names))
+    assert spec.without_model == others
+    assert spec.queries_model == (names == ["model"])
+    if others:
+        assert not spec._replace(only=others).queries_model
+        assert spec._replace(only=[1]).queries_model
+
+
+def test_a_reward_of_the_task_gets_no_secrets(tmp_path):
+    assert not reward_spec_in(tmp_path)(task="addition").queries_model
+
+
 async def waits(prompt, completion):
     return {"right": 1.0, "score": 0.5}
 
 
-def test_the_halves_of_a_sum_give_what_the_whole_sum_gives():
+def test_sums_of_some_parts_give_what_the_whole_sum_gives():
     def computes(prompt, completion):
         return {"a/score": 0.25, "b": 0.1}
 
@@ -73,8 +94,8 @@ def test_the_halves_of_a_sum_give_what_the_whole_sum_gives():
         *(Part("y", -0.7, RewardCall(waits, "waits", {})), Part("z", 0.9, RewardCall(computes, "computes", {}))),
     ]
     whole = asyncio.run(WeightedSum(parts)("", "", {}))
-    waiting = asyncio.run(HalfSum({0: parts[0], 2: parts[2]}, others=[1, 3])("", "", {}))
-    computed = HalfSum({1: parts[1], 3: parts[3]})("", "", {})
+    waiting = asyncio.run(PartialSum({0: parts[0], 2: parts[2]}, others=[1, 3])("", "", {}))
+    computed = PartialSum({1: parts[1], 3: parts[3]})("", "", {})
     assert added(parts, [computed, waiting]) == whole
     assert whole.parts["x/a/score"] == 0.25 and whole.parts["score"] == 0.5
 
