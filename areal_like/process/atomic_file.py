@@ -1,6 +1,7 @@
-"""Atomic and durable file writes; the complete lines of a file that others append to."""
+"""Atomic and durable file writes, durable folders; the complete lines of a file that others append to."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from areal_like.process import pulse
@@ -16,6 +17,20 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     half.replace(path)
+
+
+def make_durable_folder(folder: Path) -> None:
+    """Creates a folder and the missing ones above it; raises FileExistsError where it exists. The entry of each is
+    synced: what is synced in a folder would be lost with its entry."""
+    try:
+        folder.mkdir()
+    except FileNotFoundError:
+        if folder.parent == folder:
+            raise
+        with suppress(FileExistsError):  # another process was faster
+            make_durable_folder(folder.parent)
+        folder.mkdir()
+    fsync_path(folder.parent)
 
 
 def fsync_tree(root: Path) -> None:

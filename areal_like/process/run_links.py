@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from areal_like.process.atomic_file import fsync_path
+from areal_like.process.atomic_file import make_durable_folder
 
 CHECKPOINTS, RESUME_STATES, TRACKERS, EVALUATIONS = "checkpoints", "resume", "trackers", "evaluations"
 LINKS = MappingProxyType(
@@ -55,8 +55,7 @@ def make_free_folder(folder: Path) -> Path:
     for number in count(1):
         free = folder if number == 1 else folder.with_name(f"{folder.name}.{number}")
         try:
-            free.mkdir(parents=True)
-            fsync_path(free.parent)  # what is synced in it would be lost with its entry
+            make_durable_folder(free)
             return free
         except FileExistsError:
             continue

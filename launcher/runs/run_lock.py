@@ -13,6 +13,7 @@ from areal_like.config.loaded import Loaded, build_config
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.reward import reward_model
 from areal_like.discovery import NameStore, NameTaken, announce, name_store_for
+from areal_like.process.atomic_file import make_durable_folder
 from areal_like.process.checkpoint_files import KEPT, step_of
 from areal_like.process.identity import Identity
 from areal_like.process.run import CONFIG, Run, StartPoint, last_attempt
@@ -136,7 +137,7 @@ def _make_folder(loaded: Loaded, plan: Plan, replace_existing: bool, purpose: Pu
         directory = Path(plan.run_dir)
         numbered = loaded.config.trial_name == "auto" and plan.run_directory.state == "new"
         try:
-            directory.mkdir(parents=True)
+            make_durable_folder(directory)
             return plan, True
         except FileExistsError:
             if not directory.is_dir():

@@ -14,9 +14,12 @@ from areal_like.process.run import Run
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
 from areal_like.training.engine import TrainEngine
 from areal_like.training.progress import TrainingProgress
+from launcher.plan.build import build_plan
 from launcher.runs.checkpoints import move_aside_after
+from launcher.runs.run_lock import lock_run
 from tests.support.crash_record import Crashes, Record, everything, nothing, recording, some
-from tests.support.training_runs import ME, make_engine, make_run, model_folder, world
+from tests.support.planning import loaded
+from tests.support.training_runs import ME, MEMORY, make_engine, make_run, model_folder, world
 
 Read = TypeVar("Read")
 KEEPS = {"nothing": nothing, "everything": everything, "some": some(1), "others": some(2)}
@@ -99,6 +102,36 @@ def test_resume_state_on_another_disk_is_as_durable(tmp_path):
         complete = write(run, engine, record, 2, 4)
     assert {operation.kind for operation in record.operations} >= {"symlink"}
     check(record, tmp_path, complete)
+
+
+def test_folders_that_a_start_makes_are_not_lost_with_what_is_synced_in_them(tmp_path, monkeypatch):
+    """Nothing of the folders of a run, of its checkpoints and of its resume states is there before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    model, disk = model_folder(tmp_path, "llama"), tmp_path / "disk"
+    engine = make_engine(model)
+    disk.mkdir()
+    roots = {"cluster": "new/runs", "saver": "second/kept", "recover": "third/states"}
+    words = [f"{section}.fileroot={disk / root}" for section, root in roots.items()]
+    words += ["trial_name=t", f"model.path={model}", "weights.save_async=false"]
+    configuration = loaded("sft", *words, f"cluster.name_resolve.nfs_record_root={tmp_path / 'names'}")
+    plan = build_plan(configuration)
+    with recording(disk) as record:
+        locked = lock_run(configuration, plan, "id of this test", False)
+        locked.names.close()
+        MEMORY.append(locked.run.memory)
+        begun = len(record.operations)
+        complete = write(locked.run, engine, record, 2)
+    place = locked.run.directory.relative_to(disk)
+    assert locked.run.resume_states is not None and not locked.run.checkpoints.resolve().is_relative_to(disk / "new")
+
+    def read(left: Path) -> tuple[bool, list[int], str]:
+        return ((left / place / "attempt.json").is_file(), *sound_steps(left / place))
+
+    for count, what, (has_begun, steps, wrong) in remains(record, tmp_path, read):
+        assert has_begun or count < begun, what
+        assert steps == [2] or count < complete[0][0], what
+        assert not wrong, f"{what}: {wrong}"
 
 
 def test_a_rollback_that_crashes_loses_no_checkpoint(tmp_path):
