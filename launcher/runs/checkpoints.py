@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from areal_like.process.atomic_file import fsync_path
 from areal_like.process.checkpoint_files import complete_checkpoints, folder_name, resume_problem, step_of
 
 
@@ -27,15 +28,22 @@ def newest_resumable(run_dir: Path) -> tuple[int, Path] | None:
     return None
 
 
-def move_aside_after(run_dir: Path, step: int, attempt: int) -> list[Path]:
-    """Moves checkpoints of later steps into `before-attempt-K`: the run is rolled back behind them. Returns their new
+def aside_folder(run_dir: Path, attempt: int) -> Path:
+    """Where checkpoints are that lay after the step from which this attempt began."""
+    return run_dir / "checkpoints" / f"before-attempt-{attempt}"
+
+
+def move_aside_after(run_dir: Path, step: int, attempt: int, start: Path | None = None) -> list[Path]:
+    """Moves checkpoints of later steps into `before-attempt-K`: the run is rolled back behind them. `start`, from which
+    the attempt begins, is moved last: until then a search after a crash finds it where it was. Returns their new
     paths."""
-    folder = run_dir / "checkpoints"
-    aside = folder / f"before-attempt-{attempt}"
+    folder, aside = run_dir / "checkpoints", aside_folder(run_dir, attempt)
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    later = [path for path in paths if (path_step := step_of(path.name)) is not None and path_step > step]
     moved = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        path_step = step_of(path.name)
-        if path_step is not None and path_step > step:
-            aside.mkdir(exist_ok=True)
-            moved.append(path.rename(aside / path.name))
-    return moved
+    for path in sorted(later, key=lambda path: path == start):
+        aside.mkdir(exist_ok=True)
+        moved.append(path.rename(aside / path.name))
+        for changed in (aside, folder):  # before the next one is moved
+            fsync_path(changed)
+    return sorted(moved)

@@ -1,5 +1,5 @@
-"""Rolls a run back to a checkpoint: moves later checkpoints aside, removes weights in transit, writes the start
-point."""
+"""Rolls a run back to a checkpoint: writes the start point, moves later checkpoints aside, removes weights in
+transit."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from areal_like.process.exit_codes import FAILED
 from areal_like.process.run import Run, StartPoint
 from areal_like.process.run_memory import is_private
 from areal_like.process.shared_segments import RECORD
-from launcher.runs.checkpoints import move_aside_after
+from launcher.runs.checkpoints import aside_folder, move_aside_after
 from launcher.runs.run_files import write_start_point
 from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
 from launcher.supervisor.lifecycle import RunEnding, WaitLimits
@@ -70,17 +70,23 @@ def roll_back(run: Run, attempt: int, began: int, found: FoundCheckpoint) -> Rol
     if checkpoint is not None and run.config.recover.skip_progress and attempt_of(checkpoint) < began:
         step = 0
         messages.append(f"recover.skip_progress: the steps before {checkpoint.name} do not count")
-    moved = move_aside_after(run.directory, step, attempt)
-    if moved:
+    begins_at = _place_after(run, step, attempt, checkpoint)
+    start = StartPoint(attempt, step, begins_at, began, is_checked=checkpoint is not None, owner=run.run_id)
+    # First: once the checkpoint is not found where it was, a start after a crash reads here where it is.
+    write_start_point(run.directory, start)
+    if moved := move_aside_after(run.directory, step, attempt, checkpoint):
         messages.append(f"moved to checkpoints/before-attempt-{attempt}: {', '.join(path.name for path in moved)}")
-    if checkpoint is not None and not checkpoint.is_dir():
-        (checkpoint,) = [path for path in moved if path.name == checkpoint.name]
     if is_private(run.memory):
         _empty(run.memory)
     _empty(run.weights)
-    start = StartPoint(attempt, step, checkpoint, began, is_checked=checkpoint is not None, owner=run.run_id)
-    write_start_point(run.directory, start)
-    return Rollback(step, checkpoint, tuple(messages))
+    return Rollback(step, begins_at, tuple(messages))
+
+
+def _place_after(run: Run, step: int, attempt: int, checkpoint: Path | None) -> Path | None:
+    """Where the checkpoint is once those after `step` are moved aside. It may have been moved before."""
+    if checkpoint is None or checkpoint.parent != run.checkpoints or (step_of(checkpoint.name) or 0) <= step:
+        return checkpoint
+    return aside_folder(run.directory, attempt) / checkpoint.name
 
 
 def _empty(folder: Path) -> None:

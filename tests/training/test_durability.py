@@ -3,20 +3,24 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from areal_like.process.atomic_file import fsync_path, write_atomic
-from areal_like.process.checkpoint_files import complete_checkpoints, resume_problem, write_manifest
-from areal_like.process.run import Run
+from areal_like.process.checkpoint_files import complete_checkpoints, folder_name, resume_problem, write_manifest
+from areal_like.process.run import Run, StartPoint, last_attempt
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
 from areal_like.training.engine import TrainEngine
 from areal_like.training.progress import TrainingProgress
 from launcher.plan.build import build_plan
 from launcher.runs.checkpoints import move_aside_after
+from launcher.runs.run_files import write_start_point
 from launcher.runs.run_lock import lock_run
+from launcher.supervisor.checkpoint_search import CheckpointSearch
+from launcher.supervisor.rollback import Rollback, roll_back
 from tests.support.crash_record import Crashes, Record, everything, nothing, recording, some
 from tests.support.planning import loaded
 from tests.support.training_runs import ME, MEMORY, make_engine, make_run, model_folder, world
@@ -142,6 +146,39 @@ def test_a_rollback_that_crashes_loses_no_checkpoint(tmp_path):
     last = len(record.operations)
     check(record, tmp_path, [complete[0]])
     assert last > complete[-1][0], "it was moved"
+
+
+@pytest.mark.parametrize("damaged", [(), (6,)])
+def test_a_rollback_that_crashes_goes_on_from_the_same_checkpoint(tmp_path, damaged):
+    """`recover.skip_progress` moves all of them, also that from which the attempt begins."""
+    run, engine = made(tmp_path, "recover.keep=3", "recover.skip_progress=true")
+    with recording(run.directory) as record:
+        write_start_point(run.directory, StartPoint(1, 0, None, owner=run.run_id))
+        write(run, engine, record, 2, 4, 6)
+        for step in damaged:
+            (run.checkpoints / folder_name(step) / "model.safetensors").write_bytes(b"damaged")
+        before = len(record.operations)
+        back = rolled_back(run)
+    begins_at = folder_name(4 if damaged else 6)
+    assert back.checkpoint == run.checkpoints / "before-attempt-2" / begins_at
+
+    def restart(left: Path) -> tuple[int, str]:
+        start = left / "attempt.json"
+        if start.is_file():  # its path leads to the run itself, not to what is left of it
+            start.write_text(start.read_text().replace(str(run.directory), str(left)))
+        again = rolled_back(replace(run, directory=left))
+        assert again.checkpoint is None or again.checkpoint.is_dir()
+        return again.step, "" if again.checkpoint is None else again.checkpoint.name
+
+    for count, what, found in remains(record, tmp_path, restart):
+        assert found == (0, begins_at) or count < before, f"{what}: {found}"
+
+
+def rolled_back(run: Run) -> Rollback:
+    """As the next start of the run does it."""
+    search, attempt = CheckpointSearch(run), last_attempt(run.directory) + 1
+    assert search.is_done(60)
+    return roll_back(run, attempt, attempt, search.result())
 
 
 @pytest.mark.parametrize("forgotten", ["a file", "the folder", "the mark"])
