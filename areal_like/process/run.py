@@ -38,9 +38,21 @@ def last_attempt(run_dir: Path) -> int:
 
 def newest_start(run_dir: Path) -> tuple[int, str]:
     """Number and owner of the last attempt; 0 and no owner for a run that was never started."""
-    path = run_dir / ATTEMPT
-    start = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    start = _start_facts(run_dir)
     return int(start.get("attempt", 0)), str(start.get("owner", ""))
+
+
+def start_checkpoint(run_dir: Path) -> Path | None:
+    """The checkpoint from which the last attempt began, if it is still there."""
+    path = _start_facts(run_dir).get("checkpoint")
+    return Path(path) if path is not None and Path(path).is_dir() else None
+
+
+def _start_facts(run_dir: Path) -> dict[str, Any]:
+    """Empty for a run that was never started."""
+    path = run_dir / ATTEMPT
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return facts
 
 
 def taken_over_text(directory: Path, attempt: int, owner: str) -> str | None:

@@ -12,7 +12,7 @@ from areal_like.process.run import last_attempt
 from areal_like.process.run_links import missing_link_targets
 from launcher.plan.host import HostInfo
 from launcher.plan.plan import RunDirectory
-from launcher.runs.checkpoints import complete_steps, resumable_steps, step_folder
+from launcher.runs.checkpoints import complete_steps, resumable_aside, resumable_steps, step_folder
 from launcher.runs.registry import ambiguity_text, find_runs, lock_holder, running_text
 from launcher.runs.resumable import run_config_values, why_not_resumable
 
@@ -103,10 +103,11 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
     trial, mode = config.trial_name, config.recover.mode
     run = path.relative_to(host.directory) if path.is_relative_to(host.directory) else path
     steps = resumable_steps(path)
+    aside = None if steps else resumable_aside(path)
     if mode not in ("auto", "resume"):
         remedy = (
             EXISTING_RUN_REMEDY.format(run=run)
-            if steps
+            if steps or aside is not None
             else f"{NEW_RUN_REMEDY} (it cannot be resumed: {why_not_resumable(path)})"
         )
         reason = f"the run directory {path} exists; {remedy}"
@@ -114,12 +115,20 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
     if steps:
         reason = f"resuming from step {steps[-1]} (recover.mode={mode})"
         return RunDirectory(str(path), trial, "continues", reason, steps[-1], last_attempt(path) + 1), []
+    if aside is not None:
+        return _continues_aside(path, aside, f"recover.mode={mode}"), []
     if mode == "auto":
         reason = f"{missing_link_targets(path) or 'no complete checkpoint: from the beginning'} (recover.mode=auto)"
         return RunDirectory(str(path), trial, "continues", reason, None, last_attempt(path) + 1), []
     remedy = "set recover.mode=auto to start from the beginning"
     reason = f"resume needs a checkpoint in {path}, and {why_not_resumable(path)}; {remedy}"
     return RunDirectory(str(path), trial, "exists", reason), [Problem("recover.mode", reason)]
+
+
+def _continues_aside(path: Path, checkpoint: Path, why: str) -> RunDirectory:
+    """Where the last attempt began at a checkpoint whose steps do not count, and has written none of its own."""
+    reason = f"resuming from {checkpoint.relative_to(path)} ({why})"
+    return RunDirectory(str(path), path.name, "continues", reason, None, last_attempt(path) + 1)
 
 
 def _evaluated(path: Path, key: str) -> tuple[RunDirectory, list[Problem]]:
@@ -148,6 +157,8 @@ def _resumed(
         return _evaluated(path, "resume")
     steps, resume_step = resumable_steps(path), config.resume_step
     if not steps:
+        if (resume_step is None or resume_step < 0) and (aside := resumable_aside(path)) is not None:
+            return _continues_aside(path, aside, f"resume={config.resume}"), []
         reason = f"{path} cannot be resumed: {why_not_resumable(path)}{_from_its_model(config, path)}"
         problems = [] if missing_link_targets(path) else [Problem("resume", reason)]  # of a lost part its own key tells
         return RunDirectory(str(path), path.name, "exists", reason), problems

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from areal_like.process.atomic_file import fsync_path
 from areal_like.process.checkpoint_files import complete_checkpoints, folder_name, resume_problem, step_of
+from areal_like.process.run import start_checkpoint
 
 
 def step_folder(run_dir: Path, step: int) -> Path:
@@ -26,6 +27,14 @@ def newest_resumable(run_dir: Path) -> tuple[int, Path] | None:
         if resume_problem(step_folder(run_dir, step)) is None:
             return step, step_folder(run_dir, step)
     return None
+
+
+def resumable_aside(run_dir: Path) -> Path | None:
+    """The checkpoint from which the last attempt began, where it was moved aside as its steps do not count."""
+    checkpoint = start_checkpoint(run_dir)
+    if checkpoint is None or checkpoint.parent.parent != run_dir / "checkpoints":
+        return None
+    return checkpoint if resume_problem(checkpoint) is None else None
 
 
 def aside_folder(run_dir: Path, attempt: int) -> Path:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from areal_like.process.checkpoint_files import manifest_parts, resume_problem, step_of
 from areal_like.process.errors import Failure
-from areal_like.process.run import ATTEMPT, Run
+from areal_like.process.run import Run, start_checkpoint
 from launcher.runs.checkpoints import complete_steps, step_folder
 
 POLL_S, REPORT_S = 0.2, 5.0
@@ -110,8 +110,6 @@ class CheckpointSearch:
         directory, at_most = self._run.directory, self._at_most
         steps = [step for step in complete_steps(directory) if at_most is None or step <= at_most]
         found = [step_folder(directory, step) for step in reversed(steps)]
-        if at_most is None and (directory / ATTEMPT).is_file():
-            earlier = self._run.start_point().checkpoint
-            if earlier is not None and earlier.is_dir() and earlier not in found:
-                found.append(earlier)
+        if at_most is None and (earlier := start_checkpoint(directory)) is not None and earlier not in found:
+            found.append(earlier)
         return found

@@ -17,8 +17,8 @@ from launcher.plan.build import build_plan
 from launcher.plan.render import render
 from launcher.plan.render_brief import render_brief
 from launcher.plan.run_directory import next_trial
-from launcher.runs.checkpoints import complete_steps
-from launcher.runs.run_files import config_text, provenance_text
+from launcher.runs.checkpoints import complete_steps, move_aside_after
+from launcher.runs.run_files import config_text, provenance_text, write_start_point
 from tests.support.planning import loaded, machine_with, plan_of
 
 
@@ -102,6 +102,19 @@ def test_recover_resumes_from_the_newest_complete_checkpoint(tmp_path):
     directory, plan = directory_of(tmp_path, "trial_name=first", "recover.mode=auto")
     assert (directory.state, plan.needs) == ("continues", ())
     assert "from step 20" in directory.reason
+
+
+@pytest.mark.parametrize("words", [("trial_name=first", "recover.mode=auto"), ("resume=first",)])
+def test_a_checkpoint_that_was_moved_aside_is_resumed_until_there_are_newer_ones(tmp_path, words):
+    """By recover.skip_progress, in an attempt that ended before it wrote one of its own."""
+    run = made(tmp_path / "grpo-addition" / "first", 5)
+    moved = move_aside_after(run, 0, 2)
+    write_start_point(run, StartPoint(2, 0, moved[0]))
+    directory, _ = directory_of(tmp_path, *words)
+    assert (directory.state, directory.step, directory.attempt) == ("continues", None, 3)
+    assert directory.reason.startswith("resuming from checkpoints/before-attempt-2/step_000005 (")
+    shutil.copytree(moved[0], run / "checkpoints" / "step_000001")
+    assert directory_of(tmp_path, *words)[0].step == 1
 
 
 def test_recover_without_a_checkpoint(tmp_path):
