@@ -21,7 +21,9 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "areal_like/rollout/controller/controller.py Controller._until_over: self.changed.wait",
         "areal_like/rollout/controller/controller.py Controller.run_until_over: asyncio.wait",
         "areal_like/rollout/controller/servers.py Servers._keep_up_to_date: self.changed.wait",
+        f"{ROLLOUT}/controller/weight_broadcast.py WeightBroadcast._wait_for_servers: self._servers.changed.wait",
         f"{EPISODES}/worker.py EpisodeWorker._wait_for_slot: self._slot_free.wait",
+        f"{EPISODES}/worker.py EpisodeWorker._wait_for_slot: while len(self._running) >= self._max_in_flight",
         f"{EPISODES}/worker.py EpisodeWorker.work: asyncio.wait",
         f"{EPISODES}/verifiers/seat.py EnvironmentSeat._read: reader.readline",
         f"{EPISODES}/text_environments/process.py EnvironmentProcess._printed: self._process.stderr.read",
@@ -38,6 +40,14 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{SERVING}/server.py InferenceServer.until_ended: asyncio.wait",
         f"{TRAINING}/transports/sender.py WeightSender._turn: self._changed.wait",
         "areal_like/weights/group_server.py GroupServer._serve: selector.select",
+    ),
+    "it watches, or shows that it works, as long as what it is for: nobody waits for its end": (
+        "areal_like/process/loop_watch.py LoopWatch._beat: while True",
+        f"{ENGINES}/engine_pulse.py _ask: while True",
+        f"{ENGINES}/external/attach.py watch_engine: while missed < MAX_MISSED_ANSWERS",
+        f"{ENGINES}/external/engine_process.py EngineProcess.ended: while (code := self._keeper.exit_code()) is None",
+        f"{SERVING}/forwarding.py ForwardingServer.wait_until_gone: while missed < MAX_MISSED_ANSWERS",
+        "areal_like/weights/gloo_transfer.py _keep_until_done.until_it_ends: while not work.is_completed()",
     ),
     "the limit is with those that wait for it": (
         f"{EPISODES}/text_environments/process.py EnvironmentProcess.ended: self._process.wait",
@@ -83,13 +93,16 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{REWARDS}/deadline.py turn: places.acquire",
         f"{REWARDS}/judge.py JudgeReward._ask: aiohttp.ClientTimeout",
         f"{REWARDS}/outcomes.py rewards_of: asyncio.wait",
+        f"{REWARDS}/score_client.py ScoreClient._run: while True",
     ),
     "a part of a request to a server, which its caller ends after rollout.request_timeout; the watchdog sees an engine "
     "that makes no progress (watchdog.generating_s)": (
         f"{ENGINES}/embedded/async_engine.py AsyncLLMEngine.generate: await result",
+        f"{ENGINES}/external/engine_workers.py EngineWorkers.results: while True",
         f"{ENGINES}/external/http_calls.py EngineClient.read: aiohttp.ClientTimeout",
         f"{SERVING}/forwarding.py ForwardingServer._forward: source.content.readany",
         f"{SERVING}/forwarding.py ForwardingServer._newest_attempt: async with self._lock",
+        f"{SERVING}/generation.py Generation._finish: while answer.finish == ABORT",
         f"{SERVING}/generation.py Generation.aborts_sent: asyncio.wait",
         f"{SERVING}/pauser.py Pauser.pause: async with self._lock",
         f"{SERVING}/pauser.py Pauser.resume: async with self._lock",
@@ -113,6 +126,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{ENGINES}/external/start.py EngineLaunch._try: asyncio.wait",
         f"{SERVING}/public_proxy.py StreamRelay.finish: asyncio.wait",
         f"{REWARDS}/processes/reward_worker.py RewardWatch.end: self._output.drain",
+        f"{ROLLOUT}/controller/weight_broadcast.py WeightBroadcast._stage: asyncio.wait",
         "areal_like/discovery/etcd.py EtcdNameStore.close: self._renewing.join",
         f"{TRAINING}/loop.py train: checkpoints.wait",
         f"{TRAINING}/loop.py train: publisher.wait",
@@ -255,6 +269,38 @@ def test_every_wait_has_a_limit_or_a_reason_for_none():
         ("dist.new_group(ranks)", "dist.new_group(ranks, timeout=limit)"),
         ("with ThreadPoolExecutor(2) as pool:\n    pass", "pool = ThreadPoolExecutor(2)\npool.shutdown(wait=False)"),
         ("for line in process.stdout:\n    pass", "for line in lines:\n    pass"),
+        (
+            "def end(limit_s: float | None):\n    thread.join(limit_s)",
+            "def end(limit_s: float):\n    thread.join(limit_s)",
+        ),
+        (
+            "def end(limit_s: Optional[float]):\n    process.wait(timeout=limit_s)",
+            "def end(left: int | None, limit_s: float):\n    process.wait(timeout=limit_s)",
+        ),
+        (
+            "def end():\n    limit_s = None\n    thread.join(limit_s)",
+            "def end():\n    limit_s = 5\n    thread.join(limit_s)",
+        ),
+        (
+            "def end():\n    alive, limit_s = [], None\n    thread.join(limit_s)",
+            "def end():\n    alive, limit_s = None, 5\n    thread.join(limit_s)",
+        ),
+        (
+            "def end():\n    limit_s = None if left is None else 5\n    thread.join(limit_s)",
+            "def end():\n    limit_s = 5 if left is None else 9\n    thread.join(limit_s)",
+        ),
+        ("thread.join(None if ends is None else 5)", "thread.join(5 if ends is None else 9)"),
+        (
+            "while True:\n    time.sleep(1)",
+            "while True:\n    if time.monotonic() > ends:\n        break\n    time.sleep(1)",
+        ),
+        ("while True:\n    time.sleep(1)", "while True:\n    waiting.check()\n    time.sleep(1)"),
+        ("while self.check(key):\n    time.sleep(1)", "while time.monotonic() < ends:\n    time.sleep(1)"),
+        (
+            "while not is_done():\n    now = time.monotonic()\n    time.sleep(1)",
+            "while not is_done():\n    waited_s = time.monotonic() - began\n    assert waited_s < 5\n    time.sleep(1)",
+        ),
+        ("while is_alive():\n    sleep(1)", "while todo:\n    todo.pop()"),
     ],
 )
 def test_waits_without_a_limit_are_found(without, limited):
@@ -288,6 +334,14 @@ def test_a_wait_of_a_coroutine_is_found_unless_a_timeout_is_around_it(wait):
     if wait.startswith("await "):
         within = f"async def work(done):\n    await asyncio.wait_for({wait.removeprefix('await ')}, 5)\n"
         assert not unlimited_waits("a.py", kinds + within)
+
+
+@pytest.mark.parametrize("wait", ["await event.wait()", "await asyncio.sleep(1)"])
+def test_a_timeout_that_may_be_none_is_no_limit(wait):
+    body = f"        async with asyncio.timeout(limit_s):\n            while not is_done():\n                {wait}\n"
+    for kind, expected in (("float | None", 1), ("float", 0)):
+        source = f"class Work:\n    async def end(self, limit_s: {kind}):\n{body}"
+        assert len(unlimited_waits("a.py", source)) == expected
 
 
 def test_a_place_is_named_by_file_function_and_call():

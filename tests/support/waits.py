@@ -1,7 +1,8 @@
 """Finds the waits in a source file that have no limit.
 
 To await a coroutine, a task or several of them (`asyncio.gather`) is no wait of its own: what they wait for is found
-where they do. Neither is a call of a method of the same class. A lock is one if whoever holds it may wait meanwhile.
+where they do. Neither is a call of a method of the same class. A lock is one if whoever holds it may wait meanwhile,
+and so is a loop that sleeps and looks at no clock. A limit that may be None is none.
 """
 
 import ast
@@ -29,6 +30,8 @@ WAITING = ("wait", "join", "result", "acquire", "communicate", "sleep", "select"
 SOCKETS = ("sock", "wire", "conn", "control", "listening", "caller")
 PIPES = ("stdout", "stderr", "stdin", "pipe", "sock", "wire", "connection")
 """Parts of names of what is read from without an end in sight."""
+LIMITS = ("timeout", "timeout_s", "limit_s")
+CLOCKS = {"monotonic", "perf_counter", "time"}
 
 
 class Wait(NamedTuple):
@@ -89,12 +92,32 @@ class _Reader(ast.NodeVisitor):
 
     # What limits a wait.
 
+    def _has_limit(self, node: ast.expr, place: int | None, *names: str) -> bool:
+        """By keyword, or as the positional argument at `place`. A function there is no number of seconds."""
+        if not isinstance(node, ast.Call):
+            return False
+        if self._keyword(node, *LIMITS, *names) or any(isinstance(each, ast.Starred) for each in node.args):
+            return True
+        if place is None or len(node.args) <= place:
+            return False
+        value = node.args[place]
+        return not isinstance(value, ast.Lambda) and not self._may_be_none(value)
+
+    def _keyword(self, node: ast.Call, *names: str) -> bool:
+        return any(each.arg in names and not self._may_be_none(each.value) for each in node.keywords)
+
+    def _may_be_none(self, value: ast.expr) -> bool:
+        """None itself, or a name of the function that may be None by its annotation or by what is assigned to it."""
+        if isinstance(value, ast.Name):
+            return any(value.id in _optional_names(function) for function in self._functions)
+        return _is_none(value)
+
     def visit_AsyncWith(self, node: ast.AsyncWith) -> None:
         limited = 0
         for item in node.items:
             name = _called(item.context_expr)
             if name in ("asyncio.timeout", "asyncio.timeout_at"):
-                limited += 1
+                limited += self._has_limit(item.context_expr, 0, "delay", "when")
             self._check_lock(item.context_expr, ASYNC_LOCKS, node)
             self.visit(item.context_expr)
         self._limits += limited
@@ -130,6 +153,11 @@ class _Reader(ast.NodeVisitor):
             self._found(node, f"async for {text}")
         self.generic_visit(node)
 
+    def visit_While(self, node: ast.While) -> None:
+        if _sleeps(node) and not _looks_at_clock(node):
+            self._found(node, f"while {ast.unparse(node.test)}")
+        self.generic_visit(node)
+
     def visit_For(self, node: ast.For) -> None:
         if _last(node.iter) in ("stdout", "stderr", "stdin"):
             self._found(node, f"for {ast.unparse(node.iter)}")
@@ -137,7 +165,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         name = _called(node)
-        if name == "asyncio.wait_for" and _has_limit(node, 1):
+        if name == "asyncio.wait_for" and self._has_limit(node, 1):
             self._limits += 1
             self.generic_visit(node)
             self._limits -= 1
@@ -152,11 +180,11 @@ class _Reader(ast.NodeVisitor):
         if isinstance(receiver, ast.Constant | ast.JoinedStr) or not name:
             return False
         if owner == "asyncio":
-            return (last == "wait" and not _has_limit(node, 1)) or last == "wait_for"
+            return (last == "wait" and not self._has_limit(node, 1)) or last == "wait_for"
         if owner in MODULES_OF_COLLECTIVES:
-            return last in COLLECTIVES and not _has_limit(node, None)
+            return last in COLLECTIVES and not self._has_limit(node, None)
         if owner == "subprocess":
-            return last in SUBPROCESS and not _has_limit(node, None)
+            return last in SUBPROCESS and not self._has_limit(node, None)
         if owner == "os":
             if last in ("waitpid", "waitid", "wait", "wait3", "wait4"):
                 return "WNOHANG" not in ast.unparse(node)
@@ -165,13 +193,13 @@ class _Reader(ast.NodeVisitor):
             text = ast.unparse(node)
             return last in ("flock", "lockf") and "LOCK_NB" not in text and "LOCK_UN" not in text
         if owner == "select":
-            return last == "select" and not _has_limit(node, 3)
+            return last == "select" and not self._has_limit(node, 3)
         if owner == "signal":
             return last in SIGNALS
         if last == "recv_fds":
             return not self._selects()
         if last == "wait" and owner in WAITS_FOR_SEVERAL and node.args:
-            return not _has_limit(node, 1)
+            return not self._has_limit(node, 1)
         return self._waits_by_method(node, last, receiver)
 
     def _is_queue(self, receiver: ast.expr) -> bool:
@@ -185,39 +213,39 @@ class _Reader(ast.NodeVisitor):
             return False
         match last:
             case "communicate":
-                return not _has_limit(node, 1)
+                return not self._has_limit(node, 1)
             case "wait" | "join" if receiver is not None:
-                return not _has_limit(node, 0)
+                return not self._has_limit(node, 0)
             case "wait_for":
-                return not _has_limit(node, 1)
+                return not self._has_limit(node, 1)
             case "result" if receiver is not None:
-                return not self._is_async and not node.args and not _has_limit(node, 0)
+                return not self._is_async and not node.args and not self._has_limit(node, 0)
             case "acquire":
                 blocks = all(isinstance(each, ast.Constant) and each.value is True for each in node.args)
-                return blocks and not _has_limit(node, 1) and "blocking=False" not in ast.unparse(node)
+                return blocks and not self._has_limit(node, 1) and "blocking=False" not in ast.unparse(node)
             case "shutdown" if receiver is not None:
                 return not node.args and "wait=False" not in ast.unparse(node)
             case "get" | "put":
-                return receiver is not None and self._is_queue(receiver) and not _has_limit(node, 1)
+                return receiver is not None and self._is_queue(receiver) and not self._has_limit(node, 1)
             case "poll" if receiver is not None:
                 is_poller = self._kind(receiver) in POLLERS or _last(receiver).lower().endswith("poller")
-                return is_poller and not _has_limit(node, 0)
+                return is_poller and not self._has_limit(node, 0)
             case "recv" | "recv_bytes" if receiver is not None and not node.args:  # of multiprocessing
                 return not self._selects(".poll(")
             case "select" if receiver is not None:
-                return not _has_limit(node, 0)
+                return not self._has_limit(node, 0)
             case "accept" | "recv" | "recv_into" | "recvmsg" | "recvfrom" if receiver is not None:
                 return any(part in text for part in SOCKETS)
             case "drain" | "drained" | "wait_closed":
                 return True
             case "as_completed":
-                return not _has_limit(node, 1)
+                return not self._has_limit(node, 1)
             case "urlopen":
-                return not _has_limit(node, 2)
+                return not self._has_limit(node, 2)
             case "HTTPConnection" | "HTTPSConnection" | "ClientTimeout":
-                return not _has_limit(node, None) and not _keyword(node, "total", "sock_read")
+                return not self._has_limit(node, None) and not self._keyword(node, "total", "sock_read")
             case "create_connection":
-                return not _has_limit(node, 1) and not _keyword(node, "sock")
+                return not self._has_limit(node, 1) and not self._keyword(node, "sock")
             case _ if last in STREAM_READS and receiver is not None:
                 is_pipe = any(part in text.lower() for part in PIPES)
                 return is_pipe or (self._is_async and text.lower().endswith(("reader", "stream", ".content")))
@@ -289,18 +317,61 @@ def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _keyword(node: ast.Call, *names: str) -> bool:
-    given = [each.value for each in node.keywords if each.arg in names]
-    return any(not (isinstance(value, ast.Constant) and value.value is None) for value in given)
+def _sleeps(loop: ast.While) -> bool:
+    return any(_called(each).rpartition(".")[2] == "sleep" for each in ast.walk(loop))
 
 
-def _has_limit(node: ast.Call, place: int | None) -> bool:
-    """By keyword, or as the positional argument at `place`. A function there is no number of seconds."""
-    if _keyword(node, "timeout", "timeout_s", "limit_s"):
-        return True
-    if any(isinstance(each, ast.Starred) for each in node.args):
-        return True
-    if place is None or len(node.args) <= place:
-        return False
-    value = node.args[place]
-    return not isinstance(value, ast.Lambda) and not (isinstance(value, ast.Constant) and value.value is None)
+def _looks_at_clock(loop: ast.While) -> bool:
+    """Whether it compares a time of the clock with something, or has a NamedWait do so."""
+    times = {
+        _last(target)
+        for each in ast.walk(loop)
+        if isinstance(each, ast.Assign) and _has_time(each.value, set())
+        for target in each.targets
+    }
+    for each in ast.walk(loop):
+        if isinstance(each, ast.Compare) and _has_time(each, times):
+            return True
+        if isinstance(each, ast.Call) and _called(each).endswith(".check") and not each.args:
+            return True
+    return False
+
+
+def _has_time(node: ast.expr, times: set[str]) -> bool:
+    return any(
+        _called(each).rpartition(".")[2] in CLOCKS or (isinstance(each, ast.Name) and each.id in times)
+        for each in ast.walk(node)
+    )
+
+
+def _optional_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
+    """Its parameters and variables that may be None."""
+    arguments = function.args
+    names = {
+        each.arg
+        for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        if each.annotation is not None and _may_be_of_none(each.annotation)
+    }
+    for node in ast.walk(function):
+        if isinstance(node, ast.AnnAssign):
+            if _may_be_of_none(node.annotation) or (node.value is not None and _is_none(node.value)):
+                names.add(_last(node.target))
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                names |= {_last(each) for each, value in pairs if isinstance(each, ast.Name) and _is_none(value)}
+    return names
+
+
+def _may_be_of_none(annotation: ast.expr) -> bool:
+    text = ast.unparse(annotation)
+    return "None" in text or "Optional" in text
+
+
+def _is_none(value: ast.expr) -> bool:
+    """Also as one of the two values of a condition."""
+    if isinstance(value, ast.IfExp):
+        return _is_none(value.body) or _is_none(value.orelse)
+    return isinstance(value, ast.Constant) and value.value is None
