@@ -173,9 +173,8 @@ class LauncherConfig:
 
     env_file: list[str] = key([])
     """Files with lines NAME=value, read at the start into the environment of all processes; later files override
-    earlier ones. For keys and tokens: values are not saved with the configuration, and are removed from errors, metrics
-    and what Python code prints. What programs that your code starts, or C libraries, print straight into a log is not
-    searched for them."""
+    earlier ones. For keys and tokens: values are not saved with the configuration, are removed from errors, metrics and
+    what Python code prints, and are covered in logs within seconds where other programs print them."""
 
 
 NO_SERVICE = refused("no such service exists here; a reward is a function: reward.name, reward.args")
