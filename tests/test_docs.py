@@ -271,8 +271,7 @@ class Session:
         if warnings:
             self.failures.append(f"{typed}\nis a run of a page and has warnings:\n" + "\n".join(warnings))
         locked = lock_run(loaded, plan, run_id, replace)
-        locked.names.clear()
-        locked.names.close()
+        locked.release()
         self.made = locked.run.directory
         folder = step_folder(self.made, MADE_STEPS)
         if not folder.exists():
@@ -296,8 +295,7 @@ class Session:
         """Replaces `launcher.commands.serve.serve`: servers that end at once."""
         self.ran = True
         locked = lock_run(loaded, plan, run_id, replace, Purpose.SERVE)
-        locked.names.clear()
-        locked.names.close()
+        locked.release()
         return 0
 
     def run_command(self, words: list[str]) -> api.CommandResult:

@@ -11,6 +11,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -48,6 +49,8 @@ from areal_like.process.wait import NamedWait
 
 ROOT_KEY = "cluster.name_resolve.nfs_record_root"
 FOLDER_MODE = 0o700
+RETRY_LOCK_S = 1.0
+"""For so long the lock of a store is waited for that has not answered before."""
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ class FileNameStore(NameStore):
         self._reported: set[str] = set()
         self._own: dict[str, _OwnEntry] = {}
         self._lock = threading.RLock()
+        self._is_silent = False
         self._stopped = threading.Event()
         self._heartbeat: threading.Thread | None = None
         try:
@@ -178,7 +182,9 @@ class FileNameStore(NameStore):
 
     def delete(self, name: str) -> None:
         slot = self._slot(name)
-        with self._lock:
+        with self._locked() as is_locked:
+            if not is_locked:
+                return
             self._own.pop(name, None)
             held = slot.read()
             if held is None:
@@ -187,7 +193,9 @@ class FileNameStore(NameStore):
         remove_empty_folders(self._root, slot.folder)
 
     def clear(self, prefix: str = "") -> None:
-        with self._lock:
+        with self._locked() as is_locked:
+            if not is_locked:
+                return
             mine = {own.claim.id for own in self._own.values()}
             for slot, held in list(self._below(prefix)):
                 if held.claim.id not in mine:
@@ -216,6 +224,20 @@ class FileNameStore(NameStore):
             remove_empty_folders(self._root, own.slot.folder)
         self._own.clear()
         remove_empty_folders(self._root, self._base)
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Whether it is: on a disk that does not answer the heartbeat holds the lock for as long as its write hangs."""
+        limit_s = min(self._ttl_s, RETRY_LOCK_S) if self._is_silent else self._ttl_s
+        is_locked = self._lock.acquire(timeout=limit_s)
+        if not is_locked and not self._is_silent:
+            log.warning("%s has not answered for %g s; the entries there stay for now", self._base, limit_s)
+        self._is_silent = not is_locked
+        try:
+            yield is_locked
+        finally:
+            if is_locked:
+                self._lock.release()
 
     def _renew_all(self) -> None:
         while not self._stopped.wait(self._ttl_s / 3):

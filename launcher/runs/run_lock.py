@@ -1,7 +1,9 @@
 """Acquires the run directory: its folder, the name of its launcher, and the start point of the next attempt."""
 
+import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,8 @@ from launcher.supervisor.lifecycle import wait_limits
 from launcher.supervisor.rollback import roll_back
 from launcher.terminal import write_line
 
+log = logging.getLogger(__name__)
+
 
 class LockedRun(NamedTuple):
     """A run that no other launcher can start now. `messages` are messages for the user."""
@@ -41,6 +45,25 @@ class LockedRun(NamedTuple):
     messages: tuple[str, ...]
     is_new: bool = False
     """Whether this start created the run directory."""
+
+    def release(self, clears: bool = True) -> None:
+        """At the end. `clears`: also what is left of the run's processes; not where another launcher may use the names.
+        A store that does not answer, as on a dead disk, does not keep this launcher: its entries end with it."""
+
+        def work() -> None:
+            try:
+                if clears:
+                    self.names.clear()
+                self.names.close()
+            except Exception as fault:
+                log.warning("entries below %s stay until this process ends: %s", self.names.prefix, fault)
+
+        limit_s = self.run.config.cluster.name_resolve.ttl_s
+        thread = threading.Thread(target=work, name="release", daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        if thread.is_alive():
+            log.warning("the names below %s have not answered for %g s; they are left", self.names.prefix, limit_s)
 
 
 def lock_run(

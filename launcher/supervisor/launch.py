@@ -88,7 +88,7 @@ class _Launch:
             self.progress.close()
             write_line(escape_controls(self._clean(ending.message)), sys.stderr)
             write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
-            self.locked.names.close()
+            self.locked.release(clears=False)
             return ending.code
         self.observer.drain()
         best = link_best(self.run_)
@@ -113,8 +113,7 @@ class _Launch:
             write_line(f"no step was made; {self.run_.directory} was removed", sys.stderr)
         else:
             write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
-        self.locked.names.clear()
-        self.locked.names.close()
+        self.locked.release()
         return ending.code
 
     def say(self, text: str) -> None:

@@ -44,9 +44,7 @@ class ServingRun:
         return self.start.watch(policy, self.say, lifecycle)
 
     def close(self, ending: RunEnding) -> None:
-        if ending.outcome != "lost":
-            self.locked.names.clear()
-        self.locked.names.close()
+        self.locked.release(clears=ending.outcome != "lost")
 
 
 def lock_serving_run(

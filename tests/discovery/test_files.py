@@ -217,6 +217,26 @@ def test_a_heartbeat_continues_after_a_failure(root, names, monkeypatch, caplog)
     assert "could not be renewed; trying again: [Errno 28]" in caplog.text
 
 
+def test_a_write_that_hangs_holds_up_no_removal_for_longer_than_the_time_to_live(names, monkeypatch, caplog):
+    """The supervisor removes the names of processes that have ended, and at the end all of them."""
+    names.add("server/0", "mine")
+    hangs, answers, write = threading.Event(), threading.Event(), EntryFiles.write
+
+    def hanging(self, id, state):
+        hangs.set()
+        answers.wait(10)
+        write(self, id, state)
+
+    monkeypatch.setattr(EntryFiles, "write", hanging)
+    assert hangs.wait(60)
+    names.delete("server/0")
+    names.clear()
+    assert not answers.is_set() and caplog.text.count("has not answered for 0.3 s") == 1
+    answers.set()
+    wait_until(lambda: not names.delete("server/0") and not names._is_silent)
+    assert names.find() == {}
+
+
 def test_an_owner_that_lost_its_name_does_not_overwrite_the_new_owner(root, names, workers, caplog):
     (worker,) = workers("server/0", ttl_s=TTL_S)
     worker.add("a")

@@ -100,8 +100,7 @@ def evaluated(run: Run, request: pytest.FixtureRequest) -> Path:
     own = [request.param] if hasattr(request, "param") else []
     loaded = load("grpo.yaml", ["cluster.fileroot=runs", "trial_name=t", "experiment_name=sums", *own])
     locked = lock_run(loaded, build_plan(loaded), "id", False)
-    locked.names.clear()
-    locked.names.close()
+    locked.release()
     config = locked.run.config
     rows = load_datasets(config, SearchFolders(Path(), Path()), open_tokenizer(config, Path())).of("valid")
     folder = locked.run.directory / "evaluations" / "step_000002"
@@ -157,8 +156,7 @@ def test_rollouts_of_environments_are_scored_by_the_reward_of_each(run: Run):
     words = ["cluster.fileroot=runs", "trial_name=t", "experiment_name=sums", *ENVIRONMENTS]
     loaded = load("grpo.yaml", words)
     locked = lock_run(loaded, build_plan(loaded), "id", False)
-    locked.names.clear()
-    locked.names.close()
+    locked.release()
     rows = load_datasets(locked.run.config, SearchFolders(Path(), Path()), open_tokenizer(locked.run.config, Path()))
     lines = [
         {"group": at, "conversation": 0, "row": at, "row_hash": hash_text(row_hash(rows.train.rows[at]))}

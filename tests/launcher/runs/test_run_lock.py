@@ -1,6 +1,8 @@
 """Two launchers never begin the same attempt, however long one of them reads its checkpoint."""
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,3 +61,30 @@ def test_a_launcher_whose_run_is_taken_over_while_it_reads_a_checkpoint_changes_
     after = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     start = directory / "attempt.json"
     assert {**after, start: b""} == {**before, start: b""}
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_store_of_names_that_does_not_answer_does_not_keep_the_launcher(caplog: Any, clears: bool):
+    answers, done = threading.Event(), []
+
+    def hang() -> None:
+        answers.wait(10)
+        done.append("hang")
+
+    names: Any = SimpleNamespace(prefix="me/own/r0001", clear=hang, close=hang)
+    run: Any = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(name_resolve=SimpleNamespace(ttl_s=0.1))))
+    plan: Any = None
+    run_lock.LockedRun(plan, run, names, StartPoint(1, 0, None), ()).release(clears)
+    assert not done and "the names below me/own/r0001 have not answered for 0.1 s" in caplog.text
+    answers.set()
+
+
+def test_a_fault_of_the_store_of_names_at_the_end_is_a_warning(caplog: Any):
+    def fail() -> None:
+        raise OSError(116, "Stale file handle")
+
+    names: Any = SimpleNamespace(prefix="me/own/r0001", clear=fail, close=fail)
+    run: Any = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(name_resolve=SimpleNamespace(ttl_s=60))))
+    plan: Any = None
+    run_lock.LockedRun(plan, run, names, StartPoint(1, 0, None), ()).release()
+    assert "stay until this process ends: [Errno 116] Stale file handle" in caplog.text
