@@ -7,7 +7,7 @@ from typing import Any
 
 from areal_like.config.sections.cluster import NameResolveConfig
 from areal_like.discovery.base import Entry, Holder, NameMissing, NameStore, NameTaken, announce, parse_entry
-from areal_like.discovery.files import FileNameStore
+from areal_like.discovery.files import FileNameStore, UnusableFolder
 from areal_like.discovery.memory import SHARED, MemoryEntries, MemoryNameStore
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
@@ -19,6 +19,7 @@ __all__ = [
     "NameMissing",
     "NameStore",
     "NameTaken",
+    "UnusableFolder",
     "announce",
     "etcd_name_store",
     "file_name_store",
@@ -50,9 +51,9 @@ def name_store_for(config: Any, cwd: Path, owner: str) -> NameStore:
     raise ValueError(f"{TYPE_KEY}: {section.type} is not built yet (known: {', '.join(KNOWN)}); use {TYPE_KEY}=nfs")
 
 
-def file_name_store(root: str | Path, prefix: str, owner: str, ttl_s: float) -> NameStore:
-    """Names in files below `root`, which every process must see."""
-    return FileNameStore(Path(root).absolute(), prefix, owner, ttl_s)
+def file_name_store(root: str | Path, prefix: str, owner: str, ttl_s: float, is_private: bool = True) -> NameStore:
+    """Names in files below `root`, which every process must see. Not `is_private`: other users may read them."""
+    return FileNameStore(Path(root).absolute(), prefix, owner, ttl_s, is_private)
 
 
 def etcd_name_store(section: NameResolveConfig, cwd: Path, prefix: str, owner: str) -> NameStore:

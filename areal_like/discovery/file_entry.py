@@ -25,6 +25,8 @@ CLAIM, STATE, NEW, MARK = "@entry", ".state-", ".new-", ".removing-"
 MAX_PART_CHARS = 120
 STALE_TRIES = 5
 MAX_TRIES, PAUSE_S = 50, 0.02
+PRIVATE, READABLE = 0o600, 0o644
+"""Modes of the files."""
 
 
 class Claim(NamedTuple):
@@ -63,10 +65,10 @@ class HeldEntry(NamedTuple):
 
 
 class EntryFiles:
-    """Paths of the files of one name."""
+    """Paths of the files of one name, and the mode of new ones."""
 
-    def __init__(self, folder: Path, path: Path) -> None:
-        self.folder, self.path = folder, path
+    def __init__(self, folder: Path, path: Path, mode: int = PRIVATE) -> None:
+        self.folder, self.path, self.mode = folder, path, mode
 
     def read(self) -> HeldEntry | None:
         claim = read_claim(self.path)
@@ -93,12 +95,13 @@ class EntryFiles:
 
     def write(self, id: str, state: EntryState) -> None:
         """Replaces the state atomically."""
-        new = _write(self.folder, state._asdict())
+        new = _write(self.folder, state._asdict(), self.mode)
         os.replace(new, self.folder / (STATE + id))
 
     def hold(self, claim: Claim) -> bool:
         """Creates the claim; False if the name has another one."""
-        new = _write(self.folder, {**claim._asdict(), "owner": claim.owner._asdict() if claim.owner else None})
+        owner = claim.owner._asdict() if claim.owner else None
+        new = _write(self.folder, {**claim._asdict(), "owner": owner}, self.mode)
         try:
             os.link(new, self.path)
         except FileExistsError:
@@ -111,7 +114,7 @@ class EntryFiles:
 
     def mark(self, id: str) -> "EntryFiles":
         """The remover of that claim holds this slot meanwhile: see `remove`."""
-        return EntryFiles(self.folder, self.folder / (MARK + id))
+        return EntryFiles(self.folder, self.folder / (MARK + id), self.mode)
 
     def forget(self, id: str) -> None:
         """Removes the state of a removed claim."""
@@ -163,10 +166,10 @@ def _read(path: Path) -> bytes | None:
     raise AssertionError
 
 
-def _write(folder: Path, content: object) -> Path:
-    """A new file, readable by its user only."""
+def _write(folder: Path, content: object, mode: int = PRIVATE) -> Path:
+    """A new file."""
     new = folder / f"{NEW}{uuid4().hex}"
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(orjson.dumps(content))
@@ -284,3 +287,15 @@ def file_part(part: str) -> str:
     if len(quoted) > MAX_PART_CHARS:
         return f"{quoted[: MAX_PART_CHARS - 20]}%~{xxh3_64_hexdigest(part.encode())}"
     return quoted
+
+
+def remove_empty_folders(root: Path, folder: Path) -> None:
+    """Removes the folder and its parents below the root, up to the first that is not empty."""
+    while folder != root:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        folder = folder.parent

@@ -31,6 +31,8 @@ from areal_like.discovery.file_entry import (
     MARK,
     MAX_TRIES,
     NEW,
+    PRIVATE,
+    READABLE,
     STATE,
     Claim,
     EntryFiles,
@@ -40,6 +42,7 @@ from areal_like.discovery.file_entry import (
     file_part,
     has_moved,
     remove,
+    remove_empty_folders,
     remove_if_dead,
     user_of_new_files,
 )
@@ -64,12 +67,21 @@ class _OwnEntry:
     state: EntryState
 
 
-class FileNameStore(NameStore):
-    """`owner`: this process's name in the run, shown in messages."""
+class UnusableFolder(Failure):
+    """Names cannot be entered in this folder."""
 
-    def __init__(self, root: Path, prefix: str, owner: str, ttl_s: float) -> None:
+    def __init__(self, error: OSError) -> None:
+        remedy = "set it to a folder with free space where you can create files and links"
+        super().__init__(f"{ROOT_KEY}: {error}; {remedy}")
+        self.error = error
+
+
+class FileNameStore(NameStore):
+    """`owner`: this process's name in the run, shown in messages. Not `is_private`: other users may read entries."""
+
+    def __init__(self, root: Path, prefix: str, owner: str, ttl_s: float, is_private: bool = True) -> None:
         super().__init__(prefix)
-        self._root, self._owner, self._ttl_s = root, owner, ttl_s
+        self._root, self._owner, self._ttl_s, self._is_private = root, owner, ttl_s, is_private
         self._base = root.joinpath(*map(file_part, name_parts(prefix)))
         self._me = this_process()
         self._liveness = Liveness(self._me, ttl_s)
@@ -81,10 +93,11 @@ class FileNameStore(NameStore):
         self._heartbeat: threading.Thread | None = None
         try:
             root.parent.mkdir(parents=True, exist_ok=True)
-            make_folders(root, self._base)
-            close_folders(root, self._base)
+            make_folders(root, self._base, is_private)
+            if is_private:
+                close_folders(root, self._base)
         except OSError as error:
-            raise _unusable_root(error) from error
+            raise UnusableFolder(error) from error
 
     def add(self, name: str, value: str, replace: bool = False, waiting: NamedWait | None = None) -> None:
         assert not self._stopped.is_set(), "the name store is closed"
@@ -101,7 +114,7 @@ class FileNameStore(NameStore):
                     return
             self._obtain(new, waiting)
         except OSError as error:
-            raise _unusable_root(error) from error
+            raise UnusableFolder(error) from error
         with self._lock:
             self.lost.pop(name, None)
             self._own[name] = new
@@ -146,7 +159,7 @@ class FileNameStore(NameStore):
     def _try_to_hold(self, own: _OwnEntry) -> bool:
         for _ in range(MAX_TRIES):
             try:
-                make_folders(self._root, own.slot.folder)
+                make_folders(self._root, own.slot.folder, self._is_private)
                 own.slot.write(own.claim.id, own.state)
                 return own.slot.hold(own.claim)
             except FileNotFoundError:
@@ -279,7 +292,7 @@ class FileNameStore(NameStore):
             raise ValueError("a name must not be empty")
         *above, leaf = map(file_part, name_parts(name))
         folder = self._base.joinpath(*above)
-        return EntryFiles(folder, folder / (leaf + CLAIM))
+        return EntryFiles(folder, folder / (leaf + CLAIM), PRIVATE if self._is_private else READABLE)
 
     def _sign(self, name: str = "") -> Claim:
         """A new claim of this process; claims of removals have no name."""
@@ -303,16 +316,12 @@ class FileNameStore(NameStore):
                 yield slot, held
 
 
-def _unusable_root(error: OSError) -> Failure:
-    return Failure(f"{ROOT_KEY}: {error}; set it to a folder with free space where you can create files and links")
-
-
-def make_folders(root: Path, folder: Path) -> None:
+def make_folders(root: Path, folder: Path, is_private: bool) -> None:
     """Creates the folder and its missing parents up to the root."""
     below_root = folder.relative_to(root).parts
     for depth in range(len(below_root) + 1):
         try:
-            root.joinpath(*below_root[:depth]).mkdir(FOLDER_MODE)
+            root.joinpath(*below_root[:depth]).mkdir(FOLDER_MODE if is_private else 0o777)
         except FileExistsError:
             continue
 
@@ -330,15 +339,3 @@ def close_folders(root: Path, folder: Path) -> None:
         folder = folder.parent
         if root not in folder.parents:
             return
-
-
-def remove_empty_folders(root: Path, folder: Path) -> None:
-    """Removes the folder and its parents below the root, up to the first that is not empty."""
-    while folder != root:
-        try:
-            folder.rmdir()
-        except FileNotFoundError:
-            pass
-        except OSError:
-            return
-        folder = folder.parent

@@ -22,12 +22,17 @@ def read_holder(values: dict[str, Any], cwd: Path, prefix: str, name: str) -> Ho
     known = {field.name for field in dataclasses.fields(NameResolveConfig)}
     section = NameResolveConfig(**{key: value for key, value in values.items() if key in known})
     if section.type == "nfs":
-        claim = read_name_claim(cwd / Path(section.nfs_record_root).expanduser(), prefix, name)
-        holder = None if claim is None else claim.holder
-    elif section.type == "etcd3":
-        holder = _ask_etcd(section, cwd, prefix, name)
-    else:
-        return None
+        return holder_in_files(cwd / Path(section.nfs_record_root).expanduser(), prefix, name)
+    return _unless_dead(_ask_etcd(section, cwd, prefix, name)) if section.type == "etcd3" else None
+
+
+def holder_in_files(root: Path, prefix: str, name: str) -> Holder | None:
+    """The same of a name in files."""
+    claim = read_name_claim(root, prefix, name)
+    return None if claim is None else _unless_dead(claim.holder)
+
+
+def _unless_dead(holder: Holder | None) -> Holder | None:
     if holder is None or holder.owner is None:
         return None
     return holder if not holder.owner.is_local(this_process()) or is_alive(holder.owner) else None

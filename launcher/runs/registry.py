@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SUMMARY = "summary.json"
 LAUNCHER = "launcher/0"
 """The name that a run's launcher holds."""
+OWNER = "owner"
+"""Folder in the run directory in which it holds that name as well."""
 MAX_LISTED = 12
 
 
@@ -127,8 +129,10 @@ def is_running(directory: Path) -> bool:
 def lock_holder(directory: Path) -> "Holder | None":
     """The launcher that runs in this directory; None where none does, as far as this machine can tell."""
     from areal_like.discovery import user_name
-    from areal_like.discovery.holders import read_holder
+    from areal_like.discovery.holders import holder_in_files, read_holder
 
+    if (claimed := holder_in_files(directory, OWNER, LAUNCHER)) is not None:
+        return claimed
     values = run_config_values(directory)
     try:
         names = values["cluster"]["name_resolve"]

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,16 @@ from areal_like.config.experiment import GRPOConfig
 from areal_like.config.loaded import Loaded, build_config
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.reward import reward_model
-from areal_like.discovery import NameStore, NameTaken, announce, name_store_for
+from areal_like.discovery import (
+    MemoryEntries,
+    NameStore,
+    NameTaken,
+    UnusableFolder,
+    announce,
+    file_name_store,
+    memory_name_store,
+    name_store_for,
+)
 from areal_like.process.atomic_file import make_durable_folder
 from areal_like.process.checkpoint_files import KEPT, step_of
 from areal_like.process.identity import Identity
@@ -25,7 +35,7 @@ from launcher.plan.build import build_plan
 from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.linked_folders import create_links
-from launcher.runs.registry import LAUNCHER, register, running_text
+from launcher.runs.registry import LAUNCHER, OWNER, register, running_text
 from launcher.runs.run_files import read_facts, write_description, write_start_point
 from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
 from launcher.supervisor.lifecycle import wait_limits
@@ -45,6 +55,8 @@ class LockedRun(NamedTuple):
     messages: tuple[str, ...]
     is_new: bool = False
     """Whether this start created the run directory."""
+    claim: NameStore | None = None
+    """That of the directory itself."""
 
     def release(self, clears: bool = True) -> None:
         """At the end. `clears`: also what is left of the run's processes; not where another launcher may use the names.
@@ -52,6 +64,7 @@ class LockedRun(NamedTuple):
 
         def work() -> None:
             try:
+                self.release_directory()
                 if clears:
                     self.names.clear()
                 self.names.close()
@@ -64,6 +77,10 @@ class LockedRun(NamedTuple):
         thread.join(limit_s)
         if thread.is_alive():
             log.warning("the names below %s have not answered for %g s; they are left", self.names.prefix, limit_s)
+
+    def release_directory(self) -> None:
+        if self.claim is not None:
+            self.claim.close()
 
 
 def lock_run(
@@ -87,27 +104,53 @@ def lock_run(
 def _acquire(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun:
     directory, cwd = Path(plan.run_dir), Path.cwd()
     config = build_config(loaded.cls, resolved_values(loaded, plan.auto))
-    names = name_store_for(config, cwd, f"pid {os.getppid()}")
-    try:
+    owner, ttl_s = f"pid {os.getppid()}", config.cluster.name_resolve.ttl_s
+    with ExitStack() as opened:  # closed where this start ends here
+        names = opened.enter_context(name_store_for(config, cwd, owner))
         names.check()
-        _announce_launcher(names, directory, config.cluster.name_resolve.ttl_s)
-    except BaseException:
-        names.close()
-        raise
-    run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
+        claim = opened.enter_context(_open_claim(directory, owner, ttl_s))
+        _announce_launcher(names, directory, ttl_s)
+        messages = _claim_directory(claim, names, directory, ttl_s)
+        if plan.run_directory.state == "replaced":
+            claim.close()  # it would be moved as well
+            messages = (_move_aside(directory),)
+            claim = opened.enter_context(_open_claim(directory, owner, ttl_s))
+            messages += _claim_directory(claim, names, directory, ttl_s)
+        run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
+        locked = _describe(loaded, plan, run, names, messages)
+        opened.pop_all()
+    return locked._replace(claim=claim)
+
+
+def _open_claim(directory: Path, owner: str, ttl_s: float) -> NameStore:
+    """The store of a name in the run directory itself, where a launcher finds it that looks for the run's names
+    elsewhere: for another user, from another container, in another store. The claim of a launcher on another
+    machine is watched from now on, so that its time to live passes together with that of the name. Other users may read
+    it: it holds no address."""
     try:
-        return _describe(loaded, plan, run, names)
-    except BaseException:
-        names.close()
-        raise
+        claim = file_name_store(directory, OWNER, owner, ttl_s, is_private=False)
+    except UnusableFolder:  # nothing can be written there, which the next file reports
+        return memory_name_store(OWNER, owner, MemoryEntries())
+    claim.holder(LAUNCHER)
+    return claim
 
 
-def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore) -> LockedRun:
+def _claim_directory(claim: NameStore, names: NameStore, directory: Path, ttl_s: float) -> tuple[str, ...]:
+    """To lose the claim is to lose the name. Returns a message where the disk has no links: then only the name keeps
+    other launchers out."""
+    try:
+        _announce_launcher(claim, directory, ttl_s)
+        claim.lost = names.lost
+    except UnusableFolder as fault:
+        with suppress(OSError):
+            claim.clear()  # empty folders
+        return (f"{directory} cannot be claimed ({fault.error}): do not start this run from elsewhere as well",)
+    return ()
+
+
+def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore, messages: tuple[str, ...]) -> LockedRun:
     """Writes the files that describe this start, and its start point."""
     directory, config = run.directory, run.config
-    messages: tuple[str, ...] = ()
-    if plan.run_directory.state == "replaced":
-        messages = (_move_aside(directory),)
     if run.folder == directory.resolve():  # resumed with its own configuration
         run = replace(run, folder=Path(read_facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1

@@ -11,14 +11,14 @@ from areal_like.process.run import ATTEMPT, COMMAND, CONFIG, RUN_FACTS, last_att
 from areal_like.process.run_links import LINKS
 from launcher.runs.environment_record import CODE, ENVIRONMENT
 from launcher.runs.linked_folders import remove_linked_folders
-from launcher.runs.registry import unregister
+from launcher.runs.registry import OWNER, unregister
 from launcher.runs.run_files import ENDING_FILES, PROVENANCE
 from launcher.runs.run_lock import LockedRun
 from launcher.supervisor.lifecycle import RunEnding
 
 DESCRIPTION_FILES = {CONFIG, RUN_FACTS, ATTEMPT, COMMAND, PROVENANCE, RECORD, CODE, ENVIRONMENT, *ENDING_FILES}
-TRANSIENT_FOLDERS = {"logs", "weights", ROW_CACHE}
-"""Folders whose content may be lost: logs, weights in transit, and what is computed from data files."""
+TRANSIENT_FOLDERS = {"logs", "weights", ROW_CACHE, OWNER}
+"""Folders whose content may be lost: logs, weights in transit, what is computed from data files, a launcher's claim."""
 RESULT_FOLDERS = {"metrics", "checkpoints", "rollouts"}
 """Folders of a run's results; at first their files are empty."""
 
@@ -30,6 +30,7 @@ def discard_unused_run(locked: LockedRun, ending: RunEnding) -> bool:
         return False
     if last_attempt(directory) > 1 or not holds_no_work(directory):
         return False
+    locked.release_directory()  # its heartbeat would write into the folder that is removed
     remove_run(directory)
     return True
 
