@@ -22,6 +22,7 @@ from areal_like.observe.shown_samples import SHOWN, shown_text
 from areal_like.observe.tracker_samples import FOLDER, Extras
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.process.atomic_file import complete_lines_end
+from areal_like.process.errors import Failure
 from areal_like.process.identity import CONTROLLER, TRAINER, Identity
 from areal_like.process.run import LEDGER, Run, last_attempt, taken_over_text
 
@@ -82,11 +83,14 @@ class Observer:
         self._thread.start()
 
     def rewind(self, step: int, attempt: int) -> None:
-        """Goes back to `step` completed steps; `attempt` is the one that ended. No process may write metrics."""
+        """Goes back to `step` completed steps; `attempt` is the one that ended. No process may write metrics. Raises
+        Failure where another launcher has taken the run over meanwhile."""
         with self._lock:
             self._attempt = attempt + 1
             if self.failure is None:
                 self._try(self._poll)
+            if (text := taken_over_text(self.run.directory, self._attempt, self.run.run_id)) is not None:
+                raise Failure(text)
             rewind_metrics(self.run.directory, step, attempt)
             if self._evaluations is not None:
                 write_evaluations(self._path, self._evaluations)

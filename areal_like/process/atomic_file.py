@@ -1,6 +1,7 @@
 """Atomic and durable file writes, durable folders; the complete lines of a file that others append to."""
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,13 +10,15 @@ from areal_like.process import pulse
 CHUNK_BYTES = 1 << 16
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Writes a temporary file, syncs it and renames it: readers never see half of the content."""
+def write_atomic(path: Path, content: str | bytes, require: Callable[[], None] = lambda: None) -> None:
+    """Writes a temporary file, syncs it and renames it: readers never see half of the content. `require` is called
+    before the rename, which a disk may delay for long."""
     half = path.with_name(f".{path.name}.half")
     with half.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
+    require()
     half.replace(path)
 
 

@@ -1,5 +1,6 @@
 """The checkpoints of a run directory: which are complete, resumable, or to be moved aside."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from areal_like.process.atomic_file import fsync_path
@@ -42,15 +43,18 @@ def aside_folder(run_dir: Path, attempt: int) -> Path:
     return run_dir / "checkpoints" / f"before-attempt-{attempt}"
 
 
-def move_aside_after(run_dir: Path, step: int, attempt: int, start: Path | None = None) -> list[Path]:
+def move_aside_after(
+    run_dir: Path, step: int, attempt: int, start: Path | None = None, require: Callable[[], None] = lambda: None
+) -> list[Path]:
     """Moves checkpoints of later steps into `before-attempt-K`: the run is rolled back behind them. `start`, from which
-    the attempt begins, is moved last: until then a search after a crash finds it where it was. Returns their new
-    paths."""
+    the attempt begins, is moved last: until then a search after a crash finds it where it was. `require` raises where
+    the run has another launcher now. Returns their new paths."""
     folder, aside = run_dir / "checkpoints", aside_folder(run_dir, attempt)
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     later = [path for path in paths if (path_step := step_of(path.name)) is not None and path_step > step]
     moved = []
     for path in sorted(later, key=lambda path: path == start):
+        require()
         aside.mkdir(exist_ok=True)
         moved.append(path.rename(aside / path.name))
         for changed in (aside, folder):  # before the next one is moved

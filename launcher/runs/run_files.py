@@ -5,6 +5,7 @@ attempt that it described.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ ENDING_FILES = ("summary.json", "curve.svg")
 """Files about the end of the last start."""
 
 
-def write_start_point(run_dir: Path, start: StartPoint) -> None:
-    """Writes where the processes of an attempt begin."""
+def write_start_point(run_dir: Path, start: StartPoint, require: Callable[[], None] = lambda: None) -> None:
+    """Writes where the processes of an attempt begin. `require` raises where the run has another launcher now."""
     content = start._asdict() | {"checkpoint": None if start.checkpoint is None else str(start.checkpoint)}
-    write_atomic(run_dir / ATTEMPT, json.dumps(content) + "\n")
+    write_atomic(run_dir / ATTEMPT, json.dumps(content) + "\n", require)
     for folder in (run_dir, *run_dir.parents[:2]):  # a new folder is lost with its entry, whatever is synced in it
         fsync_path(folder)
 

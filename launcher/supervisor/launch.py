@@ -29,6 +29,7 @@ from launcher.supervisor.lifecycle import Lifecycle, RunEnding
 from launcher.supervisor.locked_start import LockedStart, lock_start
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.signal_wait import STOP_SIGNALS
+from launcher.supervisor.taken_over import taken_over_ending
 from launcher.supervisor.write_errors import disk_is_full, write_error_text
 from launcher.terminal import write_line
 
@@ -75,6 +76,8 @@ class _Launch:
         if self.start.attempt > 1:
             from areal_like.observe.joiner import rewind_metrics
 
+            if (lost := taken_over_ending(self.run_, self.start.attempt)) is not None:
+                return self._lost(lost)
             rewind_metrics(self.run_.directory, self.start.step, self.start.attempt - 1)
         config = self.run_.config
         recorder = threading.Thread(target=self._record_environment, daemon=True)
@@ -85,11 +88,7 @@ class _Launch:
         for number in STOP_SIGNALS:  # the ending is decided; Ctrl-C ends what is left of it
             signal.signal(number, signal.SIG_IGN)
         if ending.outcome == "lost":  # another launcher may use the directory
-            self.progress.close()
-            write_line(escape_controls(self._clean(ending.message)), sys.stderr)
-            write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
-            self.locked.release(clears=False)
-            return ending.code
+            return self._lost(ending)
         self.observer.drain()
         best = link_best(self.run_)
         self.progress.close()
@@ -114,6 +113,13 @@ class _Launch:
         else:
             write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
         self.locked.release()
+        return ending.code
+
+    def _lost(self, ending: RunEnding) -> int:
+        self.progress.close()
+        write_line(escape_controls(self._clean(ending.message)), sys.stderr)
+        write_result(self.run_.directory, ending.outcome, ending.code, ending.message)
+        self.locked.release(clears=False)
         return ending.code
 
     def say(self, text: str) -> None:

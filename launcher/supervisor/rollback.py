@@ -2,6 +2,7 @@
 transit."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from launcher.runs.checkpoints import aside_folder, move_aside_after
 from launcher.runs.run_files import write_start_point
 from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
 from launcher.supervisor.lifecycle import RunEnding, WaitLimits
-from launcher.supervisor.taken_over import taken_over_ending
+from launcher.supervisor.taken_over import require_not_begun, require_own, taken_over_ending
 
 RESUME_ONLY = "resume"
 """The `recover.mode` that requires a checkpoint."""
@@ -73,11 +74,13 @@ def roll_back(run: Run, attempt: int, began: int, found: FoundCheckpoint) -> Rol
     begins_at = _place_after(run, step, attempt, checkpoint)
     start = StartPoint(attempt, step, begins_at, began, is_checked=checkpoint is not None, owner=run.run_id)
     # First: once the checkpoint is not found where it was, a start after a crash reads here where it is.
-    write_start_point(run.directory, start)
-    if moved := move_aside_after(run.directory, step, attempt, checkpoint):
+    write_start_point(run.directory, start, partial(require_not_begun, run, attempt))
+    require = partial(require_own, run, attempt)
+    if moved := move_aside_after(run.directory, step, attempt, checkpoint, require):
         messages.append(f"moved to checkpoints/before-attempt-{attempt}: {', '.join(path.name for path in moved)}")
     if is_private(run.memory):
         _empty(run.memory)
+    require()
     _empty(run.weights)
     return Rollback(step, begins_at, tuple(messages))
 

@@ -19,8 +19,9 @@ from areal_like.observe.tracker_samples import Extras, ExtrasWriter
 from areal_like.observe.trackers.base import Tracker
 from areal_like.observe.trackers.fan_out import Trackers
 from areal_like.observe.writer import MetricWriter
+from areal_like.process.errors import Failure
 from areal_like.process.identity import Identity
-from areal_like.process.run import Run
+from areal_like.process.run import Run, StartPoint
 
 
 def make_run(folder: Path, cls: type = GRPOConfig) -> Run:
@@ -268,6 +269,19 @@ def test_a_recovery_removes_later_lines_and_steps_are_written_again(observed: Ob
     calls = observed.trackers[0].calls
     assert [step for step, _ in calls[:4]] == [1, 2, 2, 3] and calls[4] == ("rewind", 2)
     assert [step for step, _ in calls[5:]] == [3, 4]
+
+
+def test_a_recovery_of_a_run_that_was_taken_over_leaves_its_metrics(observed: ObservedRun) -> None:
+    """The launcher was stalled between the start point of its attempt and this."""
+    for step in (1, 2, 3):
+        observed.step(step)
+    observed.poll()
+    before = {path: path.read_bytes() for path in observed.run.directory.rglob("*.jsonl")}
+    start = StartPoint(3, 2, None, owner="that of another launcher")
+    (observed.run.directory / "attempt.json").write_text(json.dumps(start._asdict()))
+    with pytest.raises(Failure, match="another launcher has begun attempt 3 of this run; attempt 2 writes nothing"):
+        observed.observer.rewind(step=2, attempt=1)
+    assert {path: path.read_bytes() for path in observed.run.directory.rglob("*.jsonl")} == before
 
 
 def test_a_line_of_a_later_attempt_replaces_the_earlier_one() -> None:

@@ -1,9 +1,15 @@
 """The first lines of a further start: where it begins, and how many steps are done and follow."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from areal_like.process.exit_codes import FAILED
 from areal_like.process.run import StartPoint
-from launcher.supervisor.launch import continue_lines
+from launcher.supervisor.launch import _Launch, continue_lines
 
 
 def lines(step: int, total: int | None, resumes: bool = False) -> list[str]:
@@ -22,3 +28,21 @@ def test_a_further_start_of_a_complete_run_names_the_keys_to_train_more() -> Non
     assert done == "resuming from step 10 (attempt 2)"
     assert advice == "all 10 steps are done; total_train_steps=20 trains 10 more, --replace starts over"
     assert lines(10, 10, resumes=True)[1] == "all 10 steps are done; total_train_steps=20 trains 10 more"
+
+
+def test_a_start_that_was_taken_over_leaves_the_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was stalled once it had written its start point."""
+    (tmp_path / "metrics").mkdir()
+    metrics = tmp_path / "metrics" / "trainer-0.jsonl"
+    metrics.write_text('{"step": 3, "attempt": 3, "time": 0.0}\n')
+    (tmp_path / "attempt.json").write_text(json.dumps(StartPoint(3, 2, None, owner="another")._asdict()))
+    released: list[bool] = []
+    launch: Any = object.__new__(_Launch)
+    launch.start, launch.run_ = StartPoint(2, 2, None, owner="own"), SimpleNamespace(directory=tmp_path, run_id="own")
+    launch.progress = SimpleNamespace(close=lambda: None)
+    launch.begun = SimpleNamespace(clean=str)
+    launch.locked = SimpleNamespace(release=lambda clears: released.append(clears))
+    launch._announce = lambda: None
+    assert (launch.run(), released) == (FAILED, [False])
+    assert "another launcher has begun attempt 3 of this run; attempt 2 writes nothing more" in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*.jsonl")] == [metrics] and '"step": 3' in metrics.read_text()

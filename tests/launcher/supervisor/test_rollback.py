@@ -1,7 +1,7 @@
 """The checkpoint and the step from which an attempt starts."""
 
 import json
-from dataclasses import replace
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from areal_like.process.checkpoint_files import attempt_of, write_manifest
-from areal_like.process.run import Run
+from areal_like.process.errors import Failure
+from areal_like.process.run import Run, StartPoint
+from launcher.runs.run_files import write_start_point
 from launcher.supervisor.checkpoint_search import CheckpointSearch
 from launcher.supervisor.lifecycle import WaitLimits
 from launcher.supervisor.rollback import PendingRollback, Rollback, roll_back
@@ -136,7 +138,7 @@ def test_a_launcher_has_lost_its_run_to_another_one_that_began_the_same_attempt(
     run = run_in(tmp_path)
     back_to_newest(run, attempt=2, began=2)
     assert taken_over_ending(run, 2) is None
-    back_to_newest(replace(run, run_id="another id of no run"), attempt=2, began=2)
+    write_start_point(tmp_path, StartPoint(2, 0, None, owner="another id of no run"))
     ending = taken_over_ending(run, 2)
     assert ending is not None and ending.outcome == "lost" and "begun attempt 2 of this run" in ending.message
 
@@ -151,3 +153,35 @@ def test_the_directory_is_read_only_once_the_search_has_ended(tmp_path):
     back_to_newest(run_in(tmp_path), attempt=2, began=2)
     ending = pending.ending(run_in(tmp_path), 2, limits, "auto")
     assert ending is not None and ending.outcome == "lost"
+
+
+@pytest.mark.parametrize("stalls_after", ["its first move", "its last move", "the sync of the start point"])
+def test_a_launcher_that_stalls_while_it_rolls_back_leaves_its_successor_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stalls_after: str
+):
+    run = run_in(tmp_path)
+    for step in (2, 4, 6):
+        checkpoint(run, step)
+    (run.weights / "v000007").mkdir(parents=True)
+    moves, move, sync, starts = 0, Path.rename, os.fsync, tmp_path / "attempt.json"
+    others = json.dumps(StartPoint(2, 6, None, owner="another id of no run")._asdict())
+
+    def moved(path: Path, target: Path) -> Path:
+        nonlocal moves
+        moves += 1
+        if stalls_after == ("its first move" if moves == 1 else "its last move"):
+            starts.write_text(others)
+        return move(path, target)
+
+    def synced(file: int) -> None:
+        sync(file)
+        if stalls_after == "the sync of the start point":
+            starts.write_text(others)
+
+    monkeypatch.setattr(Path, "rename", moved)
+    monkeypatch.setattr(os, "fsync", synced)
+    with pytest.raises(Failure, match="another launcher has begun attempt 2 of this run; .* writes nothing more"):
+        back_to_newest(run, attempt=2, began=2, at_most=2)
+    assert moves == {"its first move": 1, "its last move": 2}.get(stalls_after, 0)
+    assert starts.read_text() == others
+    assert (run.weights / "v000007").is_dir()
