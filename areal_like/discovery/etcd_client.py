@@ -26,6 +26,7 @@ RETRY_S = 0.5
 STREAMS = ("LeaseKeepAlive", "Watch")
 NO_LEADER = ("no leader", "request timed out", "leader changed", "not capable")
 LATE = ("context deadline exceeded", "context canceled")
+TOO_LARGE = "larger than max"
 OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
 UNKNOWN_USER = ("authentication failed", "user name is empty", "user name not found")
 
@@ -200,6 +201,9 @@ class EtcdClient:
             return f"no answer within {limit_s:.2g} s"
         if code in (codes.UNAVAILABLE, codes.CANCELLED):
             return _short(details) or code.name
+        troubled = (codes.RESOURCE_EXHAUSTED, codes.INTERNAL, codes.UNKNOWN, codes.ABORTED)
+        if code in troubled and TOO_LARGE not in details:  # overloaded, or out of room: it may recover
+            return f"it refuses calls: {_short(details) or code.name}"
         raise Failure(f"{ADDRESS_KEY}: etcd at {member} refuses a call: {_short(details) or code.name}") from None
 
 

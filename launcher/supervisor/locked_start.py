@@ -1,10 +1,12 @@
 """What all commands that start processes do first: lock the run, and learn the secrets that nothing may print."""
 
 import gc
+import logging
 import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,11 @@ from launcher.supervisor.lifecycle import Lifecycle, RunEnding, wait_limits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.roster import Roster
 from launcher.supervisor.supervisor import Supervisor
+from launcher.supervisor.taken_over import taken_over_ending
 from launcher.supervisor.write_errors import DISK_ERRORS, write_error_text
 from launcher.terminal import write_line
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class LockedStart:
         return remove_secrets(self.loaded.redactor.everywhere(text), self.hidden)
 
     def watch(self, policy: RestartPolicy, say: Callable[[str], None], lifecycle: Lifecycle) -> RunEnding:
-        """Starts all processes of the plan; returns when they have ended."""
+        """Starts all processes of the plan; returns when they have ended. Its own failure ends the run as well, with
+        its summary, unless another launcher has the run now."""
         locked, run = self.locked, self.locked.run
         hidden = {*self.loaded.redactor.secrets, *self.hidden}
         agent = LocalAgent(run, self.token, run.config.log.file, hidden)
@@ -62,10 +68,19 @@ class LockedStart:
         )
         try:
             return supervisor.watch()
-        except OSError as error:
-            if error.errno not in DISK_ERRORS:
-                raise
-            return RunEnding("failed", FAILED, write_error_text(error, run.config, locked.plan.run_dir))
+        except (Failure, ConfigError, OSError) as error:
+            log.debug("the supervisor failed", exc_info=True)
+            with suppress(OSError):
+                if (lost := taken_over_ending(run, supervisor.attempt)) is not None:
+                    return lost
+            return RunEnding("failed", FAILED, self._text_of(error))
+
+    def _text_of(self, error: Failure | ConfigError | OSError) -> str:
+        if not isinstance(error, OSError):
+            return str(error)
+        if error.errno in DISK_ERRORS:
+            return write_error_text(error, self.locked.run.config, self.locked.plan.run_dir)
+        return f"launcher/0 failed: {type(error).__name__}: {error}; continue with resume="
 
 
 def lock_start(

@@ -167,6 +167,29 @@ def test_a_call_refused_by_etcd_ends_with_its_reason(opened):
         names.add("a", "x" * (2 << 20))
 
 
+@pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "INTERNAL", "UNKNOWN", "ABORTED"])
+def test_an_etcd_that_is_overloaded_counts_as_one_that_does_not_answer(tmp_path, monkeypatch, code):
+    with EtcdNameStore(section_of_address("127.0.0.1:1"), tmp_path, PREFIX, "launcher/0") as names:
+        client, calls = names._client, []
+
+        class Overloaded(client._grpc.RpcError):
+            def code(self):
+                return getattr(client._grpc.StatusCode, code)
+
+            def details(self):
+                return "etcdserver: too many requests"
+
+        def ask(*call):
+            calls.append(call)
+            raise Overloaded
+
+        monkeypatch.setattr(client, "_ask", ask)
+        with pytest.raises(EtcdUnreachable, match=r"at 127.0.0.1:1 \(it refuses calls: too many requests\)"):
+            names.holder("launcher/0")
+        assert names.find() == {} and calls, "what is known stays known"
+        names.delete("server/0")
+
+
 # --- several members
 
 
