@@ -12,6 +12,7 @@ from areal_like.config.control_characters import escape_controls
 from areal_like.config.redact import Redactor
 from areal_like.observe.metrics import BENCHMARK, ERROR, LINE_FIELDS, find_metric
 from areal_like.observe.text import cut_middle
+from areal_like.process.atomic_file import fsync_appended
 from areal_like.process.identity import Identity
 from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
@@ -60,6 +61,10 @@ class MetricWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(orjson.dumps(line) + b"\n")
+
+    def sync(self) -> None:
+        """The written lines survive a crash of the machine. For each checkpoint, whose steps do so."""
+        fsync_appended(self.path)
 
     def _check(self, name: str) -> None:
         if name in self._known:

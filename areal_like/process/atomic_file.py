@@ -54,6 +54,13 @@ def fsync_path(path: Path) -> None:
         os.close(handle)
 
 
+def fsync_appended(path: Path) -> None:
+    """Syncs a file to which lines were appended, with the entries of it and of its folder, which may be new."""
+    if path.is_file():
+        for each in (path, path.parent, path.parent.parent):
+            fsync_path(each)
+
+
 def replace_with_backup(path: Path, content: str | None, kept: Path) -> None:
     """Writes the content, or removes the file for None. If that changes anything, the old content goes to `kept`,
     unless that exists: then an interrupted start has saved an older one."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from areal_like.process.atomic_file import complete_lines_end
+from areal_like.process.atomic_file import complete_lines_end, fsync_appended
 
 
 class Ledger:
@@ -16,7 +16,7 @@ class Ledger:
 
     def __init__(self, path: Path, attempt: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.attempt = attempt
+        self._path, self.attempt = path, attempt
         if path.exists():
             os.truncate(path, complete_lines_end(path))
         self._file = path.open("ab", buffering=0)
@@ -30,6 +30,10 @@ class Ledger:
         left = memoryview(lines)
         while left:  # a full disk takes only a part of it
             left = left[self._file.write(left) :]
+
+    def sync(self) -> None:
+        """The written lines survive a crash of the machine, too."""
+        fsync_appended(self._path)
 
     def close(self) -> None:
         self._file.close()

@@ -173,6 +173,7 @@ class CheckpointManager:
             written = self._write_resume_state(files, temporary, snapshots) if due.to_resume else {}
             if self._world.is_first:
                 self._write_model(files, temporary, due, snapshots, facts, parts or {})
+                progress.sync()
                 self._complete(temporary, step, written | files.below(temporary))
                 self._prune()
 

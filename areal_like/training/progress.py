@@ -52,6 +52,10 @@ class TrainingProgress:
         if self._world.is_first:
             self._writer.write(completed, metrics)
 
+    def sync(self) -> None:
+        """What was written survives a crash of the machine."""
+        self._writer.sync()
+
     def close(self) -> None:
         """Called after the last step."""
         self._profile.close()

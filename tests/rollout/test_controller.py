@@ -26,6 +26,7 @@ from areal_like.rollout.audit import audit
 from areal_like.rollout.controller import routes, servers
 from areal_like.rollout.ledger import read_ledger
 from tests.support.controller_world import SECRET, SMALL, World, make_run, world_of
+from tests.support.crash_record import recording
 from tests.support.rollout_world import ROOT
 
 pytestmark = pytest.mark.timeout(300)
@@ -315,6 +316,33 @@ def test_a_run_resumes_from_its_checkpoint(tmp_path):
 
     asyncio.run(first())
     asyncio.run(second())
+
+
+def test_the_records_of_the_steps_before_a_checkpoint_are_synced_before_its_state_is_given(tmp_path):
+    """A crash of the machine loses what was not: the audit would miss groups that the checkpoint counts as trained."""
+
+    async def scenario() -> None:
+        async with world_of(make_run(tmp_path / "run", "total_train_steps=4")) as world:
+            await world.hello()
+            files, checked = [world.run.rollouts / LEDGER, world.run.metrics / "rollout-0.jsonl"], list[int]()
+
+            async def save(step: int) -> None:
+                if step == 2:
+                    written = {str(path): path.read_bytes() for path in files}
+                    with recording(world.run.directory) as record:
+                        await world.frame("/state", {"step": step})
+                    synced = {each.path: each.content or b"" for each in record.operations if each.kind == "sync"}
+                    assert all(written.values()) and written.keys() < synced.keys()
+                    assert all(synced[path].startswith(content) for path, content in written.items())
+                    assert {str(world.run.rollouts), str(world.run.metrics), str(world.run.directory)} < synced.keys()
+                    checked.append(step)
+
+            working = asyncio.create_task(world.work())
+            await world.train(save, until=3)
+            working.cancel()
+            assert checked == [2]
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("missing", [False, True])

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from areal_like.observe.writer import MetricWriter
 from areal_like.process.atomic_file import fsync_path, write_atomic
 from areal_like.process.checkpoint_files import complete_checkpoints, folder_name, resume_problem, write_manifest
 from areal_like.process.run import Run, StartPoint, last_attempt
@@ -213,3 +214,19 @@ def test_a_file_that_is_replaced_has_the_old_or_the_new_content_after_any_crash(
         record, tmp_path, lambda left: (left / "attempt.json").is_file() and (left / "attempt.json").read_text()
     ):
         assert count < first or text in ("old", "new content"), what
+
+
+def test_the_metrics_of_its_steps_are_as_durable_as_a_checkpoint(tmp_path):
+    run, engine = made(tmp_path)
+
+    def read(left: Path) -> tuple[bool, bytes]:
+        file = left / "metrics" / f"{ME.file_name}.jsonl"
+        return bool(complete_checkpoints(left / "checkpoints")), file.read_bytes() if file.is_file() else b""
+
+    with recording(run.directory) as record:
+        MetricWriter(run, ME).write(2, {"train/loss": 1.0})
+        write(run, engine, record, 2)
+    found = list(remains(record, tmp_path, read))
+    for _, what, (is_complete, lines) in found:
+        assert not is_complete or b'"train/loss":1.0' in lines, what
+    assert any(is_complete for _, _, (is_complete, _) in found)

@@ -267,8 +267,7 @@ class Controller:
         except Failure as taken_over:
             self.fail(taken_over)
         except OSError as fault:
-            # Not raised here: the caller is not at fault, and would be reported as the cause.
-            self.fail(Failure(f"cluster.fileroot: {self.run.directory}: {fault.strerror or fault}; make room there"))
+            self._disk_failed(fault)
         if loop.failure:
             # Rows of an evaluation were retried already; another attempt would end in the same way.
             self.fail(FinalFailure(loop.failure) if self.only_evaluates else Failure(loop.failure))
@@ -276,6 +275,17 @@ class Controller:
         if loop.order.begin_abort():
             self._spawn(self._abort())
         self.changed.notify()
+
+    async def sync_records(self) -> None:
+        """In a thread: a disk takes its time."""
+        try:
+            await asyncio.to_thread(self._records.sync)
+        except OSError as fault:
+            self._disk_failed(fault)
+
+    def _disk_failed(self, fault: OSError) -> None:
+        """Not raised: the caller of a route is not at fault, and would be reported as the cause."""
+        self.fail(Failure(f"cluster.fileroot: {self.run.directory}: {fault.strerror or fault}; make room there"))
 
     async def _abort(self) -> None:
         await self.servers.abort_all()

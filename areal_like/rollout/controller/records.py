@@ -57,5 +57,10 @@ class Records:
             log.warning("%s", warning)
         loop.warnings.clear()
 
+    def sync(self) -> None:
+        """What was written of the steps so far survives a crash of the machine, as the checkpoint will."""
+        self._ledger.sync()
+        self._metrics.sync()
+
     def close(self) -> None:
         self._ledger.close()

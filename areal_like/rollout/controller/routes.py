@@ -175,7 +175,9 @@ class Routes:
         header, blobs = snapshot(self._loop, body_int(body, "step"), self._controller.digest)
         header[PROBE_NOISE] = self._controller.servers.probe_noise.state()
         header[PROBE_TOKENS] = self._controller.probe_tokens
-        return binary_response(pack(header, blobs))
+        state = pack(header, blobs)
+        await self._controller.sync_records()  # with all that the state counts as done
+        return binary_response(state)
 
     async def finished(self, request: web.Request) -> web.Response:
         body = await read_json(request)
