@@ -29,9 +29,11 @@ CHECKPOINT_FOLDER = re.compile(r"step_(\d{6,})")
 
 OnRead = Callable[[int], None]
 """Called with the size of each block that was read; may raise to end the reading."""
+OnFault = Callable[[OSError], None]
+"""Called with each error by which a disk does not give what a checkpoint holds: it may pass, other damage stays."""
 
 
-def _nothing(_size: int) -> None:
+def _nothing(_what: object) -> None:
     pass
 
 
@@ -49,7 +51,14 @@ def complete_checkpoints(root: Path) -> list[tuple[int, Path]]:
     """Steps and folders of the complete checkpoints under `root`, oldest first."""
     names = os.listdir(root) if root.is_dir() else []
     steps = sorted((step, name) for name in names if (step := step_of(name)) is not None)
-    return [(step, root / name) for step, name in steps if (root / name / COMPLETE).exists()]
+    return [(step, root / name) for step, name in steps if _is_marked(root / name)]
+
+
+def _is_marked(folder: Path) -> bool:
+    try:
+        return (folder / COMPLETE).exists()
+    except OSError:
+        return True  # as far as anybody knows; whoever checks the checkpoint is told
 
 
 def attempt_of(checkpoint: Path) -> int:
@@ -102,17 +111,28 @@ def write_manifest(folder: Path, step: int, written: Mapping[str, FilePart] = Ma
     fsync_path(folder)
 
 
-def checkpoint_problems(folder: Path, with_hashes: bool = True, on_read: OnRead = _nothing) -> list[str]:
+def checkpoint_problems(
+    folder: Path, with_hashes: bool = True, on_read: OnRead = _nothing, on_fault: OnFault = _nothing
+) -> list[str]:
     """What is missing or damaged in a checkpoint, file by file. Without hashes only names and sizes are compared."""
-    if not (folder / COMPLETE).is_file():
-        return [f"{folder.name} was never completed"]
     try:
+        if not (folder / COMPLETE).is_file():
+            return [f"{folder.name} was never completed"]
         parts = manifest_parts(folder)
     except UNREADABLE as fault:
+        if isinstance(fault, OSError) and not isinstance(fault, FileNotFoundError):
+            on_fault(fault)
         return [f"{folder.name}/{MANIFEST} cannot be read ({type(fault).__name__}: {fault})"]
 
     def problem_of(name: str) -> str | None:
-        return _file_problem(folder / name, parts[name].bytes, parts[name].hash if with_hashes else None, on_read)
+        digest = parts[name].hash if with_hashes else None
+        try:
+            return _file_problem(folder / name, parts[name].bytes, digest, on_read)
+        except FileNotFoundError:
+            return "is missing"  # removed meanwhile
+        except OSError as fault:
+            on_fault(fault)
+            return f"cannot be read ({fault.strerror or fault})"
 
     problems = zip(parts, _in_threads(problem_of, parts) if with_hashes else map(problem_of, parts), strict=True)
     return [f"{folder.name}/{name} {problem}" for name, problem in problems if problem]
@@ -148,9 +168,11 @@ def can_resume(folder: Path) -> bool:
     return any(name.startswith(f"{RESUME}/") for name in parts)
 
 
-def resume_problem(folder: Path, with_hashes: bool = False, on_read: OnRead = _nothing) -> str | None:
+def resume_problem(
+    folder: Path, with_hashes: bool = False, on_read: OnRead = _nothing, on_fault: OnFault = _nothing
+) -> str | None:
     """Why a complete checkpoint cannot be resumed from; None where it can."""
-    if problems := checkpoint_problems(folder, with_hashes, on_read):
+    if problems := checkpoint_problems(folder, with_hashes, on_read, on_fault):
         return "; ".join(problems)
     return None if can_resume(folder) else f"{folder.name} has weights alone, and nothing to resume from"
 

@@ -27,6 +27,7 @@ from areal_like.discovery import (
 )
 from areal_like.process.atomic_file import make_durable_folder
 from areal_like.process.checkpoint_files import KEPT, step_of
+from areal_like.process.errors import Failure
 from areal_like.process.identity import Identity
 from areal_like.process.run import CONFIG, Run, StartPoint, last_attempt
 from areal_like.process.wait import NamedWait
@@ -182,12 +183,14 @@ def _refuse_if_taken_over(directory: Path, names: NameStore, attempt: int) -> No
 
 
 def _checkpoint_to_resume(run: Run) -> FoundCheckpoint:
-    """Raises ConfigError where the user asked for a checkpoint and every one is damaged, Failure where its disk does
-    not answer."""
+    """Raises ConfigError where the user asked for a checkpoint and every one is damaged, Failure where the disk does
+    not answer, or gives none and a part of one may be whole."""
     config, step = run.config, run.config.resume_step
     search = CheckpointSearch(run, None if step is None or step < 0 else step)
     limits = wait_limits(config)
     found = search.wait(limits.setup_s, limits.setup_key, lambda text: write_line(f"  {text}", sys.stdout))
+    if found.unread_text is not None:
+        raise Failure(found.unread_text)
     asks = config.resume is not None or config.recover.mode == "resume"
     if found.checkpoint is None and found.skipped and asks and not only_evaluates(config):
         key = "recover.mode" if config.resume is None else "resume"

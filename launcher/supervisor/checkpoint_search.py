@@ -15,10 +15,20 @@ POLL_S, REPORT_S = 0.2, 5.0
 
 
 class FoundCheckpoint(NamedTuple):
-    """None: there is no undamaged checkpoint. `skipped`: messages about the damaged ones."""
+    """None: there is no undamaged checkpoint. `skipped`: messages about the damaged ones. `unread`: about those of them
+    that the disk did not give."""
 
     checkpoint: Path | None
     skipped: tuple[str, ...]
+    unread: tuple[str, ...] = ()
+
+    @property
+    def unread_text(self) -> str | None:
+        """Why a run must not start over for want of a checkpoint: one may be whole, on a disk that is away."""
+        if self.checkpoint is not None or not self.unread:
+            return None
+        remedy = "see whether the disk answers and start again, or start another run with trial_name="
+        return f"cluster.fileroot: no checkpoint of the run can be read; {remedy}: {self.unread[0]}"
 
 
 class SearchCancelled(Exception):
@@ -82,20 +92,25 @@ class CheckpointSearch:
     def _search(self) -> None:
         try:
             self._found = self._newest_undamaged()
+        except OSError as fault:  # not even their names can be read
+            self._found = FoundCheckpoint(None, (), (str(fault),))
         except BaseException as fault:
             self._fault = fault
 
     def _newest_undamaged(self) -> FoundCheckpoint:
         skipped: list[str] = []
+        unread: list[str] = []
         for candidate in self._candidates():
-            if (why := resume_problem(candidate)) is None:
+            faults: list[OSError] = []
+            if (why := resume_problem(candidate, on_fault=faults.append)) is None:
                 self._candidate, self._bytes = candidate.name, 0
                 self._total_bytes = sum(part.bytes for part in manifest_parts(candidate).values())
-                why = resume_problem(candidate, with_hashes=True, on_read=self._on_read)
+                why = resume_problem(candidate, with_hashes=True, on_read=self._on_read, on_fault=faults.append)
             if why is None:
                 return FoundCheckpoint(candidate, tuple(skipped))
             skipped.append(f"the checkpoint of step {step_of(candidate.name)} is skipped: {why}")
-        return FoundCheckpoint(None, tuple(skipped))
+            unread += skipped[-1:] if faults else []
+        return FoundCheckpoint(None, tuple(skipped), tuple(unread))
 
     def _on_read(self, size: int) -> None:
         if self._is_cancelled:

@@ -48,6 +48,8 @@ class PendingRollback(NamedTuple):
         if not is_done:
             return self.search.late_text(limits.setup_s, limits.setup_key)
         found = self.search.result()
+        if found.unread_text is not None:
+            return found.unread_text
         if mode != RESUME_ONLY or found.checkpoint is not None or not found.skipped:
             return None
         return f"recover.mode: resume needs an undamaged checkpoint; {found.skipped[0]}"
@@ -65,8 +67,7 @@ class PendingRollback(NamedTuple):
 def roll_back(run: Run, attempt: int, began: int, found: FoundCheckpoint) -> Rollback:
     """Records that `attempt` begins at the checkpoint that was found. `began` is the first attempt of the same
     command."""
-    checkpoint, skipped = found
-    messages = list(skipped)
+    checkpoint, messages = found.checkpoint, list(found.skipped)
     step = 0 if checkpoint is None else step_of(checkpoint.name) or 0
     if checkpoint is not None and run.config.recover.skip_progress and attempt_of(checkpoint) < began:
         step = 0

@@ -1,5 +1,6 @@
 """Two launchers never begin the same attempt, however long one of them reads its checkpoint."""
 
+import errno
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.discovery import NameStore, name_store_for
 from areal_like.process import checkpoint_files
+from areal_like.process.errors import Failure
 from areal_like.process.run import StartPoint
 from launcher.plan.build import build_plan
 from launcher.runs import run_lock
@@ -18,12 +21,8 @@ from launcher.runs.run_files import write_start_point
 from tests.support.planning import loaded
 
 
-@pytest.mark.parametrize("meanwhile", ["another launcher begins that attempt", "its name is lost"])
-def test_a_launcher_whose_run_is_taken_over_while_it_reads_a_checkpoint_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def stopped_run(tmp_path: Path) -> tuple[Loaded, Path]:
+    """Its configuration, which resumes it, and its directory."""
     words = (f"cluster.fileroot={tmp_path}", f"cluster.name_resolve.nfs_record_root={tmp_path / 'names'}")
     configuration = loaded("grpo", *words, "trial_name=t", "recover.mode=auto")
     directory = tmp_path / "grpo-addition" / "t"
@@ -34,6 +33,16 @@ def test_a_launcher_whose_run_is_taken_over_while_it_reads_a_checkpoint_changes_
     (directory / "weights").mkdir()
     (directory / "weights" / "sent").touch()
     write_start_point(directory, StartPoint(1, 0, None, owner="earlier"))
+    return configuration, directory
+
+
+@pytest.mark.parametrize("meanwhile", ["another launcher begins that attempt", "its name is lost"])
+def test_a_launcher_whose_run_is_taken_over_while_it_reads_a_checkpoint_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    configuration, directory = stopped_run(tmp_path)
     plan, stores, whole = build_plan(configuration), [], checkpoint_files.hash_of
 
     def store(*given: Any) -> NameStore:
@@ -44,7 +53,7 @@ def test_a_launcher_whose_run_is_taken_over_while_it_reads_a_checkpoint_changes_
         if meanwhile == "its name is lost":
             stores[0].lost[LAUNCHER] = "it is held by pid 7 of elsewhere"
         else:
-            write_start_point(directory, StartPoint(2, 2, checkpoint, owner="other"))
+            write_start_point(directory, StartPoint(2, 2, directory / "checkpoints" / "step_000002", owner="other"))
         return whole(file, on_read)
 
     monkeypatch.setattr(run_lock, "name_store_for", store)
@@ -88,3 +97,21 @@ def test_a_fault_of_the_store_of_names_at_the_end_is_a_warning(caplog: Any):
     plan: Any = None
     run_lock.LockedRun(plan, run, names, StartPoint(1, 0, None), ()).release()
     assert "stay until this process ends: [Errno 116] Stale file handle" in caplog.text
+
+
+def test_a_start_that_cannot_read_its_checkpoints_is_refused_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    configuration, directory = stopped_run(tmp_path)
+
+    def fails(file: Path, on_read: checkpoint_files.OnRead = lambda _size: None) -> str:
+        raise OSError(errno.ESTALE, "Stale file handle", str(file))
+
+    plan = build_plan(configuration)
+    monkeypatch.setattr(checkpoint_files, "hash_of", fails)
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    with pytest.raises(Failure, match=r"no checkpoint of the run can be read.*step_000002/resume/state cannot be read"):
+        run_lock.lock_run(configuration, plan, "own", False)
+    assert before == {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

@@ -1,5 +1,6 @@
 """The checkpoint and the step from which an attempt starts."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from areal_like.process import checkpoint_files
 from areal_like.process.checkpoint_files import attempt_of, write_manifest
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run, StartPoint
@@ -51,6 +53,65 @@ DAMAGES: dict[str, tuple[str, Any, str]] = {
     "no manifest": ("manifest.json", lambda file: file.unlink(), "cannot be read"),
     "half a manifest": ("manifest.json", lambda file: file.write_text('{"parts": {'), "cannot be read"),
 }
+
+
+def disk_fails(monkeypatch: pytest.MonkeyPatch, number: int, *names: str) -> None:
+    """For the files of these checkpoints; all others are read."""
+    whole = checkpoint_files.hash_of
+
+    def read(file: Path, on_read: checkpoint_files.OnRead = lambda _size: None) -> str:
+        if any(name in file.parts for name in names):
+            raise OSError(number, os.strerror(number), str(file))
+        return whole(file, on_read)
+
+    monkeypatch.setattr(checkpoint_files, "hash_of", read)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EACCES])
+def test_a_checkpoint_that_the_disk_cannot_read_is_named_and_an_older_one_used(tmp_path, monkeypatch, number):
+    run = run_in(tmp_path)
+    for step in (2, 4):
+        checkpoint(run, step)
+    disk_fails(monkeypatch, number, "step_000004")
+    back = back_to_newest(run, attempt=2, began=2)
+
+    assert begins(run) == (2, "checkpoints/step_000002")
+    assert f"step_000004/model.safetensors cannot be read ({os.strerror(number)})" in back.messages[0]
+    assert (run.checkpoints / "before-attempt-2" / "step_000004").is_dir()
+
+
+def no_file_can_be_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
+    (run.checkpoints / "step_000004" / "model.safetensors").unlink()
+    disk_fails(monkeypatch, errno.ESTALE, "step_000002")
+    return "step_000002/model.safetensors cannot be read (Stale file handle)"
+
+
+def no_folder_can_be_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
+    whole = os.listdir
+
+    def list_folder(folder: Path) -> list[str]:
+        if folder == run.checkpoints:
+            raise OSError(errno.ESTALE, "Stale file handle", str(folder))
+        return whole(folder)
+
+    monkeypatch.setattr(os, "listdir", list_folder)
+    return f"Stale file handle: '{run.checkpoints}'"
+
+
+@pytest.mark.parametrize("fails", [no_file_can_be_read, no_folder_can_be_listed])
+def test_a_run_does_not_start_over_because_its_disk_is_away(tmp_path, monkeypatch, fails):
+    """One checkpoint is damaged, and the other one may be whole."""
+    run = run_in(tmp_path)
+    for step in (2, 4):
+        checkpoint(run, step)
+    back_to_newest(run, attempt=2, began=2)
+    text = fails(run, monkeypatch)
+    search = CheckpointSearch(run)
+    assert search.is_done(60)
+    limits = WaitLimits(60.0, "rollout.setup_timeout", 1.0)
+    ending = PendingRollback(search, "trainer/0 ended").ending(run, 3, limits, "auto")
+    assert ending is not None and (ending.outcome, ending.code) == ("failed", 1)
+    assert "see whether the disk answers" in ending.message and text in ending.message
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
