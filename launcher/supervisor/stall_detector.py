@@ -120,5 +120,8 @@ def log_lines(process: LoggedProcess) -> Iterator[LogLine]:
     """The lines in the format of our own processes."""
     for line in process.last_lines(TAIL_LINES):
         if parts := LOG_LINE.fullmatch(line):
-            at = time.mktime(time.strptime(parts[1], "%Y-%m-%d %H:%M:%S"))
+            try:
+                at = time.mktime(time.strptime(parts[1], "%Y-%m-%d %H:%M:%S"))
+            except (ValueError, OverflowError):
+                continue  # printed by other code: there is no such time
             yield LogLine(at, process.identity.name, parts[2], parts[3])

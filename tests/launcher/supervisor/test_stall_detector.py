@@ -115,6 +115,13 @@ def test_the_newest_warning_is_shown_with_its_process_and_time():
     ]
 
 
+@pytest.mark.parametrize("printed", ["2026-02-30 10:00:00", "0000-01-01 10:00:00", "2026-01-01 25:00:00"])
+def test_a_printed_line_with_an_impossible_time_is_no_log_line(printed):
+    log = Log("trainer", line(3, "step 4"), f"{printed},000 x ERROR y")
+    messages = still(30, 50, 1).report_lines([log], [], dict)
+    assert messages[1:] == ["  the newest log line, 3 s ago, by trainer/0: step 4"]
+
+
 def test_without_a_wait_the_newest_log_line_is_the_reason():
     old = Log("trainer", line(200, "still waiting for batch 1 from rollout/0: 10 s of 3600 s"))
     messages = still(30, 50, 1).report_lines([old, Log("server", line(3, "12 running"))], [], dict)
