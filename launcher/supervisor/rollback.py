@@ -94,11 +94,12 @@ def _place_after(run: Run, step: int, attempt: int, checkpoint: Path | None) -> 
 
 
 def _empty(folder: Path) -> None:
-    """Removes weights that were in transit. Records of the engines' shared memory stay."""
+    """Removes weights that were in transit. Records of the engines' shared memory stay, also those that are being
+    written: the servers go on meanwhile."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name.startswith(RECORD):
+        if path.name.lstrip(".").startswith(RECORD):
             continue
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)  # a version that is left is replaced by the next of its number
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)

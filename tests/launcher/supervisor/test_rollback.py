@@ -14,6 +14,7 @@ from areal_like.process.checkpoint_files import attempt_of, write_manifest
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run, StartPoint
 from launcher.runs.run_files import write_start_point
+from launcher.supervisor import rollback
 from launcher.supervisor.checkpoint_search import CheckpointSearch
 from launcher.supervisor.lifecycle import WaitLimits
 from launcher.supervisor.rollback import PendingRollback, Rollback, roll_back
@@ -204,6 +205,24 @@ def test_a_launcher_has_lost_its_run_to_another_one_that_began_the_same_attempt(
     assert ending is not None and ending.outcome == "lost" and "begun attempt 2 of this run" in ending.message
 
 
+def test_a_rollback_leaves_records_alone_that_living_servers_write(tmp_path, monkeypatch):
+    """Their halves are renamed at any moment, also between a look at the folder and the removal."""
+    kept = {"segments-server-0.json", ".segments-server-0.json.half"}
+    for name in (*kept, "sent", "gone"):
+        (tmp_path / name).touch()
+    (tmp_path / "v000004").mkdir()
+    unlink = Path.unlink
+
+    def meanwhile(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "gone":
+            unlink(path)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", meanwhile)
+    rollback._empty(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
 def test_the_directory_is_read_only_once_the_search_has_ended(tmp_path):
     """Its disk may not answer, and the launcher looks after processes meanwhile."""
     is_done: list[bool] = []
@@ -241,7 +260,7 @@ def test_a_launcher_that_stalls_while_it_rolls_back_leaves_its_successor_alone(
 
     monkeypatch.setattr(Path, "rename", moved)
     monkeypatch.setattr(os, "fsync", synced)
-    with pytest.raises(Failure, match="another launcher has begun attempt 2 of this run; .* writes nothing more"):
+    with pytest.raises(Failure, match=r"another launcher has begun attempt 2 of this run; .* writes nothing more"):
         back_to_newest(run, attempt=2, began=2, at_most=2)
     assert moves == {"its first move": 1, "its last move": 2}.get(stalls_after, 0)
     assert starts.read_text() == others
