@@ -200,7 +200,7 @@ class Supervisor:
         self._pending = None
         back = roll_back(self.run, self.attempt, self._first_attempt, pending.search.result())
         self._lifecycle.rewind_metrics(back.step, self.attempt - 1)
-        self._steps_bytes = self._steps_file_bytes()
+        self._checkpoint, self._steps_bytes = back.step, self._steps_file_bytes()
         for line in pending.result_lines(back, self.attempt, self._evaluates):
             self._say(line)
         for name in again:

@@ -16,9 +16,13 @@ from areal_like.process.run import Run, StartPoint
 from launcher.runs.run_files import write_start_point
 from launcher.supervisor import rollback
 from launcher.supervisor.checkpoint_search import CheckpointSearch
-from launcher.supervisor.lifecycle import WaitLimits
+from launcher.supervisor.lifecycle import Lifecycle, WaitLimits
+from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.rollback import PendingRollback, Rollback, roll_back
+from launcher.supervisor.roster import Roster
+from launcher.supervisor.supervisor import Supervisor
 from launcher.supervisor.taken_over import taken_over_ending
+from tests.ring.server import make_run
 
 
 def run_in(folder: Path, skip_progress: bool = False) -> Run:
@@ -133,6 +137,32 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_used(tmp_path, damage):
         and message in messages
     )
     assert (run.checkpoints / "before-attempt-2" / "step_000006").is_dir()
+
+
+def test_new_checkpoints_count_after_a_rollback_past_a_damaged_one(tmp_path):
+    """Each renews `recover.retries`, also where its step is below that of the damaged one."""
+    run, policy = make_run(tmp_path / "run"), RestartPolicy("auto", 1)
+    for folder in (run.logs, run.metrics):
+        folder.mkdir()
+    for step in (20, 40):
+        checkpoint(run, step)
+    (run.checkpoints / "step_000040" / "model.safetensors").write_bytes(b"WEIGHTS")
+    agent: Any = SimpleNamespace(samples=list, cpu_seconds=dict)
+    names: Any = None
+    limits = WaitLimits(60.0, "rollout.setup_timeout", 1.0)
+    supervisor = Supervisor(
+        *(run, Roster([], agent), names, limits, policy, StartPoint(1, 0, None), print, Lifecycle())
+    )
+    supervisor._check_progress(at_once=True)
+    assert policy.decide("trainer/0", -9, ready=True, first=True).kind == "recover"
+
+    supervisor.attempt, search = 2, CheckpointSearch(run)
+    supervisor._pending = PendingRollback(search, "trainer/0 ended")
+    assert search.is_done(60) and supervisor._check_rollback() is None and supervisor._pending is None
+    checkpoint(run, 25, attempt=2)
+    supervisor._check_progress(at_once=True)
+    supervisor._watchdog.close()
+    assert policy.decide("trainer/0", -9, ready=True, first=False).kind == "recover"
 
 
 def test_if_all_checkpoints_are_damaged_the_run_starts_over_and_names_them(tmp_path):
