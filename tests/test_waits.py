@@ -186,8 +186,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{ENGINES}/embedded/engine_thread.py EngineThread.stop: self._thread.join",
         f"{ENGINES}/vllm/plugin/packed_layers.py WeightPacker.__exit__: self._thread.shutdown",
         f"{ENGINES}/vllm/plugin/packed_layers.py WeightPacker.packed: job.result",
-        f"{TRAINING}/supervised_data.py SupervisedData._ahead: made.result",
-        f"{TRAINING}/supervised_data.py SupervisedData.state: self._thread.submit().result",
+        f"{TRAINING}/supervised_data.py _result: made.result",
     ),
     "copies between GPU and host on a stream of this process; no other process takes part": (
         f"{TRAINING}/engine_snapshot.py EngineSnapshot.of: memory.wait",

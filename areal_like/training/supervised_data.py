@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from areal_like.data.tokenized_rows import TokenizedRows
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.models import model_folder
+from areal_like.process import pulse
 from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.run import Run
 from areal_like.training.fake_data import FakeTokenDataset, fake_valid
@@ -123,7 +124,7 @@ class SupervisedData:
 
     def state(self, step: int) -> dict[str, bytes]:
         """Its files in a checkpoint after `step` completed steps."""
-        return self._thread.submit(self._state, step).result()
+        return _result(self._thread.submit(self._state, step))
 
     def resume(self, step: int, checkpoint: Path, starts_over: bool) -> None:
         """Continues where the checkpoint was; `starts_over` is `recover.skip_dataloader`. If the batches of an
@@ -187,6 +188,13 @@ class SupervisedData:
     def _ahead(self, items: Iterator[T]) -> Iterator[T]:
         """The thread makes the next item while the caller uses one."""
         made = self._thread.submit(next, items, None)
-        while (item := made.result()) is not None:
+        while (item := _result(made)) is not None:
             made = self._thread.submit(next, items, None)
             yield item
+
+
+def _result(made: Future[T]) -> T:
+    """What the thread of the data makes. The watchdog sees the thread that waits: as long as the process reads or
+    tokenizes rows, however many are left out, it makes progress."""
+    with pulse.phase(pulse.LOADING):
+        return made.result()

@@ -1,6 +1,10 @@
 """Supervised training reads rows shortly before their use: order, length, resume, and rows that are left out."""
 
 import json
+import mmap
+import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from areal_like.data.checked_rows import CHECKED_AT_START
+from areal_like.process import pulse
 from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.run import LEDGER, Run
 from areal_like.training import supervised
@@ -78,6 +83,37 @@ def test_the_first_step_waits_for_the_rows_of_two_batches_only(tmp_path):
     assert data.train.tokenized.table.num_known == 0
     next(data.train.batches(SIZE, most=SIZE))
     assert data.train.tokenized.table.num_known <= 3 * SIZE
+
+
+def test_a_step_that_waits_for_rows_is_loading_so_that_their_thread_counts_as_progress(tmp_path, monkeypatch):
+    """In a step the work of the waiting thread alone would count, and it does none."""
+    descriptor = os.memfd_create("pulse")
+    os.ftruncate(descriptor, pulse.PAGE_BYTES)
+    page = mmap.mmap(descriptor, pulse.PAGE_BYTES)
+    monkeypatch.setenv(pulse.PULSE_FD, str(descriptor))
+    data = SupervisedData(lazy_run(tmp_path / "run"))
+    pulse.open_pulse()
+    ends = time.monotonic() + 5
+
+    def phase() -> str:
+        """That of the thread that waits, once it waits."""
+        while (slot := pulse.read_slots(page)[0]).phase == pulse.STEP and time.monotonic() < ends:
+            time.sleep(0.01)
+        return slot.phase
+
+    def rows() -> Iterator[str]:
+        yield phase()
+        seen.append(phase())  # beside this the state of a checkpoint waits
+
+    seen: list[str] = []
+    try:
+        with pulse.phase(pulse.STEP):
+            seen.append(next(ahead := data._ahead(rows())))
+            data.state(0)
+            assert pulse.read_slots(page)[0].phase == pulse.STEP and list(ahead) == []
+    finally:
+        pulse.close_pulse()
+    assert seen == [pulse.LOADING, pulse.LOADING]
 
 
 @pytest.mark.parametrize("bad", ["{no json", '{"question": "1+1="}', '{"prompt": "é", "answer": "1"}'])
