@@ -160,6 +160,7 @@ class LocalAgent:
     def _rotate_logs(self) -> None:
         most = self._run.config.log.max_mb << 20
         for child in self._alive.values():
+            child.cut_output(most)
             self._rotation.rotate(stacks_path(self._run, child.identity), most)
             if self._rotation.rotate(child.log, most):
                 child.scrubber.rotated(f"{child.log}{OLDER}")

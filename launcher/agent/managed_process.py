@@ -1,5 +1,6 @@
 """A process of the plan that was started here: its log, its failure note, its end."""
 
+import fcntl
 import json
 import mmap
 import os
@@ -27,6 +28,9 @@ from launcher.agent.base import TAIL_LINES, FailureNote, ProcessExit
 from launcher.agent.log_scrubber import LogScrubber
 from launcher.plan.plan import Process
 
+KEPT_LINES = 1000
+"""More than anybody asks for."""
+
 
 class ManagedProcess:
     """Its log is open until `close`."""
@@ -49,6 +53,8 @@ class ManagedProcess:
         self._note_path.unlink(missing_ok=True)
         self._output = _open_log(self._log)
         self.scrubber = LogScrubber(self._log, hidden)
+        self._lines_before: list[str] = []
+        """The last ones before its output was cut."""
         self.hung: FailureNote | None = None
         """Set before it is killed because it hangs."""
         descriptor = os.memfd_create("areal-pulse")
@@ -97,7 +103,13 @@ class ManagedProcess:
 
     def last_lines(self, count: int) -> list[str]:
         self.scrubber.scrub()
-        return last_lines(self._output, count)
+        return [*self._lines_before, *last_lines(self._output, count)][-count:]
+
+    def cut_output(self, most: int) -> None:
+        """Empties it above this size, but for its last lines: without a log nobody reads more of it."""
+        if self.log is None and os.fstat(self._output.fileno()).st_size > most:
+            self._lines_before = last_lines(self._output, KEPT_LINES)
+            os.ftruncate(self._output.fileno(), 0)
 
     def close(self) -> None:
         self.scrubber.scrub()
@@ -118,5 +130,11 @@ def log_name(identity: Identity) -> str:
 
 
 def _open_log(path: str) -> IO[Any]:
-    """Without a path a temporary file, so that the last lines can be shown all the same."""
-    return Path(path).open("a+b") if path else TemporaryFile("a+b")
+    """Without a path a temporary file, so that the last lines can be shown all the same. Whoever writes to it goes on
+    at its new end once it is cut, as in a log."""
+    if path:
+        return Path(path).open("a+b")
+    file = TemporaryFile("a+b")  # noqa: SIM115
+    # A temporary file does not append, whatever its mode.
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+    return file

@@ -14,7 +14,8 @@ class LogConfig:
     """Minimum level of messages of environments, and of the libraries they use, which run in processes of their own."""
 
     file: bool = key(True)
-    """Write each process's log to the folder `logs` of the run directory. False: logs are only shown."""
+    """Write each process's log to the folder `logs` of the run directory. False: logs are only shown;
+    beyond `log.max_mb` nothing but its last lines is kept of what a process prints."""
 
     max_mb: int = key(256, ge=1)
     """Size of a process's log at which its content moves to a second file with the ending `.1`, which replaces the one

@@ -151,7 +151,7 @@ def test_a_killed_process_that_hangs_in_the_kernel_is_kept_until_it_ends(tmp_pat
     run, ended, identity = make_run(tmp_path / "run"), [None], Identity("trainer", 1)
     process = SimpleNamespace(pid=os.getpid(), kill=list, signal=lambda _: None, exit_code=lambda: ended[0])
     child: Any = SimpleNamespace(process=process, page=mmap.mmap(-1, PAGE_BYTES), identity=identity, close=list)
-    child.log = None
+    child.log, child.cut_output = None, lambda most: None
     child.exited = lambda: None if ended[0] is None else SimpleNamespace(name="trainer/1", code=-9, time=0.0)
     agent = LocalAgent(run, "secret", write_logs=False)
     agent._alive["trainer/1"] = child

@@ -1,8 +1,10 @@
 """Logs of processes do not grow without limit."""
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,3 +87,26 @@ def test_the_agent_keeps_logs_and_stacks_below_the_configured_size(tmp_path: Pat
     assert sorted(path.name for path in logs.iterdir()) == [
         *("server-0.log", "server-0.log.1", "server-0.stacks", "server-0.stacks.1")
     ]
+
+
+def test_what_a_process_without_a_log_prints_takes_no_more_room_than_a_log(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(local, "SIZES_INTERVAL_S", 0.0)
+    run, go_on = make_run(tmp_path / "run", "log.max_mb=1"), tmp_path / "go on"
+    wordy = f"yes before | head -n 200000; echo last; until [ -e '{go_on}' ]; do sleep 0.01; done; echo after; sleep 9"
+    agent = local.LocalAgent(run, "secret", write_logs=False)
+    try:
+        agent.start(Process("server", 0, 0, (), (), 1, ("sh", "-c", wordy), {}, ""), Identity("server", 0))
+        output = agent._alive["server/0"]._output.fileno()
+        while agent.last_lines("server/0", 1) != ["last"]:
+            time.sleep(0.01)
+        assert os.fstat(output).st_size > 1 << 20
+        assert agent.exits() == [] and os.fstat(output).st_size == 0
+        assert agent.last_lines("server/0", 2) == ["before", "last"], "they are shown all the same"
+        go_on.touch()
+        while agent.last_lines("server/0", 1) != ["after"]:
+            time.sleep(0.01)
+        assert os.fstat(output).st_size == len("after\n"), "there is no hole where the others were"
+        assert agent.last_lines("server/0", 3) == ["before", "last", "after"]
+    finally:
+        agent.kill(["server/0"])
+        agent.close()
