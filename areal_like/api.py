@@ -12,8 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NamedTuple
@@ -21,6 +20,7 @@ from typing import IO, Any, NamedTuple
 from areal_like.config.problems import ConfigError
 from areal_like.process.command_result import PLANNED, RESULT
 from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, INTERRUPTED, STOPPED_EARLY
+from areal_like.process.stop_signals import HANDLED_SIGNALS, handled, stop_code
 from areal_like.process.temporary_folders import RESULT as RESULT_FOLDER
 from areal_like.process.temporary_folders import temporary_folder
 
@@ -99,6 +99,8 @@ class CommandResult(NamedTuple):
     """Its stderr."""
     outcome: str = ""
     """The outcome that it reported; empty if it ended before that."""
+    stop_code: int = DONE
+    """Not 0: this process was asked to stop meanwhile, and this is its exit code; the command may have ended first."""
 
     def summary(self) -> dict[str, Any]:
         """Content of summary.json; empty if the run ended before it was written."""
@@ -112,32 +114,34 @@ class CommandResult(NamedTuple):
 def run_command(words: Sequence[str]) -> CommandResult:
     """Runs `python -m launcher` with these arguments in a new process group; forwards its output, and the signals that
     this process gets. It is stopped when this process dies."""
+    signals, errors = ForwardedSignals(), list[str]()
     with temporary_folder(RESULT_FOLDER) as folder:
         result = folder / "result.json"
-        process = subprocess.Popen(
-            [*COMMAND, *words],
-            env={**os.environ, RESULT: str(result), "PYTHONPATH": _import_path()},
-            stdin=subprocess.DEVNULL,
-            stdout=None if _is_a_file(sys.stdout) else subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            process_group=0,
-            preexec_fn=_stop_with_parent(),
-        )
-        errors: list[str] = []
-        readers = [threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, errors))]
-        if process.stdout is not None:
-            readers.append(threading.Thread(target=_pass_on, args=(process.stdout, sys.stdout, None)))
-        for reader in readers:
-            reader.start()
-        with _signals_to(process):
+        with handled(HANDLED_SIGNALS, signals.forward):
+            process = subprocess.Popen(
+                [*COMMAND, *words],
+                env={**os.environ, RESULT: str(result), "PYTHONPATH": _import_path()},
+                stdin=subprocess.DEVNULL,
+                stdout=None if _is_a_file(sys.stdout) else subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                process_group=0,
+                preexec_fn=_stop_with_parent(),
+            )
+            signals.begin(process)
+            readers = [threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, errors))]
+            if process.stdout is not None:
+                readers.append(threading.Thread(target=_pass_on, args=(process.stdout, sys.stdout, None)))
+            for reader in readers:
+                reader.start()
             code = process.wait()
         for reader in readers:
             reader.join()
         report = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
-    directory = Path(report["directory"]) if report else None
-    return CommandResult(code, directory, "".join(errors)[-MAX_ERROR_LENGTH:].strip(), report.get("outcome", ""))
+    code = stop_code([-code]) or code  # killed by such a signal before it could handle it
+    directory, text = Path(report["directory"]) if report else None, "".join(errors)[-MAX_ERROR_LENGTH:].strip()
+    return CommandResult(code, directory, text, report.get("outcome", ""), stop_code(signals.received))
 
 
 def _is_a_file(stream: Any) -> bool:
@@ -167,23 +171,26 @@ def _stop_with_parent() -> Callable[[], None]:
     return lambda: prctl(set_parent_death_signal, int(signal.SIGTERM), 0, 0, 0)
 
 
-@contextmanager
-def _signals_to(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Forwards SIGINT and SIGTERM. Only the main thread can handle signals; in others the run cannot be interrupted."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class ForwardedSignals:
+    """Those that come while a command runs, which is given each once."""
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        if process.poll() is None:
-            process.send_signal(number)
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._early: list[int] = []
+        self._process: subprocess.Popen[str] | None = None
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def forward(self, number: int, _frame: FrameType | None) -> None:
+        """A handler."""
+        self.received.append(number)
+        if self._process is None:
+            self._early.append(number)
+        elif self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def begin(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        while self._early:
+            process.send_signal(self._early.pop())
 
 
 def _import_path() -> str:

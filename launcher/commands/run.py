@@ -10,6 +10,7 @@ from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError, Problem, Stage
 from areal_like.process.command_result import FINISHED, PLANNED, write_result
 from areal_like.process.exit_codes import DONE
+from areal_like.process.stop_signals import STOP_SIGNALS, handled, stop_command
 from launcher.checks.plan_checks import PLAN_CHECKS
 from launcher.plan.build import build_plan
 from launcher.plan.changes import with_places
@@ -41,6 +42,7 @@ def dry_run(
     return 0
 
 
+@handled(STOP_SIGNALS, stop_command)  # as planning and fetching take time; then guardian and launcher handle them
 def start(loaded: Loaded, replace: bool = False, purpose: Purpose = Purpose.RUN) -> int:
     """Runs the plan to its end under a guardian; raises ConfigError (exit 2) where it cannot start here."""
     from areal_like.process.abandoned_memory import remove_abandoned_memory

@@ -14,6 +14,7 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sources.overrides import holds_secret, parse_overrides
 from areal_like.process.abandoned_memory import remove_abandoned_memory
 from areal_like.process.exit_codes import BAD_CONFIGURATION
+from areal_like.process.stop_signals import STOP_SIGNALS, handled, stop_command
 from launcher.arguments import Arguments
 from launcher.commands.run import refuse
 from launcher.plan.build import build_plan
@@ -27,6 +28,7 @@ from launcher.terminal import has_color
 RESULT_KEYS = ("rollout.backend", "actor.path", "total_train_steps")
 
 
+@handled(STOP_SIGNALS, stop_command)  # between points; while one runs they go to it
 def sweep_command(arguments: Arguments) -> int:
     """Checks the points known beforehand, then runs or plans each; returns 2 where one is invalid."""
     gc.enable()  # a sweep takes long
@@ -106,7 +108,7 @@ class _SweepPlanner:
         columns = {"steps": summary.get("steps")}
         if summary.get("score") != summary.get("objective"):
             columns["score"] = summary.get("score")
-        return PointResult(summary.get("objective"), columns, ended.directory, ended.exit_code)
+        return PointResult(summary.get("objective"), columns, ended.directory, ended.exit_code, ended.stop_code)
 
     def request(self) -> SweepRequest:
         composition = Composition(self.config, self.fixed, self.schema_class)

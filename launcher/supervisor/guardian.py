@@ -19,7 +19,7 @@ from types import FrameType
 
 from areal_like.process.abandoned_memory import remove_abandoned_memory, remove_run_memory
 from areal_like.process.errors import Failure
-from areal_like.process.exit_codes import FAILED, INTERRUPTED, STOPPED_EARLY
+from areal_like.process.exit_codes import FAILED, INTERRUPTED
 from areal_like.process.process_tree import (
     become_subreaper,
     descendants_of,
@@ -29,15 +29,13 @@ from areal_like.process.process_tree import (
     set_process_name,
 )
 from areal_like.process.run_memory import create_run_memory
+from areal_like.process.stop_signals import HANDLED_SIGNALS, STOP_SIGNALS, stop_command
 from areal_like.process.tree_usage import thread_work
 from launcher.agent.base import STOPPED
 from launcher.supervisor.hang_log import HangLog
 from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, LauncherWatch
-from launcher.supervisor.signal_wait import STOP_SIGNALS
 from launcher.terminal import write_line
 
-FORWARDED_SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
-"""Forwarded to the launcher, which has its own process group, so that it receives a Ctrl-C once."""
 CHECK_S = 1.0
 DIES_S = 10.0
 """What a process may take to die once it is killed."""
@@ -61,7 +59,7 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
     guardian_pipe, guardian_end = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
     launcher = os.fork()
     if launcher == 0:
         os.close(launcher_pipe)
@@ -140,16 +138,18 @@ def _writes_output(process: Path) -> bool:
 
 
 def _pass_signals_on(launcher: int) -> None:
+    """The launcher has its own process group, so that it receives a Ctrl-C once."""
+
     def pass_on(number: int, _frame: FrameType | None) -> None:
         try:
             os.kill(launcher, number)
         except ProcessLookupError:
             return  # it has ended
 
-    for number in FORWARDED_SIGNALS:
+    for number in HANDLED_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
 
 
 def _run_launcher(launch: Callable[[], int], guardian_pipe: int, memory: Path) -> None:
@@ -164,8 +164,8 @@ def _run_launcher(launch: Callable[[], int], guardian_pipe: int, memory: Path) -
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a run goes on when its output is no longer read
         for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-                signal.signal(number, _stop_before_start)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
+                signal.signal(number, stop_command)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
         watcher.start()
         code = launch()
     except SystemExit as end:
@@ -184,10 +184,6 @@ def _run_launcher(launch: Callable[[], int], guardian_pipe: int, memory: Path) -
             except OSError:
                 continue  # the reader is gone
         os._exit(code)
-
-
-def _stop_before_start(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(STOPPED_EARLY)
 
 
 def _is_closed(pipe: int, wait_s: float = 0.0) -> bool:

@@ -17,6 +17,7 @@ from areal_like.config.redact import scrub
 from areal_like.process.checkpoint_files import step_of
 from areal_like.process.command_result import write_result
 from areal_like.process.run import StartPoint, last_attempt
+from areal_like.process.stop_signals import STOP_SIGNALS
 from launcher.checks.epochs import data_end_text
 from launcher.plan.plan import Plan
 from launcher.runs.best_checkpoint import best_warning, link_best
@@ -28,7 +29,6 @@ from launcher.supervisor.discard import discard_unused_run
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding
 from launcher.supervisor.locked_start import LockedStart, lock_start
 from launcher.supervisor.restart_policy import RestartPolicy
-from launcher.supervisor.signal_wait import STOP_SIGNALS
 from launcher.supervisor.taken_over import taken_over_ending
 from launcher.supervisor.write_errors import disk_is_full, write_error_text
 from launcher.terminal import write_line

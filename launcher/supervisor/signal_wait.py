@@ -6,9 +6,7 @@ import socket
 from types import FrameType
 from typing import Self
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""SIGUSR1 is what Slurm sends where `--signal=USR1@300` asks for a warning."""
-HANDLED_SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
+from areal_like.process.stop_signals import HANDLED_SIGNALS
 
 
 class SignalWait:

@@ -39,6 +39,8 @@ class JobRecord:
     summary: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
     seconds: float = 0.0
+    stop_code: int = 0
+    """As in PointResult."""
 
     def write(self, directory: Path) -> None:
         half = directory / f"{RECORD}.tmp"
@@ -112,6 +114,8 @@ class SweepJob:
             write_line(error.text(), sys.stderr)
             return _ended(record, "refused", error.text())
         except SystemExit as error:
+            if error.code == STOPPED_EARLY:
+                return _ended(record, "stopped early")
             return _ended(record, "failed", f"it exited with {error.code}")
         except Exception as error:
             traceback.print_exc()
@@ -134,15 +138,16 @@ class SweepJob:
                 "message": message,
                 "objective": result.objective,
                 "summary": dict(result.summary),
+                "stop_code": result.stop_code,
             }
         )
 
     def _result_for_hydra(self, record: JobRecord) -> float | None:
         """The result for Hydra. Only optimizing sweepers get failures, as they have a limit for them: the basic sweeper
         would skip its next batch after one."""
-        if record.state == "interrupted":
+        if record.state == "interrupted" or record.stop_code == INTERRUPTED:
             raise KeyboardInterrupt
-        if record.state == "stopped early":
+        if record.state == "stopped early" or record.stop_code:
             raise SystemExit(STOPPED_EARLY)
         if record.state == "planned":
             return 0.0 if self.points.optimizing else None

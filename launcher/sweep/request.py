@@ -18,6 +18,8 @@ class PointResult:
     summary: Mapping[str, Any] = field(default_factory=dict)
     run_dir: str | Path | None = None
     exit_code: int = 0
+    stop_code: int = 0
+    """Not 0: the sweep was asked to stop meanwhile, and this is its exit code; the point may have ended first."""
 
 
 Check = Callable[[list[str]], Sequence[Problem]]

@@ -5,6 +5,7 @@ code = sweep(SweepRequest(overrides, trial="r0001", hydra_overrides=..., groups=
 
 import itertools
 import os
+import signal
 import sys
 import traceback
 import uuid
@@ -15,6 +16,7 @@ from typing import TextIO
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import scrub
 from areal_like.process.exit_codes import INTERRUPTED, STOPPED_EARLY
+from areal_like.process.stop_signals import STOP_SIGNALS, handled
 from areal_like.process.temporary_folders import SWEEP, temporary_folder
 from launcher.sweep.hydra_session import quoted, run_multirun
 from launcher.sweep.job import SweepJob, records
@@ -67,6 +69,7 @@ def sweep(
             cwd=os.getcwd(),
         )
         code = _start(plan, directory, job)
+        stack.enter_context(handled(STOP_SIGNALS, signal.SIG_IGN))  # it has ended
         rows = records(directory, job.sweep)
         last = closing_lines(rows, plan, code)
         for line in last:

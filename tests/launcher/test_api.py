@@ -11,6 +11,7 @@ import pytest
 
 from areal_like import RunFailed, api, run
 from areal_like.config.problems import ConfigError
+from areal_like.process.stop_signals import STOP_SIGNALS, handled
 from tests.support.commands import REPOSITORY
 from tests.support.fake_runs import environment_of, leftover_processes, start_fake_run
 
@@ -74,6 +75,40 @@ def test_importing_the_package_does_not_import_the_api():
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
 
 
+ASKED_TO_STOP = """
+import os, signal, sys, time
+
+number, does, got = int(sys.argv[1]), sys.argv[2], []
+if does != "starts":
+    signal.signal(number, lambda *_: got.append(number))
+os.kill(os.getppid(), number)
+ends = time.monotonic() + 10
+while not got and time.monotonic() < ends:
+    time.sleep(0.01)
+sys.exit(75 if does == "stops" and got else 0)
+"""
+
+
+@pytest.mark.parametrize(("does", "code"), [("stops", 75), ("starts", 75), ("is done", 0)])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_to_stop_goes_to_the_command_that_runs(number, does, code, monkeypatch):
+    """Also to one that is about to start, or to end: who runs it learns of the signal all the same."""
+    monkeypatch.setattr(api, "COMMAND", (sys.executable, "-c", ASKED_TO_STOP, str(int(number)), does))
+    kept: list[int] = []
+    with handled(STOP_SIGNALS, lambda number, _frame: kept.append(number)):
+        ended = api.run_command([])
+    assert (ended.exit_code, ended.stop_code, kept) == (code, 75, [])
+
+
+def test_under_nohup_a_closed_terminal_is_no_request_to_stop(monkeypatch):
+    ignores = "import os, signal; os.kill(os.getppid(), signal.SIGHUP); print(signal.getsignal(signal.SIGHUP))"
+    monkeypatch.setattr(api, "COMMAND", (sys.executable, "-c", ignores))
+    with handled(STOP_SIGNALS, signal.SIG_IGN):
+        ended = api.run_command([])
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert (ended.exit_code, ended.stop_code) == (0, 0)
+
+
 def test_a_sweep_is_a_table_of_runs_with_their_objectives(tmp_path):
     done = start_fake_run(tmp_path, "--multirun", "seed=1,2", "objective=reward/mean", steps=2).wait()
     assert done.code == 0, done
@@ -86,13 +121,14 @@ def test_a_sweep_is_a_table_of_runs_with_their_objectives(tmp_path):
     assert (record.parent / "run" / "summary.json").exists()
 
 
-def test_ctrl_c_ends_the_run_and_the_sweep_and_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 75)])
+def test_a_stop_ends_the_run_and_the_sweep_and_leaves_nothing(number, code, tmp_path):
     sweep = start_fake_run(tmp_path, "--multirun", "seed=1,2", steps=1000)
     sweep.until_output("rollout/0 ready")
     sweep.until("metrics/trainer-0.jsonl")
-    os.killpg(sweep.process.pid, signal.SIGINT)
+    os.killpg(sweep.process.pid, number)
     ended = sweep.wait()
-    assert ended.code == 130, ended
+    assert ended.code == code, ended
     assert "not started: point 1" in ended.out
     assert list((ended.directory / "checkpoints").glob("step_*/.complete"))
     assert leftover_processes(tmp_path) == {}

@@ -1,6 +1,7 @@
-"""The first lines of a further start: where it begins, and how many steps are done and follow."""
+"""A stop before anything is started; the first lines of a further start: where it begins, which steps are done."""
 
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,10 @@ import pytest
 
 from areal_like.process.exit_codes import FAILED
 from areal_like.process.run import StartPoint
+from areal_like.process.stop_signals import STOP_SIGNALS, handled
+from launcher.commands import run
 from launcher.supervisor.launch import _Launch, continue_lines
+from tests.support.planning import loaded
 
 
 def lines(step: int, total: int | None, resumes: bool = False) -> list[str]:
@@ -46,3 +50,23 @@ def test_a_start_that_was_taken_over_leaves_the_metrics(tmp_path: Path, capsys: 
     assert (launch.run(), released) == (FAILED, [False])
     assert "another launcher has begun attempt 3 of this run; attempt 2 writes nothing more" in capsys.readouterr().err
     assert [path for path in tmp_path.rglob("*.jsonl")] == [metrics] and '"step": 3' in metrics.read_text()
+
+
+@pytest.mark.parametrize("step", ["build_plan", "fetch_from_hub"])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_stop_while_a_start_plans_or_fetches_ends_it_with_75(
+    number: signal.Signals, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_stopped(*_: Any, **__: Any) -> None:
+        signal.raise_signal(number)
+        raise AssertionError("the start goes on")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "refuse", list)
+    monkeypatch.setattr(run, step, is_stopped)
+    kept: list[int] = []
+    with handled(STOP_SIGNALS, lambda number, _frame: kept.append(number)):
+        before = signal.getsignal(number)
+        with pytest.raises(SystemExit) as ended:
+            run.start(loaded("grpo"))
+        assert (ended.value.code, kept, signal.getsignal(number)) == (75, [], before)

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_like.config.problems import ConfigError, Problem
+from areal_like.process.stop_signals import STOP_SIGNALS, handled, stop_command
 from launcher.sweep.hydra_root import HydraRoot
 from launcher.sweep.hydra_session import VERSION_BASE, hydra_settings
 from launcher.sweep.points import SweepPoints, SweptKey
@@ -337,6 +339,27 @@ def test_ctrl_c_ends_with_the_table() -> None:
     done = Sweep("seed=1,2,3", run=run)
     assert done.code == 130
     assert "interrupted" in done.out and "not started: point 2" in done.out
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_stop_between_points_ends_with_the_table(number: signal.Signals) -> None:
+    def run(_overrides: list[str], _trial: str, point: int) -> PointResult:
+        if point:
+            signal.raise_signal(number)
+        return PointResult(1.0)
+
+    with handled(STOP_SIGNALS, stop_command):
+        done = Sweep("seed=1,2,3", run=run)
+    assert done.code == 75
+    assert [record["state"] for record in done.records()] == ["done", "stopped early"]
+    assert "not started: point 2" in done.out
+
+
+@pytest.mark.parametrize("code", [75, 130])
+def test_a_stop_that_came_when_its_point_had_ended_ends_the_sweep(code: int) -> None:
+    done = Sweep("seed=1,2", run=lambda _overrides, _trial, _number: PointResult(1.0, stop_code=code))
+    assert done.code == code
+    assert [record["state"] for record in done.records()] == ["done"] and "not started: point 1" in done.out
 
 
 def test_other_endings_of_a_run_are_in_the_table() -> None:
