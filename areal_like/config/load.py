@@ -23,6 +23,7 @@ from areal_like.config.dialects.areal_examples import example_layer
 from areal_like.config.dialects.other_frameworks import other_framework_message
 from areal_like.config.dotted_path import nested, value_at
 from areal_like.config.experiment import EXPERIMENTS
+from areal_like.config.experiment_folder import experiment_folder
 from areal_like.config.loaded import Loaded, build_config, experiment_of, make_redactor
 from areal_like.config.names import ALIASES
 from areal_like.config.problems import ConfigError, Problem, Stage, fold_consequences, plural
@@ -185,7 +186,8 @@ class Composition:
     ) -> None:
         self.machine = machine
         self.path = find_config(config)
-        self.library = Library(self.path)
+        self.folder = experiment_folder(self.path)
+        self.library = Library(self.folder)
         self.words, self.problems = parse_overrides(overrides)
         self.overrides = tuple(overrides)
         self.schema_name = schema
@@ -205,7 +207,7 @@ class Composition:
         files = CompositionFiles(self.library, self.file, self.experiment, overrides.groups)
         self.problems += files.problems
         raw, provenance = self._compose(files, overrides)
-        values, problems = resolve_and_check(self.schema, raw, provenance, self.problems, self.path.resolve().parent)
+        values, problems = resolve_and_check(self.schema, raw, provenance, self.problems, self.folder)
         self.problems += problems
         self._allocate(values, provenance)
         if self.problems:
@@ -216,6 +218,7 @@ class Composition:
             )
         return Loaded(
             file=self.path,
+            folder=self.folder,
             overrides=self.overrides,
             experiment=self.experiment,
             schema=self.schema,

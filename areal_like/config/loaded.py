@@ -17,9 +17,11 @@ from areal_like.config.sources.leaves import Leaf
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """`raw` has references as written, `values` resolved ones; "auto" stays "auto" in both."""
+    """`raw` has references as written, `values` resolved ones; "auto" stays "auto" in both. `folder`: where a user's code
+    and data are searched first (`experiment_folder`)."""
 
     file: Path
+    folder: Path
     overrides: tuple[str, ...]
     experiment: str
     schema: Schema

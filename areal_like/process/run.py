@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from areal_like.config.experiment_folder import FACTS, RUN_CONFIG
 from areal_like.process.checkpoint_files import attempt_of
 from areal_like.process.run_links import CHECKPOINTS, EVALUATIONS, RESUME_STATES, TRACKERS, link_target
 from areal_like.process.run_memory import memory_folder
 
-CONFIG, RUN_FACTS, ATTEMPT, COMMAND = "config.yaml", "run.json", "attempt.json", "command.txt"
+CONFIG, RUN_FACTS, ATTEMPT, COMMAND = RUN_CONFIG, FACTS, "attempt.json", "command.txt"
 LEDGER = "ledger.jsonl"
 """In the folder of rollouts."""
 LOOPBACK = "127.0.0.1"
@@ -67,7 +68,7 @@ def taken_over_text(directory: Path, attempt: int, owner: str) -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """`config`: every `auto` is resolved. `folder`: that of the user's file. `cwd`: where the command was given;
+    """`config`: every `auto` is resolved. `folder`: that of the experiment's file. `cwd`: where the command was given;
     relative paths start there."""
 
     directory: Path

@@ -88,7 +88,7 @@ def _rows(loaded: "Loaded", host: HostInfo) -> tuple[int, bool, int | None] | No
         needed = (config.total_train_steps or 0) * config.train_dataset.batch_size / config.total_train_epochs
         is_enough = 0 < needed <= MIN_TASK_ROWS
         return (MIN_TASK_ROWS, True, MAX_TASK_TOKENS) if is_enough else (_rows_of_task(name), False, MAX_TASK_TOKENS)
-    file = loaded.file.resolve().parent / Path(path).expanduser()
+    file = loaded.folder / Path(path).expanduser()
     file = file if file.is_file() else host.directory / Path(path).expanduser()
     if config.task.name or file.suffix != JSON_LINES or not file.is_file() or file.stat().st_size > MAX_COUNTED_BYTES:
         return None

@@ -12,7 +12,7 @@ from areal_like.config.task_names import task_name
 from areal_like.data.readers.dataset_files import JSON_LINES
 from areal_like.process.checkpoint_files import RESUME
 from launcher.checks.rows import LARGEST_COMPARED_BYTES
-from launcher.plan.datasets import experiment_folder, training_files
+from launcher.plan.datasets import training_files
 from launcher.plan.host import HostInfo
 from launcher.plan.model_config import find_model_config
 from launcher.plan.plan import RunDirectory
@@ -163,7 +163,7 @@ def _digest(loaded: "Loaded", host: HostInfo, before: dict[str, Any]) -> str | N
     from areal_like.data.user_code import SearchFolders
 
     try:
-        found = next(find_rows(config, SearchFolders(experiment_folder(loaded), host.directory)))
+        found = next(find_rows(config, SearchFolders(loaded.folder, host.directory)))
         return digest_of(found.section, found.dataset, found.raw)
     except (OSError, ValueError, TypeError, ConfigError):
         return None  # the checks of the data say why

@@ -28,7 +28,7 @@ def sandbox_problems(loaded: "Loaded", config: "BaseExperimentConfig", here: Hos
     if not isinstance(config, GRPOConfig) or config.cluster.type != "local":
         return
     for place, own in every_reward(config):
-        folder, other = loaded.file.parent, other_sandbox(own.sandbox, place)
+        folder, other = loaded.folder, other_sandbox(own.sandbox, place)
         for reward in configured_rewards(own):
             if runs_programs(reward.name, folder) and (reason := here.why_no_sandbox(own.sandbox)):
                 message = f"{reward.name} runs programs of answers in a sandbox: {reason}; {other}"

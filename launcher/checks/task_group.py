@@ -24,7 +24,7 @@ def reward_warnings(loaded: "Loaded") -> Iterator[Problem]:
     task, reward, origin = loaded.config.task.name, loaded.config.reward.name, loaded.origin("reward.name")
     if task is None or reward in (None, task) or not is_set_by_group(loaded, "reward.name"):
         return
-    if loaded.origin("task.name").kind in (BODY, OVERRIDE) and task_has_reward(task, loaded.file.resolve().parent):
+    if loaded.origin("task.name").kind in (BODY, OVERRIDE) and task_has_reward(task, loaded.folder):
         kept = f"is {reward} ({origin.where}), so the reward of {task} has no effect"
         yield Problem("reward.name", f"{kept}; reward.name=null uses it")
 

@@ -34,7 +34,7 @@ def missing_environments(loaded: "Loaded", here: HostInfo) -> Iterator[Problem]:
             continue
         python = task.args["python"]
         place = key.removesuffix(".id")
-        folders = (str(loaded.file.parent), str(Path.cwd()))
+        folders = (str(loaded.folder), str(Path.cwd()))
         try:
             missing = _missing_here(package, folders) if python is None else _missing_in(package, python, folders)
         except (OSError, subprocess.SubprocessError, ValueError) as fault:

@@ -42,7 +42,7 @@ def _show(loaded: Loaded, size: int, record: Path) -> int:
     config = loaded.config
     if config.train_dataset.fake is not None:
         raise ConfigError([Problem("train_dataset.fake", "makes random tokens, which are in no other rows")])
-    found = together(find_rows(config, SearchFolders(loaded.file.parent, Path.cwd()), record))
+    found = together(find_rows(config, SearchFolders(loaded.folder, Path.cwd()), record))
     train, *others = found
     if not others:
         raise ConfigError([Problem("valid_dataset", "is null, and there are no benchmarks; set one of them")])

@@ -67,7 +67,7 @@ def try_answers(loaded: Loaded, file: Path) -> int:
         print(escape_controls(text), flush=True)
 
     with temporary_record() as record:
-        groups = try_rows(config, SearchFolders(loaded.file.parent, Path.cwd()), opened, record)
+        groups = try_rows(config, SearchFolders(loaded.folder, Path.cwd()), opened, record)
         if run_async(report(groups, vote_rule(config.actor), show)):
             return DONE
     print(NO_ANSWERS, file=sys.stderr)

@@ -1,6 +1,5 @@
 """Locates the datasets of a run before it starts: files, folders, datasets of the Hub."""
 
-import json
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +15,6 @@ from areal_like.config.task_names import task_name
 from areal_like.data.data_record import RECORD, read_record
 from areal_like.data.readers.dataset_files import is_arrow
 from areal_like.data.readers.hub_cache import cached_dataset, is_hub_name, not_cached_message
-from areal_like.process.run import CONFIG, RUN_FACTS
 from launcher.checks.rows import files_of, first_row, num_shared_lines, row_problems, task_row_problems
 from launcher.plan.host import HostInfo
 from launcher.plan.hub import offline_switch
@@ -108,7 +106,7 @@ def _of_task(loaded: "Loaded", host: HostInfo) -> list[Problem]:
     data, name = config.train_dataset, task_name(config)
     if name is None or data.path not in ("", name) or not _reads_rows(config) or only_evaluates(config):
         return []
-    return task_row_problems(name, dict(config.task.args), data, (loaded.file.resolve().parent, host.directory))
+    return task_row_problems(name, dict(config.task.args), data, (loaded.folder, host.directory))
 
 
 def dataset_download_warnings(loaded: "Loaded", host: HostInfo) -> Iterator[Problem]:
@@ -197,15 +195,7 @@ def _found(path: str, loaded: "Loaded", host: HostInfo) -> Path | None:
 
 def _candidates(path: str, loaded: "Loaded", host: HostInfo) -> list[Path]:
     """Relative to the experiment's file, then to the working directory."""
-    return [folder / Path(path).expanduser() for folder in (experiment_folder(loaded), host.directory)]
-
-
-def experiment_folder(loaded: "Loaded") -> Path:
-    """That of the experiment's file. A run's own configuration counts as the file that it was started with."""
-    beside = loaded.file.resolve().parent
-    if loaded.file.name == CONFIG and (beside / RUN_FACTS).is_file():
-        return Path(json.loads((beside / RUN_FACTS).read_text(encoding="utf-8")).get("folder", beside))
-    return beside
+    return [folder / Path(path).expanduser() for folder in (loaded.folder, host.directory)]
 
 
 def _packages(local: Path | None) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.linked_folders import create_links
 from launcher.runs.registry import LAUNCHER, OWNER, register, running_text
-from launcher.runs.run_files import read_facts, write_description, write_start_point
+from launcher.runs.run_files import write_description, write_start_point
 from launcher.supervisor.checkpoint_search import CheckpointSearch, FoundCheckpoint
 from launcher.supervisor.lifecycle import wait_limits
 from launcher.supervisor.rollback import roll_back
@@ -117,7 +116,7 @@ def _acquire(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun
             messages = (_move_aside(directory),)
             claim = opened.enter_context(_open_claim(directory, owner, ttl_s))
             messages += _claim_directory(claim, names, directory, ttl_s)
-        run = Run(directory, config, loaded.experiment, run_id, loaded.file.resolve().parent, cwd, serves)
+        run = Run(directory, config, loaded.experiment, run_id, loaded.folder, cwd, serves)
         locked = _describe(loaded, plan, run, names, messages)
         opened.pop_all()
     return locked._replace(claim=claim)
@@ -152,8 +151,6 @@ def _claim_directory(claim: NameStore, names: NameStore, directory: Path, ttl_s:
 def _describe(loaded: Loaded, plan: Plan, run: Run, names: NameStore, messages: tuple[str, ...]) -> LockedRun:
     """Writes the files that describe this start, and its start point."""
     directory, config = run.directory, run.config
-    if run.folder == directory.resolve():  # resumed with its own configuration
-        run = replace(run, folder=Path(read_facts(directory).get("folder", run.folder)))
     attempt = last_attempt(directory) + 1
     found = None if attempt == 1 else _checkpoint_to_resume(run)
     _refuse_if_taken_over(directory, names, attempt)

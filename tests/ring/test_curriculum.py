@@ -14,8 +14,19 @@ POOLS = ("curriculum.type=difficulty_pool", "curriculum.easy_border=0.5", "valid
 NAMES = ("normal", "easy", "hard")
 
 
-def test_pools_of_a_run_continue_when_it_is_resumed(tmp_path: Path) -> None:
-    ended = run(tmp_path, *SHORT, *POOLS, "total_train_steps=2")
+RIGHT_SUM = """
+from areal_like.data.tasks.addition import addition_reward
+
+def right_sum(prompt, completion, answer):
+    return addition_reward(prompt, completion, answer)
+"""
+
+
+def test_pools_of_a_run_continue_when_it_is_resumed_with_the_code_beside_its_file(tmp_path: Path) -> None:
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp" / "mine.py").write_text(RIGHT_SUM)
+    (tmp_path / "exp" / "mine.yaml").write_text("defaults: [grpo, _self_]\nreward: {name: 'mine.py:right_sum'}\n")
+    ended = run(tmp_path, *SHORT, *POOLS, "total_train_steps=2", config="exp/mine.yaml")
     assert ended.code == 0, ended.text
     counts = list(zip(*(ended.metric(f"curriculum/{name}") for name in NAMES), strict=True))
     assert len(counts) == 2 and sum(counts[0]) == sum(counts[1])

@@ -67,10 +67,10 @@ def display_path(path: Path) -> str:
 
 
 class Library:
-    """Groups are folders of YAML files, beside the user's file or shipped."""
+    """Groups are folders of YAML files, in the folder of the experiment's file or shipped."""
 
-    def __init__(self, file: Path) -> None:
-        self.folders = [file.resolve().parent, data_folder("conf")]
+    def __init__(self, folder: Path) -> None:
+        self.folders = [folder, data_folder("conf")]
         self._files: dict[Path, YamlFile] = {}
         self._options: dict[str, list[str] | None] = {}
 

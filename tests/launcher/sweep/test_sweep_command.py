@@ -45,7 +45,7 @@ def learning_rate(overrides: list[str], _trial: str, _number: int) -> PointResul
 
 
 def strict_sweep(*words: str, **more: Any) -> Sweep:
-    library = Library(find_config("grpo.yaml"))
+    library = Library(find_config("grpo.yaml").resolve().parent)
     groups = {group: library.options_of(group) or [] for group in library.options_of("") or []}
     return Sweep(*words, check=strictly, run=learning_rate, groups=groups, aliases=ALIASES, names=[], **more)
 
