@@ -17,8 +17,8 @@ from areal_like.config.sources.leaves import Leaf
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """`raw` has references as written, `values` resolved ones; "auto" stays "auto" in both. `folder`: where a user's code
-    and data are searched first (`experiment_folder`)."""
+    """`raw` has references as written, `values` resolved ones; "auto" stays "auto" in both. `folder`: where a user's
+    code and data are searched first, by `experiment_folder`."""
 
     file: Path
     folder: Path
