@@ -92,6 +92,7 @@ class PackageProcess:
     def kill(self) -> None:
         """Begins to kill it with everything that it has started."""
         self._process.signal(signal.SIGTERM)
+        self._process.signal(signal.SIGCONT)  # the environment may have stopped its keeper
 
     def close(self) -> None:
         """Returns when it has ended, which it does when its socket is closed."""

@@ -272,7 +272,23 @@ def test_a_process_ends_with_its_keeper_and_its_fault(played):
     assert process_info(run(played, work)) is None
 
 
-def test_a_process_whose_keeper_is_stopped_is_killed(played, monkeypatch):
+def test_a_keeper_that_is_stopped_goes_on_to_end_its_process(played, monkeypatch):
+    monkeypatch.setattr(process, "KILL_TIMEOUT_S", 60.0)
+
+    async def work() -> tuple[int, int | None]:
+        async with played.pools.instance(played.spec()) as environment:
+            await environment.reset(7)
+            pid = int((await environment.step("pid"))["observation"])
+            os.kill(environment._process.pid, signal.SIGSTOP)
+            environment.end()
+            await environment.ended()
+        return pid, environment._process.returncode
+
+    pid, code = run(played, work)
+    assert process_info(pid) is None and code == -signal.SIGTERM, "nothing had to kill the keeper"
+
+
+def test_a_process_whose_keeper_does_not_end_is_killed(played, monkeypatch):
     monkeypatch.setattr(process, "KILL_TIMEOUT_S", 0.2)
 
     async def work() -> tuple[int, int]:
@@ -280,13 +296,27 @@ def test_a_process_whose_keeper_is_stopped_is_killed(played, monkeypatch):
             await environment.reset(7)
             pid = int((await environment.step("pid"))["observation"])
             os.kill(environment._process.pid, signal.SIGSTOP)
-            environment.end()
             await environment.ended()
         return pid, environment._process.pid
 
     for pid in run(played, work):
         while (left := process_info(pid)) is not None and left.state != "Z":  # nobody may wait for it
             time.sleep(0.01)
+
+
+def test_a_file_beside_that_of_the_experiment_comes_before_one_in_the_working_directory(tmp_path):
+    played = Played(tmp_path)
+    (tmp_path / "cwd").mkdir()
+    (tmp_path / "cwd" / "guess.py").write_text("Guess = None\n")
+    played.pools = EnvironmentPools(SearchFolders(tmp_path, tmp_path / "cwd"), "warning", None)
+    (sample,) = run(played, lambda: played.play("7"))
+    assert sample.reward == 1.0
+
+
+def test_arguments_of_more_than_64_bits_are_exact(played):
+    shift = 1 << 70
+    (sample,) = run(played, lambda: played.play(str(7 + shift), row=played.row(shift=shift)))
+    assert sample.reward == 1.0
 
 
 def test_an_environment_may_hold_a_socket_over_its_games_and_the_socket_ends_with_its_process(played):

@@ -1,6 +1,9 @@
 """What plays environments within their process, without the package verifiers."""
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from areal_like.data.verifiers.environment_process import HostedPackage, loaded_process
+from areal_like.data.verifiers.environment_process import HostedPackage, PackageProcess, loaded_process
 from areal_like.data.verifiers.host import classic
 from areal_like.data.verifiers.host.classic import ClassicEnvironment
 from areal_like.data.verifiers.host.taskset import TasksetEnvironment
+from areal_like.process.process_tree import descendants_of, process_info
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
 from areal_like.rollout.episodes.verifiers.seat import EnvironmentSeat
 
@@ -38,6 +42,18 @@ def taskset(environment: Serving) -> TasksetEnvironment:
     made._environment, made._serving = environment, None
     made._is_up, made._is_over = asyncio.Event(), asyncio.Event()
     return made
+
+
+def test_a_keeper_that_is_stopped_goes_on_to_end_its_process(tmp_path: Path) -> None:
+    process = PackageProcess(HostedPackage("verifiers:tests/any", {}, None, (str(tmp_path), str(tmp_path))))
+    keeper = process._process
+    while not (kept := descendants_of(keeper.pid)):
+        time.sleep(0.01)
+    os.kill(keeper.pid, signal.SIGSTOP)
+    process.kill()
+    code = keeper.wait(60.0)
+    process.close()
+    assert code is not None and process_info(kept[0].pid) is None
 
 
 def test_all_groups_that_wait_for_a_server_that_fails_get_its_error_and_the_next_one_starts_it_again() -> None:

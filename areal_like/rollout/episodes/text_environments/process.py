@@ -87,8 +87,9 @@ class EnvironmentProcess:
         """Its keeper kills it with what it has started."""
         self._is_calling = True
         if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGTERM)
+            for number in (signal.SIGTERM, signal.SIGCONT):  # the environment may have stopped its keeper
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.send_signal(number)
 
     async def ended(self) -> None:
         """Once it is gone; it is killed if it does not end."""
