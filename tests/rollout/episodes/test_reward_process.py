@@ -30,6 +30,17 @@ def test_a_group_of_answers_gets_its_rewards_in_order(reward_spec):
     assert asyncio.run(main()) == [one, none, one]
 
 
+def test_an_argument_of_more_than_64_bits_is_exact(tmp_path):
+    (tmp_path / "own.py").write_text("def knows(prompt, completion, limit):\n    return float(limit == 1 << 70)\n")
+    spec = RewardSpec("own.py:knows", {"limit": 1 << 70}, None, {}, str(tmp_path), str(tmp_path))
+
+    async def main():
+        async with open_pool(spec) as pool:
+            return await pool.score(ROW, ["x"])
+
+    assert asyncio.run(main()) == [Reward(1.0)]
+
+
 def test_half_a_character_in_the_text_of_a_reward_is_replaced(reward_spec):
     async def main():
         async with open_pool(reward_spec("acts")) as pool:

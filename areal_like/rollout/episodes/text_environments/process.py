@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from areal_like.data.exact_json import dump_json, parse_json
 from areal_like.process.identity import shown_variables
 from areal_like.process.keeper import kept_command
 from areal_like.process.process_tree import KILL_TIMEOUT_S
@@ -73,7 +74,7 @@ class EnvironmentProcess:
 
     async def open(self, folders: tuple[Path, ...], level: str, max_bytes: int | None) -> None:
         """`folders` are searched for the user's own; `level` is that of its log; `max_bytes` limits its memory."""
-        request = {"args": orjson.loads(self._spec.args), "folders": [str(each) for each in folders]}
+        request = {"args": parse_json(self._spec.args), "folders": [str(each) for each in folders]}
         request |= {"level": level, "max_bytes": max_bytes}
         await self._call({program.OPEN: self._spec.name, **request}, self._spec.start_timeout_s, "start_timeout_s")
 
@@ -107,7 +108,7 @@ class EnvironmentProcess:
         try:
             async with asyncio.timeout(limit_s):
                 with contextlib.suppress(ConnectionError):  # how it ended is read below
-                    self._process.stdin.write(orjson.dumps(request) + b"\n")
+                    self._process.stdin.write(dump_json(request) + b"\n")
                     await self._process.stdin.drain()
                 line = await self._process.stdout.readline()
         except TimeoutError:

@@ -124,7 +124,8 @@ FAMILIES: dict[str, tuple[str, Callable[[str, dict[str, Any]], Any]]] = {
 
 
 def open_environment(name: str, args: dict[str, Any], folders: list[str]) -> Any:
-    """`gymnasium:NAME` and so on, or `file.py:Class` or `package.module:Class`, searched in the folders first."""
+    """`gymnasium:NAME` and so on, or `file.py:Class` or `package.module:Class`. The folders are searched in their
+    order, before the working directory and what is installed."""
     family, _, own_name = name.partition(":")
     if family in FAMILIES:
         package, kind = FAMILIES[family]
@@ -141,7 +142,7 @@ def open_environment(name: str, args: dict[str, Any], folders: list[str]) -> Any
 def _module(place: str, folders: list[str]) -> Any:
     if not place.endswith(".py"):
         return importlib.import_module(place)
-    file = next(path for path in (Path(folder, place) for folder in ["", *folders]) if path.is_file())
+    file = next(path for path in (Path(folder, place) for folder in [*folders, ""]) if path.is_file())
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)

@@ -4,11 +4,10 @@ import time
 from contextlib import AsyncExitStack
 from typing import Any
 
-import orjson
-
 from areal_like.config.argument_types import Count, Positive, Share, Take
 from areal_like.config.text_environments import CALL_TIMEOUT_S, MAX_PROCESSES, MAX_TURNS
 from areal_like.data.chat_template import SYSTEM, USER, Message
+from areal_like.data.exact_json import dump_json
 from areal_like.data.tasks.text_environment import ENVIRONMENT, ENVIRONMENT_ARGS, SEED
 from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.episodes.phase_times import TOOLS
@@ -55,7 +54,7 @@ class PlayEnvironment:
         return await episode.each_sample(self._play, row)
 
     async def _play(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory] | None:
-        args = orjson.dumps(row[ENVIRONMENT_ARGS], option=orjson.OPT_SORT_KEYS)
+        args = dump_json(row[ENVIRONMENT_ARGS], sort_keys=True)
         spec = InstanceSpec(row[ENVIRONMENT], args, *self._limits)
         async with AsyncExitStack() as opened:
             start = time.monotonic()

@@ -20,6 +20,7 @@ import orjson
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import secret_values
+from areal_like.data.exact_json import parse_json
 from areal_like.process.keeper import end_as, fork_keeper
 from areal_like.process.process_tree import descendants_of, die_with_parent
 from areal_like.process.scrubbed_output import know_secrets, scrub_output
@@ -42,7 +43,7 @@ def main() -> None:
     fork_keeper(worker, close=[descriptor])
     os.set_inheritable(descriptor, False)
     with socket.socket(fileno=descriptor) as control:
-        request = orjson.loads(control.recv(PACKET_BYTES))
+        request = parse_json(control.recv(PACKET_BYTES))
         know_secrets(secret_values(request["reward"], frozenset()))
         spec, limits = RewardSpec(**request["reward"]), RewardLimits(*request["limits"])
         template = _Template(control, spec, request["timeout_s"], limits, request["secrets"])

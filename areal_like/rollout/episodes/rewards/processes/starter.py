@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from areal_like.data.exact_json import dump_json
 from areal_like.data.user_code import config_error
 from areal_like.process.child_process import ChildProcess
 from areal_like.process.identity import SECRETS, TOKEN, has_token, shown_variables, token
@@ -44,14 +45,14 @@ class RewardStarter:
         if spec.queries_model and has_token():
             secrets[TOKEN] = token()
         request = {"reward": spec._asdict(), "timeout_s": timeout_s, "limits": list(limits), "secrets": secrets}
-        self._control.send(orjson.dumps(request))
+        self._control.send(dump_json(request))
         self._control.setblocking(False)
         with theirs:
             descriptor = theirs.fileno()
             command = [sys.executable, "-m", "areal_like.rollout.episodes.rewards.processes.reward_template"]
             self.keeper = ChildProcess(
                 [*command, str(descriptor), str(os.getpid())],
-                shown_variables(orjson.dumps(spec._asdict())) | {SANDBOX: spec.sandbox},
+                shown_variables(dump_json(spec._asdict())) | {SANDBOX: spec.sandbox},
                 stdout=2,  # what is printed while the reward is imported goes to the log
                 pass_fds=(descriptor,),
             )
