@@ -3,6 +3,8 @@
 The plan checks their arguments in the source, without importing anything.
 """
 
+from typing import NamedTuple
+
 BUILT_IN = {
     "task": {
         "addition": "areal_like.data.tasks.addition:Addition",
@@ -65,6 +67,27 @@ SANDBOXED = ("code",)
 """Rewards that run what a model wrote, in the sandbox of `reward.sandbox`."""
 
 TASKS, LOSSES = BUILT_IN["task"], BUILT_IN["actor.loss"]
+
+
+class TaskSize(NamedTuple):
+    """The training rows of a task without arguments, and the most characters of a prompt with its answer."""
+
+    num_rows: int
+    characters: int
+
+
+TASK_SIZES = {
+    "addition": TaskSize(8036, 9),
+    "countdown": TaskSize(1567, 20),
+    "counting": TaskSize(8002, 25),
+    "programs": TaskSize(2747, 56),
+    "reasoning_gym": TaskSize(750, 160),
+    "reversing": TaskSize(7988, 25),
+    "sorting": TaskSize(7200, 22),
+    "sums": TaskSize(7928, 12),
+    "word_problems": TaskSize(7559, 45),
+}
+"""For the plan, which takes no time to make the rows. A task of a package has at least so many, and none is longer."""
 
 LOSS_KEYS = (
     *("eps_clip", "eps_clip_higher", "c_clip", "ratio"),

@@ -4,7 +4,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from areal_like.config.built_in import TASKS
+from areal_like.config.built_in import PACKAGES, TASK_SIZES, TASKS
 from areal_like.config.problems import Problem, plural
 from areal_like.data.readers.dataset_files import JSON_LINES
 from launcher.plan.changes import is_set_by_user
@@ -12,14 +12,13 @@ from launcher.plan.host import HostInfo
 
 if TYPE_CHECKING:
     from areal_like.config.loaded import Loaded
+    from areal_like.config.sections.data import DatasetConfig
 
 STEPS = "total_train_steps"
 MAX_COUNTED_BYTES = 1 << 26
 """Larger files are not counted for a plan; the run warns once it has read them."""
-MIN_TASK_ROWS = 5000
-"""Every built-in task has more training rows by default."""
-MAX_TASK_TOKENS = 32
-"""A row of a built-in task has fewer tokens by default."""
+SPECIAL_TOKENS = 2
+"""Around a text, beside one for each of its characters at most."""
 
 
 class DataSteps(NamedTuple):
@@ -83,11 +82,7 @@ def _rows(loaded: "Loaded", host: HostInfo) -> tuple[int, bool, int | None] | No
     if not isinstance(path, str):
         return None
     if name in TASKS and path in ("", name):
-        if config.task.args not in ({}, {"digits": 2}):
-            return None
-        needed = (config.total_train_steps or 0) * config.train_dataset.batch_size / config.total_train_epochs
-        is_enough = 0 < needed <= MIN_TASK_ROWS
-        return (MIN_TASK_ROWS, True, MAX_TASK_TOKENS) if is_enough else (_rows_of_task(name), False, MAX_TASK_TOKENS)
+        return None if config.task.args else _rows_of_task(name, config.train_dataset)
     file = loaded.folder / Path(path).expanduser()
     file = file if file.is_file() else host.directory / Path(path).expanduser()
     if config.task.name or file.suffix != JSON_LINES or not file.is_file() or file.stat().st_size > MAX_COUNTED_BYTES:
@@ -96,8 +91,7 @@ def _rows(loaded: "Loaded", host: HostInfo) -> tuple[int, bool, int | None] | No
         return sum(1 for line in lines if line.strip()), False, None
 
 
-def _rows_of_task(name: str) -> int:
-    from areal_like.data.tasks import TRAIN
-    from areal_like.data.user_code import load_built_in
-
-    return len(load_built_in("task", "task.name", name)().rows(TRAIN))
+def _rows_of_task(name: str, data: "DatasetConfig") -> tuple[int, bool, int | None]:
+    size = TASK_SIZES[name]
+    adds_text = data.as_chat or data.prompt_template is not None or data.system_prompt is not None
+    return size.num_rows, name in PACKAGES["task"], None if adds_text else size.characters + SPECIAL_TOKENS

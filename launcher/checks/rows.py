@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from areal_like.config.built_in import TASKS
+from areal_like.config.built_in import TASK_SIZES, TASKS
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.data import paths_of
 from areal_like.data.readers.dataset_files import (
@@ -35,8 +35,8 @@ LARGEST_COMPARED_BYTES = 1 << 22
 """More takes longer than a user should wait at the start; `overlap` compares them."""
 PARQUET_MARK = b"PAR1"
 """Begins and ends a file."""
-MIN_TASK_ROWS = 1000
-"""Every task has so many rows by default; larger batches are checked by making the rows, which takes time."""
+LARGEST_UNCHECKED_BATCH = 1000
+"""With arguments few tasks have fewer rows; for larger batches the rows are made, which takes time."""
 
 
 class UnreadableRows(ValueError):
@@ -76,8 +76,10 @@ def task_row_problems(
     name: str, args: dict[str, Any], data: "DatasetConfig", places: tuple[Path, Path]
 ) -> list[Problem]:
     """For the training rows of a built-in task."""
-    usual = min(MIN_TASK_ROWS, int(args.get("num_rows", MIN_TASK_ROWS)) // 2)
-    if name not in TASKS or not data.drop_last or data.batch_size <= usual:
+    if name not in TASKS or not data.drop_last:
+        return []
+    most = LARGEST_UNCHECKED_BATCH
+    if data.batch_size <= (min(most, int(args.get("num_rows", most)) // 2) if args else TASK_SIZES[name].num_rows):
         return []
     from areal_like.data.tasks import TRAIN, make_task
     from areal_like.data.user_code import SearchFolders

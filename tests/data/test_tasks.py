@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.config.built_in import PACKAGES, TASKS
+from areal_like.config.built_in import PACKAGES, TASK_SIZES, TASKS
 from areal_like.config.problems import ConfigError
 from areal_like.data.row_format import REQUIRED_FIELDS
 from areal_like.data.tasks import TEST, TRAIN, make_task
@@ -20,12 +20,25 @@ from areal_like.models import model_folder
 from areal_like.rollout.episodes.rewards.base import RewardCall
 
 KINDS = {name: load_built_in("task", "task.name", name) for name in TASKS if name not in PACKAGES["task"]}
+ANSWERS = ("answer", "chosen", "rejected")
 DRAWN = {name: kind for name, kind in KINDS.items() if issubclass(kind, GeneratedTask)}
 
 
 @pytest.fixture(params=KINDS)
 def task(request):
     return KINDS[request.param]()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_plan_knows_how_many_rows_a_task_has_and_how_long_they_are(name):
+    for module, _ in PACKAGES["task"].values() if name in PACKAGES["task"] else ():
+        pytest.importorskip(module)
+    size, rows = TASK_SIZES[name], load_built_in("task", "task.name", name)().rows(TRAIN)
+    lengths = [len(row["prompt"]) + max(len(row.get(part, "")) for part in ANSWERS) for row in rows]
+    if name in KINDS:
+        assert size == (len(rows), max(lengths))
+    else:
+        assert size.num_rows <= len(rows) < 1.2 * size.num_rows and max(lengths) <= size.characters
 
 
 def test_no_test_row_is_in_the_training_rows(task):

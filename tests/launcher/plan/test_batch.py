@@ -159,6 +159,24 @@ def test_too_few_rows_for_the_steps_name_the_epochs_to_set():
     assert data_end_text(loaded("grpo", *few), 251) == messages and data_end_text(loaded("grpo", *few), 400) is None
 
 
+def test_a_task_with_few_rows_and_one_of_a_package_end_no_later_than_the_plan_says():
+    few = ("total_train_epochs=1", "train_dataset.batch_size=10")
+    (warning,) = early("task=programs", "total_train_steps=490", *few)
+    assert warning.startswith("total_train_epochs: is 1, which ends the run after 274 steps")
+    least, more = (end("task=reasoning_gym", f"total_train_steps={steps}", *few) for steps in (75, 90))
+    assert least.endswith("before 1 epoch of the data, at least 75 steps")
+    assert more.endswith("or after 1 epoch of the data, whichever comes first")
+
+
+@pytest.mark.parametrize(("most", "drops"), [(42, True), (64, False)])
+def test_a_plan_says_where_the_limit_may_drop_rows_of_a_task(most, drops):
+    limit = f"train_dataset.max_length={most}"
+    told = end("task=word_problems", "total_train_steps=9", limit)
+    assert told.endswith("unless train_dataset.max_length drops rows") is drops
+    template = "train_dataset.prompt_template='solve: {prompt}'"
+    assert end("task=word_problems", "total_train_steps=9", limit, template).endswith("drops rows")
+
+
 def end(*words, experiment="grpo"):
     return plan_of(experiment, *words).batch.words[-1]
 
@@ -174,7 +192,7 @@ def test_a_plan_shows_in_steps_which_end_comes_first():
     assert end(*few, "total_train_epochs=2") == more
     few = ("total_train_steps=9", *few[1:])
     steps = "the run ends after 9 steps (total_train_steps), 2,304 samples"
-    assert end(*few) == f"{steps}: before 1 epoch of the data, at least 156 steps"
+    assert end(*few) == f"{steps}: before 1 epoch of the data, 251 steps"
     assert end(*few, "train_dataset.max_length=8").endswith(", unless train_dataset.max_length drops rows")
     unknown = f"{steps}, or after 1 epoch of the data, whichever comes first"
     assert end(*few, "+task.args.digits=3") == unknown, "the rows are not counted"
