@@ -3,14 +3,16 @@
 from dataclasses import fields, replace
 from typing import Any
 
-from areal_like.config.built_in import TASKS
 from areal_like.config.environments import LIST as ENVIRONMENTS
 from areal_like.config.environments import NamedTask, has_own_reward, has_task_reward, own_reward, task_by_id
 from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.data import DatasetConfig, RowSourceConfig
+from areal_like.config.sections.environments import EnvironmentConfig
 from areal_like.config.sections.evaluation import BenchmarkConfig
 from areal_like.config.sections.reward import RewardConfig, configured_rewards
+from areal_like.config.task_names import task_as_path
 
+BENCHMARKS = "evaluator.benchmarks"
 INTERVALS = ("freq_epochs", "freq_steps", "freq_secs")
 SPLIT = "benchmark/"
 """Of the rows of a benchmark, before its name."""
@@ -29,11 +31,17 @@ def is_on(clock: FrequencyConfig) -> bool:
 
 def benchmark_task(benchmark: BenchmarkConfig) -> NamedTask | None:
     """Its task; a built-in one may also be named as the path."""
-    path, task = benchmark.path, benchmark.task
     if benchmark.id is not None:
         return task_by_id(benchmark.id, benchmark.args, benchmark.python)
-    name = path if isinstance(path, str) and path in TASKS else task.name
-    return None if name is None else NamedTask(name, dict(task.args))
+    name = task_as_path(benchmark.path) or benchmark.task.name
+    return None if name is None else NamedTask(name, dict(benchmark.task.args))
+
+
+def task_key(section: str, source: BenchmarkConfig | EnvironmentConfig) -> str:
+    """The key that names the task of a benchmark or environment in this section."""
+    if source.id is not None:
+        return f"{section}.id"
+    return f"{section}.path" if task_as_path(source.path) is not None else f"{section}.task.name"
 
 
 def dataset_of(benchmark: BenchmarkConfig) -> DatasetConfig:
@@ -68,5 +76,5 @@ def every_reward(config: Any) -> list[tuple[str, RewardConfig]]:
             found.append((f"{ENVIRONMENTS}.{index}.", own_reward(config.reward, environment.reward)))
     for index, each in enumerate(config.evaluator.benchmarks):
         if brings_reward(each):
-            found.append((f"evaluator.benchmarks.{index}.", own_reward(config.reward, each.reward)))
+            found.append((f"{BENCHMARKS}.{index}.", own_reward(config.reward, each.reward)))
     return found

@@ -39,7 +39,8 @@ class GroupQueue:
             )
         self._step_start: StepStart | None = None
         self.next_number = self._wanted = 0
-        self.dataset = InspectedDataset(rows, self.unknown, settings.batch_size if settings.drop_last else 1)
+        least = settings.batch_size if settings.drop_last else 1
+        self.dataset = InspectedDataset("train_dataset", rows, self.unknown, least)
         self._batch_size = settings.batch_size
         self._rows, self._seed, self._n_samples = rows, settings.sampling_seed, settings.n_samples
         self._again: list[tuple[int, Group]] = []

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from areal_like.config.benchmarks import SPLIT
 from areal_like.data.row_table import InspectedRow, RowTable
 from areal_like.rollout.step_counts import StepCounts
 
@@ -18,8 +17,10 @@ InspectedRows = Mapping[str, Sequence[InspectedRow]]
 
 
 class InspectedDataset(NamedTuple):
-    """`unknown` returns the rows to be inspected next, `least` is the number of rows that a run needs."""
+    """`section`: its key, for messages. `unknown` returns the rows to be inspected next, `least` is the number of rows
+    that a run needs."""
 
+    section: str
     rows: RowTable
     unknown: Callable[[], list[int]]
     least: int = 1
@@ -46,12 +47,12 @@ class RowInspection:
     def add(self, inspected: InspectedRows, counts: StepCounts) -> str:
         """Returns the reason why the run cannot continue, or an empty text."""
         for name, rows in inspected.items():
-            table = self.datasets[name].rows
+            section, table = self.datasets[name].section, self.datasets[name].rows
             for row in rows:
                 self._given.pop((name, row.row), None)
                 if not table.agrees(row):
                     return (
-                        f"{section_of(name)}: row {row.row} is not the same in all processes; they must read the same "
+                        f"{section}: row {row.row} is not the same in all processes; they must read the same "
                         "files, and a task must return the same rows each time"
                     )
                 if table.add(row) and row.is_too_long and name == TRAIN:
@@ -67,17 +68,11 @@ class RowInspection:
         return given is None or now - given[1] > LIMIT_S
 
     def _failure(self, name: str) -> str:
-        rows, _, least = self.datasets[name]
+        section, rows, _, least = self.datasets[name]
         kept = len(rows) - rows.num_too_long
         if not rows.is_complete or kept >= least:
             return ""
-        section = section_of(name)
         return (
             f"{section}.max_length: {rows.num_too_long} of {len(rows)} rows have more tokens; {kept} are left, and "
             f"{least} are needed; raise it"
         )
-
-
-def section_of(split: str) -> str:
-    """The key of a dataset, for messages."""
-    return f"evaluator.benchmarks ({split.removeprefix(SPLIT)})" if split.startswith(SPLIT) else f"{split}_dataset"

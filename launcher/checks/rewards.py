@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from areal_like.config.benchmarks import benchmark_task, every_reward
+from areal_like.config.benchmarks import BENCHMARKS, benchmark_task, every_reward, task_key
 from areal_like.config.built_in import PACKAGES
 from areal_like.config.environments import LIST, NamedTask, environment_task
 from areal_like.config.experiment import GRPOConfig
@@ -17,7 +17,7 @@ from launcher.runs.env_file import run_environment
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
 
-JUDGE, BENCHMARKS = "judge", "evaluator.benchmarks"
+JUDGE = "judge"
 
 
 def missing_packages(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
@@ -35,8 +35,11 @@ def missing_packages(config: "BaseExperimentConfig", here: HostInfo) -> Iterator
 def own_tasks(config: "BaseExperimentConfig") -> Iterator[tuple[str, NamedTask]]:
     """Those of environments and benchmarks, with their keys."""
     trained = config.environments.train if isinstance(config, GRPOConfig) else []
-    found = [(f"{LIST}.{index}.id", environment_task(each)) for index, each in enumerate(trained)]
-    found += [(f"{BENCHMARKS}.{index}", benchmark_task(each)) for index, each in enumerate(config.evaluator.benchmarks)]
+    found = [(task_key(f"{LIST}.{index}", each), environment_task(each)) for index, each in enumerate(trained)]
+    found += [
+        (task_key(f"{BENCHMARKS}.{index}", each), benchmark_task(each))
+        for index, each in enumerate(config.evaluator.benchmarks)
+    ]
     return ((key, task) for key, task in found if task is not None)
 
 

@@ -139,7 +139,7 @@ def test_changed_rows_are_refused_with_both_hashes(evaluated: Evaluated) -> None
     finally:
         (root / "rows.jsonl").write_text(text)
     assert refused.code == 1, refused.text
-    assert "evaluator.benchmarks (sums): the saved answers are of other rows: when row 3 was answered" in refused.err
+    assert "evaluator.benchmarks.0: the saved answers are of other rows: when row 3 was answered" in refused.err
 
 
 @pytest.mark.slow

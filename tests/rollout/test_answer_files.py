@@ -115,8 +115,9 @@ def test_answers_of_a_stopped_evaluation_are_kept_and_rows_with_errors_asked_aga
     assert again.metrics(1.0)["eval/b/score"] == 0.75
     resumed.add(again)
     assert [(line["row"], line["score"]) for line in read_answers(path)] == [(100, 1.0), (100, 0.5)]
-    with pytest.raises(ValueError, match=r"evaluator.benchmarks \(b\): .* row 100 .* it is not evaluated"):
-        Evaluation(evaluated(name="b"), 0, begun().take(4)[1:]).restore(resumed.saved(["b"])["b"])
+    rows = evaluated(name="b", key="evaluator.benchmarks.1")
+    with pytest.raises(ValueError, match=r"evaluator\.benchmarks\.1: .* row 100 .* it is not evaluated"):
+        Evaluation(rows, 0, begun().take(4)[1:]).restore(resumed.saved(["b"])["b"])
 
 
 def test_a_resumed_evaluation_has_the_metrics_of_one_that_was_never_stopped() -> None:

@@ -18,6 +18,13 @@ def benchmark(**values: Any) -> str:
     return f"evaluator.benchmarks=[{{name: b, path: addition{keys}}}]"
 
 
+def test_messages_name_the_section_of_the_rows() -> None:
+    assert {name: each.key for name, each in rows_of(benchmark(freq_steps=1)).items()} == {
+        "": "valid_dataset",
+        "b": "evaluator.benchmarks.0",
+    }
+
+
 @pytest.mark.shows("evaluator.gconfig.greedy")
 def test_evaluation_is_greedy_for_a_single_answer_unless_a_key_says_how_to_sample() -> None:
     assert rows_of("evaluator.n_samples=1")[""].sampling["greedy"] is True

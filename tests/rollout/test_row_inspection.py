@@ -103,6 +103,15 @@ def test_a_row_that_differs_between_processes_ends_the_run():
     assert world.loop.failure.startswith(f"train_dataset: row {row} is not the same in all processes")
 
 
+def test_a_row_of_a_benchmark_that_differs_is_named_with_its_key():
+    rows = evaluated(name="b", key="evaluator.benchmarks.0")
+    world = World(settings(evaluated=(rows,)), benchmark_rows=3)
+    world.load()
+    for row_hash in (1, 2):
+        world.loop.inspected({rows.split: [InspectedRow(0, row_hash, False)]})
+    assert world.loop.failure.startswith("evaluator.benchmarks.0: row 0 is not the same in all processes")
+
+
 @pytest.mark.parametrize(("drop_last", "rows", "needed"), [(True, 9, 4), (False, 12, 1)])
 def test_too_few_rows_that_are_short_enough_end_the_run(drop_last, rows, needed):
     world = World(settings(drop_last=drop_last), rows=12, too_long=range(rows))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal_like.config.benchmarks import SPLIT, clock_of, is_on
+from areal_like.config.benchmarks import BENCHMARKS, SPLIT, clock_of, is_on
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.sections.checkpoints import FrequencyConfig
 from areal_like.config.sections.evaluation import EvalSampling
@@ -14,9 +14,10 @@ from areal_like.rollout.sampling import evaluation_params
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedRows:
-    """`name` is that of a benchmark, and empty for `valid_dataset`."""
+    """`name` is that of a benchmark, and empty for `valid_dataset`. `key`: of its section, for messages."""
 
     name: str = ""
+    key: str = "valid_dataset"
     clock: FrequencyConfig
     num_examples: int = -1
     n_samples: int = 1
@@ -35,26 +36,24 @@ class EvaluatedRows:
         """Of its metrics."""
         return f"{EVALUATION}{self.name}/" if self.name else EVALUATION
 
-    @property
-    def key(self) -> str:
-        """For messages."""
-        return f"evaluator.benchmarks ({self.name})" if self.name else "valid_dataset"
-
 
 def evaluated_rows(config: GRPOConfig, max_concurrent: int) -> tuple[EvaluatedRows, ...]:
     """Those with an interval, `valid_dataset` first; without training steps all."""
     evaluator = config.evaluator
-    parts: list[tuple[str, FrequencyConfig, int, int, tuple[EvalSampling, ...]]] = []
+    parts: list[tuple[str, str, FrequencyConfig, int, int, tuple[EvalSampling, ...]]] = []
     if config.valid_dataset is not None and not config.bench:
-        parts.append(("", evaluator, evaluator.num_examples, evaluator.n_samples, (evaluator.gconfig,)))
-    for each in evaluator.benchmarks:
+        own = evaluator.num_examples, evaluator.n_samples, (evaluator.gconfig,)
+        parts.append(("", "valid_dataset", evaluator, *own))
+    for index, each in enumerate(evaluator.benchmarks):
         levels = (evaluator.gconfig, each.gconfig)
         n_samples = each.n_samples or evaluator.n_samples
-        parts.append((each.name, clock_of(evaluator, each), each.num_examples, n_samples, levels))
+        key, clock = f"{BENCHMARKS}.{index}", clock_of(evaluator, each)
+        parts.append((each.name, key, clock, each.num_examples, n_samples, levels))
     run_seed = config.seed if config.gconfig.seed is None else config.gconfig.seed
     return tuple(
         EvaluatedRows(
             name=name,
+            key=key,
             clock=clock,
             num_examples=num_examples,
             n_samples=n_samples,
@@ -62,6 +61,6 @@ def evaluated_rows(config: GRPOConfig, max_concurrent: int) -> tuple[EvaluatedRo
             sampling=evaluation_params(config.gconfig, n_samples, *levels),
             sampling_seed=next((level.seed for level in levels[::-1] if level.seed is not None), run_seed),
         )
-        for name, clock, num_examples, n_samples, levels in parts
+        for name, key, clock, num_examples, n_samples, levels in parts
         if is_on(clock) or config.total_train_steps == 0
     )

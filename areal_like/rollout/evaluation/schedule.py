@@ -106,8 +106,13 @@ class EvaluationSchedule:
 
     @property
     def datasets(self) -> dict[str, InspectedDataset]:
-        unknown = {plan.evaluated.split: plan.unknown for plan in self.plans}
-        return {split: InspectedDataset(table, unknown.get(split, list)) for split, table in self._tables.items()}
+        evaluated = {plan.evaluated.split: (plan.evaluated.key, plan.unknown) for plan in self.plans}
+        nothing: tuple[str, Callable[[], list[int]]] = ("", list)  # of rows without an interval
+        return {
+            split: InspectedDataset(key, table, unknown)
+            for split, table in self._tables.items()
+            for key, unknown in [evaluated.get(split, nothing)]
+        }
 
     @property
     def waits_for_rows(self) -> bool:

@@ -7,6 +7,7 @@ from launcher.checks.packages import built_in_packages
 from tests.support.planning import machine_with, plan_of
 
 PARTS = "reward.parts=[{name: exact}, {name: math}]"
+BENCHMARK = "evaluator.benchmarks=[{{name: a, {}, freq_steps: 10}}]"
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,9 @@ PARTS = "reward.parts=[{name: exact}, {name: math}]"
         (("reward.name=json_schema",), "reward.name", "jsonschema"),
         (("reward.name=null", PARTS), "reward.parts.1.name", "math-verify"),
         (("task=reasoning_gym",), "task.name", "reasoning-gym"),
+        ((BENCHMARK.format("id: 'reasoning_gym:chain_sum'"),), "evaluator.benchmarks.0.id", "reasoning-gym"),
+        ((BENCHMARK.format("path: reasoning_gym"),), "evaluator.benchmarks.0.path", "reasoning-gym"),
+        ((BENCHMARK.format("task: {name: reasoning_gym}"),), "evaluator.benchmarks.0.task.name", "reasoning-gym"),
     ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(words, key, package):
