@@ -2,6 +2,7 @@
 
 import re
 from fractions import Fraction
+from math import prod
 
 NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>(?:(?:^|(?<=[=(:])|(?<=[=(:]\s))[-+\u2212]\s|[-+\u2212])?)[$€£]?"
@@ -19,10 +20,13 @@ ADDING = (
     r"eleven|twel|twen|thir|fort|hundred|thousand)"
 )
 """A further number, in words."""
-COUNTED = re.compile(
-    rf"(?P<number>{NUMBER.pattern})\s++(?!{CHANGING}|.*{ADDING})[A-Za-z]{{2,}}[A-Za-z' /-]*", re.IGNORECASE
-)
+THINGS = rf"\s++(?!{CHANGING}|.*{ADDING})[A-Za-z]{{2,}}[A-Za-z' /-]*"
+COUNTED = re.compile(rf"(?P<number>{NUMBER.pattern}){THINGS}", re.IGNORECASE)
 """A number of things: `18 dollars`."""
+SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SCALING = re.compile(rf"(?:\s*(?:{'|'.join(SCALES)})\b)+", re.IGNORECASE)
+SCALED = re.compile(rf"(?P<number>{NUMBER.pattern})(?P<scales>{SCALING.pattern})(?:{THINGS})?", re.IGNORECASE)
+"""A number with a word that multiplies it, and perhaps with things: `2 million dollars`."""
 WORDS = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
 SPACES = re.compile(r"~|\\[,;:! ]")
 MAX_RESULT = 2000
@@ -30,7 +34,8 @@ MAX_RESULT = 2000
 
 
 def number(text: str) -> Fraction | None:
-    """The value of a text that is one number, with or without a currency; None for any other text."""
+    """The value of a text that is one number, with or without a currency, also of `2 million` and `2 million dollars`;
+    None for any other text."""
     return _value(text, percent=1)
 
 
@@ -40,16 +45,33 @@ def share(text: str) -> Fraction | None:
 
 
 def last_number(text: str) -> str | None:
+    return None if (match := _last(text)) is None else match.group().strip()
+
+
+def last_scaled_number(text: str) -> str | None:
+    """With the words that multiply it: `2 million`."""
+    if (match := _last(text)) is None:
+        return None
+    scaling = SCALING.match(text, match.end())
+    return text[match.start() : match.end() if scaling is None else scaling.end()].strip()
+
+
+def _last(text: str) -> re.Match[str] | None:
     found = [match for match in NUMBER.finditer(text) if match["whole"] or match["part"]]
-    return found[-1].group().strip() if found else None
+    return found[-1] if found else None
 
 
 def counted(text: str) -> str | None:
     """The number in a text that is a number of things: `18 dollars`."""
     if len(text) > MAX_RESULT:
         return None
-    match = COUNTED.fullmatch(without_marks(SPACES.sub(" ", WORDS.sub(r"\1", text))))
+    match = COUNTED.fullmatch(_readable(text))
     return match["number"] if match else None
+
+
+def _readable(text: str) -> str:
+    """Without LaTeX's signs for words and spaces."""
+    return without_marks(SPACES.sub(" ", WORDS.sub(r"\1", text)))
 
 
 def without_marks(text: str) -> str:
@@ -61,13 +83,17 @@ def without_marks(text: str) -> str:
 
 
 def _value(text: str, percent: int) -> Fraction | None:
-    bare = without_marks(text)
-    match = NUMBER.fullmatch(bare) if len(bare) <= MAX_RESULT else None
+    bare, scale = without_marks(text), 1
+    if len(bare) > MAX_RESULT:
+        return None
+    if scaled := SCALED.fullmatch(_readable(bare.replace("\\$", "$"))):
+        bare, scale = scaled["number"], prod(SCALES[word] for word in scaled["scales"].lower().split())
+    match = NUMBER.fullmatch(bare)
     if match is None or not (match["whole"] or match["part"]):
         return None
     value = Fraction((match["whole"] or "0").replace(",", "") + (match["part"] or "") + (match["power"] or ""))
     below = Fraction(match["below"] or 1)
     if below == 0:
         return None
-    value = value / below / (percent if match["percent"] else 1)
+    value = value * scale / below / (percent if match["percent"] else 1)
     return -value if match["sign"].strip() in ("-", "\u2212") else value

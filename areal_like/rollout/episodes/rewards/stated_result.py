@@ -6,7 +6,7 @@ from typing import Any
 
 from areal_like.config.argument_types import Take
 from areal_like.data.answer_text import HASHES, boxed, tagged
-from areal_like.rollout.episodes.rewards.numbers import counted, last_number, without_marks
+from areal_like.rollout.episodes.rewards.numbers import counted, last_number, last_scaled_number, without_marks
 
 DECLARED = re.compile(rf"(?:{HASHES}|\b(?:answer|option|choice)\s*(?:is|:|=))\s*+:?\s*+([^\n]+)", re.IGNORECASE)
 REASON = re.compile(
@@ -42,7 +42,7 @@ def readings(text: str, ends: str = "!?") -> list[str]:
     result that is declared in words; without a declared one its last number."""
     stated = final(text)
     if stated is None:
-        return [found] if (found := last_number(text)) is not None else []
+        return [found] if (found := last_scaled_number(text)) is not None else []
     if tagged(text) is not None or boxed(text) is not None:
         return with_number(stated)
     alone = without_marks(REASON.split(stated, maxsplit=1)[0].rstrip(f"{ends} ")).rstrip("*")
