@@ -140,7 +140,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "a group for weights: each of its waits ends at the timeout of its meeting (weights.broadcast.timeout_s)": (
         f"{ENGINES}/external/plugin/exchange.py ShareExchange.connect: group.join",
         f"{TRAINING}/transports/sender.py WeightSender._send: group.join",
-        "areal_like/weights/collective.py join_group: group.join",
         "areal_like/weights/receive.py _joined: group.join",
     ),
     "it is done already: the wait for it came before, with a limit": (

@@ -128,7 +128,6 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "loss_tokens": int(np.count_nonzero(trajectory.loss_mask)),
         "version_min": int(generated.min()),
         "version_max": int(generated.max()),
-        "first_version": int(generated[0]),
         "metrics": {name: float(value) for name, value in trajectory.metrics.items()},
         "env": trajectory.env,
         "prompt_hash": prompt_hash(trajectory.prompt_ids),

@@ -255,16 +255,6 @@ class BroadcastGroup:
             ) from None
 
 
-def join_group(rendezvous: Rendezvous, rank: int, device: torch.device = CPU) -> BroadcastGroup:
-    """Joins as a server process; returns when all members have joined."""
-    group = BroadcastGroup(rendezvous, rank, device)
-    try:
-        return group.join()
-    except GroupBroken as broken:
-        group.leave(broken)
-        raise
-
-
 def _first_sentence(fault: Exception) -> str:
     """First sentence of an error, without torch's source location and advice."""
     return SOURCE.sub("", str(fault)).partition("\n")[0].partition(". ")[0][:200]

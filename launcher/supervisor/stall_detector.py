@@ -22,7 +22,6 @@ BUSY_SHARE = 0.05
 STARTING = (LOADING, COMPILING)
 TAIL_LINES = 200
 LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} \S+ ([A-Z]+) (.*)")
-WAITING = "waiting for"
 WARNING_LEVELS = ("WARNING", "ERROR", "CRITICAL")
 
 
@@ -93,7 +92,7 @@ class StallDetector:
         self._reported = True
         now = self._wall_clock()
         lines = sorted(line for process in processes for line in log_lines(process))
-        trouble = [line for line in lines if line.level in WARNING_LEVELS and WAITING not in line.text][-1:]
+        trouble = [line for line in lines if line.level in WARNING_LEVELS][-1:]
         reasons = waits_of(samples)
         reasons += [f"the newest warning, {now - line.time:.0f} s ago, by {line.name}: {line.text}" for line in trouble]
         if not reasons:

@@ -81,7 +81,6 @@ def facts(
             "loss_tokens": 0 if reward is None else generated,
             "version_min": version,
             "version_max": version if newest is None else newest,
-            "first_version": version,
             "metrics": {},
             "prompt_hash": "abc",
         }

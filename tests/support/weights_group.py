@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 
-from areal_like.weights.collective import BroadcastHost, join_group  # noqa: E402
+from areal_like.weights.collective import BroadcastGroup, BroadcastHost  # noqa: E402
 from areal_like.weights.errors import GroupBroken  # noqa: E402
 from areal_like.weights.flat_buckets import FlatWeights, flatten  # noqa: E402
 from areal_like.weights.rendezvous import Rendezvous  # noqa: E402
@@ -39,6 +39,16 @@ def flat(version: int = 3, buffer: FlatWeights | None = None) -> FlatWeights:
 
 def rendezvous(host: BroadcastHost, world: int, group: str = "g", timeout_s: float = LIMIT_S) -> Rendezvous:
     return Rendezvous(host.host, host.port, group, "gloo", 1, world, timeout_s)
+
+
+def join_group(at: Rendezvous, rank: int) -> BroadcastGroup:
+    """Joins as a server process; returns when all members have joined."""
+    group = BroadcastGroup(at, rank)
+    try:
+        return group.join()
+    except GroupBroken as broken:
+        group.leave(broken)
+        raise
 
 
 def send(host: BroadcastHost, at: Rendezvous, contents: Iterable[torch.Tensor]) -> None:

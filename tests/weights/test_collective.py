@@ -15,13 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from areal_like.weights import collective, gloo_transfer, group_server
-from areal_like.weights.collective import BroadcastGroup, BroadcastHost, join_group
+from areal_like.weights.collective import BroadcastGroup, BroadcastHost
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat_buckets import FlatWeights
 from areal_like.weights.group_member import MAX_LINE_BYTES, MEMBER, json_line, make_member_proof
 from areal_like.weights.receive import receive_tensors
 from areal_like.weights.rendezvous import Rendezvous
-from tests.support.weights_group import BackgroundCall, Process, flat, model, rendezvous, send
+from tests.support.weights_group import BackgroundCall, Process, flat, join_group, model, rendezvous, send
 
 pytestmark = pytest.mark.timeout(300)
 

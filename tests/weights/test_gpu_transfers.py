@@ -18,7 +18,7 @@ from torch import Tensor
 
 from areal_like.weights import flat_buckets, ipc_transfer, nccl_transfer, receive
 from areal_like.weights.buckets import bucket_hash, file_header, file_order
-from areal_like.weights.collective import BroadcastHost, join_group
+from areal_like.weights.collective import BroadcastHost
 from areal_like.weights.device_checksum import checksums
 from areal_like.weights.errors import BadWeights, GroupBroken
 from areal_like.weights.flat_buckets import FlatWeights
@@ -29,7 +29,7 @@ from areal_like.weights.receive import receive_tensors, verify_by_checksum
 from areal_like.weights.rendezvous import Rendezvous
 from tests.support.gpu_transfers import StandIn, replace_nccl, replace_shared_memory
 from tests.support.stand_in_gpu import StandInGpu
-from tests.support.weights_group import BackgroundCall, flat, model, rendezvous
+from tests.support.weights_group import BackgroundCall, flat, join_group, model, rendezvous
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -52,8 +52,6 @@ NAMESPACES = 0x7E020000
 """Flags of clone that make any."""
 
 ARCHITECTURES = dict(zip(MACHINES, (0xC000003E, 0xC00000B7), strict=True))
-X32 = 0x40000000
-"""A bit of calls by another convention; they are above NEWEST too."""
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16

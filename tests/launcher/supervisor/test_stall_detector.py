@@ -104,14 +104,15 @@ def test_the_newest_warning_is_shown_with_its_process_and_time():
     worker = Log(
         "episodes",
         line(500, "lease 1.1 failed: one thing", "WARNING"),
-        line(300, "lease 2.1 failed (reward; logged once): the judge is away", "WARNING"),
+        line(300, "lease 2.1 failed (reward; logged once): no answer while waiting for the judge", "WARNING"),
         "Traceback (most recent call last):",
     )
     server = Log("server", line(400, "CUDA graphs are off", "WARNING"), line(5, "3 running"))
     messages = still(30, 50, 1).report_lines([worker, server, WAITS], SAMPLES, dict)
     assert messages[1].startswith("  trainer/0 waits for batch 5")
     assert messages[2:] == [
-        "  the newest warning, 300 s ago, by episodes/0: lease 2.1 failed (reward; logged once): the judge is away"
+        "  the newest warning, 300 s ago, by episodes/0: lease 2.1 failed (reward; logged once): "
+        "no answer while waiting for the judge"
     ]
 
 

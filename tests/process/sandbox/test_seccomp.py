@@ -11,6 +11,8 @@ from areal_like.process.sandbox import seccomp
 from areal_like.process.sandbox.system_calls import MACHINES, NEWEST, call_numbers
 
 ME = 77
+X32 = 0x40000000
+"""A bit of calls by another convention, which puts them above NEWEST."""
 READ = {"x86_64": 0, "aarch64": 63}
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -66,7 +68,7 @@ def test_a_filter_refuses_what_it_names_and_allows_the_rest(machine: str, own_pi
     assert error("kill", ME + 1) == {errno.EPERM if own_pid else None}
     assert error("kill", ME) == error("tgkill", ME) == error("kill", 0) == {None}
     assert verdict(steps, NEWEST + 1, 0, architecture) == errno.ENOSYS
-    assert verdict(steps, seccomp.X32 | 1, 0, architecture) == errno.ENOSYS
+    assert verdict(steps, X32 | 1, 0, architecture) == errno.ENOSYS
 
 
 @pytest.mark.parametrize("machine", MACHINES)

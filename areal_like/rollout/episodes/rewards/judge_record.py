@@ -44,10 +44,6 @@ class JudgeRecord:
     async def add(self, request: str, score: float) -> None:
         await self._in_thread(lambda: self._change("INSERT OR REPLACE INTO scores VALUES (?, ?)", request, score))
 
-    async def spent(self) -> tuple[int, int]:
-        """Calls and tokens."""
-        return await self._in_thread(self._spent)
-
     async def close(self) -> None:
         if "_file" in vars(self):
             await self._in_thread(self._file.close)

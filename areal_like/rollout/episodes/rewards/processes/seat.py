@@ -100,10 +100,6 @@ class Seat(asyncio.Protocol):
             self._owner.on_end(self)
             self.close()
 
-    @property
-    def is_idle(self) -> bool:
-        return self.pid is not None and not self.sent
-
     def send(self, samples: Sequence[WaitingAnswer]) -> None:
         assert self._transport is not None, "a seat is ready before it is sent anything"
         now = time.monotonic()
