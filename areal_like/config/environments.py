@@ -60,7 +60,7 @@ def environment_name(name: str | None, task_id: str | None, path: str | Sequence
 
 
 def place_of(split: str, environment: str) -> str:
-    """Under which an environment, or a split whose rows are of none, has settings of its own."""
+    """The name under which the settings of an environment are kept, or of a split whose rows are of no environment."""
     return f"{PREFIX}{environment}" if environment else split
 
 

@@ -56,7 +56,7 @@ def environments_of(config: Any) -> list[EnvironmentConfig]:
 
 
 def _load_limit_s(config: Any) -> float | None:
-    """Of environments of verifiers, which supervised training has none of."""
+    """How long an environment of verifiers may take to load. None: supervised training has no such environments."""
     return None if (rollout := getattr(config, "rollout", None)) is None else rollout.setup_timeout
 
 

@@ -36,19 +36,20 @@ def training_mix(config: Any, sizes: Sequence[int]) -> Mix:
 
 
 def concatenated(sizes: Sequence[int]) -> Mix:
+    """All rows of the first source, then all of the next one."""
     sources = np.repeat(np.arange(len(sizes)), sizes)
     return sources, np.concatenate([np.arange(size) for size in sizes]).astype(np.int64)
 
 
 def in_rotation(sizes: Sequence[int], stopping: str) -> Mix:
-    """The same for sources in turn."""
+    """A row of each source in turn, until the first or the last of them is exhausted; shorter ones begin anew."""
     rounds = min(sizes) if stopping == FIRST_EXHAUSTED else max(sizes)
     sources = np.tile(np.arange(len(sizes)), rounds)
     return sources, np.repeat(np.arange(rounds), len(sizes)) % np.asarray(sizes)[sources]
 
 
 def by_draws(sizes: Sequence[int], rates: Sequence[float], stopping: str, seed: int) -> Mix:
-    """The same for drawn sources: the mix ends with the draw that exhausts the first or the last of them."""
+    """The source of each row is drawn. The mix ends with the draw that exhausts the first or the last of them."""
     shares = np.asarray(rates, float)
     draws = np.random.default_rng(seed)
     is_over = np.any if stopping == FIRST_EXHAUSTED else np.all

@@ -1,4 +1,4 @@
-"""A process that this one starts, a role, an engine or a reward: its end, its use of the machine, what it leaves."""
+"""A process that this one starts, such as a role or an engine: its end, its use of the machine, what it leaves."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
-"""Keeper: the parent of a process that runs foreign code, an engine or a reward. It ends everything which that process
-has started, in other sessions too, whichever of them ends first.
+"""Keeper: the parent of a process that runs foreign code, such as an engine, a reward, an agent or an environment. It
+ends everything which that process has started, in other sessions too, whichever of them ends first.
 
 Orphans become the keeper's children, so its descendants are exactly what the process has started. It runs no other
 code, so nothing foreign can disturb it.

@@ -14,7 +14,7 @@ from areal_like.rollout.step_metrics import score_of, with_reward
 from areal_like.rollout.trajectory import unpack_group
 
 MAX_SAMPLES_PER_ROW = 4
-"""Per row."""
+"""Further answers to the same row are not shown."""
 
 
 class EvaluationSamples:

@@ -15,7 +15,7 @@ class RewardCounts:
     timeouts: int = 0
     children_lost: int = 0
     infrastructure: int = 0
-    """Of them those that a reward, or else a workflow, blames on infrastructure."""
+    """Failures that a reward blames on infrastructure, which are also among the errors, and those of workflows."""
 
 
 async def rewards_of(futures: "Sequence[asyncio.Future[Reward]]", max_failed: int) -> list[Reward | None]:
