@@ -170,9 +170,11 @@ def test_a_call_refused_by_etcd_ends_with_its_reason(opened):
 @pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "INTERNAL", "UNKNOWN", "ABORTED"])
 def test_an_etcd_that_is_overloaded_counts_as_one_that_does_not_answer(tmp_path, monkeypatch, code):
     with EtcdNameStore(section_of_address("127.0.0.1:1"), tmp_path, PREFIX, "launcher/0") as names:
-        client, calls = names._client, []
+        client: Any = names._client
+        calls: list[Any] = []
+        error: type[Exception] = client._grpc.RpcError
 
-        class Overloaded(client._grpc.RpcError):
+        class Overloaded(error):  # type: ignore[misc, valid-type]
             def code(self):
                 return getattr(client._grpc.StatusCode, code)
 

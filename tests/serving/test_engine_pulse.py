@@ -171,7 +171,8 @@ def test_an_attached_engine_that_owes_answers_for_too_long_ends_its_server_by_na
 
     async def main() -> str:
         engine: Any = Engine()
-        limits = WatchdogConfig(notice_s=3.0, generating_s=10.0)
+        section: Any = WatchdogConfig
+        limits = section(notice_s=3.0, generating_s=10.0)
         ended: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
         end = lambda failure: None if ended.done() else ended.set_result(failure)  # noqa: E731
         async with attached_watch(engine, lambda: ASKED, "vLLM at there:1", limits, end):

@@ -150,7 +150,7 @@ def test_new_checkpoints_count_after_a_rollback_past_a_damaged_one(tmp_path):
     agent: Any = SimpleNamespace(samples=list, cpu_seconds=dict)
     names: Any = None
     limits = WaitLimits(60.0, "rollout.setup_timeout", 1.0)
-    supervisor = Supervisor(
+    supervisor: Any = Supervisor(
         *(run, Roster([], agent), names, limits, policy, StartPoint(1, 0, None), print, Lifecycle())
     )
     supervisor._check_progress(at_once=True)
