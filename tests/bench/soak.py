@@ -35,9 +35,11 @@ from tests.bench.watched import memory_of, running_below  # noqa: E402
 CONFIG = "grpo.yaml"
 USUAL = (
     *("train_dataset.batch_size=4", "n_samples=2", "evaluator.freq_steps=50", "evaluator.num_examples=16"),
-    *("recover.freq_steps=50", "total_train_epochs=1000"),
+    "total_train_epochs=1000",
 )
-"""Short steps; fifty of them are a checkpoint and an evaluation."""
+"""Short steps, and an evaluation after fifty."""
+CHECKPOINTS = 20
+"""So many are written: after the warm-up there are as many as are kept."""
 POLL_S = 1.0
 WARM_UP = 0.2
 MAX_SAMPLES = 400
@@ -226,7 +228,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2000)
     add_output(parser, "soak")
     arguments = parser.parse_args()
-    words = [*USUAL, f"total_train_steps={arguments.steps}", *arguments.overrides]
+    often = f"recover.freq_steps={max(1, arguments.steps // CHECKPOINTS)}"
+    words = [*USUAL, f"total_train_steps={arguments.steps}", often, *arguments.overrides]
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         points = soak(Path(folder), words, arguments.steps)
     found = all_growth(points, arguments.steps)
