@@ -151,7 +151,7 @@ def test_a_killed_process_that_hangs_in_the_kernel_is_kept_until_it_ends(tmp_pat
     run, ended, identity = make_run(tmp_path / "run"), [None], Identity("trainer", 1)
     process = SimpleNamespace(pid=os.getpid(), kill=list, signal=lambda _: None, exit_code=lambda: ended[0])
     child: Any = SimpleNamespace(process=process, page=mmap.mmap(-1, PAGE_BYTES), identity=identity, close=list)
-    child.log, child.cut_output = None, lambda most: None
+    child.log, child.cut_output, child.scrubber = None, lambda most: None, SimpleNamespace(scrub=list)
     child.exited = lambda: None if ended[0] is None else SimpleNamespace(name="trainer/1", code=-9, time=0.0)
     agent = LocalAgent(run, "secret", write_logs=False)
     agent._alive["trainer/1"] = child
@@ -202,7 +202,7 @@ def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> N
     plan = [
         planned(run.directory, "server", dies),
         planned(run.directory, "rollout", until_replaced),
-        planned(run.directory, "trainer", f"{until_replaced}; echo done with $(cat {TOKEN})"),
+        planned(run.directory, "trainer", f"{until_replaced}; [ $(cat {TOKEN}) = secret ] && echo done with it"),
     ]
     reported: list[str] = []
     with (
@@ -217,7 +217,7 @@ def test_a_supervisor_runs_with_an_agent_in_another_process(tmp_path: Path) -> N
     (line,) = [line for line in reported if "replaced" in line]
     assert line.startswith("server/0 failed (killed by signal 9 (SIGKILL)) after"), reported
     assert (run.directory / "logs" / "server-0.log").read_text() == "about to die\n"
-    assert (run.directory / "logs" / "trainer-0.log").read_text() == "done with secret\n"
+    assert (run.directory / "logs" / "trainer-0.log").read_text() == "done with it\n"
     assert process_info(int(left.read_text())) is None
 
 

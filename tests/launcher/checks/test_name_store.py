@@ -104,7 +104,7 @@ def test_a_run_over_etcd_is_found_by_others_and_its_password_by_its_processes_al
     run.kill("launcher")
     assert run.wait().code == 1
     # at once, long before its lease ends
-    ended = fake_run(tmp_path, guarded, "trial_name=mine", steps=2).wait()
+    ended = fake_run(tmp_path, guarded, "trial_name=mine", "total_train_steps=1000000", steps=2).wait()
     assert ended.code == 0, ended.err
     assert "jane-secret" not in ended.out + ended.err
     for path in ended.directory.rglob("*"):

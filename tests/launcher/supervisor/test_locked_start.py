@@ -36,7 +36,8 @@ def ending_of(error: Exception, directory: Path, monkeypatch: pytest.MonkeyPatch
     locked: Any = SimpleNamespace(
         run=run, plan=SimpleNamespace(processes=(), run_dir=str(directory)), names=None, start=None
     )
-    start = LockedStart(None, locked, "", "", ())  # type: ignore[arg-type]
+    loaded: Any = SimpleNamespace(redactor=SimpleNamespace(secrets=()))
+    start = LockedStart(loaded, locked, "", "", ())
     return start.watch(RestartPolicy("auto", 1), lambda _: None, Lifecycle())
 
 
