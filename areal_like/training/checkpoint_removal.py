@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from areal_like.process.atomic_file import fsync_path
 from areal_like.process.checkpoint_files import CHECKPOINT_FOLDER, RESUME
@@ -21,10 +22,20 @@ def discard(folder: Path) -> None:
     for link in (folder, folder / RESUME):
         if link.is_symlink():
             if link.is_dir():
-                shutil.rmtree(link.resolve())
-            link.unlink()
+                _remove_tree(link.resolve())
+            link.unlink(missing_ok=True)
     if folder.is_dir():
-        shutil.rmtree(folder)
+        _remove_tree(folder)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Also where a process that was stopped, or whose run was taken over, is at its last removals there."""
+
+    def is_gone(_function: Any, _path: str, fault: Any) -> None:
+        if not isinstance(fault[1], FileNotFoundError):
+            raise fault[1]
+
+    shutil.rmtree(folder, onerror=is_gone)
 
 
 def remove_leftovers(root: Path) -> None:

@@ -1,6 +1,7 @@
 """Parts of a run in other folders: creation, resuming and removal."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,25 @@ def test_a_kept_checkpoint_loses_its_resume_state_on_another_disk(checkpoint, be
         discard(path)
     assert list(begun.resume_states.iterdir()) == [] and checkpoint_problems(checkpoint) == []
     assert not (checkpoint / "resume").is_symlink() and (checkpoint / "model.safetensors").is_file()
+
+
+def test_what_another_process_removes_at_the_same_time_is_gone_as_well(tmp_path, monkeypatch):
+    folder = tmp_path / ".step_000003.gone"
+    for name in ("resume/a", "resume/b", "c"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    unlink = os.unlink
+
+    def unlinked_twice(path, *, dir_fd=None):
+        unlink(path, dir_fd=dir_fd)
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", unlinked_twice)
+    discard(folder)
+    assert not folder.exists()
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError(1, "not permitted")))
+        folder.mkdir()
+        (folder / "d").touch()
+        with pytest.raises(PermissionError):
+            discard(folder)
