@@ -3,7 +3,8 @@
 A copy of the repository ignores one key while the tests marked as showing that key run, until one fails. Many keys
 share a pytest session; a key whose tests all pass is tried again in a separate session, since tests may share state.
 If its tests pass again, the key is listed and the exit code is 1. All tests must pass without mutation. A key without
-a default, such as experiment_name, cannot be ignored; it is listed as not mutated.
+a default, such as experiment_name, cannot be ignored, and one with a single value, such as actor.peft_type, not without
+a change; they are listed as not mutated.
 
 Results are written as JSON: a later call at the same commit resumes an interrupted one.
 """
@@ -73,7 +74,7 @@ class Runner:
 
     def outcomes(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Key -> its result, and its tests by outcome."""
-        ignorable = [key for key in keys if _has_default(key)]
+        ignorable = [key for key in keys if _can_be_ignored(key)]
         entries = {key: _entry([]) | {"result": NOT_MUTATED} for key in keys if key not in ignorable}
         entries |= self._session(ignorable) if ignorable else {}
         for key in [key for key, entry in entries.items() if entry["result"] == GREEN]:
@@ -121,13 +122,11 @@ def _entry(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"result": result, **tests, "seconds": round(sum(line["seconds"] for line in lines), 1)}
 
 
-def _has_default(key: str) -> bool:
+def _can_be_ignored(key: str) -> bool:
     schemas = [Schema.of(cls) for cls in EXPERIMENTS.values()]
-    return any(
-        schema.sections[key].default_null
-        if key in schema.sections
-        else key in schema.keys and not schema.keys[key].constraints.required
-        for schema in schemas
+    known = [schema.keys[key].constraints for schema in schemas if key in schema.keys]
+    return any(not each.required and len(each.choices or ()) != 1 for each in known) or any(
+        schema.sections[key].default_null for schema in schemas if key in schema.sections
     )
 
 
@@ -135,7 +134,7 @@ def _report(entries: dict[str, Any], result: Path) -> int:
     green = {key: entry["passed"] for key, entry in entries.items() if entry["result"] == GREEN}
     for key, tests in green.items():
         print(f"{key} can be ignored: {', '.join(tests)} still passes")
-    for outcome, why in {NOT_CHECKED: "no test of it ran", NOT_MUTATED: "no default"}.items():
+    for outcome, why in {NOT_CHECKED: "no test of it ran", NOT_MUTATED: "no default, or one value"}.items():
         if keys := [key for key, entry in entries.items() if entry["result"] == outcome]:
             print(f"{outcome} ({why}): {', '.join(keys)}")
     results = [entry["result"] for entry in entries.values()]
