@@ -25,6 +25,8 @@ def test_a_run_outlives_what_a_draw_does_to_it(number, tmp_path):
 @pytest.mark.parametrize("number", range(20))
 def test_runs_of_all_kinds_outlive_what_draws_do_to_them(number, tmp_path):
     result = attempt(draw(1, number), tmp_path / "run")
+    if result.outcome == MISSED:  # on a busy machine a run may have ended before it is looked at
+        result = attempt(draw(1, number), tmp_path / "again")
     if result.outcome in (NOT_RUN, MISSED):
         pytest.skip(result.whom)
     assert result.outcome in (COMPLETE, RESUMED), result.line()
