@@ -199,6 +199,7 @@ class CheckpointManager:
         if self._fault is not None:
             fault, self._fault = self._fault, None
             if isinstance(fault, OSError | SafetensorError):
+                self._ownership.require()  # the start of another launcher removes what is half written
                 hint = "; free some space, or write fewer (saver.freq_steps, recover.keep)" if _is_full(fault) else ""
                 raise CheckpointNotWritten(f"{self._root}: a checkpoint could not be written: {fault}{hint}") from fault
             raise fault

@@ -18,6 +18,7 @@ from areal_like.process.identity import ATTEMPT
 from areal_like.process.run import Run, open_run
 from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.progress import TrainingProgress
 from tests.support.training_runs import ME, make_engine, make_run, model_folder, start_from, world
 
@@ -46,7 +47,7 @@ def begin_elsewhere(run: Run, attempt: int) -> Run:
     return start_from(run, newest, int(newest.name.removeprefix("step_")), attempt=attempt)
 
 
-@pytest.mark.parametrize("moment", ["before it begins", "before it is complete"])
+@pytest.mark.parametrize("moment", ["before it begins", "while it is written", "before it is complete"])
 def test_an_attempt_that_another_one_followed_changes_no_checkpoint(tmp_path, moment, monkeypatch):
     run = made(tmp_path)
     stale = manager_of(run)
@@ -60,12 +61,21 @@ def test_an_attempt_that_another_one_followed_changes_no_checkpoint(tmp_path, mo
         write_manifest(*words)
         take_over()
 
+    write_folder = EngineSnapshot.write_folder
+
+    def write_folder_and_take_over(*words: Any) -> None:  # which removes it
+        monkeypatch.setattr(EngineSnapshot, "write_folder", write_folder)
+        write_folder(*words)
+        take_over()
+
     if moment == "before it begins":
         take_over()
+    elif moment == "while it is written":
+        monkeypatch.setattr(EngineSnapshot, "write_folder", write_folder_and_take_over)
     else:
         monkeypatch.setattr(checkpoint_module, "write_manifest", write_and_take_over)
     with pytest.raises(Failure, match=r"another launcher has begun attempt 2 of this run; attempt 1 writes nothing"):
-        stale(4 if moment == "before it is complete" else 3)
+        stale(3 if moment == "before it begins" else 4)
     found = complete_checkpoints(run.checkpoints)
     assert found[-1][0] == 4 and resume_problem(found[-1][1], with_hashes=True) is None
     assert json.loads((found[-1][1] / "resume" / "trainer.json").read_text())["attempt"] == 2
