@@ -40,6 +40,8 @@ class Bubblewrap:
             command += ["--unshare-user"]
         else:  # the program becomes another user, whose processes the kernel counts
             command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        size = int(limits.files_mb * 2**20)
+        command += ["--perms", "1777", "--size", str(size), "--tmpfs", FOLDER]  # first: packages may lie below it
         for path in (*readable_places(), *map(os.path.abspath, readable)):
             linked = os.path.islink(path) and os.path.realpath(path).startswith("/usr/")
             command += ["--symlink", os.readlink(path), path] if linked else _bound("--ro-bind", path, path)
@@ -47,8 +49,7 @@ class Bubblewrap:
             command += _bound("--dev-bind", path, path)
         for path in NEEDED:
             command += _bound("--ro-bind", str(PACKAGE / path), f"{CODE}/{path}")
-        size = int(limits.files_mb * 2**20)
-        command += ["--perms", "1777", "--size", str(size), "--tmpfs", FOLDER, "--remount-ro", "/", "--chdir", FOLDER]
+        command += ["--remount-ro", "/", "--chdir", FOLDER]
         orders = {"user": user, "reads_closed_folders": False, "folder": FOLDER, "seen": None, "other_tasks": 1}
         return Cell([*command, "--", *confine_command(CODE)], orders, _kill)
 

@@ -230,3 +230,24 @@ def test_a_kernel_that_does_not_keep_files_from_being_emptied_is_refused(
     monkeypatch.setattr("areal_like.process.sandbox.rlimits.landlock_version", lambda: version)
     with pytest.raises(SandboxError, match=r"rlimits cannot be used: .*needs Linux 6\.2 with lsm=landlock"):
         Sandbox(kind="rlimits")
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+def test_a_program_sees_packages_below_the_folder_for_temporary_files(kind: str) -> None:
+    """As those of an environment that somebody tries there; it cannot write beside them."""
+    require_sandbox(kind)
+    with tempfile.TemporaryDirectory(prefix="areal-like-test-", dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        (Path(folder) / "packages").mkdir()
+        (Path(folder) / "packages" / "brought.py").write_text("VALUE = 7\n")
+        code = f"""
+import sys
+sys.path.insert(0, "{folder}/packages")
+from brought import VALUE
+print(VALUE)
+open("own", "w").write("own")
+open("{folder}/packages/other", "w")
+"""
+        done = Sandbox(PLENTY, kind=kind, readable=[f"{folder}/packages"]).run_python(code)
+        assert (done.stdout, done.exit_code) == (b"7\n", 1), done.stderr
+        assert b"Error" in done.stderr and os.listdir(f"{folder}/packages") == ["brought.py"]
