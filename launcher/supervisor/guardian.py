@@ -200,6 +200,7 @@ def _end_with_guardian(guardian_pipe: int, memory: Path) -> None:
             os.kill(guardian, signal.SIGCONT)
             if LAUNCHER_PULSE.log is not None:
                 LAUNCHER_PULSE.log.add("guardian/0 was stopped by a signal; it is continued")
+    LAUNCHER_PULSE.ends = True
     kill_descendants()
     remove_run_memory(memory)
     os._exit(FAILED)

@@ -17,7 +17,7 @@ from launcher.agent.base import STOPPED
 from launcher.supervisor.hang_log import HangLog
 from launcher.supervisor.hang_watch import LEAST_BYTES, LEAST_CPU_S, MAX_GAP_S
 
-BEAT_S = 1.0
+BEAT_S, HOLD_S = 1.0, 0.1
 LIMIT, LOG, BEGIN, BEAT, END = "limit", "log", "begin", "beat", "end"
 IN_KERNEL = "D"
 """State of a process that waits for a disk and cannot be interrupted."""
@@ -30,8 +30,15 @@ class LauncherPulse:
     def __init__(self) -> None:
         self.log: HangLog | None = None
         """Of the run, once this launcher has locked it."""
+        self.ends = False
+        """The guardian is gone, and a thread ends all processes."""
         self._pipe: int | None = None
         self._beat_at = 0.0
+
+    def hold(self) -> None:
+        """Where this launcher ends, does not return: what has ended is no failure to recover from."""
+        while self.ends:
+            time.sleep(HOLD_S)
 
     def open(self, pipe: int) -> None:
         os.set_blocking(pipe, False)

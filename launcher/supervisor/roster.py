@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from areal_like.process.identity import Identity
 from launcher.agent.base import NodeAgent, ProcessExit
 from launcher.plan.plan import Process
+from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE
 
 
 @dataclass
@@ -53,6 +54,8 @@ class Roster:
     def exits(self) -> list[ProcessExit]:
         """Processes that ended since the last call, except those that `kill` did not wait for any longer."""
         exits = [exited for exited in self.agent.exits() if exited.name in self.running]
+        if exits:
+            LAUNCHER_PULSE.hold()
         for exited in exits:
             del self.running[exited.name]
         return exits

@@ -3,7 +3,7 @@ faster and faster, do files stay behind?
 
     python tests/bench/soak.py [--steps 2000] [--output build/bench/soak.json] [override ...]
 
-Each process of a run by the real command is sampled every second, and each file of its directory; files in its shared
+Each process of a run by the real command is sampled twice a second, and each file of its directory; files in its shared
 memory, its temporary folder and its directory are counted. After a fifth of the steps, which fill caches, growth is the
 median slope of all pairs of samples times the steps that are left (the estimate of Theil and Sen: single peaks do not
 count). Prints a table with a verdict, and writes charts beside the JSON. Exit code 1 if something is not flat.
@@ -40,8 +40,9 @@ USUAL = (
 """Short steps, and an evaluation after fifty."""
 CHECKPOINTS = 20
 """So many are written: after the warm-up there are as many as are kept."""
-POLL_S = 1.0
-WARM_UP = 0.2
+POLL_S = 0.5
+WARM_UP, LATE = 0.2, 0.8
+"""What is not there between these shares of the steps is not judged. Steps become known some at a time."""
 MAX_SAMPLES = 400
 """Slopes are of all pairs: of so many samples they take a moment."""
 MEMORY, DESCRIPTORS, THREADS, FILE, FILES = "memory", "descriptors", "threads", "file", "files"
@@ -173,10 +174,10 @@ def file_growth(measure: Measure, points: Points, begin: float) -> Growth | None
 
 
 def all_growth(points: dict[Measure, Points], steps: int) -> list[Growth]:
-    """Of everything that was there after the warm-up and until the last tenth of the steps."""
+    """Of everything that was there after the warm-up and late in the steps."""
     begin, found = WARM_UP * steps, list[Growth]()
     for measure, each in sorted(points.items()):
-        if not any(step >= begin for step, _ in each) or each[-1][0] < 0.9 * steps:
+        if not any(step >= begin for step, _ in each) or each[-1][0] < LATE * steps:
             continue
         growth = file_growth(measure, each, begin) if measure[0] == FILE else held_growth(measure, each, begin)
         found += [growth] if growth else []

@@ -4,15 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from areal_like.process.process_tree import ProcessInfo
 from launcher.supervisor import guardian
 from launcher.supervisor.guardian import _writes_output
-from launcher.supervisor.launcher_pulse import LauncherPulse, LauncherWatch
+from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, LauncherPulse, LauncherWatch
+from launcher.supervisor.roster import Roster
 from tests.support.fake_runs import leftover_processes, start_fake_run
 
 
@@ -139,3 +143,20 @@ def test_a_stopped_guardian_is_continued(tmp_path):
     ended = run.wait()
     assert ended.code == 0, "else it would wait for ever"
     assert "guardian/0 was stopped by a signal" in (ended.directory / "logs" / "hangs.log").read_text()
+
+
+def test_what_ends_because_the_guardian_is_gone_is_not_started_again(monkeypatch):
+    """Until the thread that ends all processes ends the launcher as well."""
+    exited: Any = SimpleNamespace(name="server/0")
+    agent: Any = SimpleNamespace(exits=lambda: [exited])
+    roster = Roster([], agent)
+    roster.running["server/0"] = exited
+    monkeypatch.setattr(LAUNCHER_PULSE, "ends", True)
+    found: list[Any] = []
+    looks = threading.Thread(target=lambda: found.extend(roster.exits()))
+    looks.start()
+    looks.join(0.3)
+    assert looks.is_alive() and found == []
+    LAUNCHER_PULSE.ends = False
+    looks.join()
+    assert found == [exited]
