@@ -41,6 +41,9 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{TRAINING}/transports/sender.py WeightSender._turn: self._changed.wait",
         "areal_like/weights/group_server.py GroupServer._serve: selector.select",
     ),
+    "a thread of this process ends it when it has killed all that it has started": (
+        "launcher/supervisor/launcher_pulse.py LauncherPulse.hold: while self.ends",
+    ),
     "it watches, or shows that it works, as long as what it is for: nobody waits for its end": (
         "areal_like/process/loop_watch.py LoopWatch._beat: while True",
         f"{ENGINES}/engine_pulse.py _ask: while True",
