@@ -58,7 +58,7 @@ def _is_marked(folder: Path) -> bool:
     try:
         return (folder / COMPLETE).exists()
     except OSError:
-        return True  # as far as anybody knows; whoever checks the checkpoint is told
+        return True  # perhaps: the check of its files reports the fault
 
 
 def attempt_of(checkpoint: Path) -> int:
