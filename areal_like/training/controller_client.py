@@ -67,10 +67,11 @@ class TrainerControllerClient:
         tokens: list[int] = self._json("GET", "/facts")["probe_tokens"]
         return tokens
 
-    def publish(self, publication: dict[str, Any]) -> None:
+    def publish(self, publication: dict[str, Any]) -> list[int]:
         """Announces a version with a transport's description, from any thread. Returns at once: servers load it during
-        the next step."""
-        self._json("POST", "/publish", publication)
+        the next step. Returns the versions that evaluations still wait for."""
+        awaited: list[int] = self._json("POST", "/publish", publication)["awaited"]
+        return awaited
 
     def ask_once(self, path: str, body: dict[str, object]) -> dict[str, object]:
         """From any thread. Does not retry: raises Unreachable."""

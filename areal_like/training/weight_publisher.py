@@ -85,7 +85,8 @@ class WeightPublisher:
 
         def announce() -> None:
             publication = complete()
-            self._controller.publish({**publication, "age_ms": int(1000 * (time.monotonic() - began))})
+            age_ms = int(1000 * (time.monotonic() - began))
+            self._transport.keep(self._controller.publish({**publication, "age_ms": age_ms}))
 
         if self._transport.completes_in_background:
             self._background.start(version, announce)

@@ -12,8 +12,9 @@ VERSIONS_AT_ONCE = 3
 """One served, one being loaded, one being written."""
 
 
-def publication_root(run: "Run", spans_nodes: bool, num_bytes: int) -> tuple[Path, str]:
-    """The folder for publications of `num_bytes` each, and the reason."""
+def publication_root(run: "Run", spans_nodes: bool, num_bytes: int, awaited: int = 0) -> tuple[Path, str]:
+    """The folder for publications of `num_bytes` each, and the reason. `awaited`: the most versions that evaluations
+    wait for."""
     if spans_nodes:
         return run.weights, "trainer and servers are on several nodes, which share the run directory"
     shared = run.memory.parent
@@ -21,10 +22,11 @@ def publication_root(run: "Run", spans_nodes: bool, num_bytes: int) -> tuple[Pat
         return run.weights, f"this machine has no {shared}"
     if not os.access(shared, os.W_OK):
         return run.weights, f"{shared} cannot be written to"
-    free, needed = shutil.disk_usage(shared).free, VERSIONS_AT_ONCE * num_bytes
+    versions = VERSIONS_AT_ONCE + awaited
+    free, needed = shutil.disk_usage(shared).free, versions * num_bytes
     if not has_room(shared, needed):
         return run.weights, (
-            f"{shared} has {_size(free)} free, and {VERSIONS_AT_ONCE} versions of the weights need {_size(needed)}"
+            f"{shared} has {_size(free)} free, and {versions} versions of the weights need {_size(needed)}"
         )
     return run.memory, f"trainer and servers share memory: {shared} has {_size(free)} free for {_size(needed)}"
 

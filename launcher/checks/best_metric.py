@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from areal_like.config.allocation.models import generates
 from areal_like.config.environments import names_of
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import Problem
 from areal_like.config.suggest import nearest
 from areal_like.observe.metrics import find_metric
+from areal_like.weights.transfer_path import COLLECTIVE_MODES
 
 if TYPE_CHECKING:
     from areal_like.config.experiment import BaseExperimentConfig
@@ -40,12 +40,14 @@ def best_metric_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
 
 
 def late_evaluation_warnings(config: "BaseExperimentConfig") -> Iterator[Problem]:
-    if config.saver.best is not None and generates(config) and config.evaluator.backend is not None:
+    """Weights in files stay there for the evaluation; of those that are sent the trainer has the newest alone."""
+    mode = config.actor.weight_update_mode if isinstance(config, GRPOConfig) else ""
+    if mode in COLLECTIVE_MODES and config.saver.best is not None and config.evaluator.backend is not None:
         late = "an evaluation that begins late, as the one before it takes longer than the interval, uses later weights"
         yield Problem(
             "saver.best",
-            f"{late} (evaluator.backend), which have no checkpoint and cannot be the best; set a longer interval, such "
-            "as evaluator.freq_steps",
+            f"{late} (evaluator.backend, actor.weight_update_mode={mode}), which have no checkpoint and cannot be the "
+            "best; use actor.weight_update_mode=disk, or set a longer interval, such as evaluator.freq_steps",
         )
 
 

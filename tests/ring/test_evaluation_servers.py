@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from areal_like.training.transports.kept_versions import VERSIONS_KEPT
 from tests.ring.start import SHORT, run
 from tests.support.engine_environments import require_engine
 
@@ -18,6 +19,25 @@ def test_evaluations_run_on_their_own_server(tmp_path: Path, mode: str) -> None:
     assert [event["version"] for event in events] == [0, 2, 4]
     assert all(event["servers"] == ["server/1"] and len(set(event["versions"])) == 1 for event in events)
     assert (ended.directory / "logs/server-1.log").is_file()
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_begins_late_uses_the_weights_of_its_step(tmp_path: Path) -> None:
+    words = (*SHORT, "total_train_steps=80", "evaluator.freq_steps=40", "evaluator.backend=auto")
+    sizes = ("evaluator.num_examples=96", "evaluator.n_samples=24")
+    ended = run(tmp_path, *words, *sizes, "evaluator.benchmarks=[{name: second, path: addition, num_examples: 8}]")
+    assert ended.code == 0, ended.text
+    step, evaluated, late_by = 0, list[tuple[int, str]](), 0
+    for event in ended.ledger():
+        if event["event"] == "trained":
+            step = event["step"]
+        if event["event"] == "evaluated":
+            assert event["versions"] == [event["version"]] * 2
+            evaluated.append((event["version"], event.get("benchmark", "")))
+            if evaluated[-1] == (40, ""):
+                late_by = step - 40
+    assert evaluated == [(version, name) for version in (0, 40, 80) for name in ("", "second")]
+    assert late_by > VERSIONS_KEPT, "the first one was too quick for the second one to begin late"
 
 
 @pytest.mark.slow

@@ -104,3 +104,28 @@ def test_servers_for_evaluations_load_no_other_weights(tmp_path: Path) -> None:
             await world.until(lambda: evaluating.version == 2)
 
     asyncio.run(scenario())
+
+
+def test_an_evaluation_that_begins_late_uses_the_weights_of_its_step(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = make_run(tmp_path / "run", "evaluator.backend=auto", "evaluator.freq_steps=2")
+        async with world_of(run, num_servers=2) as world:
+            training, evaluating = world.servers
+            await world.hello(valid=3)
+            await world.publish(0)
+            await world.until(lambda: world.controller.server_pool.evaluators.served_version == 0)
+            leases = [lease for lease in await world.lease() if lease["purpose"] == "eval"]
+            assert await world.publish(1) == {"awaited": [0]}
+            loop = world.controller.loop
+            assert loop is not None
+            loop.evaluations.request(2)
+            for version in range(2, 7):
+                assert await world.publish(version) == {"awaited": [0, 2]}
+            await world.until(lambda: training.version == 6)
+            await world.finish(leases)
+            await world.until(lambda: evaluating.version == 2)
+            await world.finish([lease for lease in await world.lease() if lease["purpose"] == "eval"])
+            assert await world.publish(7) == {"awaited": []}
+            assert evaluating.log == ["update 0", "update 2"]
+
+    asyncio.run(scenario())

@@ -35,6 +35,8 @@ class FakeController:
         self.probe_tokens = [each % 40 for each in range(64)]
         self.evaluates: dict[int, list[str]] = {}
         """Step that is done -> names of the rows whose evaluation is due then."""
+        self.awaited: list[int] = []
+        """Versions that evaluations wait for."""
         self.lag: int | None = None
         """Batch N waits for the weights of version N - lag; for none if None."""
         self._waited: set[int] = set()
@@ -78,6 +80,7 @@ class FakeController:
         if request.path == "/publish":
             folder = Path(body["folder"])
             self.published[body["version"]] = load_version(folder, expected_of(self.run), newer_than=-1)
+            return http.json_response({"awaited": self.awaited})
         return http.json_response({"evaluates": self.evaluates.get(body.get("step", -1), [])})
 
     async def _state(self, request: web.Request) -> web.Response:

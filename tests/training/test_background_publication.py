@@ -24,7 +24,7 @@ from areal_like.training import background_publication
 from areal_like.training.background_publication import BackgroundPublication
 from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.rank_vote import RankVote
-from areal_like.training.transports import disk as disk_transport
+from areal_like.training.transports import kept_versions
 from areal_like.training.transports.disk import DiskTransport
 from areal_like.training.weight_publisher import WeightPublisher
 from areal_like.weights import device_copies, disk, flat_buckets
@@ -306,7 +306,7 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_transport, "publication_root", lambda run, *_: (run.weights, "no shared memory"))
+    monkeypatch.setattr(kept_versions, "publication_root", lambda run, *_: (run.weights, "no shared memory"))
 
 
 def trained(run: Run, monkeypatch: pytest.MonkeyPatch, write: Callable[..., None] | None = None) -> FakeController:
@@ -325,7 +325,7 @@ controllers: list[FakeController] = []
 
 def test_the_next_step_begins_while_weights_are_written(tmp_path, trainer: Run, monkeypatch) -> None:
     at_once, plain = trained(trainer, monkeypatch), flat_buckets.write_bucket
-    monkeypatch.setattr(disk_transport, "publication_root", lambda run, *_: (run.weights, "no shared memory"))
+    monkeypatch.setattr(kept_versions, "publication_root", lambda run, *_: (run.weights, "no shared memory"))
 
     waits_for_last, plain_wait = threading.Event(), BackgroundPublication.wait
 

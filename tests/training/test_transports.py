@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -248,6 +248,33 @@ def test_weight_files_are_in_the_configured_folder(tmp_path: Path) -> None:
         "folder": str(tmp_path / "weights" / "v000002"),
         "bytes": 40,
     }
+
+
+@pytest.mark.parametrize("mode", ["disk", "adapter"])
+def test_weights_that_an_evaluation_waits_for_stay_in_files_until_it_is_over(tmp_path: Path, mode: str) -> None:
+    parameters = [torch.zeros(10)]
+    adapter = SimpleNamespace(peft_config={"r": 1})
+    holder = SimpleNamespace(
+        config=SimpleNamespace(dtype="float32"), num_weights=10, buffers=lambda: [], world=engine().world
+    )
+    holder.adapter, holder.parameters = adapter, parameters
+    words = ("actor.use_lora=true",) if mode == "adapter" else ()
+    config = grpo(f"actor.weight_update_mode={mode}", "evaluator.backend=auto", *words)
+    run = SimpleNamespace(config=config, run_id="run-1", memory=tmp_path / "none" / "m", weights=tmp_path / "weights")
+    transport = open_transport(run, holder, Controller())  # type: ignore[arg-type]
+
+    def kept_after(versions: Iterable[int]) -> list[int]:
+        for version in versions:
+            transport.publish(version, model().items(), PROBE)()
+        return sorted(int(folder.name[1:]) for folder in (tmp_path / "weights").glob("v*"))
+
+    assert kept_after(range(3)) == [0, 1, 2]
+    transport.keep([0, 2])
+    assert kept_after(range(3, 7)) == [0, 2, 4, 5, 6]
+    transport.keep([2])
+    assert kept_after([7]) == [2, 5, 6, 7]
+    transport.keep([])
+    assert kept_after([8]) == [6, 7, 8]
 
 
 class HoldingController(Controller):

@@ -206,7 +206,8 @@ class Controller:
 
     # Trainer.
 
-    async def publish(self, body: dict[str, Any]) -> None:
+    async def publish(self, body: dict[str, Any]) -> list[int]:
+        """Returns the older versions whose files are still needed."""
         try:
             publication = await asyncio.to_thread(read_publication, body)
         except OSError as fault:
@@ -217,6 +218,7 @@ class Controller:
             self.fail(Failure(f"weights v{body['version']} cannot be published: {refusal}"))
             raise HttpError(409, str(refusal)) from refusal
         self.servers.publish(publication)
+        return [] if self.loop is None else self.loop.evaluations.awaited_versions
 
     def finished(self, early: bool) -> None:
         """The trainer has finished: due evaluations still run, unless the end is early."""

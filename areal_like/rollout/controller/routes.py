@@ -127,8 +127,8 @@ class Routes:
         )
 
     async def publish(self, request: web.Request) -> web.Response:
-        await self._controller.publish(request_bodies.publication(await read_json(request)))
-        return json_response({"ok": True})
+        awaited = await self._controller.publish(request_bodies.publication(await read_json(request)))
+        return json_response({"awaited": awaited})
 
     async def send(self, request: web.Request) -> web.Response:
         body = await read_json(request)

@@ -138,14 +138,22 @@ class EvaluationSchedule:
     def held_version(self) -> int | None:
         """The newest weights that servers may load now, those for evaluations alone if there are any; None for any. In
         synchronous mode no newer weights come before an evaluation on the servers of training is complete."""
-        own = self._settings.num_evaluators > 0
-        if self._settings.synchronous and not own:
+        if self._settings.synchronous and not self._settings.num_evaluators:
             return None
-        versions = [plan.due for plan in self.plans if plan.due is not None]
-        versions += [self.current.version] if self.current is not None else []
         pinned = (0, self._last_step)
-        always = own or self._settings.evaluation_pin
-        return min((each for each in versions if always or each in pinned), default=None)
+        always = self._settings.num_evaluators > 0 or self._settings.evaluation_pin
+        return min((each for each in self._versions if always or each in pinned), default=None)
+
+    @property
+    def awaited_versions(self) -> list[int]:
+        """Those whose weights must still be there when servers for evaluations alone come to them."""
+        return sorted(self._versions) if self._settings.num_evaluators else []
+
+    @property
+    def _versions(self) -> set[int]:
+        """Of the running evaluation, and of those that are due."""
+        versions = {plan.due for plan in self.plans if plan.due is not None}
+        return versions | ({self.current.version} if self.current is not None else set())
 
     @property
     def rows_left(self) -> int:

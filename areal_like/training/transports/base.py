@@ -1,6 +1,6 @@
 """The interface of weight transports. All ranks create one; only the first rank calls its methods."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -21,6 +21,9 @@ class Transport(Protocol):
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> Completion:
         """Tensors may change as soon as this returns. The one before must be complete."""
+
+    def keep(self, versions: Sequence[int]) -> None:
+        """Evaluations wait for these: their files are kept until the next call, beside those of the newest ones."""
 
     def close(self, early: bool) -> None:
         """After the trainer's last request; returns when no server needs these weights any more, or at once if

@@ -2,7 +2,7 @@
 GPU that has room for it, and is identified by checksums computed there; else it is in main memory, and is hashed."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -64,6 +64,9 @@ class CollectiveTransport:
             }
 
         return complete
+
+    def keep(self, versions: Sequence[int]) -> None:
+        """The trainer has the newest version alone to send."""
 
     def close(self, early: bool) -> None:
         if self._sender is not None:

@@ -4,7 +4,7 @@ The weights are copied into memory that is kept for all versions, and hashed and
 CPU into shared memory they are written at once, as that is nothing but a copy.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +13,15 @@ from torch import Tensor
 
 from areal_like.process.run import Run
 from areal_like.training.transports.base import Completion
+from areal_like.training.transports.kept_versions import KeptVersions
 from areal_like.weights.buckets import MAX_BUCKET_BYTES
-from areal_like.weights.disk import publish_weights, remove_versions, write_weights
+from areal_like.weights.disk import publish_weights, write_weights
 from areal_like.weights.flat_buckets import FlatWeights, copy_weights
 from areal_like.weights.probe import Probe
-from areal_like.weights.publication_root import publication_root
 
 if TYPE_CHECKING:
     from areal_like.training.engine import TrainEngine
 
-VERSIONS_KEPT = 3
-"""The newest, one that a server may still be loading, and one before."""
 BACKGROUND = "they are copied, and written during the next step"
 
 
@@ -32,9 +30,11 @@ class DiskTransport:
 
     def __init__(self, run: Run, engine: "TrainEngine") -> None:
         self._run_id, self.num_bytes = run.run_id, weight_bytes(engine)
-        self.root, reason = publication_root(run, run.config.cluster.n_nodes > 1, self.num_bytes)
+        self._kept = KeptVersions(run, self.num_bytes)
+        self.root, self.reason = self._kept.root, self._kept.reason
         self.completes_in_background = engine.world.device.type != "cpu" or self.root != run.memory
-        self.reason = f"{reason}; {BACKGROUND}" if self.completes_in_background else reason
+        if self.completes_in_background:
+            self.reason += f"; {BACKGROUND}"
         self._free: FlatWeights | None = None
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> Completion:
@@ -53,8 +53,11 @@ class DiskTransport:
         return complete
 
     def _published(self, version: int, folder: Path) -> dict[str, Any]:
-        remove_versions(self.root, keep=set(range(version - VERSIONS_KEPT + 1, version + 1)))
+        self._kept.remove_others(version)
         return {"version": version, "transport": "disk", "folder": str(folder), "bytes": self.num_bytes}
+
+    def keep(self, versions: Sequence[int]) -> None:
+        self._kept.keep(versions)
 
     def close(self, early: bool) -> None:
         """The files are kept until the run has ended."""

@@ -61,11 +61,10 @@ def test_evaluated_steps_without_a_checkpoint_are_named_at_the_end(tmp_path: Pat
 
 def test_evaluations_that_may_begin_late_are_a_warning() -> None:
     words = ("saver.best={}", "evaluator.freq_steps=5", "rollout.backend=embedded:d1")
-    late = (
-        "uses later weights (evaluator.backend), which have no checkpoint and cannot be the best; set a longer interval"
-    )
-    found = [plan_of("grpo", *words, *more).warnings for more in ((), ("evaluator.backend=embedded:d1",))]
-    assert [any(late in each for each in warnings) for warnings in found] == [False, True]
+    late = "uses later weights (evaluator.backend, actor.weight_update_mode=collective), which have no checkpoint"
+    own, sent = "evaluator.backend=embedded:d1", "actor.weight_update_mode=collective"
+    found = [plan_of("grpo", *words, *more).warnings for more in ((sent,), (own,), (own, sent))]
+    assert [any(late in each for each in warnings) for warnings in found] == [False, False, True]
 
 
 def test_without_an_evaluation_it_has_no_effect() -> None:
