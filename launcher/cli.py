@@ -1,7 +1,6 @@
 """The command line interface. Commands are imported on use: `--help` needs no Hydra, nothing needs torch."""
 
 import contextlib
-import errno
 import gc
 import os
 import signal
@@ -9,16 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from areal_like.config.problems import ConfigError, Problem, started_nothing_text
-from areal_like.process.exit_codes import BAD_CONFIGURATION, DONE, FAILED, INTERRUPTED
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.process.exit_codes import DONE, FAILED, INTERRUPTED
 from launcher.arguments import EVAL, Arguments, parse_arguments
-from launcher.terminal import bold, red, write_line
+from launcher.command_errors import exit_code_of
+from launcher.terminal import bold
 
 ONE_CONFIGURATION = {"serve": "starts the servers", "try": "tries the rows", "overlap": "compares the rows"}
 OWN_TRIAL = ("trial_name=auto",)
 """Rows are tried in a folder of their own, which is removed at the end."""
-SYSTEM_ERRORS = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EIO, errno.EBADF)
-"""Errors of paths that are too long, and of output that cannot be written."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,21 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     gc.disable()
     try:
-        _check_working_directory()
-        code = _dispatch(parse_arguments(words))
-        sys.stdout.flush()
-        return code
-    except ConfigError as error:
-        write_line(_colored(error), sys.stderr)
-        return BAD_CONFIGURATION
-    except OSError as error:
-        if error.errno not in SYSTEM_ERRORS:
-            raise
-        name = str(error.filename or "output")
-        write_line(f"{name[:60]}{'...' if len(name) > 60 else ''}: {error.strerror}", sys.stderr)
-        return BAD_CONFIGURATION if error.errno == errno.ENAMETOOLONG else FAILED
+        return exit_code_of(lambda: _run(words))
     finally:
         gc.enable()
+
+
+def _run(words: Sequence[str]) -> int:
+    _check_working_directory()
+    return _dispatch(parse_arguments(words))
 
 
 def _check_working_directory() -> None:
@@ -190,12 +181,3 @@ def _run_one(arguments: Arguments) -> int:
         host = target.host(loaded.config) if target is not None else None
         return dry_run(loaded, arguments.dry_run, arguments.replace, purpose, host)
     return start(loaded, arguments.replace, purpose)
-
-
-def _colored(error: ConfigError) -> str:
-    """The problems, keys in red on a terminal, and their number."""
-    lines = [error.title] if error.title else []
-    for problem in error.problems:
-        text = problem.text()
-        lines.append(red(problem.key, sys.stderr) + text[len(problem.key) :])
-    return "\n".join([*lines, started_nothing_text(len(error.problems))])

@@ -57,10 +57,7 @@ def start(loaded: Loaded, replace: bool = False, purpose: Purpose = Purpose.RUN)
         print(text)
         write_result(plan.run_dir, FINISHED, DONE)
         return DONE
-    if fetch_from_hub(loaded):
-        plan = build_plan(loaded, replace_existing=replace, purpose=purpose)
-        refuse(plan.problems)
-    refuse(with_places(loaded, run_checks(PLAN_CHECKS, {"plan": plan}, Stage.CANNOT_START)))
+    plan = fetched_plan(loaded, plan, replace, purpose)
     for line in warning_lines(plan, width()):
         write_line(loaded.redactor.everywhere(line), sys.stderr)
     from areal_like.process.run_memory import memory_folder
@@ -72,6 +69,15 @@ def start(loaded: Loaded, replace: bool = False, purpose: Purpose = Purpose.RUN)
     run_id = secrets.token_hex(6)
     begin = {Purpose.RUN: launch, Purpose.SERVE: serve, Purpose.TRY: try_on_servers}[purpose]
     return run_guarded(lambda: begin(loaded, plan, run_id, replace), memory_folder(run_id))
+
+
+def fetched_plan(loaded: Loaded, plan: Plan, replace: bool, purpose: Purpose) -> Plan:
+    """The plan once all that it needs from the Hub is here; raises ConfigError where it cannot start."""
+    if fetch_from_hub(loaded):
+        plan = build_plan(loaded, replace_existing=replace, purpose=purpose)
+        refuse(plan.problems)
+    refuse(with_places(loaded, run_checks(PLAN_CHECKS, {"plan": plan}, Stage.CANNOT_START)))
+    return plan
 
 
 def refuse(problems: Sequence[Problem]) -> None:

@@ -32,6 +32,7 @@ from areal_like.rollout.evaluation.answer_folders import (
 )
 from areal_like.rollout.groups import TRAIN
 from areal_like.rollout.rollout_files import rollout_files
+from launcher.commands.reward_words import WantedReward
 from launcher.runs.named_run import STEP, find_run, last_value, unknown_words
 
 ROLLOUTS, LAST, ALL = "rollouts=", "last", "all"
@@ -67,46 +68,69 @@ class AnswerSet:
             for each, value in zip(self.answers, self.own, strict=True)
         ]
 
-    def specs(self, name: str, args: dict[str, Any], sandbox: str | None) -> dict[str, tuple[RewardSpec, list[int]]]:
+    def specs(self, wanted: WantedReward, sandbox: str | None) -> dict[str, tuple[RewardSpec, list[int]]]:
         """The reward of each answer: which answers have it. `task` is that of their environment or benchmark, if it
         has one. `sandbox` None: that of the run."""
         places = str(Path.cwd()), str(self.folder.absolute())
-        named = RewardSpec(name, args, self.task, self.task_args, *places, sandbox=sandbox or self.reward.sandbox)
-        if name != REWARD_OF_TASK or not self.of_sources:
+        named = RewardSpec(
+            *(wanted.name, wanted.args, self.task, self.task_args, *places, wanted.parts),
+            sandbox=sandbox or self.reward.sandbox,
+        )
+        if wanted.rewards and (wanted.name != REWARD_OF_TASK or not self.of_sources):
             return {"": (named, list(range(len(self.answers))))}
+        of_others = named if wanted.rewards and self.task is not None else self.main or named
         found: dict[str, tuple[RewardSpec, list[int]]] = {}
         for index, source in enumerate(self.sources):
             own = self.of_sources.get(source)
-            spec = own or (named if self.task is not None or self.main is None else self.main)
+            spec = own or of_others
             if sandbox is not None:
                 spec = spec._replace(sandbox=sandbox)
             found.setdefault(source if own else "", (spec, []))[1].append(index)
         return found
 
 
-def saved_answers(name: str, words: Sequence[str]) -> AnswerSet:
+class AnswerSource(NamedTuple):
+    """Where answers are, not read yet. `run` is None for a file; `rollouts` and `step` as the user has named them."""
+
+    run: Run | None
+    file: Path = Path()
+    rollouts: str | None = None
+    step: str | None = None
+
+    @property
+    def reward(self) -> RewardConfig:
+        """Of the run, or one without changes."""
+        default: Any = RewardConfig  # all keys have a default, which type checkers do not see
+        reward: RewardConfig = default() if self.run is None else self.run.config.reward
+        return reward
+
+
+def answer_source(name: str, words: Sequence[str]) -> AnswerSource:
     """`name` is a file or a run; `words` are the overrides step=N, rollouts=N and cluster.fileroot=, which are for
     runs."""
     file = Path(name).expanduser()
-    is_run = not file.is_file() and file.suffix != ".jsonl"
-    if not is_run:
+    if file.is_file() or file.suffix == ".jsonl":
         if words:
             message = "rewards FILE takes only limits of `reward`"
             raise ConfigError([Problem(word, message, "command line") for word in words])
-        limits: Any = RewardConfig  # all keys have a default, which type checkers do not see
-        return AnswerSet(list(_answers_in(file)), limits())
+        return AnswerSource(None, file)
     known = "rewards RUN takes only step=N, rollouts=N and limits of `reward`"
     if unknown := unknown_words(words, (STEP, ROLLOUTS), known):
         raise ConfigError(unknown)
     step, rollouts = last_value(words, STEP), last_value(words, ROLLOUTS)
     if step is not None and rollouts is not None:
         raise ConfigError([Problem(f"{STEP}{step}", f"is of an evaluation, and {ROLLOUTS} of training; keep one")])
-    directory = find_run(name, words, "rewards")
-    run = open_run(directory)
-    if rollouts is None and step is None and not evaluated_steps(directory) and rollout_files(run.rollouts):
+    return AnswerSource(open_run(find_run(name, words, "rewards")), Path(), rollouts, step)
+
+
+def saved_answers(source: AnswerSource) -> AnswerSet:
+    run, rollouts, step = source.run, source.rollouts, source.step
+    if run is None:
+        return AnswerSet(list(_answers_in(source.file)), source.reward)
+    if rollouts is None and step is None and not evaluated_steps(run.directory) and rollout_files(run.rollouts):
         rollouts = LAST
     if rollouts is None:
-        folder = evaluation_folder(directory, step)
+        folder = evaluation_folder(run.directory, step)
         return _of_run(run, _evaluated(folder), f"answers of {folder}")
     files = _chosen(run, rollouts)
     title = f"training rollouts of {run.directory}, step {', '.join(map(str, files))}"

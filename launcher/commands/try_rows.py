@@ -15,7 +15,6 @@ from areal_like.data.user_code import SearchFolders
 from areal_like.data.votes import vote_rule
 from areal_like.process.exit_codes import DONE, FAILED
 from areal_like.process.http import run_async
-from areal_like.process.identity import EPISODES
 from areal_like.rollout.episodes.episode import AnswerSource
 from areal_like.rollout.episodes.file_answers import FileAnswers
 from areal_like.rollout.episodes.try_report import NO_ANSWERS, REPORT, report
@@ -25,9 +24,7 @@ from launcher.commands.evaluate import check_answers
 from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.fetch import fetch_from_hub
-from launcher.supervisor.discard import remove_run
-from launcher.supervisor.lifecycle import Lifecycle
-from launcher.supervisor.restart_policy import RestartPolicy
+from launcher.supervisor.added_lines import AddedLines
 from launcher.supervisor.serving_run import lock_serving_run
 
 
@@ -81,39 +78,12 @@ def try_on_servers(loaded: Loaded, plan: Plan, run_id: str, replace: bool = Fals
     if isinstance(trial, int):
         return trial
     directory = trial.locked.run.directory
-    report_lines = _Lines(directory / REPORT)
+    report_lines = AddedLines(directory / REPORT)
 
     def show() -> None:
         for line in report_lines.new():
             trial.say(line)
 
-    # A process that ends is not replaced: its rows would be tried again.
-    policy = RestartPolicy(trial.locked.run.config.recover.mode, retries=0)
-    ending = trial.watch(policy, Lifecycle(trains=False, vital=(EPISODES,), on_poll=show))
-    show()
-    if ending.message:
-        trial.complain(ending.message)
-    trial.close(ending)
-    if ending.outcome == "failed":
-        trial.complain(f"the logs are in {directory / 'logs'}")
-    elif ending.outcome != "lost":
-        remove_run(directory)
+    ending = trial.watch_worker(show, trial.say)
+    trial.leave(ending)
     return ending.code
-
-
-class _Lines:
-    """Those that are added to a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._read = path, 0
-
-    def new(self) -> list[str]:
-        if not self._path.is_file():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            whole = file.read().rpartition(b"\n")[0]
-        if not whole:
-            return []
-        self._read += len(whole) + 1
-        return whole.decode("utf-8", "replace").split("\n")

@@ -193,7 +193,7 @@ def _as_named(file: Path) -> str:
 def _placement(
     config: "BaseExperimentConfig", allocation: Allocation, auto: dict[str, Resolved], host: HostInfo, purpose: Purpose
 ) -> PlacementPlan:
-    episodes = int(purpose is Purpose.TRY)
+    episodes = int(purpose in (Purpose.TRY, Purpose.REWARDS))
     if allocate.generates(config) and purpose.trains:
         chosen = auto.get("rollout.num_episode_workers")
         episodes = chosen.value if chosen else int(config.rollout.num_episode_workers)
@@ -202,6 +202,8 @@ def _placement(
     on_cpu = evaluators is not None and evaluators_on_cpu(config, evaluators)
     has_reward = has_reward_model(config) and purpose is not Purpose.SERVE
     want = placement_request(allocation, *servers, episodes, has_reward, evaluators, on_cpu)
+    if purpose is Purpose.REWARDS:  # the reward model has the first GPU, or all cores
+        want = want._replace(server_gpus=tuple(size for size in want.server_gpus if size)[:1])
     per_node = allocate.gpus_per_node(config, host.machine)
     return place_processes(want, per_node, host, config.launcher, config.cluster.type == "local")
 

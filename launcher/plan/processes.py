@@ -85,6 +85,9 @@ def plan_processes(context: ProcessContext, starts: list[ServerCommand]) -> tupl
     serving = [*_servers(context, starts), *_attached(context)]
     if context.purpose is Purpose.SERVE:
         return tuple([*_supervision(context), *serving])
+    if context.purpose is Purpose.REWARDS:
+        scoring = _episodes(context, "areal_like.rollout.episodes.rewards.served_bench")
+        return tuple([*_supervision(context), *_reward(context), *scoring])
     serving += _reward(context)
     if context.purpose is Purpose.TRY:
         return tuple([*_supervision(context), *serving, *_episodes(context, "areal_like.rollout.episodes.try_main")])

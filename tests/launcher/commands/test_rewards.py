@@ -25,6 +25,7 @@ ROWS = [
     {"prompt": "1+1=", "answer": "2", "completion": "it is 2"},
     {"prompt": "1+2=", "answer": "three", "completion": "3"},
 ]
+SUM = "[{name: exact}, {name: model, args: {path: none}}]"
 MEETS = """
 import os, time
 
@@ -268,7 +269,21 @@ def test_a_reward_that_fails_for_all_answers_fails(run: Run):
     [
         (["--reward", "exat"], "reward.name [--reward exat]: 'exat' is not built in; did you mean exact?"),
         (["--reward", "exact,tak=tag"], "reward.args.tak [--reward exact,tak=tag]: exact takes no such argument"),
-        (["--reward", "model"], "reward.name [--reward model]: a reward model needs its server"),
+        (
+            ["--reward", "model"],
+            "reward.args.path [--reward model]: is missing; model needs it: --reward model,path=PATH",
+        ),
+        (
+            ["--reward", "model,path=none"],
+            "reward.args.path [--reward model,path=none]: none is neither a folder nor in",
+        ),
+        (
+            ["--reward", "model,path=here,pat=1"],
+            "reward.args.pat [--reward model,path=here,pat=1]: model takes no such",
+        ),
+        ([f"reward.parts={SUM}"], f"reward.parts.1.args.path [reward.parts={SUM}]: none is neither a folder nor in"),
+        (["reward.parts=[{name: exat}]"], "reward.parts.0.name [override reward.parts=[{name: exat}]]: 'exat' is not"),
+        (["reward.parts=[{name: task}]"], "reward.parts.0.name: is the reward of the task, but task.name is null"),
         (["--reward", "length,limit=9,unit=chars"], ": is 'chars'; expected one of characters, words"),
         (["--reward", "regex,pattern=2"], ': is 2; expected a regular expression; quote it: pattern="2"'),
         (["--reward", "length"], "is missing; length needs it: --reward length,limit=LIMIT"),

@@ -11,6 +11,7 @@ from typing import Any
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.sections.reward import RewardConfig
 from areal_like.observe.reward_report import ScoredAnswer
+from areal_like.process import pulse
 from areal_like.process.http import run_async
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.limits import reward_limits
@@ -37,18 +38,26 @@ class SavedAnswer:
 
 
 def score_answers(
-    spec: RewardSpec, answers: Sequence[SavedAnswer], config: RewardConfig, progress: Callable[[int], None]
+    spec: RewardSpec,
+    answers: Sequence[SavedAnswer],
+    config: RewardConfig,
+    progress: Callable[[int], None],
+    setup_timeout_s: float = SETUP_TIMEOUT_S,
 ) -> list[ScoredAnswer]:
     """Several at once, each within the limits of `config`, without retries. Raises ConfigError if the reward cannot be
     loaded, or needs a column that rows lack."""
-    return run_async(_score_answers(spec, answers, config, progress))
+    return run_async(_score_answers(spec, answers, config, progress, setup_timeout_s))
 
 
 async def _score_answers(
-    spec: RewardSpec, answers: Sequence[SavedAnswer], config: RewardConfig, progress: Callable[[int], None]
+    spec: RewardSpec,
+    answers: Sequence[SavedAnswer],
+    config: RewardConfig,
+    progress: Callable[[int], None],
+    setup_timeout_s: float,
 ) -> list[ScoredAnswer]:
     processes = config.processes if isinstance(config.processes, int) else len(os.sched_getaffinity(0))
-    waits = (config.timeout_s, 0, SETUP_TIMEOUT_S)
+    waits = (config.timeout_s, 0, setup_timeout_s)
     pool = pool_kind(spec)(spec, *waits, processes, reward_limits(config))
     try:
         try:
@@ -57,6 +66,7 @@ async def _score_answers(
             if not pool.needs:  # it cannot be loaded
                 raise
         check_columns(pool.needs, spec, answers)
+        pulse.serves()
         # No more than are computed at once, so that the time of an answer is its own.
         places = asyncio.Semaphore(AT_ONCE_ASYNC if pool.is_async and not pool.is_split else processes)
         counts = itertools.count(1)
