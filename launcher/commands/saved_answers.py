@@ -106,13 +106,12 @@ class AnswerSource(NamedTuple):
 
 
 def answer_source(name: str, words: Sequence[str]) -> AnswerSource:
-    """`name` is a file or a run; `words` are the overrides step=N, rollouts=N and cluster.fileroot=, which are for
-    runs."""
+    """`name` is a file or a run; `words` are the overrides step=N and rollouts=N, which are for runs, and
+    cluster.fileroot=."""
     file = Path(name).expanduser()
     if file.is_file() or file.suffix == ".jsonl":
-        if words:
-            message = "rewards FILE takes only limits of `reward`"
-            raise ConfigError([Problem(word, message, "command line") for word in words])
+        if unknown := unknown_words(words, (), "rewards FILE takes only limits of `reward`"):
+            raise ConfigError(unknown)
         return AnswerSource(None, file)
     known = "rewards RUN takes only step=N, rollouts=N and limits of `reward`"
     if unknown := unknown_words(words, (STEP, ROLLOUTS), known):

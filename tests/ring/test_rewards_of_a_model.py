@@ -91,6 +91,7 @@ def test_a_run_that_was_trained_with_a_model_gives_its_answers_the_same_scores(r
     assert not left_over(root / "elsewhere")
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_load_its_model_ends_the_command_with_its_reason(root: Path):
     (root / "model" / "model.safetensors").write_bytes(b"no weights")
     done = rewards(root, "answers.jsonl", "--reward", "model,path=model")
