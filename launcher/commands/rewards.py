@@ -20,7 +20,7 @@ from areal_like.process.stop_signals import STOP_SIGNALS, handled, stop_command
 from areal_like.rollout.episodes.rewards.bench import SavedAnswer, score_answers
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
 from launcher.commands.reward_words import SECTION, SETUP_TIMEOUT, WantedReward, limits_in, wanted_rewards
-from launcher.commands.saved_answers import AnswerSet, AnswerSource, answer_source, saved_answers
+from launcher.commands.saved_answers import AnswerPlace, AnswerSet, answer_source, saved_answers
 from launcher.commands.served_reward import ServedReward, plan_server, run_with_servers
 from launcher.runs.named_run import ROOT_OVERRIDES
 from launcher.terminal import write_line
@@ -34,7 +34,7 @@ def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
     """Prints the reports; returns 1 where a reward has failed for every answer."""
     limits, problems = limits_in(overrides)
     wanted = wanted_rewards(named, overrides)
-    source: AnswerSource | None = None
+    source: AnswerPlace | None = None
     try:
         own = (SECTION, SETUP_TIMEOUT)
         source = answer_source(name, [word for word in overrides if not word.startswith(own)])
@@ -64,7 +64,7 @@ def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
 class _Bench:
     """`served`: the servers of the rewards that need one, by their titles."""
 
-    source: AnswerSource
+    source: AnswerPlace
     wanted: Mapping[str, WantedReward]
     config: RewardConfig
     sandbox: str | None

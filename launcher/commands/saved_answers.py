@@ -89,7 +89,7 @@ class AnswerSet:
         return found
 
 
-class AnswerSource(NamedTuple):
+class AnswerPlace(NamedTuple):
     """Where answers are, not read yet. `run` is None for a file; `rollouts` and `step` as the user has named them."""
 
     run: Run | None
@@ -105,24 +105,24 @@ class AnswerSource(NamedTuple):
         return reward
 
 
-def answer_source(name: str, words: Sequence[str]) -> AnswerSource:
+def answer_source(name: str, words: Sequence[str]) -> AnswerPlace:
     """`name` is a file or a run; `words` are the overrides step=N and rollouts=N, which are for runs, and
     cluster.fileroot=."""
     file = Path(name).expanduser()
     if file.is_file() or file.suffix == ".jsonl":
         if unknown := unknown_words(words, (), "rewards FILE takes only limits of `reward`"):
             raise ConfigError(unknown)
-        return AnswerSource(None, file)
+        return AnswerPlace(None, file)
     known = "rewards RUN takes only step=N, rollouts=N and limits of `reward`"
     if unknown := unknown_words(words, (STEP, ROLLOUTS), known):
         raise ConfigError(unknown)
     step, rollouts = last_value(words, STEP), last_value(words, ROLLOUTS)
     if step is not None and rollouts is not None:
         raise ConfigError([Problem(f"{STEP}{step}", f"is of an evaluation, and {ROLLOUTS} of training; keep one")])
-    return AnswerSource(open_run(find_run(name, words, "rewards")), Path(), rollouts, step)
+    return AnswerPlace(open_run(find_run(name, words, "rewards")), Path(), rollouts, step)
 
 
-def saved_answers(source: AnswerSource) -> AnswerSet:
+def saved_answers(source: AnswerPlace) -> AnswerSet:
     run, rollouts, step = source.run, source.rollouts, source.step
     if run is None:
         return AnswerSet(list(_answers_in(source.file)), source.reward)

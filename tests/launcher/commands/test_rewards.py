@@ -123,6 +123,19 @@ def test_answers_of_a_run_are_joined_with_their_rows_and_compared_with_its_rewar
     assert "task and that of the run: 0 of 1 answer" in done.out
 
 
+def test_without_a_name_the_reward_is_that_of_the_run(run: Run, evaluated: Path):
+    done = run("rewards", "sums/t", "cluster.fileroot=runs")
+    assert "exact: 2 answers to 2 prompts, 0 failed" in done.out, done.err
+    assert "exact and that of the run: 0 of 1 answer" in done.out
+
+
+def test_a_sum_is_given_as_in_a_configuration(run: Run):
+    parts = "[{name: exact, weight: 2}, {name: length, weight: -0.5, args: {limit: 3}, label: long}]"
+    done = run("rewards", "answers.jsonl", f"reward.parts={parts}", "--reward", "exact")
+    assert "the sum of exact, long: 3 answers to 2 prompts, 0 failed" in done.out, done.err
+    assert "exact and the sum of exact, long: " in done.out and "parts: exact 0.3333, long " in done.out
+
+
 @pytest.mark.parametrize(("words", "count"), [((), 3), (("rollouts=4",), 2), (("rollouts=all",), 5)])
 def test_rollouts_of_training_are_scored_too(run: Run, evaluated: Path, words: tuple[str, ...], count: int):
     """Without an evaluation those of the last step; the samples of a conversation are one answer."""

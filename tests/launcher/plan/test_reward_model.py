@@ -10,6 +10,7 @@ import yaml
 from areal_like.config.problems import ConfigError
 from areal_like.process.run import CONFIG
 from launcher.plan.auto import resolved_values
+from launcher.plan.purpose import Purpose
 from launcher.plan.render import render
 from launcher.runs.registry import register
 from launcher.runs.run_files import config_text
@@ -69,6 +70,19 @@ def test_a_reward_model_shares_the_first_servers_gpu_with_a_note(tmp_path):
     beside = plan_of("grpo", *words(path), "embedded.device=cpu", gpus=2)
     assert of_role(beside, "reward")[0].gpus == () and of_role(beside, "reward")[0].cores
     assert not any(warning.startswith(KEY) for warning in (*beside.warnings, *plan_of("grpo", *words(path)).warnings))
+
+
+def test_to_score_saved_answers_it_has_the_first_gpu_or_all_cores_but_those_of_the_worker(tmp_path):
+    path = describe(tmp_path / "judge")
+    for gpus in (0, 1, 4):
+        plan = plan_of("grpo", *words(path), gpus=gpus, cores=8, purpose=Purpose.REWARDS)
+        assert plan.cannot_start == () and plan.needs == ()
+        roles = [process.name for process in plan.processes]
+        assert roles == ["guardian/0", "launcher/0", "reward/0", "episodes/0"]
+        (reward,), (worker,) = of_role(plan, "reward"), of_role(plan, "episodes")
+        assert reward.gpus == ((0,) if gpus else ()) and not worker.gpus
+        if not gpus:
+            assert len(reward.cores) == 6 and not set(reward.cores) & set(worker.cores)
 
 
 def test_the_batch_script_starts_the_reward_model(tmp_path):
