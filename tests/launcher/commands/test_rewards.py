@@ -125,8 +125,8 @@ def test_answers_of_a_run_are_joined_with_their_rows_and_compared_with_its_rewar
 
 def test_without_a_name_the_reward_is_that_of_the_run(run: Run, evaluated: Path):
     done = run("rewards", "sums/t", "cluster.fileroot=runs")
-    assert "exact: 2 answers to 2 prompts, 0 failed" in done.out, done.err
-    assert "exact and that of the run: 0 of 1 answer" in done.out
+    assert "addition: 2 answers to 2 prompts, 0 failed" in done.out, done.err
+    assert "addition and that of the run: 0 of 1 answer" in done.out
 
 
 def test_a_sum_is_given_as_in_a_configuration(run: Run):
