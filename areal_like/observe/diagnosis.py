@@ -184,8 +184,8 @@ def _why_failed(step: int, values: Mapping[str, Any]) -> str:
 
 
 def _why_unjudged(step: int, values: Mapping[str, Any]) -> str:
-    count, samples = values[UNJUDGED], values["rollout/samples"]
+    count, answers = values[UNJUDGED], values["rollout/answers"]
     return (
-        f"{count:g} of {samples:g} answers are left out of training because every attempt at their reward failed; "
+        f"{count:g} of {answers:g} answers are left out of training because every attempt at their reward failed; "
         "see logs/episodes-*.log"
     )

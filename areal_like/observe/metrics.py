@@ -21,7 +21,8 @@ GROUPS = MappingProxyType(
         "train": "Loss, gradient and optimizer; one value per step.",
         "critic": "The value model, if there is one; one value per step.",
         "rollout": "The step's batch, and groups that were left out.",
-        "reward": "Rewards of the step's samples, as the reward functions returned them, before normalization.",
+        "reward": "Rewards of the step's answers, as the reward functions returned them, before normalization. A "
+        "conversation is one answer, however many sequences are trained on for it.",
         "env": "Groups of the step's batch by environment (`environments.train`): `env/NAME/reward`.",
         "curriculum": "Rows by the difficulty that their latest group showed, where `curriculum.type` draws them.",
         "offpolicy": "Difference between the sampling policy and the trained one, before the step's first update.",
@@ -50,12 +51,11 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "train/kl_ref": Metric(
             "Distance of the policy from the reference model at the tokens trained on, mean", "nats"
         ),
-        "train/advantage_std": Metric("Standard deviation of the advantages of the step's samples"),
         "train/updates": Metric("Optimizer updates in the step"),
-        "train/samples": Metric("Samples in the step's batch"),
+        "train/samples": Metric("Sequences in the step's batch. A conversation may be several"),
         "train/tokens": Metric("Tokens in the step's batch, prompts included", "tokens"),
         "train/loss_tokens": Metric("Tokens in the loss", "tokens"),
-        "train/sequences_without_signal": Metric("Samples whose advantage is zero: they contribute no gradient"),
+        "train/sequences_without_signal": Metric("Sequences whose advantage is zero: they contribute no gradient"),
         "train/accuracy": Metric("Share of the step's pairs whose better answer had the higher score", "share"),
         "train/margin": Metric("Score of the better answer minus that of the worse, mean over the step's pairs"),
         "train/skipped_updates": Metric("Updates skipped in the step because loss or gradient was not finite"),
@@ -81,6 +81,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "critic/loss_scale": Metric("Factor on its losses, so that gradients fit into float16"),
         "rollout/groups": Metric("Groups in the step's batch: prompts with all their samples"),
         "rollout/samples": Metric("Sequences in the step's batch. A conversation may be several"),
+        "rollout/answers": Metric("Answers in the step's batch. A conversation is one"),
         "rollout/conversations": Metric("Conversations in the step's batch, where the workflow holds any"),
         "rollout/turns_mean": Metric("Answers of the model in a conversation, mean"),
         "rollout/turns_max": Metric("Most answers of the model in a conversation"),
@@ -93,9 +94,15 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/template_breaks": Metric(
             "How often a chat template or agent rewrote earlier turns of a conversation, so that a new sequence began"
         ),
-        "rollout/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
+        "rollout/answer_tokens_mean": Metric(
+            "Length of an answer, mean; of a conversation, all that the model generated", "tokens"
+        ),
         "rollout/answer_tokens_max": Metric("Length of the longest answer", "tokens"),
-        "rollout/truncated_share": Metric("Share of the answers that were cut off by the length limit", "share"),
+        "rollout/truncated_share": Metric(
+            "Share of the answers that were cut off by the length limit. A conversation is one, and is cut off if one "
+            "of its sequences is",
+            "share",
+        ),
         "rollout/dropped_stale": Metric("Groups dropped since the previous step because their weights were too old"),
         "rollout/dropped_equal": Metric("Groups left out since the previous step because all their rewards were equal"),
         "rollout/dropped_too_long": Metric(
@@ -133,19 +140,20 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "rollout/ready": Metric("Finished groups left for later batches when the batch was formed"),
         "rollout/agent/*": Metric(
             "Mean, minimum and maximum (`/mean`, `/min`, `/max`) of a number that workflows put into the `metrics` of "
-            "trajectories, over those of the batch that have it; `actor.log_agent_stats_keys` names the numbers"
+            "trajectories, over the answers of the batch that have it; `actor.log_agent_stats_keys` names the numbers"
         ),
-        "reward/mean": Metric("Mean over the step's samples; a conversation counts once"),
-        "reward/std": Metric("Standard deviation over the step's samples"),
+        "reward/mean": Metric("Mean over the step's answers"),
+        "reward/std": Metric("Standard deviation over the step's answers"),
         "reward/min": Metric("Lowest reward of the step"),
         "reward/max": Metric("Highest reward of the step"),
         "reward/part/*": Metric("Mean of one named part of the reward"),
         "reward/groups_without_spread": Metric(
-            "Groups whose samples that vote all got the same reward, or of which fewer than two are left to vote"
+            "Groups whose answers that vote all got the same reward, or of which fewer than two are left to vote"
         ),
-        "reward/answers_without_reward": Metric("Samples whose reward failed: they are not in the loss"),
+        "reward/answers_without_reward": Metric("Answers whose reward failed: they are not in the loss"),
         "reward/answers_without_vote": Metric(
-            "Samples that do not count in the baseline of their group: masked out of the loss, or without a reward"
+            "Answers that do not count in the baseline of their group: masked out of the loss, or without a reward. A "
+            "conversation counts there if one of its sequences does"
         ),
         "env/*/*/groups": Metric(
             "Its finished groups since the previous step whose rows were drawn from this pool (`normal`, `easy`, "
@@ -154,7 +162,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "env/*/*/all_right": Metric("Of these groups, those whose answers all have a score of at least 1"),
         "env/*/*/all_wrong": Metric("Of these groups, those whose answers all have a score of at most 0"),
         "env/*/groups": Metric("Groups of this environment in the step's batch"),
-        "env/*/reward": Metric("Their mean reward; a conversation counts once"),
+        "env/*/reward": Metric("Their mean reward over answers; a conversation is one"),
         "env/*/score": Metric("Their mean score: the reward part `score`, or the reward if there is none"),
         "env/*/all_right": Metric("Groups of the batch whose answers all have a score of at least 1"),
         "env/*/all_wrong": Metric("Groups of the batch whose answers all have a score of at most 0"),
@@ -229,7 +237,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "perf/checkpoint_s": Metric("Of that, writing a checkpoint", "s"),
         "perf/evaluate_s": Metric("Of that, evaluating, where the trainer does it", "s"),
         "perf/tokens_per_s": Metric("Tokens trained on per second of the step", "tokens/s"),
-        "perf/samples_per_s": Metric("Samples trained on per second of the step", "samples/s"),
+        "perf/samples_per_s": Metric("Sequences trained on per second of the step", "samples/s"),
         "perf/memory_gb": Metric("Peak memory of the trainer: GPU memory; without a GPU that of the process", "GB"),
         "perf/threads": Metric("Threads that the trainer computes with"),
         "perf/cpu_s": Metric("CPU time of the trainer for the step, all threads", "s"),
@@ -273,7 +281,7 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
             "With several answers per row: expected best score of so many of them, which is the probability of a right "
             "one where scores are 0 or 1, mean over the rows; its band `_low` and `_high`"
         ),
-        "eval/samples": Metric("Answers that were evaluated"),
+        "eval/samples": Metric("Answers that were evaluated. A conversation is one"),
         "eval/conversations": Metric("Of these, conversations, where the workflow holds any"),
         "eval/turns_mean": Metric("Answers of the model in a conversation, mean"),
         "eval/turns_max": Metric("Most answers of the model in a conversation"),
@@ -292,7 +300,10 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         "eval/error_rows": Metric("Rows that failed with the most frequent error, whose text is `eval/error`"),
         "eval/rejected": Metric("Rows that the workflow rejected. They are in no mean"),
         "eval/answer_tokens_mean": Metric("Length of an answer, mean", "tokens"),
-        "eval/truncated_share": Metric("Share of the answers that were cut off by the length limit", "share"),
+        "eval/truncated_share": Metric(
+            "Share of the answers that were cut off by the length limit; of a conversation, if one of its sequences is",
+            "share",
+        ),
     }
 )
 """Name or pattern -> description, in the order of the page."""

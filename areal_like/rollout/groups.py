@@ -7,7 +7,7 @@ from typing import Any
 
 from areal_like.data.row_table import hash_text
 from areal_like.data.votes import VoteRule
-from areal_like.rollout.conversation_facts import conversation_numbers
+from areal_like.rollout.conversation_facts import conversation_numbers, conversations_of
 from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows
 from areal_like.rollout.lease_limit import LIMITS
 from areal_like.rollout.settings import RolloutSettings
@@ -105,13 +105,19 @@ def votes(fact: dict[str, Any], rule: VoteRule) -> bool:
     return rule.votes(fact["reward"] is not None, fact["loss_tokens"], fact["finish"] == "length")
 
 
+def answer_votes(samples: Sequence[dict[str, Any]], rule: VoteRule) -> bool:
+    """Whether an answer, given as its samples, counts in its group's baseline: if one of them does."""
+    return any(votes(fact, rule) for fact in samples)
+
+
 def has_spread(facts: Sequence[dict[str, Any]], rule: VoteRule) -> bool:
     """Whether the rewards of a group that vote differ, so that it gives a gradient. True for a group of one sample or
-    conversation that votes."""
-    rewards = [fact["reward"] for fact in facts if votes(fact, rule)]
-    if any(reward != rewards[0] for reward in rewards):
-        return True
-    return bool(rewards) and len(set(conversation_numbers(facts))) == 1
+    conversation that votes; one that is left of several has nothing to be compared with."""
+    answers = conversations_of(facts)
+    voting = [samples for samples in answers if answer_votes(samples, rule)]
+    if len(voting) < 2:
+        return len(voting) == len(answers)
+    return len({fact["reward"] for samples in voting for fact in samples if votes(fact, rule)}) > 1
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from areal_like.data.votes import VoteRule
 from areal_like.observe.evaluation_statistics import best_of, bootstrap, pass_sizes
 from areal_like.observe.learnability import AnswerFacts, judge
 from areal_like.rollout.batches import RolloutBatch
-from areal_like.rollout.conversation_facts import by_conversation
-from areal_like.rollout.groups import Group, votes
+from areal_like.rollout.conversation_facts import CUT_OFF, by_conversation, conversations_of, together
+from areal_like.rollout.groups import Group, answer_votes
 from areal_like.rollout.trajectory import TEMPLATE_BREAKS, TURNS
 
 TOOL_STATISTICS = ("tool_calls", "tool_errors")
@@ -20,22 +20,25 @@ Facts = Sequence[dict[str, Any]]
 
 
 def batch_metrics(batch: RolloutBatch, rule: VoteRule) -> dict[str, float]:
-    facts = [fact for group in batch.groups for fact in by_conversation(group.facts)]
+    """All but `rollout/samples` count an answer once, whether it is one sample or a conversation of several."""
+    answers = [samples for group in batch.groups for samples in conversations_of(group.facts)]
+    facts = [together(samples) for samples in answers]
     rewards = [fact["reward"] for fact in facts if fact["reward"] is not None]
     mean = _mean(rewards)
     return {
         "rollout/groups": len(batch.groups),
         "rollout/samples": sum(len(group.facts) for group in batch.groups),
+        "rollout/answers": len(answers),
         "rollout/answer_tokens_mean": _mean(fact["generated"] for fact in facts),
         "rollout/answer_tokens_max": max(fact["generated"] for fact in facts),
-        "rollout/truncated_share": _mean(fact["finish"] == "length" for fact in facts),
+        "rollout/truncated_share": _mean(fact["finish"] == CUT_OFF for fact in facts),
         "reward/mean": mean,
         "reward/std": math.sqrt(_mean((reward - mean) ** 2 for reward in rewards)),
         "reward/min": min(rewards),
         "reward/max": max(rewards),
         "reward/groups_without_spread": sum(not group.has_spread(rule) for group in batch.groups),
         "reward/answers_without_reward": len(facts) - len(rewards),
-        "reward/answers_without_vote": sum(not votes(fact, rule) for fact in facts),
+        "reward/answers_without_vote": sum(not answer_votes(samples, rule) for samples in answers),
         **_parts("reward/part/", facts),
         **_conversations("rollout/", facts),
         **environment_metrics(batch.groups),
@@ -68,15 +71,20 @@ def environment_metrics(groups: Sequence[Group]) -> dict[str, float]:
 def judge_groups(groups: Sequence[Group], rule: VoteRule, replaced: int) -> dict[str, Any]:
     """The verdict on the answers of the first step. `replaced`: groups that others replaced, as their rewards were
     equal."""
-    facts = [[answer_facts(fact, rule) for fact in by_conversation(group.facts)] for group in groups]
+    facts = [group_answers(group.facts, rule) for group in groups]
     verdict = judge(facts, replaced)
     return {**verdict.record(), "text": verdict.text}
 
 
-def answer_facts(fact: dict[str, Any], rule: VoteRule) -> AnswerFacts:
-    reward = fact["reward"]
-    score = None if reward is None else score_of(fact)
-    return AnswerFacts(reward, score, fact["finish"] == "length", votes(fact, rule))
+def group_answers(facts: Facts, rule: VoteRule) -> list[AnswerFacts]:
+    """What a verdict needs of each answer of a group."""
+    return [_answer_facts(samples, rule) for samples in conversations_of(facts)]
+
+
+def _answer_facts(samples: Facts, rule: VoteRule) -> AnswerFacts:
+    fact = together(samples)
+    score = None if fact["reward"] is None else score_of(fact)
+    return AnswerFacts(fact["reward"], score, fact["finish"] == CUT_OFF, answer_votes(samples, rule))
 
 
 class AgentMetrics:
@@ -115,7 +123,7 @@ def evaluation_metrics(facts: Facts) -> dict[str, float]:
         "eval/reward": _mean(fact["reward"] for fact in scored) if scored else math.nan,
         "eval/samples": len(facts),
         "eval/answer_tokens_mean": _mean(fact["generated"] for fact in facts),
-        "eval/truncated_share": _mean(fact["finish"] == "length" for fact in facts),
+        "eval/truncated_share": _mean(fact["finish"] == CUT_OFF for fact in facts),
         **_parts("eval/part/", facts),
         **_conversations("eval/", facts),
         **_environment_scores(scored),

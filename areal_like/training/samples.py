@@ -1,6 +1,6 @@
 """Samples of a training step for trackers, and the distributions of rewards and advantages."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,31 @@ from areal_like.process.seeds import derive_seed
 from areal_like.training.batch import ADVANTAGES, VERSIONS, TrainingBatch
 from areal_like.training.world import World
 
-MAX_SAMPLES = 8
+MAX_ANSWERS = 8
 """Per group."""
+
+
+class Answers(NamedTuple):
+    """Of all ranks. The samples of a conversation are one answer. Suffixes: _A samples, as in TrainingBatch; _C
+    answers, in order of appearance."""
+
+    number_A: NDArray[np.int64]
+    """The answer that a sample is of."""
+    groups_C: NDArray[np.int64]
+    rewards_C: NDArray[np.float64]
+    """Of the first sample that has one; nan without."""
+    advantages_C: NDArray[np.float64]
+    """Mean over the tokens; nan without tokens in the loss."""
+    tokens_C: NDArray[np.int64]
+    truncated_C: NDArray[np.bool_]
+    """Whether one of its samples is."""
+
+    @property
+    def group_means(self) -> NDArray[np.float64]:
+        """Of the rewards of each group."""
+        has_reward_C = ~np.isnan(self.rewards_C)
+        sums = np.bincount(self.groups_C, np.where(has_reward_C, self.rewards_C, 0.0))
+        return np.asarray(sums / np.bincount(self.groups_C, has_reward_C))
 
 
 class SampleLog:
@@ -34,15 +57,15 @@ class SampleLog:
         due = [each for each in self._log_configs if is_due(each, completed)]
         if not due:
             return
-        advantages_A = self._advantages(batch)
+        answers = self._answers(batch)
         if not self._world.is_first:
             return
-        shown = self._choose(batch) if any(each.samples for each in due) else []
-        samples = [self._describe(batch, row, tag, advantages_A) for tag, row in shown]
-        self._writer.write(Extras(completed, TRAIN, samples, _distributions(batch, advantages_A)))
+        shown = self._choose(batch, answers) if any(each.samples for each in due) else []
+        samples = [self._describe(batch, answers, answer, tag) for tag, answer in shown]
+        self._writer.write(Extras(completed, TRAIN, samples, _distributions(answers)))
 
-    def _advantages(self, batch: TrainingBatch) -> NDArray[np.float64]:
-        """Of all samples over all ranks, each the mean over its tokens; nan without tokens in the loss."""
+    def _answers(self, batch: TrainingBatch) -> Answers:
+        """All ranks must call it."""
         sequences = batch.sequences
         sums_A, counts_A = np.zeros(batch.num_samples), np.zeros(batch.num_samples)
         if len(sequences):
@@ -50,54 +73,69 @@ class SampleLog:
             counts_A[batch.mine_N] = sequences.loss_tokens_N
         together = np.array(self._world.sum([*sums_A, *counts_A]))
         sums_A, counts_A = together[: batch.num_samples], together[batch.num_samples :]
-        means_A: NDArray[np.float64] = np.full(batch.num_samples, np.nan)
-        return np.divide(sums_A, counts_A, out=means_A, where=counts_A > 0)
+        number_A = np.arange(batch.num_samples) if batch.conversations_A is None else batch.conversations_A
+        _, first_C = np.unique(number_A, return_index=True)
+        rewards_C, means_C = np.full(len(first_C), np.nan), np.full(len(first_C), np.nan)
+        rewarded = np.flatnonzero(batch.has_reward_A)
+        of_rewarded, first = np.unique(number_A[rewarded], return_index=True)
+        rewards_C[of_rewarded] = batch.rewards_A[rewarded][first]
+        counts_C = np.bincount(number_A, counts_A)
+        return Answers(
+            number_A,
+            batch.groups_A[first_C],
+            rewards_C,
+            np.divide(np.bincount(number_A, sums_A), counts_C, out=means_C, where=counts_C > 0),
+            np.bincount(number_A, batch.generated_A).astype(np.int64),
+            np.bincount(number_A, batch.truncated_A) > 0,
+        )
 
-    def _choose(self, batch: TrainingBatch) -> list[tuple[str, int]]:
-        """Tags and this rank's samples: the groups with the lowest and the highest reward, and a random one."""
-        groups_N = batch.groups_A[batch.mine_N]
-        rewards_N, has_reward_N = batch.rewards_A[batch.mine_N], batch.has_reward_A[batch.mine_N]
-        groups, at_N = np.unique(groups_N, return_inverse=True)
+    def _choose(self, batch: TrainingBatch, answers: Answers) -> list[tuple[str, int]]:
+        """Tags and this rank's answers: the groups with the lowest and the highest reward, and a random one."""
+        groups = np.unique(batch.groups_A[batch.mine_N])
         if not len(groups):
             return []
-        means = np.bincount(at_N, rewards_N) / np.bincount(at_N, has_reward_N)
-        order = np.argsort(means, kind="stable")
+        order = np.argsort(answers.group_means[groups], kind="stable")
         chosen = {int(order[0]): "lowest reward", int(order[-1]): "highest reward"}
         rest = [index for index in range(len(groups)) if index not in chosen]
         if rest:
             generator = np.random.Generator(np.random.PCG64(derive_seed(self._seed, "samples", batch.step)))
             chosen[rest[int(generator.integers(len(rest)))]] = "random"
-        rows = {index: np.flatnonzero(at_N == index)[:MAX_SAMPLES] for index in chosen}
-        return [(tag, int(row)) for index, tag in chosen.items() for row in rows[index]]
+        shown = {index: np.flatnonzero(answers.groups_C == groups[index])[:MAX_ANSWERS] for index in chosen}
+        return [(tag, int(answer)) for index, tag in chosen.items() for answer in shown[index]]
 
-    def _describe(self, batch: TrainingBatch, row: int, tag: str, advantages_A: NDArray[np.float64]) -> dict[str, Any]:
+    def _describe(self, batch: TrainingBatch, answers: Answers, answer: int, tag: str) -> dict[str, Any]:
+        """The prompt is that of its first sample; each sample begins a line of the text."""
         assert self._text is not None
-        sequences, sample = batch.sequences, int(batch.mine_N[row])
-        start = int(sequences.starts_N[row])
-        span = slice(start, start + int(sequences.lengths_N[row]))
-        ids, versions = sequences.token_ids[span], sequences.fields[VERSIONS][span]
-        answer = int(np.argmax(versions >= 0))
+        sequences, prompts, texts, newest = batch.sequences, [], [], []
+        rows = np.flatnonzero(answers.number_A[batch.mine_N] == answer)
+        for start, length in zip(sequences.starts_N[rows].tolist(), sequences.lengths_N[rows].tolist(), strict=True):
+            span = slice(start, start + length)
+            ids, versions = sequences.token_ids[span].tolist(), sequences.fields[VERSIONS][span]
+            begin = int(np.argmax(versions >= 0))
+            prompts.append(ids[:begin])
+            texts.append(self._text(ids[begin:]))
+            newest.append(int(versions.max()))
+        reward = float(answers.rewards_C[answer])
         return {
             "step": batch.step + 1,
             "chosen for": tag,
-            "group": int(batch.groups_A[sample]),
-            "sample": sample,
-            "prompt": self._text(ids[:answer].tolist()),
-            "answer": self._text(ids[answer:].tolist()),
-            "reward": float(batch.rewards_A[sample]) if batch.has_reward_A[sample] else None,
-            "advantage": float(advantages_A[sample]),
-            "prompt tokens": answer,
-            "answer tokens": int(batch.generated_A[sample]),
-            "truncated": bool(batch.truncated_A[sample]),
-            "weights": int(versions.max()),
+            "group": int(answers.groups_C[answer]),
+            "sample": int(batch.mine_N[rows[0]]),
+            "prompt": self._text(prompts[0]),
+            "answer": "\n".join(texts),
+            "reward": None if np.isnan(reward) else reward,
+            "advantage": float(answers.advantages_C[answer]),
+            "prompt tokens": len(prompts[0]),
+            "answer tokens": int(answers.tokens_C[answer]),
+            "truncated": bool(answers.truncated_C[answer]),
+            "weights": max(newest),
         }
 
 
-def _distributions(batch: TrainingBatch, advantages_A: NDArray[np.float64]) -> dict[str, list[float]]:
-    groups_A, has_reward_A = batch.groups_A, batch.has_reward_A
+def _distributions(answers: Answers) -> dict[str, list[float]]:
     return {
-        "reward": batch.rewards_A[has_reward_A].tolist(),
-        "advantage": advantages_A.tolist(),
-        "group_reward": (np.bincount(groups_A, batch.rewards_A) / np.bincount(groups_A, has_reward_A)).tolist(),
-        "answer_tokens": batch.generated_A.tolist(),
+        "reward": answers.rewards_C[~np.isnan(answers.rewards_C)].tolist(),
+        "advantage": answers.advantages_C.tolist(),
+        "group_reward": answers.group_means.tolist(),
+        "answer_tokens": answers.tokens_C.tolist(),
     }

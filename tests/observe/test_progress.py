@@ -363,7 +363,7 @@ def test_a_lasting_symptom_is_reported_once() -> None:
         ({"rollout/failed": 2.0}, "2 groups left out since the previous step because every attempt failed"),
         ({"rollout/failed": 1.0}, "1 group left out"),
         (
-            {"reward/answers_without_reward": 3.0, "rollout/samples": 64.0},
+            {"reward/answers_without_reward": 3.0, "rollout/answers": 64.0},
             "3 of 64 answers are left out of training because every attempt at their reward failed; see logs/epi",
         ),
         (

@@ -346,7 +346,7 @@ def test_names_cannot_break_the_picture() -> None:
 
 def test_the_reward_says_how_many_answers_have_one(tmp_path: Path) -> None:
     ended = Ended(tmp_path)
-    line = {"train/loss": 0.1, "reward/mean": 1.0, "rollout/samples": 50, "reward/answers_without_reward": 30}
+    line = {"train/loss": 0.1, "reward/mean": 1.0, "rollout/answers": 50, "reward/answers_without_reward": 30}
     ended.metrics(*({"step": step, **line} for step in (1, 2)))
     summary, text = ended.finish()
     assert summary["without_reward"] == {"answers": 60, "of": 100}

@@ -1,6 +1,7 @@
 """Samples and distributions of training steps and evaluations for trackers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,47 @@ def test_without_a_tokenizer_token_ids_are_shown_and_long_texts_cut(tmp_path: Pa
     assert SampledText("./nothing", tmp_path)([5, 6]) == "5 6"
     text = SampledText("", tmp_path)([10] * MAX_TEXT)
     assert text.endswith(f" ... ({2 * MAX_TEXT - 1} more characters)") and len(text) < MAX_TEXT + 100
+
+
+def in_conversations(run: Run) -> Any:
+    """A group of an episode of three samples, one of which is cut off, and one of a single sample; and a group of two
+    episodes."""
+    batch = batch_of(run, [[1.0, 1.0, 1.0, 0.0], [0.5, 0.5, 0.25]], 0)
+    batch.conversations_A = np.array([0, 0, 0, 1, 2, 2, 3])
+    batch.truncated_A[1] = True
+    return batch
+
+
+def test_the_samples_of_an_episode_are_shown_and_counted_once(tmp_path: Path) -> None:
+    from areal_like.training.samples import SampleLog
+    from tests.support.training_runs import world
+
+    run = make_run(tmp_path, *TRACKER)
+    SampleLog(run, ME, world()).write(in_conversations(run))
+    (extras,) = written(run, "trainer-0")
+    shown = [(each["group"], each["sample"], each["reward"], each["answer tokens"]) for each in extras.samples]
+    assert shown == [(1, 4, 0.5, 4), (1, 6, 0.25, 2), (0, 0, 1.0, 6), (0, 3, 0.0, 2)]
+    assert [each["truncated"] for each in extras.samples] == [False, False, True, False]
+    assert [each["answer"] for each in extras.samples] == ["10\n10", "10", "10\n10\n10", "10"]
+    assert extras.distributions == {
+        "reward": [1.0, 0.0, 0.5, 0.25],
+        "advantage": [1.0, 0.0, 0.5, 0.25],
+        "group_reward": [0.5, 0.375],
+        "answer_tokens": [6, 2, 4, 2],
+    }
+
+
+def test_an_evaluation_shows_an_episode_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path, *TRACKER)
+    group = Group(number=0, row=7, seed=0, n=2, evaluation=20)
+    samples = [answer("15", "7+8=", 1.0, run, version=20), answer("16", "7+9=", 1.0, run, version=21)]
+    samples = [replace(samples[0], finish="length"), samples[1], answer("3", "7+8=", 0.0, run, version=20)]
+    packed = pack_group([replace(each, conversation=n) for each, n in zip(samples, (5, 5, 6), strict=True)])
+    evaluation = Evaluation(evaluated(), 20, [group])
+    evaluation.apply(Accept(group, Result(group.name, "done", facts=packed[0], blob=packed[1])))
+    EvaluationSamples(run, Identity("rollout", 0)).write(evaluation)
+    (extras,) = written(run, "rollout-0")
+    shown = [(each["sample"], each["answer"], each["answer tokens"], each["weights"]) for each in extras.samples]
+    assert shown == [(0, "15\n16", 4, 21), (1, "3", 1, 20)]
+    assert [each["truncated"] for each in extras.samples] == [True, False]
+    assert extras.distributions == {"score": [1.0, 0.0], "answer_tokens": [4, 1]}

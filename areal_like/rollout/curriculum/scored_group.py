@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from areal_like.config.sections.reward import SCORE_PART
-from areal_like.rollout.conversation_facts import by_conversation
+from areal_like.rollout.conversation_facts import CUT_OFF, by_conversation
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,6 @@ def scored_group(row: int, facts: Sequence[Mapping[str, Any]]) -> ScoredGroup:
         tuple(each["reward"] for each in answers),
         tuple(each["rewards"] for each in answers),
         tuple(each["generated"] for each in answers),
-        tuple(each["finish"] == "length" for each in answers),
+        tuple(each["finish"] == CUT_OFF for each in answers),
         min(each["version_min"] for each in answers),
     )

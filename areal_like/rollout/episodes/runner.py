@@ -17,6 +17,7 @@ from areal_like.data.tokenizer import KEY, TextTokenizer
 from areal_like.data.user_code import describe_error
 from areal_like.process.errors import FinalFailure, InfrastructureError, ends_task
 from areal_like.process.plain_json import plain_text
+from areal_like.rollout.conversation_facts import numbered
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
@@ -147,12 +148,13 @@ class EpisodeRunner:
             problem = find_problem(returned, self.tools.tokenizer.size, episode.lease["sampling"], trains_observed)
             if problem is not None:
                 raise FormatError(f"run() returned {problem}")
-        # One answer of each conversation: its samples have a reward together.
-        answers = dict(zip(_conversations(returned), returned, strict=True))
-        failed, may_fail = sum(each.reward is None for each in answers.values()), episode.max_failed(len(answers))
+        numbers = numbered([each.conversation for each in returned])
+        rewarded = {number for number, each in zip(numbers, returned, strict=True) if each.reward is not None}
+        num_answers = len(set(numbers))
+        failed, may_fail = num_answers - len(rewarded), episode.max_failed(num_answers)
         if failed > may_fail:
             raise RewardError(
-                f"{failed} of {len(answers)} answers have no reward, and {may_fail} may (reward.max_failed_share)"
+                f"{failed} of {num_answers} answers have no reward, and {may_fail} may (reward.max_failed_share)"
             )
         if not (episode.is_evaluation or self.tools.keeps_messages):
             returned = [replace(each, messages=None) for each in returned]
@@ -166,10 +168,10 @@ class EpisodeRunner:
         conversation are one answer, a line each."""
         decode = self.tools.tokenizer.decode
         prompt = trajectories[0].prompt_ids.tolist()
-        answers: dict[tuple[int | None, int], list[str]] = {}
-        for key, each in zip(_conversations(trajectories), trajectories, strict=True):
+        answers: dict[int, list[str]] = {}
+        for number, each in zip(numbered([each.conversation for each in trajectories]), trajectories, strict=True):
             text = decode(each.token_ids[len(each.prompt_ids) :].tolist())
-            answers.setdefault(key, []).append(text)
+            answers.setdefault(number, []).append(text)
         return {
             "prompt": decode(prompt, skip_special=False),
             "answers": ["\n".join(texts) for texts in answers.values()],
@@ -198,11 +200,6 @@ def _name_environment(returned: Any, name: str) -> None:
     for each in returned if name and isinstance(returned, list) else ():
         if isinstance(each, Trajectory) and not each.env:
             each.env = name
-
-
-def _conversations(trajectories: Sequence[Trajectory]) -> list[tuple[int | None, int]]:
-    """Equal for the samples of one conversation."""
-    return [(each.conversation, index if each.conversation is None else 0) for index, each in enumerate(trajectories)]
 
 
 class FormatError(ValueError):

@@ -7,9 +7,9 @@ from areal_like.config.problems import plural
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.votes import VoteRule
 from areal_like.observe.learnability import judge
-from areal_like.rollout.conversation_facts import by_conversation
+from areal_like.rollout.conversation_facts import CUT_OFF, numbered
 from areal_like.rollout.episodes.try_rows import TriedGroup
-from areal_like.rollout.step_metrics import answer_facts
+from areal_like.rollout.step_metrics import group_answers
 from areal_like.rollout.trajectory import Trajectory
 
 REPORT = "try.txt"
@@ -25,7 +25,7 @@ async def report(groups: AsyncIterator[TriedGroup], rule: VoteRule, show: Callab
         for line in group_report(group, rule):
             show(line)
         if group.facts:
-            facts.append([answer_facts(fact, rule) for fact in by_conversation(group.facts)])
+            facts.append(group_answers(group.facts, rule))
     verdict = judge(facts)
     if not verdict.answers:
         return False
@@ -41,28 +41,34 @@ def group_report(group: TriedGroup, rule: VoteRule) -> Iterator[str]:
     if group.error:
         yield f"  no answers: {group.error}"
     prompt = None
-    for number, answer in enumerate(group.trajectories, 1):
+    numbers = numbered([answer.conversation for answer in group.trajectories])
+    rewards: dict[int, float] = {}
+    for place, (number, answer) in enumerate(zip(numbers, group.trajectories, strict=True)):
+        if answer.reward is not None:
+            rewards.setdefault(number, answer.reward)
         ids = answer.prompt_ids.tolist()
         if ids != prompt:
             prompt = ids
             yield f"  prompt, {plural(len(ids), 'token')}: {_text(group.tokenizer, ids)}"
             yield f"    {_ids(ids)}"
-        yield from _answer(number, answer, group.tokenizer, rule)
-    if rewards := [answer.reward for answer in group.trajectories if answer.reward is not None]:
-        low, high = min(rewards), max(rewards)
-        spread = f"from {low:g} to {high:g}, deviation {pstdev(rewards):.3g}"
+        part, parts = numbers[: place + 1].count(number), numbers.count(number)
+        name = f"answer {number + 1}{f', sample {part} of {parts}' if parts > 1 else ''}"
+        yield from _answer(name, answer, group.tokenizer, rule)
+    if rewards:
+        low, high = min(rewards.values()), max(rewards.values())
+        spread = f"from {low:g} to {high:g}, deviation {pstdev(rewards.values()):.3g}"
         yield f"  spread of rewards: {spread if low < high else f'none, all are {low:g}'}"
 
 
-def _answer(number: int, answer: Trajectory, tokenizer: TextTokenizer, rule: VoteRule) -> Iterator[str]:
+def _answer(name: str, answer: Trajectory, tokenizer: TextTokenizer, rule: VoteRule) -> Iterator[str]:
     ids = answer.token_ids[len(answer.prompt_ids) :].tolist()
     reward = "none, it failed" if answer.reward is None else f"{answer.reward:g}"
     parts = ", ".join(f"{name} {value:g}" for name, value in answer.rewards.items())
-    finish = "cut off" if answer.finish == "length" else f"ends by {answer.finish}"
-    yield f"  answer {number}: reward {reward}{f' ({parts})' if parts else ''}, {finish}: {_text(tokenizer, ids)}"
+    finish = "cut off" if answer.finish == CUT_OFF else f"ends by {answer.finish}"
+    yield f"  {name}: reward {reward}{f' ({parts})' if parts else ''}, {finish}: {_text(tokenizer, ids)}"
     yield f"    {_ids(ids)}"
     trained = answer.token_ids[answer.loss_mask.astype(bool)].tolist()
-    if trained and answer.finish == "length" and rule.masks_truncated:
+    if trained and answer.finish == CUT_OFF and rule.masks_truncated:
         yield f"    {MASKED}"
         return
     which = "nothing" if not trained else "the whole answer" if trained == ids else _text(tokenizer, trained)

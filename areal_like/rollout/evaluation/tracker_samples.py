@@ -3,17 +3,17 @@
 from typing import Any
 
 from areal_like.config.allocation.models import uses_api
-from areal_like.config.sections.reward import SCORE_PART
 from areal_like.data.sampled_text import SampledText
 from areal_like.observe.tracker_samples import EVAL, Extras, ExtrasWriter, enabled_extras
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
+from areal_like.rollout.conversation_facts import CUT_OFF, conversation_numbers, together
 from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group
 from areal_like.rollout.step_metrics import score_of, with_reward
-from areal_like.rollout.trajectory import unpack_group
+from areal_like.rollout.trajectory import Trajectory, unpack_group
 
-MAX_SAMPLES_PER_ROW = 4
+MAX_ANSWERS_PER_ROW = 4
 """Further answers to the same row are not shown."""
 
 
@@ -44,22 +44,29 @@ class EvaluationSamples:
 
     def _describe(self, step: int, group: Group) -> list[dict[str, Any]]:
         assert self._text is not None
+        answers: dict[int, list[tuple[dict[str, Any], Trajectory]]] = {}
+        pairs = zip(group.facts, unpack_group(group.facts, group.blob), strict=True)
+        for number, pair in zip(conversation_numbers(group.facts), pairs, strict=True):
+            answers.setdefault(number, []).append(pair)
         samples = []
-        for number, sample in enumerate(unpack_group(group.facts, group.blob)[:MAX_SAMPLES_PER_ROW]):
-            prompt = len(sample.prompt_ids)
+        for number in range(min(MAX_ANSWERS_PER_ROW, len(answers))):
+            fact = together([of_sample for of_sample, _ in answers[number]])
+            trajectories = [trajectory for _, trajectory in answers[number]]
+            prompt_ids = trajectories[0].prompt_ids.tolist()
+            texts = [self._text(each.token_ids[len(each.prompt_ids) :].tolist()) for each in trajectories]
             samples.append(
                 {
                     "step": step,
                     "row": group.row,
                     "sample": number,
-                    "prompt": self._text(sample.prompt_ids.tolist()),
-                    "answer": self._text(sample.token_ids[prompt:].tolist()),
-                    "score": sample.rewards.get(SCORE_PART, sample.reward),
-                    "reward": sample.reward,
-                    "prompt tokens": prompt,
-                    "answer tokens": int((sample.versions >= 0).sum()),
-                    "truncated": sample.finish == "length",
-                    "weights": int(sample.versions.max()),
+                    "prompt": self._text(prompt_ids),
+                    "answer": "\n".join(texts),
+                    "score": score_of(fact),
+                    "reward": fact["reward"],
+                    "prompt tokens": len(prompt_ids),
+                    "answer tokens": fact["generated"],
+                    "truncated": fact["finish"] == CUT_OFF,
+                    "weights": fact["version_max"],
                 }
             )
         return samples

@@ -119,6 +119,19 @@ def test_a_text_of_several_lines_stands_as_it_is():
     assert lines[1] == "  prompt, 2 tokens: \n    | 7\n    | 8" and lines[3].endswith("ends by stop: '9'")
 
 
+def test_the_samples_of_an_episode_are_one_answer_with_one_reward():
+    tokenizer: Any = SimpleNamespace(decode=lambda ids, skip_special: "".join(map(str, ids)))
+    rewards = [(1.0, 4), (1.0, 4), (1.0, 4), (0.0, None)]
+    answers = [
+        Trajectory([7, 9], [0, 1], [0.0] * 2, [-1, 0], reward, conversation=number)  # type: ignore[arg-type]
+        for reward, number in rewards
+    ]
+    lines = list(group_report(TriedGroup("row 1", tokenizer, [], answers), VoteRule()))
+    named = [line.split(":")[0] for line in lines if line.startswith("  answer ")]
+    assert named == [*(f"  answer 1, sample {part} of 3" for part in (1, 2, 3)), "  answer 2"]
+    assert lines[-1] == "  spread of rewards: from 0 to 1, deviation 0.5"
+
+
 @pytest.mark.parametrize(
     ("words", "answers", "problem"),
     [
