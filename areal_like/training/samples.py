@@ -18,7 +18,7 @@ MAX_ANSWERS = 8
 """Per group."""
 
 
-class Answers(NamedTuple):
+class TrainedAnswers(NamedTuple):
     """Of all ranks. The samples of a conversation are one answer. Suffixes: _A samples, as in TrainingBatch; _C
     answers, in order of appearance."""
 
@@ -64,7 +64,7 @@ class SampleLog:
         samples = [self._describe(batch, answers, answer, tag) for tag, answer in shown]
         self._writer.write(Extras(completed, TRAIN, samples, _distributions(answers)))
 
-    def _answers(self, batch: TrainingBatch) -> Answers:
+    def _answers(self, batch: TrainingBatch) -> TrainedAnswers:
         """All ranks must call it."""
         sequences = batch.sequences
         sums_A, counts_A = np.zeros(batch.num_samples), np.zeros(batch.num_samples)
@@ -80,7 +80,7 @@ class SampleLog:
         of_rewarded, first = np.unique(number_A[rewarded], return_index=True)
         rewards_C[of_rewarded] = batch.rewards_A[rewarded][first]
         counts_C = np.bincount(number_A, counts_A)
-        return Answers(
+        return TrainedAnswers(
             number_A,
             batch.groups_A[first_C],
             rewards_C,
@@ -89,7 +89,7 @@ class SampleLog:
             np.bincount(number_A, batch.truncated_A) > 0,
         )
 
-    def _choose(self, batch: TrainingBatch, answers: Answers) -> list[tuple[str, int]]:
+    def _choose(self, batch: TrainingBatch, answers: TrainedAnswers) -> list[tuple[str, int]]:
         """Tags and this rank's answers: the groups with the lowest and the highest reward, and a random one."""
         groups = np.unique(batch.groups_A[batch.mine_N])
         if not len(groups):
@@ -103,7 +103,7 @@ class SampleLog:
         shown = {index: np.flatnonzero(answers.groups_C == groups[index])[:MAX_ANSWERS] for index in chosen}
         return [(tag, int(answer)) for index, tag in chosen.items() for answer in shown[index]]
 
-    def _describe(self, batch: TrainingBatch, answers: Answers, answer: int, tag: str) -> dict[str, Any]:
+    def _describe(self, batch: TrainingBatch, answers: TrainedAnswers, answer: int, tag: str) -> dict[str, Any]:
         """The prompt is that of its first sample; each sample begins a line of the text."""
         assert self._text is not None
         sequences, prompts, texts, newest = batch.sequences, [], [], []
@@ -132,7 +132,7 @@ class SampleLog:
         }
 
 
-def _distributions(answers: Answers) -> dict[str, list[float]]:
+def _distributions(answers: TrainedAnswers) -> dict[str, list[float]]:
     return {
         "reward": answers.rewards_C[~np.isnan(answers.rewards_C)].tolist(),
         "advantage": answers.advantages_C.tolist(),

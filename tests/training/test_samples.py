@@ -177,7 +177,7 @@ def test_the_samples_of_an_episode_are_shown_and_counted_once(tmp_path: Path) ->
     shown = [(each["group"], each["sample"], each["reward"], each["answer tokens"]) for each in extras.samples]
     assert shown == [(1, 4, 0.5, 4), (1, 6, 0.25, 2), (0, 0, 1.0, 6), (0, 3, 0.0, 2)]
     assert [each["truncated"] for each in extras.samples] == [False, False, True, False]
-    assert [each["answer"] for each in extras.samples] == ["10\n10", "10", "10\n10\n10", "10"]
+    assert [each["answer"] for each in extras.samples] == ["10\n11", "12", "10\n11\n12", "13"]
     assert extras.distributions == {
         "reward": [1.0, 0.0, 0.5, 0.25],
         "advantage": [1.0, 0.0, 0.5, 0.25],
