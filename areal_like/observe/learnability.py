@@ -19,12 +19,13 @@ SOLVED = 0.5
 
 class AnswerFacts(NamedTuple):
     """`score`: what evaluations report, from 0 to 1. None: the reward failed. `votes`: counts in the baseline of its
-    group."""
+    group. `agents`: the reward of each agent, where there are several."""
 
     reward: float | None
     score: float | None
     is_truncated: bool
     votes: bool = True
+    agents: tuple[tuple[str, float], ...] = ()
 
 
 class Advice(NamedTuple):
@@ -116,7 +117,7 @@ def judge(groups: Sequence[Sequence[AnswerFacts]], replaced: int = 0) -> Verdict
 
 
 def _has_spread(group: Sequence[AnswerFacts]) -> bool:
-    rewards = {answer.reward for answer in group if answer.votes and answer.reward is not None}
+    rewards = {(answer.reward, answer.agents) for answer in group if answer.votes and answer.reward is not None}
     return len(rewards) > 1
 
 

@@ -1,5 +1,6 @@
 """Facts of conversations: the training samples of one conversation count once, together."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,17 +36,40 @@ def by_conversation(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def together(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The record of one conversation. Its reward is that of its first sample that has one: where turns have rewards of
-    their own, this is the sum of all that follow. It is cut off if one of its samples is."""
+    their own, this is the sum of all that follow. With several agents it is the mean of `agent_rewards`. It is cut off
+    if one of its samples is."""
     if len(samples) == 1:
         return samples[0]
-    rewarded = next((each for each in samples if each["reward"] is not None), samples[0])
+    rewards = agent_rewards(samples)
+    parts = [each["rewards"] for each in _rewarded(samples)]
     is_cut_off = any(each["finish"] == CUT_OFF for each in samples)
     return {
         **samples[-1],
         **{name: sum(each[name] for each in samples) for name in ("length", "generated", "loss_tokens")},
-        "reward": rewarded["reward"],
-        "rewards": rewarded["rewards"],
+        "reward": math.fsum(rewards.values()) / len(rewards) if rewards else None,
+        "rewards": {name: _mean([each[name] for each in parts if name in each]) for each in parts for name in each},
         "finish": CUT_OFF if is_cut_off else samples[-1]["finish"],
         "version_min": min(each["version_min"] for each in samples),
         "version_max": max(each["version_max"] for each in samples),
     }
+
+
+def agent_rewards(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of each agent of a conversation that has a reward: the mean over its runs."""
+    rewards: dict[str, list[float]] = {}
+    for each in _rewarded(samples):
+        rewards.setdefault(each.get("agent", ""), []).append(each["reward"])
+    return {agent: _mean(values) for agent, values in rewards.items()}
+
+
+def _rewarded(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first sample of each run that has a reward."""
+    runs: dict[tuple[str, int], dict[str, Any]] = {}
+    for each in samples:
+        if each["reward"] is not None:
+            runs.setdefault((each.get("agent", ""), each.get("run", 0)), each)
+    return list(runs.values())
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -112,12 +112,17 @@ def answer_votes(samples: Sequence[dict[str, Any]], rule: VoteRule) -> bool:
 
 def has_spread(facts: Sequence[dict[str, Any]], rule: VoteRule) -> bool:
     """Whether the rewards of a group that vote differ, so that it gives a gradient. True for a group of one sample or
-    conversation that votes; one that is left of several has nothing to be compared with."""
-    answers = conversations_of(facts)
-    voting = [samples for samples in answers if answer_votes(samples, rule)]
-    if len(voting) < 2:
-        return len(voting) == len(answers)
-    return len({fact["reward"] for samples in voting for fact in samples if votes(fact, rule)}) > 1
+    conversation that votes; one that is left of several has nothing to be compared with. With several agents, whether
+    those of one agent differ."""
+    num_answers = len(conversations_of(facts))
+    for agent in {fact.get("agent", "") for fact in facts}:
+        answers = conversations_of([fact for fact in facts if fact.get("agent", "") == agent])
+        voting = [samples for samples in answers if answer_votes(samples, rule)]
+        if len(voting) == num_answers == 1:
+            return True
+        if len(voting) > 1 and len({fact["reward"] for each in voting for fact in each if votes(fact, rule)}) > 1:
+            return True
+    return False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from areal_like.data.votes import VoteRule
 from areal_like.observe.evaluation_statistics import best_of, bootstrap, pass_sizes
 from areal_like.observe.learnability import AnswerFacts, judge
 from areal_like.rollout.batches import RolloutBatch
-from areal_like.rollout.conversation_facts import CUT_OFF, by_conversation, conversations_of, together
+from areal_like.rollout.conversation_facts import CUT_OFF, agent_rewards, by_conversation, conversations_of, together
 from areal_like.rollout.groups import Group, answer_votes
 from areal_like.rollout.trajectory import TEMPLATE_BREAKS, TURNS
 
@@ -84,7 +84,8 @@ def group_answers(facts: Facts, rule: VoteRule) -> list[AnswerFacts]:
 def _answer_facts(samples: Facts, rule: VoteRule) -> AnswerFacts:
     fact = together(samples)
     score = None if fact["reward"] is None else score_of(fact)
-    return AnswerFacts(fact["reward"], score, fact["finish"] == CUT_OFF, answer_votes(samples, rule))
+    agents = tuple(sorted(agent_rewards(samples).items()))
+    return AnswerFacts(fact["reward"], score, fact["finish"] == CUT_OFF, answer_votes(samples, rule), agents)
 
 
 class AgentMetrics:

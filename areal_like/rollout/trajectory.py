@@ -52,6 +52,11 @@ class Trajectory:
     metrics: dict[str, float] = field(default_factory=dict)
     conversation: int | None = None
     """A number that all samples of one conversation have; None for a sample that is one by itself."""
+    agent: str = ""
+    """Of a conversation of several agents: the one that this sample is of. It is compared with the same one in the
+    other conversations of its group."""
+    run: int = 0
+    """Which run of this agent it is of, in a conversation where it runs more than once."""
     messages: list[dict[str, Any]] | None = None
     """The conversation as messages, for people to read: of its last sample, or of each of an agent."""
 
@@ -132,6 +137,8 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "env": trajectory.env,
         "prompt_hash": prompt_hash(trajectory.prompt_ids),
         **({} if trajectory.conversation is None else {"conversation": trajectory.conversation}),
+        **({"agent": trajectory.agent} if trajectory.agent else {}),
+        **({"run": trajectory.run} if trajectory.run else {}),
         **({"observed_in_loss": observed} if (observed := trajectory.observed_in_loss) else {}),
         **({} if trajectory.messages is None else {"messages": plain_json(trajectory.messages)}),
     }
@@ -155,6 +162,8 @@ def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memo
                 env=fact.get("env", ""),
                 metrics=dict(fact["metrics"]),
                 conversation=fact.get("conversation"),
+                agent=fact.get("agent", ""),
+                run=fact.get("run", 0),
                 messages=fact.get("messages"),
             )
         )

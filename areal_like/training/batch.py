@@ -1,6 +1,6 @@
 """The batch of a step as one rank gets it from the controller."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,7 +30,7 @@ class TrainingBatch:
     """0 where there is none."""
     has_reward_A: NDArray[np.bool_]
     groups_A: NDArray[np.int64]
-    """Numbered from 0 in order of appearance."""
+    """What is compared, numbered from 0 in order of appearance: the samples of a group, or of one agent of it."""
     generated_A: NDArray[np.int64]
     truncated_A: NDArray[np.bool_]
     """Whose generation ended at the length limit."""
@@ -43,7 +43,7 @@ class TrainingBatch:
     num_tokens: int
     """Of all samples, with prompts."""
     conversations_A: NDArray[np.int64] | None = None
-    """The same number for all samples of one conversation. None: each sample is one."""
+    """The same number for all samples of one conversation, or of one agent of it. None: each sample is one."""
     trains_observed: bool = False
     """Whether tokens that no model generated are in the loss of a sample."""
 
@@ -59,7 +59,6 @@ class TrainingBatch:
 def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memory: bool = True) -> TrainingBatch:
     """`blobs` are the groups of this rank's shard, packed by `areal_like.rollout.trajectory.pack_group`."""
     samples = header["samples"]
-    _, groups_A = np.unique([sample["group"] for sample in samples], return_inverse=True)
     shard = np.array(header["shard"], dtype=np.int64)
     groups = [load(bytes(blob)) for blob in blobs]
     sequences = concatenate(groups, (SAMPLER, VERSIONS), pin_memory) if groups else _no_sequences()
@@ -69,7 +68,7 @@ def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memor
         step=header["step"],
         rewards_A=np.array([sample["reward"] or 0.0 for sample in samples], dtype=np.float32),
         has_reward_A=np.array([sample["reward"] is not None for sample in samples], dtype=bool),
-        groups_A=groups_A,
+        groups_A=_numbered([(sample["group"], sample.get("agent", "")) for sample in samples]),
         generated_A=np.array([sample["generated"] for sample in samples], dtype=np.int64),
         truncated_A=np.array([sample["finish"] == "length" for sample in samples], dtype=bool),
         loss_tokens_A=np.array([sample["loss_tokens"] for sample in samples], dtype=np.int64),
@@ -83,9 +82,15 @@ def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memor
 
 
 def _conversations(samples: Sequence[Mapping[str, Any]]) -> NDArray[np.int64] | None:
-    named = [(sample["group"], sample.get("conversation", index)) for index, sample in enumerate(samples)]
-    if len(set(named)) == len(named):
-        return None
+    named = [
+        (sample["group"], sample.get("agent", ""), sample.get("conversation", index))
+        for index, sample in enumerate(samples)
+    ]
+    return None if len(set(named)) == len(named) else _numbered(named)
+
+
+def _numbered(named: Sequence[Hashable]) -> NDArray[np.int64]:
+    """In order of appearance."""
     number = {each: place for place, each in enumerate(dict.fromkeys(named))}
     return np.array([number[each] for each in named], dtype=np.int64)
 

@@ -34,14 +34,18 @@ async def of_environment(module, base_url, args, row, n):
 
 
 async def of_taskset(module, base_url, args, row, n):
+    from verifiers.v1 import AgentConfig, env_config_type  # type: ignore[import-not-found]
     from verifiers.v1.cli.eval.runner import run_eval  # type: ignore[import-not-found]
     from verifiers.v1.configs.cli.eval import EvalConfig  # type: ignore[import-not-found]
 
-    agent = {"runtime": {"type": "subprocess"}, **args.get("agent", {})}
-    taskset = {"id": module.__name__, **{name: value for name, value in args.items() if name != "agent"}}
+    fields = env_config_type(module.__name__).model_fields
+    agents = [name for name, field in fields.items() if isinstance(field.default, AgentConfig)]
+    own = {name: value for name, value in args.items() if name in fields}
+    own |= {name: {"runtime": {"type": "subprocess"}, **args.get(name, {})} for name in agents}
+    taskset = {"id": module.__name__, **{name: value for name, value in args.items() if name not in fields}}
     with tempfile.TemporaryDirectory() as folder:
         config = EvalConfig(
-            env={"taskset": taskset, "agent": agent},
+            env={"taskset": taskset, **own},
             client={"type": "eval", "base_url": base_url, "api_key_var": "OWN_RUNNER_KEY"},
             model="policy",
             sampling={"temperature": 0.5, "max_tokens": 600},
@@ -52,11 +56,12 @@ async def of_taskset(module, base_url, args, row, n):
             output_dir=folder,
         )
         traces = [trace for episode in await run_eval(config) for trace in episode.traces]
-    rewards = [{name: reward.score for name, reward in trace.rewards.items()} for trace in traces]
-    return [
-        {"reward": trace.reward, "metrics": {**trace.metrics, **parts}}
-        for trace, parts in zip(traces, rewards, strict=True)
-    ]
+    results = []
+    for trace in traces:
+        prefix = f"{trace.agent.name}/" if len(agents) > 1 else ""
+        parts = {**trace.metrics, **{name: reward.score for name, reward in trace.rewards.items()}}
+        results.append({"reward": trace.reward, "metrics": {f"{prefix}{name}": value for name, value in parts.items()}})
+    return results
 
 
 asyncio.run(main(json.loads(sys.argv[1])))

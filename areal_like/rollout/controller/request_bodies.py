@@ -27,7 +27,7 @@ MAX_TOKEN, MAX_ROWS = 1 << 31, 1 << 30
 HASH = re.compile("[0-9a-f]{16}")
 INTEGER_FACTS = ("length", "generated", "loss_tokens", "version_min", "version_max")
 """Integer facts of a sample."""
-OPTIONAL_INTEGER_FACTS = ("conversation", "observed_in_loss")
+OPTIONAL_INTEGER_FACTS = ("conversation", "run", "observed_in_loss")
 
 
 def name(body: Any, key: str) -> str:
@@ -149,7 +149,7 @@ def _check_facts(facts: Sequence[Any]) -> None:
             raise HttpError(400, f"finish: must be one of {', '.join(FINISHES)}")
         _each(body_field(fact, "rewards", dict), "rewards", is_finite)
         _each(body_field(fact, "metrics", dict, {}), "metrics", lambda value: value is None or is_finite(value))
-        for key in ("env", "prompt_hash"):
+        for key in ("env", "agent", "prompt_hash"):
             body_field(fact, key, str, "")
         if not all(isinstance(each, dict) for each in body_field(fact, "messages", list, [])):
             raise HttpError(400, "messages: each must be an object")

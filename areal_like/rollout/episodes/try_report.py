@@ -1,13 +1,14 @@
 """What `try` prints of a row: exact token ids and texts, what is trained on, and the reward with its parts."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from statistics import pstdev
+from statistics import fmean, pstdev
+from typing import Any
 
 from areal_like.config.problems import plural
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.votes import VoteRule
 from areal_like.observe.learnability import judge
-from areal_like.rollout.conversation_facts import CUT_OFF, numbered
+from areal_like.rollout.conversation_facts import CUT_OFF, agent_rewards, numbered
 from areal_like.rollout.episodes.try_rows import TriedGroup
 from areal_like.rollout.step_metrics import group_answers
 from areal_like.rollout.trajectory import Trajectory
@@ -42,21 +43,23 @@ def group_report(group: TriedGroup, rule: VoteRule) -> Iterator[str]:
         yield f"  no answers: {group.error}"
     prompt = None
     numbers = numbered([answer.conversation for answer in group.trajectories])
-    rewards: dict[int, float] = {}
+    facts: dict[int, list[dict[str, Any]]] = {}
     for place, (number, answer) in enumerate(zip(numbers, group.trajectories, strict=True)):
-        if answer.reward is not None:
-            rewards.setdefault(number, answer.reward)
+        fact = {"reward": answer.reward, "agent": answer.agent, "run": answer.run}
+        facts.setdefault(number, []).append(fact)
         ids = answer.prompt_ids.tolist()
         if ids != prompt:
             prompt = ids
             yield f"  prompt, {plural(len(ids), 'token')}: {_text(group.tokenizer, ids)}"
             yield f"    {_ids(ids)}"
         part, parts = numbers[: place + 1].count(number), numbers.count(number)
-        name = f"answer {number + 1}{f', sample {part} of {parts}' if parts > 1 else ''}"
+        whose = f" ({answer.agent})" if answer.agent else ""
+        name = f"answer {number + 1}{f', sample {part} of {parts}' if parts > 1 else ''}{whose}"
         yield from _answer(name, answer, group.tokenizer, rule)
-    if rewards:
-        low, high = min(rewards.values()), max(rewards.values())
-        spread = f"from {low:g} to {high:g}, deviation {pstdev(rewards.values()):.3g}"
+    by_agent = [agent_rewards(samples) for samples in facts.values()]
+    if rewards := [fmean(each.values()) for each in by_agent if each]:
+        low, high = min(rewards), max(rewards)
+        spread = f"from {low:g} to {high:g}, deviation {pstdev(rewards):.3g}"
         yield f"  spread of rewards: {spread if low < high else f'none, all are {low:g}'}"
 
 

@@ -10,6 +10,7 @@ from areal_like.config.problems import ConfigError
 from areal_like.data.tasks.verifiers import EnvironmentRows
 from areal_like.data.verifiers.environment_process import loaded_process
 from areal_like.rollout.episodes.rewards.base import RewardError
+from areal_like.rollout.trajectory import pack_group, unpack_group
 from tests.rollout.episodes.test_verifiers import in_order, scored
 from tests.support.chat_service import KEY, Reply, chat_service
 from tests.support.verifiers_environments import PlayedGroup, Player, by_own_runner, package, played
@@ -78,8 +79,80 @@ def test_of_several_agents_the_policy_plays_one_and_apis_the_others(
 
         played(hosted, script, tmp_path)
     assert [body["model"] for body in service.asked] == ["helping"] * 2
-    with pytest.raises(ConfigError, match="it has the agents solver, helper; the policy plays one"):
-        loaded_process(package("v1_helped")).close()
+    of_api = {"client": client, "model": "helping"}
+    with pytest.raises(ConfigError, match="the policy plays none of its agents solver, helper"):
+        loaded_process(package("v1_helped", solver=of_api, helper=of_api)).close()
+
+
+ONCE = {"harness": {"id": "tests/v1-checked", "question": ""}}
+
+
+def test_of_several_agents_of_the_policy_each_is_trained_on_with_its_own_reward(tmp_path: Path) -> None:
+    """Ids, masks and log-probabilities are those of its own calls, rewards as its own runner gives them. An episode is
+    one conversation, in which each agent is compared with the same one of the other episodes."""
+    hosted = package("v1_checked", first=20, solver=ONCE, checker=ONCE)
+    rows = EnvironmentRows(hosted).rows("train")
+    texts = ["021", "021", "020", "021"]
+
+    async def script(player: Player) -> None:
+        group = await player.play(rows[0], *texts, n=2)
+        player.engine.check_exact(group)
+        decode = player.engine.tokenizer.decode
+        asked = "<system> be brief<user> 20+1="
+        assert [(each.agent, decode(each.token_ids.tolist())) for each in group] == [
+            ("solver", f"{asked}<assistant> 021"),
+            ("checker", f"{asked}021?<assistant> 021"),
+            ("solver", f"{asked}<assistant> 020"),
+            ("checker", f"{asked}020?<assistant> 021"),
+        ]
+        assert [decode(each.token_ids[each.loss_mask.nonzero()[0]].tolist()) for each in group] == texts
+        assert [each.reward for each in group] == [2.5, 2.5, 0.0, 2.0]
+        assert [each.conversation for each in group] == [0, 0, 1, 1]
+        assert {each.metrics["turns"] for each in group} == {2}
+        (own,) = await by_own_runner(player.engine, [PlayedGroup(hosted, rows[0], texts[:2], 1)])
+        assert scored(group[:2]) == in_order(own)
+        (own,) = await by_own_runner(player.engine, [PlayedGroup(hosted, rows[0], texts[2:], 1)])
+        assert scored(group[2:]) == in_order(own)
+        facts, blob = pack_group(group)
+        assert [each.agent for each in unpack_group(facts, blob)] == ["solver", "checker"] * 2
+        with pytest.raises(RewardError, match="nobody can read it"):
+            await player.play(rows[0], "021", "broken")
+
+    played(hosted, script, tmp_path, max_concurrent=1)
+
+
+def test_each_run_of_an_agent_that_runs_several_times_is_trained_on(tmp_path: Path) -> None:
+    hosted = package("v1_checked", first=20, checks=2, solver=ONCE, checker=ONCE)
+    rows = EnvironmentRows(hosted).rows("train")
+    texts = ["021", "020", "021"]
+
+    async def script(player: Player) -> None:
+        group = await player.play(rows[0], *texts)
+        player.engine.check_exact(group)
+        assert [(each.agent, each.run, each.reward) for each in group] == [
+            ("solver", 0, 2.0),
+            ("checker", 0, 0.0),
+            ("checker", 1, 2.0),
+        ]
+        (own,) = await by_own_runner(player.engine, [PlayedGroup(hosted, rows[0], texts, 1)])
+        assert scored(group) == in_order(own)
+
+    played(hosted, script, tmp_path)
+
+
+def test_an_agent_of_the_policy_that_its_environment_does_not_train_is_not(tmp_path: Path) -> None:
+    asks_once = {"harness": {"id": "tests/v1-helped", "question": ""}}
+    hosted = package("v1_helped", first=20, solver=asks_once, helper=asks_once)
+    rows = EnvironmentRows(hosted).rows("train")
+
+    async def script(player: Player) -> None:
+        (sample,) = await player.play(rows[0], "020", "021")
+        player.engine.check_exact([sample])
+        decode = player.engine.tokenizer.decode
+        assert (sample.agent, sample.reward) == ("solver", 2.0)
+        assert decode(sample.token_ids.tolist()) == "<system> be brief<user> 20+1=020?<assistant> 021"
+
+    played(hosted, script, tmp_path)
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ class HostedEnvironment(Protocol):
         ...
 
     async def play(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """The episodes of a group, `at_once` at a time: `reward` and `metrics`, or why there is none in `error`."""
+        """The episodes of a group, `at_once` at a time: `reward` and `metrics`, or why there is none in `error`. An
+        episode whose agents have traces of their own has these in `runs`."""
         ...
 
     async def close(self) -> None:

@@ -14,18 +14,20 @@ MOST_ROWS = 1000
 NO_OWN, QUIET = "bash", "null"
 """Harnesses of verifiers: its default, which gives the model a shell, and one that only talks."""
 SUBPROCESS = "subprocess"
+RUN_HEADER = "X-Environment-Run"
+"""Of a call of the policy: the trace that it is of, so that the gateway keeps them apart."""
 
 
 class TasksetEnvironment:
     """The traffic of its agents goes through the server of verifiers: that of the policy's to the address of the
-    episode, that of others to their own. An episode has one trace of the policy's; a function that scores it and raises
-    is an error of the episode, as in verifiers."""
+    episode, that of others to their own. Each trace of the policy's has its own reward; a function that scores it and
+    raises is an error of the episode, as in verifiers."""
 
     def __init__(self, name: str, args: dict[str, Any]) -> None:
         from verifiers import v1  # type: ignore[import-not-found, attr-defined, unused-ignore]
 
         self._v1 = v1
-        config, self._policy = _configured(v1, name, args)
+        config, self._policies = _configured(v1, name, args)
         self._environment = v1.load_environment(config)
         self._clients = _EpisodeClients()
         self._serving: asyncio.Task[None] | None = None
@@ -63,7 +65,7 @@ class TasksetEnvironment:
             client = self._v1.EvalClientConfig(base_url=policy["base_url"])
             (slot,) = environment.slots(task)
             episode = await environment.run_slot(slot, self._v1.ModelContext(model, client, sampling))
-        return _result(episode, self._policy)
+        return _result(episode, self._policies)
 
     async def _serve(self) -> None:
         """What the episodes share is opened and closed in one task."""
@@ -97,6 +99,7 @@ class _EpisodeClients:
         )
 
         require(InterceptionServer, "_client")
+        require(EvalClient, "_headers")
         self._keys: dict[str, str] = {}
         connections: list[Any] = []
         keys, of_others = self._keys, InterceptionServer._client
@@ -108,6 +111,11 @@ class _EpisodeClients:
                 self.base_url, self.api_key = config.base_url, keys[config.base_url]
                 self.headers: dict[str, str] = {}
                 self.client = connections[0]
+
+            def _headers(self, dialect: Any, incoming: Any, session_id: str | None) -> Any:
+                headers = super()._headers(dialect, incoming, session_id)
+                headers[RUN_HEADER] = session_id or ""
+                return headers
 
         def client(server: Any, config: Any) -> Any:
             return EpisodeClient(config) if config.base_url in keys else of_others(server, config)
@@ -133,8 +141,8 @@ def is_taskset(module: Any) -> bool:
     return any(isinstance(each, type) and issubclass(each, Taskset) for each in exported)
 
 
-def _configured(v1: Any, name: str, args: dict[str, Any]) -> tuple[Any, str]:
-    """With the agent that the policy plays: the one without a client. `args` are those of its taskset, and of its
+def _configured(v1: Any, name: str, args: dict[str, Any]) -> tuple[Any, list[str]]:
+    """With the agents that the policy plays: those without a client. `args` are those of its taskset, and of its
     agents. Where they are silent an agent runs on this machine, and without a shell for the model, unless the package
     brings another one."""
     taskset, of_environment = v1.taskset_config_type(name).model_fields, v1.env_config_type(name).model_fields
@@ -145,11 +153,8 @@ def _configured(v1: Any, name: str, args: dict[str, Any]) -> tuple[Any, str]:
     }
     given = {key: own.get(key) or {} for key in declared}
     of_policy = [key for key in given if not given[key].get("client")]
-    if len(of_policy) != 1:
-        raise ValueError(
-            f"it has the agents {', '.join(given)}; the policy plays one: give each other one its client and model, "
-            "as in {client: {type: eval, base_url: URL, api_key_var: NAME}, model: NAME}"
-        )
+    if not of_policy:
+        raise ValueError(f"the policy plays none of its agents {', '.join(given)}: remove the client of one of them")
     brought = v1.default_harness_id(name)
     harness = {"id": QUIET if brought == NO_OWN else brought}
     for key, agent in declared.items():
@@ -163,7 +168,7 @@ def _configured(v1: Any, name: str, args: dict[str, Any]) -> tuple[Any, str]:
                 f"its agent {used.id} runs programs of the model; say where in args.{key}.runtime, such as "
                 "{type: docker}"
             )
-    return config, of_policy[0]
+    return config, of_policy
 
 
 def _messages(data: Any) -> list[dict[str, str]]:
@@ -172,19 +177,26 @@ def _messages(data: Any) -> list[dict[str, str]]:
     return [*system, {"role": "user", "content": data.prompt_text}]
 
 
-def _result(episode: Any, policy: str) -> dict[str, Any]:
+def _result(episode: Any, policies: list[str]) -> dict[str, Any]:
+    """Each trace of the policy that is trained on is a run: its reward and metrics, or in `error` why the episode has
+    none. Where the policy plays several agents, the names of metrics begin with that of their agent."""
+    played = [trace for trace in episode.traces if trace.agent.name in policies]
+    trained = [trace for trace in played if trace.agent.trainable]
+    several = len(policies) > 1
+    runs = [{"id": trace.id, "agent": trace.agent.name if several else ""} for trace in trained]
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-        return {"error": f"{errors[-1].type}: {errors[-1].message}" if errors else "the episode is not valid"}
-    traces = [trace for trace in episode.traces if trace.agent.name == policy]
-    if len(traces) != 1:
-        return {"error": f"the agent {policy} has {len(traces)} traces in an episode; only one is supported"}
-    (trace,) = traces
-    if not trace.agent.trainable:
-        return {"error": f"the environment does not train its agent {policy}"}
-    unscored = [name for name, reward in trace.rewards.items() if reward is None]
+        error = f"{errors[-1].type}: {errors[-1].message}" if errors else "the episode is not valid"
+        return {"error": error, "runs": runs}
+    if not trained:
+        how = f"does not train its agent {played[0].agent.name}" if played else "has run no agent of the policy"
+        return {"error": f"the environment {how}", "runs": []}
+    unscored = [name for trace in trained for name, reward in trace.rewards.items() if reward is None]
     if unscored:
-        return {"error": f"{unscored[0]} was not scored"}
-    metrics = {name: value for name, value in trace.metrics.items() if value is not None}
-    parts = {name: reward.score for name, reward in trace.rewards.items()}
-    return {"reward": trace.reward, "metrics": metrics | parts, "stop": trace.stop_condition}
+        return {"error": f"{unscored[0]} was not scored", "runs": runs}
+    for run, trace in zip(runs, trained, strict=True):
+        parts = {name: reward.score for name, reward in trace.rewards.items()}
+        known = {name: value for name, value in trace.metrics.items() if value is not None} | parts
+        prefix = f"{run['agent']}/" if several else ""
+        run |= {"reward": trace.reward, "metrics": {f"{prefix}{name}": value for name, value in known.items()}}
+    return {"runs": runs}

@@ -23,6 +23,8 @@ from areal_like.rollout.episodes.gateway.session import CONTEXT_EXCEEDED, AgentS
 HOST = "127.0.0.1"
 LIMITS = BodyLimits(of_others=16 * MIB)
 NO_KEY = "0" * 64
+RUN_HEADER = "X-Environment-Run"
+"""Of a call: the run of an agent that it is of, where an environment says it."""
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +130,7 @@ class Gateway:
         opened = self._sessions.get(request.match_info.get("episode") or request.path.split("/")[1])
         expected = NO_KEY if opened is None else opened.key
         is_right = hmac.compare_digest(shown.encode(errors="surrogateescape"), expected.encode())
-        return opened.session if is_right and opened is not None else None
+        return opened.session.run(request.headers.get(RUN_HEADER, "")) if is_right and opened is not None else None
 
 
 def refusal(status: int, message: str) -> web.Response:

@@ -61,16 +61,19 @@ class AgentSession:
         sampling: Mapping[str, Any],
         rules: SessionRules,
         conversation_rules: ConversationRules,
+        whole: "AgentSession | None" = None,
     ) -> None:
-        """`number` is its place among the samples of the group."""
+        """`number` is its place among the samples of the group. `whole`: the episode, of which this is one run."""
         self.number, self.tokenizer, self.rules = number, tokenizer, rules
         self.context_length = min(sampling["max_tokens"], conversation_rules.context_length or sampling["max_tokens"])
+        self._sampling = sampling
         self.sampling = CallSampling(sampling, rules.sampling, rules.warned)
         self.tree, self.pending = CallTree(tokenizer), PendingAnswers()
         self.conversations: dict[str, list[Message]] = {}
         """Id of an answer -> the messages up to it, for requests that name it as the one before."""
         self.posted: float | None = None
-        self.num_calls = 0
+        self.runs: dict[str, AgentSession] = {}
+        """Of an environment whose agents run apart: the calls of each run, by its name."""
         self.fault: Exception | None = None
         """The first failure of a server, which is none of the agent."""
         self.refusal = ""
@@ -78,8 +81,23 @@ class AgentSession:
         self.lacks_room = False
         """Whether the context had no room for what it has asked to be generated last."""
         self._generator, self._rules = generator, conversation_rules
+        self._whole = whole or self
+        self._num_calls = self._num_answers = 0
         self._repeats: dict[str, int] = {}
-        self._num_answers = 0
+
+    def run(self, name: str) -> "AgentSession":
+        """The part of the episode that a run of this name is; the whole without one."""
+        if not name:
+            return self
+        if name not in self.runs:
+            self.runs[name] = AgentSession(
+                self.number, self.tokenizer, self._generator, self._sampling, self.rules, self._rules, whole=self
+            )
+        return self.runs[name]
+
+    @property
+    def parts(self) -> list["AgentSession"]:
+        return [self, *self.runs.values()]
 
     @property
     def limits(self) -> ModelLimits:
@@ -138,15 +156,15 @@ class AgentSession:
         self, prompt: CallPrompt, n: int, sampling: dict[str, Any], tools: Sequence[dict[str, Any]] = ()
     ) -> list[AgentCall]:
         """Raises HttpError."""
-        most = self.rules.max_calls
-        if most is not None and self.num_calls >= most:
+        most, whole = self.rules.max_calls, self._whole
+        if most is not None and whole._num_calls >= most:
             raise HttpError(400, f"agent.max_calls: an episode has at most {most} calls")
-        self.num_calls += 1
+        whole._num_calls += 1
         if len(prompt.ids) >= self.context_length:
             message = f"the prompt has {len(prompt.ids)} tokens and {_no_room(self.context_length)}"
             raise HttpError(400, f"{CONTEXT_EXCEEDED}: {message}")
         name = prompt_hash(prompt.ids)
-        repeat = self._repeats[name] = self._repeats.get(name, -1) + 1
+        repeat = whole._repeats[name] = whole._repeats.get(name, -1) + 1
         try:
             samples = await self._generator(prompt.ids, n, sampling, ("agent", self.number, name, repeat))
         except (RowError, TypeError, ValueError) as misfit:
@@ -184,7 +202,8 @@ class AgentSession:
 
     async def close(self) -> None:
         """Ends what is still generated."""
-        await self.pending.close()
+        for session in self.parts:
+            await session.pending.close()
 
     def trajectory(self, reward: Reward | float | None, **metrics: float) -> list[Trajectory]:
         """The training samples of the answers that the agent got; what it did not get is not trained on."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from areal_like.config.sections.agent import AgentConfig
@@ -66,7 +68,7 @@ class VerifiersEnvironment:
             message = f"environments.timeout_s: the group took longer than {self._settings.timeout_s:g} s"
             raise EnvironmentFault(message) from late
         except EnvironmentFault as failure:
-            fault = next((each.fault for each in sessions if each.fault is not None), None)
+            fault = next((fault for fault in map(_fault, sessions) if fault is not None), None)
             if fault is not None and not isinstance(failure, EnvironmentEnded):
                 raise fault from None
             counts[FAILURES] += 1
@@ -75,27 +77,51 @@ class VerifiersEnvironment:
             for endpoint in endpoints:
                 await gateway.end(endpoint)
         seconds = time.monotonic() - start
-        return [
-            trajectory
-            for session, result in zip(sessions, results, strict=True)
-            for trajectory in session.trajectory(self._reward(episode, session, result), environment_s=seconds)
-        ]
+        played = zip(sessions, results, strict=True)
+        return [each for session, result in played for each in self._samples(episode, session, result, seconds)]
 
-    def _reward(self, episode: Episode, session: AgentSession, result: dict[str, Any]) -> Reward | None:
-        failure = result.get("error") or ""
-        if session.fault is not None and (failure or session.last_answer is None):
-            raise session.fault
-        refused = f"; its last refused call: {session.refusal}" if session.refusal else ""
-        if session.last_answer is None:
+    def _samples(
+        self, episode: Episode, session: AgentSession, result: dict[str, Any], seconds: float
+    ) -> list[Trajectory]:
+        """Of one episode. Each run of an agent has its own reward, or none of them has one."""
+        named = [(run, session.run(run["id"])) for run in result["runs"]] if "runs" in result else [(result, session)]
+        answered = [(run, calls) for run, calls in named if calls.last_answer is not None]
+        refusal = next((each.refusal for each in reversed(session.parts) if each.refusal), "")
+        refused = f"; its last refused call: {refusal}" if refusal else ""
+        failure, fault = result.get("error") or "", _fault(session)
+        if fault is not None and (failure or not answered):
+            raise fault
+        if not answered:
             why = f"{failure or 'the environment ended without an answer of the policy'}{refused}"
             episode.leave_out(EnvironmentFault(why))
-            return None
+            return []
+        rewards = self._rewards(episode, [run for run, _ in answered], failure, refused)
+        samples, numbers, totals = list[Trajectory](), Counter[str](), dict[str, float]()
+        for (run, calls), reward in zip(answered, rewards, strict=True):
+            agent, of_run = run.get("agent", ""), calls.trajectory(reward)
+            totals |= {name: value + totals.get(name, 0.0) for name, value in of_run[0].metrics.items()}
+            for sample in of_run:
+                sample.agent, sample.run = agent, numbers[agent]
+            numbers[agent] += 1
+            samples += of_run
+        for sample in samples:
+            sample.metrics = {**totals, "environment_s": seconds}
+        return samples
+
+    def _rewards(
+        self, episode: Episode, runs: Sequence[dict[str, Any]], failure: str, refused: str
+    ) -> Sequence[Reward | None]:
         if not failure:
             try:
-                return parse_reward(Reward(result["reward"], result["metrics"]))
+                return [parse_reward(Reward(run["reward"], run["metrics"])) for run in runs]
             except ValueError as misfit:
                 failure = f"the environment gave no reward: {misfit}"
         if self._failed_reward is not None:
-            return Reward(self._failed_reward)
+            return [Reward(self._failed_reward)] * len(runs)
         episode.count_failed(f"{failure}{refused}")
-        return None
+        return [None] * len(runs)
+
+
+def _fault(session: AgentSession) -> Exception | None:
+    """Of a server, which is none of the environment."""
+    return next((each.fault for each in session.parts if each.fault is not None), None)
