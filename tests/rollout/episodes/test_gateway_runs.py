@@ -24,7 +24,7 @@ def test_a_run_that_repeats_the_messages_of_another_one_is_a_sequence_of_its_own
         await client.post(CHAT, {"messages": talk}, **{RUN_HEADER: "b"})
         await client.post(CHAT, {"messages": talk}, **{RUN_HEADER: "a"})
 
-    session = at_gateway(engine, agent)
+    session = at_gateway(engine, agent, SessionRules(has_runs=True))
     assert list(session.runs) == ["a", "b"] and session.trajectory(1.0) == []
     (first,), (second,) = (run.trajectory(1.0) for run in session.runs.values())
     engine.check_exact([first, second])
@@ -41,5 +41,15 @@ def test_the_calls_of_an_episode_are_limited_over_all_its_runs(engine):
         statuses = [(await client.post(CHAT, {"messages": [user("1")]}, **{RUN_HEADER: run}))[0] for run in "aba"]
         assert statuses == [200, 200, 400]
 
-    session = at_gateway(engine, agent, SessionRules(max_calls=2))
+    session = at_gateway(engine, agent, SessionRules(max_calls=2, has_runs=True))
     assert session.runs["a"].refusal.startswith("agent.max_calls: ") and session.refusal == ""
+
+
+def test_the_calls_of_an_agent_program_are_one_run_whatever_it_says(engine):
+    async def agent(client: AgentClient, _: Any) -> None:
+        for run in "ab":
+            assert (await client.post(CHAT, {"messages": [user(run)]}, **{RUN_HEADER: run}))[0] == 200
+
+    session = at_gateway(engine, agent)
+    assert not session.runs
+    engine.check_exact(session.trajectory(1.0))

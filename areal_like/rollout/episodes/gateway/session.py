@@ -40,6 +40,8 @@ class SessionRules:
     turn_discount: float | None = None
     """With a number, each call is a sample of its own."""
     call_format: CallFormat = field(default_factory=CallFormat)
+    has_runs: bool = False
+    """Whether calls may say which run of an agent they are of: an environment's do, an agent's own program does not."""
     warned: set[str] = field(default_factory=set)
     """What was logged, each once."""
 
@@ -87,7 +89,7 @@ class AgentSession:
 
     def run(self, name: str) -> "AgentSession":
         """The part of the episode that a run of this name is; the whole without one."""
-        if not name:
+        if not name or not self.rules.has_runs:
             return self
         if name not in self.runs:
             self.runs[name] = AgentSession(

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from areal_like.config.sections.agent import AgentConfig
@@ -33,7 +34,7 @@ class VerifiersEnvironment:
     def __init__(self, package: HostedPackage, settings: EnvironmentsConfig, agent: AgentConfig) -> None:
         self._settings, self._failed_reward = settings, agent.failed_reward
         self._pool = EnvironmentPool(package, settings)
-        self._rules = SessionRules.configured(agent)
+        self._rules = replace(SessionRules.configured(agent), has_runs=True)
         self._num_playing, self._has_room = 0, asyncio.Condition()
 
     async def run(self, episode: Episode, row: dict[str, Any]) -> list[Trajectory] | None:
