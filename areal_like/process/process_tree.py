@@ -66,7 +66,7 @@ def all_processes() -> dict[int, ProcessInfo]:
 def process_info(pid: int) -> ProcessInfo | None:
     """One process; None if it has ended."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     state, parent, _, session = _fields(text)[:4]

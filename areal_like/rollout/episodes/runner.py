@@ -92,7 +92,8 @@ class EpisodeRunner:
         return inspected
 
     async def run(self, lease: dict[str, Any]) -> EpisodeResult:
-        name = self.datasets.of(lease["split"]).environment(lease["row"])
+        rows = self.datasets.of(lease["split"])
+        name = rows.environment(lease["row"])
         own = self.environments.get(place_of(lease["split"], name), NONE_OWN)
         if not self.keeps_order:
             lease = {**lease, "order": None}
@@ -104,7 +105,7 @@ class EpisodeRunner:
         header: dict[str, Any] = {"lease": lease["id"]}
         blob: bytes | None = None
         try:
-            row = copy.deepcopy(self.datasets.of(lease["split"]).row(lease["row"], int(lease["row_hash"], 16)))
+            row = copy.deepcopy(rows.row(lease["row"], int(lease["row_hash"], 16)))
             returned = await (own.workflow or workflow_of(row, self.workflow)).run(episode, row)
             _name_environment(returned, name)
             if returned is None:

@@ -20,6 +20,8 @@ class RewardCounts:
 
 async def rewards_of(futures: "Sequence[asyncio.Future[Reward]]", max_failed: int) -> list[Reward | None]:
     """None where it failed. Raises an error as soon as more than `max_failed` of them failed."""
+    if len(futures) == 1 and not max_failed:  # as in an evaluation with one answer per row
+        return [await futures[0]]
     waiting = set(futures)
     while waiting:
         _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
