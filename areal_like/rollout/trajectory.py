@@ -80,8 +80,9 @@ class Trajectory:
 
     def problem(self, may_train_observed: bool = False) -> str | None:
         """Why it cannot be trained on; None if it can."""
-        shapes = {name: getattr(self, name).shape for name in ARRAYS}
-        if set(shapes.values()) != {(len(self.token_ids),)}:
+        arrays = (self.token_ids, self.loss_mask, self.logprobs, self.versions)
+        if self.token_ids.ndim != 1 or any(array.shape != self.token_ids.shape for array in arrays):
+            shapes = {name: getattr(self, name).shape for name in ARRAYS}
             return f"its arrays must all be flat and of one length, but are {shapes}"
         generated, in_loss = self.versions >= 0, self.loss_mask != 0
         if not generated.any():

@@ -1,6 +1,7 @@
 """Start of an episodes worker: imports and checks the user's code before it contacts the controller."""
 
 import asyncio
+import gc
 import logging
 import math
 import os
@@ -101,6 +102,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                 runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format, own)
                 runner = replace(runner, keeps_order=not waits_for_others(datasets, workflow, own))
                 pulse.serves()
+                gc.freeze()  # what the start has made lives until the end: no collection looks through it
                 try:
                     async with watch.watching() if watch is not None else nullcontext():
                         await EpisodeWorker(controller, runner, max_in_flight(config)).work()

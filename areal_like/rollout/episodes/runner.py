@@ -158,7 +158,7 @@ class EpisodeRunner:
                 f"{failed} of {num_answers} answers have no reward, and {may_fail} may (reward.max_failed_share)"
             )
         if not (episode.is_evaluation or self.tools.keeps_messages):
-            returned = [replace(each, messages=None) for each in returned]
+            returned = [each if each.messages is None else replace(each, messages=None) for each in returned]
         try:
             return pack_group(returned, trains_observed)
         except ValueError as misfit:
