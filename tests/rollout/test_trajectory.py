@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from areal_like.rollout.trajectory import Trajectory, pack_group, prompt_hash, unpack_group
 
@@ -26,6 +27,12 @@ def test_a_group_is_decoded_to_its_content():
             np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
             assert getattr(after, name).dtype == getattr(before, name).dtype
         assert (before.reward, before.rewards, before.finish) == (after.reward, after.rewards, after.finish)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_the_arrays_of_a_group_are_what_safetensors_writes(size: int):
+    _, blob = pack_group([trajectory() for _ in range(size)])
+    assert blob == save(load(blob))
 
 
 def test_the_summary_of_a_group_has_the_fields_of_the_controller():
