@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ class Loaded:
     values: dict[str, Any]
     provenance: Provenance
     foreign: tuple[Leaf, ...] = ()
+    hidden_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Of other configurations that its processes get: their secrets are hidden, too."""
 
     @property
     def cls(self) -> type:
@@ -89,7 +92,7 @@ class Loaded:
     @cached_property
     def redactor(self) -> Redactor:
         """Shows values of this configuration without its secrets."""
-        return make_redactor(self.schema, self.values, self.provenance)
+        return make_redactor(self.schema, self.values, self.provenance).also_of(self.hidden_values)
 
 
 def make_redactor(schema: Schema, values: dict[str, Any], provenance: Provenance) -> Redactor:

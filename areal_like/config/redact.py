@@ -1,7 +1,7 @@
 """Hides secrets in output: by the schema's mark, by the name of a key, and inside texts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 SECRET = "<secret>"
@@ -116,6 +116,12 @@ class Redactor:
         secrets = {text for tree in (values, *beaten) for text in secret_values(tree, marked)}
         secrets = {text for text in secrets if len(text) >= MIN_SECRET_LENGTH and "${" not in text}
         self.secrets = tuple(sorted(secrets, key=lambda text: (-len(text), text)))
+
+    def also_of(self, values: Mapping[str, Any]) -> "Redactor":
+        """One that hides the secrets of other values, too."""
+        both = Redactor(self.marked, dict(values))
+        both.secrets = tuple(sorted({*both.secrets, *self.secrets}, key=lambda text: (-len(text), text)))
+        return both
 
     def value(self, path: str, value: Any) -> Any:
         return self.everywhere(redact(path, value, marked=path in self.marked))

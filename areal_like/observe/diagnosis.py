@@ -184,7 +184,8 @@ def _why_failed(step: int, values: Mapping[str, Any]) -> str:
 
 
 def _why_unjudged(step: int, values: Mapping[str, Any]) -> str:
-    count, answers = values[UNJUDGED], values["rollout/answers"]
+    # Older lines have samples alone.
+    count, answers = values[UNJUDGED], values.get("rollout/answers") or values["rollout/samples"]
     return (
         f"{count:g} of {answers:g} answers are left out of training because every attempt at their reward failed; "
         "see logs/episodes-*.log"

@@ -205,9 +205,9 @@ def _failed_groups(lines: Sequence[Line]) -> dict[str, Any] | None:
 
 
 def _without_reward(lines: Sequence[Line]) -> dict[str, int] | None:
-    """Answers of training that had no reward, and all answers; None if each had one."""
+    """Answers of training that had no reward, and all answers; None if each had one. Older lines count samples."""
     missing = sum(int(line.get(UNJUDGED) or 0) for line in lines)
-    answers = sum(int(line.get("rollout/answers") or 0) for line in lines)
+    answers = sum(int(line.get("rollout/answers", line.get("rollout/samples")) or 0) for line in lines)
     return {"answers": missing, "of": answers} if missing and answers else None
 
 

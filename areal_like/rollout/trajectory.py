@@ -118,7 +118,11 @@ def pack_group(
         if problem := trajectory.problem(may_train_observed):
             raise ValueError(f"trajectory {index} of {len(trajectories)} cannot be used: {problem}")
     trajectories = [each if each.reward is not None else _masked(each) for each in trajectories]
-    arrays = {name: np.concatenate([getattr(each, name) for each in trajectories]) for name in ARRAYS}
+    # A workflow may have assigned arrays of other types since.
+    arrays = {
+        name: np.concatenate([getattr(each, name) for each in trajectories]).astype(dtype, copy=False)
+        for name, dtype in ARRAYS.items()
+    }
     arrays["lengths"] = np.array([len(each.token_ids) for each in trajectories], dtype=np.int32)
     return [_facts(each) for each in trajectories], _stored(arrays)
 

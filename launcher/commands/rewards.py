@@ -3,7 +3,7 @@
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from areal_like.rollout.episodes.rewards.bench import SavedAnswer, score_answers
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
 from launcher.commands.reward_words import SECTION, SETUP_TIMEOUT, WantedReward, limits_in, wanted_rewards
 from launcher.commands.saved_answers import AnswerPlace, AnswerSet, answer_source, saved_answers
-from launcher.commands.served_reward import ServedReward, plan_server, run_with_servers
+from launcher.commands.served_reward import ServedReward, plan_server, prepare_servers, run_with_servers
 from launcher.runs.named_run import ROOT_OVERRIDES
 from launcher.terminal import write_line
 
@@ -56,6 +56,9 @@ def rewards(name: str, named: Sequence[str], overrides: Sequence[str]) -> int:
     config = replace(source.reward, **limits)
     run_id = secrets.token_hex(6)
     served = _servers(wanted, run, config, overrides, run_id)
+    if not served and any(word.startswith(SETUP_TIMEOUT) for word in overrides):
+        message = "only the server of a reward model has this time to start; leave it out"
+        raise ConfigError([Problem(SETUP_TIMEOUT.rstrip("="), message, "command line")])
     bench = _Bench(source, wanted, config, limits.get("sandbox"), served)
     return run_with_servers(bench.run, run_id) if served else bench.run()
 
@@ -106,11 +109,18 @@ def _servers(
     words = [word for word in overrides if word.startswith((SETUP_TIMEOUT, *ROOT_OVERRIDES))]
     if run is not None:
         words.insert(0, f"{SETUP_TIMEOUT}{run.config.rollout.setup_timeout}")
-    models = {title: _model(run, each) for title, each in wanted.items()}
+    found = {title: _model(run, each) for title, each in wanted.items()}
+    models = {title: model for title, model in found.items() if model is not None}
+    if not models:
+        return {}
+    prepare_servers()
+    values = {} if run is None else asdict(run.config)
     return {
-        title: plan_server(model, config, words, run_id, wanted[title].where)
+        title: plan_server(
+            *(model, config, words, run_id, wanted[title].where),
+            {**values, "args": wanted[title].args, "parts": list(wanted[title].parts)},
+        )
         for title, model in models.items()
-        if model is not None
     }
 
 

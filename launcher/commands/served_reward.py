@@ -1,8 +1,9 @@
 """Scores saved answers by a reward model, whose server runs for as long as that takes."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
@@ -14,7 +15,7 @@ from areal_like.process.identity import take_token
 from areal_like.process.run_memory import memory_folder
 from areal_like.rollout.episodes.rewards.bench import SavedAnswer
 from areal_like.rollout.episodes.rewards.limits import RewardLimits
-from areal_like.rollout.episodes.rewards.served_bench import COUNTS, read_scores, write_answers
+from areal_like.rollout.episodes.rewards.served_bench import COUNTS, read_scores, remove_answers, write_answers
 from areal_like.rollout.episodes.rewards.spec import RewardSpec
 from launcher.command_errors import exit_code_of
 from launcher.commands.reward_words import shipped
@@ -65,22 +66,29 @@ class ServedReward:
             if ending.outcome == "done":
                 scored = read_scores(directory, answers)
         finally:
+            remove_answers(directory)
             serving.leave(ending)
         if ending.outcome != "done":
             raise SystemExit(ending.code)
         return scored
 
 
+def prepare_servers() -> None:
+    """To be called before servers are planned: the plan is for the memory that is free."""
+    take_token()
+    remove_abandoned_memory()
+
+
 def plan_server(
-    model: NamedReward, limits: RewardConfig, overrides: Sequence[str], run_id: str, where: str
+    model: NamedReward, limits: RewardConfig, overrides: Sequence[str], run_id: str, where: str, own: Mapping[str, Any]
 ) -> ServedReward:
     """Raises ConfigError where it cannot start here; the problems are those of `model`, which `where` names. Its model
-    is fetched from the Hub where it is from there."""
+    is fetched from the Hub where it is from there. `own`: values of the rewards, whose secrets are hidden."""
     path = str(model.args["path"])
     keys = [f"reward.{name}={json.dumps(getattr(limits, name))}" for name in ("timeout_s", *RewardLimits._fields)]
     words = [*ALONE, f"+{KEY}={override_value(path)}", *keys, f"reward.processes={limits.processes}", *overrides]
     try:
-        loaded = shipped(words)
+        loaded = replace(shipped(words), hidden_values=own)
         plan = build_plan(loaded, purpose=Purpose.REWARDS)
         refuse(plan.problems)
         plan = fetched_plan(loaded, plan, False, Purpose.REWARDS)
@@ -93,6 +101,4 @@ def plan_server(
 
 def run_with_servers(command: Callable[[], int], run_id: str) -> int:
     """The exit code of a command that starts servers. Must be called before any thread is started."""
-    take_token()
-    remove_abandoned_memory()
     return run_guarded(lambda: exit_code_of(command), memory_folder(run_id))

@@ -94,10 +94,15 @@ def test_a_run_that_was_trained_with_a_model_gives_its_answers_the_same_scores(r
 @pytest.mark.slow
 def test_a_server_that_cannot_load_its_model_ends_the_command_with_its_reason(root: Path):
     (root / "model" / "model.safetensors").write_bytes(b"no weights")
-    done = rewards(root, "answers.jsonl", "--reward", "model,path=model")
+    (root / "own.py").write_text("def own(prompt, completion, api_key):\n    return 0.0\n")
+    key = "planted-key-9f8e7d"
+    own = f"{{name: 'own.py:own', args: {{api_key: {key}}}}}"
+    done = rewards(root, "answers.jsonl", f"reward.parts=[{own}, {{name: model, args: {{path: model}}}}]")
     assert done.returncode == 1 and "SafetensorError" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and "the logs are in " in done.stderr and not done.stdout
     assert not processes_of(root / "runs" / "rewards" / "r0001")
+    kept = [path for path in root.rglob("*") if path.is_file() and "runs" in path.parts]
+    assert kept and not [path for path in kept if key.encode() in path.read_bytes()]
 
 
 def test_ctrl_c_ends_the_server_and_nothing_stays(root: Path):

@@ -35,6 +35,14 @@ def test_the_arrays_of_a_group_are_what_safetensors_writes(size: int):
     assert blob == save(load(blob))
 
 
+def test_arrays_that_a_workflow_has_replaced_by_others_keep_their_values():
+    changed = trajectory()
+    changed.loss_mask = changed.loss_mask.astype(np.int64)
+    changed.logprobs = changed.logprobs.astype(np.float64)
+    changed.versions = changed.versions.astype(np.int64)
+    assert pack_group([changed]) == pack_group([trajectory()])
+
+
 def test_the_summary_of_a_group_has_the_fields_of_the_controller():
     (fact,), _ = pack_group([trajectory(metrics={"turns": 2})])
     assert (fact["length"], fact["generated"], fact["version_min"], fact["version_max"]) == (5, 3, 3, 4)

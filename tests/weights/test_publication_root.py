@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from areal_like.training.transports.kept_versions import KeptVersions
 from areal_like.weights import publication_root
+from tests.support.rollout_world import grpo
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -52,3 +54,19 @@ def test_a_machine_without_shared_memory_uses_the_run_directory(run) -> None:
     folder, reason = chosen(run, 1)
     assert folder == run.weights
     assert reason == f"this machine has no {run.memory.parent}"
+
+
+@pytest.mark.parametrize(
+    ("words", "versions"),
+    [
+        ((), 3),
+        (("evaluator.backend=auto",), 5),
+        (("evaluator.backend=auto", "evaluator.benchmarks=[{name: a, path: addition}, {name: b, path: addition}]"), 7),
+    ],
+)
+def test_memory_has_room_for_the_versions_that_evaluations_wait_for(run, monkeypatch, words, versions: int) -> None:
+    run.config = grpo(*words)
+    free(monkeypatch, versions * 100 - 1)
+    assert f"and {versions} versions of the weights need" in KeptVersions(run, 100).reason
+    free(monkeypatch, versions * 100)
+    assert KeptVersions(run, 100).root == run.memory

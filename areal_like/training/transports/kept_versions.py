@@ -15,8 +15,9 @@ class KeptVersions:
     def __init__(self, run: Run, num_bytes: int) -> None:
         """`num_bytes`: of one version."""
         config = run.config
-        evaluated = 1 + len(config.evaluator.benchmarks) if num_evaluators(config) else 0
-        self.root, self.reason = publication_root(run, config.cluster.n_nodes > 1, num_bytes, evaluated)
+        # One of each dataset that is due, and the one that is evaluated.
+        awaited = 2 + len(config.evaluator.benchmarks) if num_evaluators(config) else 0
+        self.root, self.reason = publication_root(run, config.cluster.n_nodes > 1, num_bytes, awaited)
         self._awaited: frozenset[int] = frozenset()
 
     def keep(self, awaited: Sequence[int]) -> None:

@@ -306,6 +306,7 @@ def test_a_reward_that_fails_for_all_answers_fails(run: Run):
         (["--reward"], "--reward [command line]: needs a value"),
         (["--reward=exact", "seed=1"], "seed=1 [command line]: rewards FILE takes only limits of `reward`"),
         (["--reward=exact", "reward.timeout_s=0"], "reward.timeout_s [command line]: 0.0 is out of range; expected"),
+        (["--reward=exact", "rollout.setup_timeout=5"], "rollout.setup_timeout [command line]: only the server of a"),
         (["--reward=exact", "reward.name=math"], "reward.name [command line]: rewards takes of this section only"),
         (["--reward=exact", "reward.sandbox=x"], "reward.sandbox [command line]: 'x' is not one of bubblewrap"),
         (["--reward=exact", "--dry-run"], "--dry-run [command line]: has no effect on rewards"),

@@ -2,6 +2,7 @@
 reward that queries the reward model of its run. Its launcher writes the answers into the folder of the run, and reads
 the scores there."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +34,15 @@ class _Score(NamedTuple):
 
 
 def write_answers(directory: Path, spec: RewardSpec, answers: Sequence[SavedAnswer]) -> None:
+    """Before the process is started, which removes the file: arguments of rewards may be secrets."""
     saved = [[each.place, each.row, each.completion] for each in answers]
-    write_atomic(directory / ANSWERS, dump_json({"spec": spec._asdict(), "answers": saved}))
+    content = dump_json({"spec": spec._asdict(), "answers": saved})
+    with open(os.open(directory / ANSWERS, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def remove_answers(directory: Path) -> None:
+    (directory / ANSWERS).unlink(missing_ok=True)
 
 
 def read_scores(directory: Path, answers: Sequence[SavedAnswer]) -> list[ScoredAnswer]:
@@ -50,6 +58,7 @@ def read_scores(directory: Path, answers: Sequence[SavedAnswer]) -> list[ScoredA
 
 def main(run: Run, me: Identity) -> None:
     content = parse_json((run.directory / ANSWERS).read_bytes())
+    remove_answers(run.directory)
     spec = with_model(RewardSpec(**content["spec"]), run.config.reward.args)
     answers = [SavedAnswer(*each) for each in content["answers"]]
     with (run.directory / COUNTS).open("w", encoding="ascii") as file:
