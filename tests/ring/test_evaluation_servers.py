@@ -8,6 +8,17 @@ from areal_like.training.transports.kept_versions import VERSIONS_KEPT
 from tests.ring.start import SHORT, run
 from tests.support.engine_environments import require_engine
 
+WAITS = """
+import glob, re, time
+
+def late(prompt, completion):
+    while True:
+        for path in glob.glob("runs/*/*/rollouts/ledger.jsonl"):
+            if re.search('"event":"trained",.*"step":13,', open(path).read()):
+                return 1.0
+        time.sleep(0.1)
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async_training=true", "max_head_offpolicyness=0"])
@@ -23,21 +34,19 @@ def test_evaluations_run_on_their_own_server(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.slow
 def test_an_evaluation_that_begins_late_uses_the_weights_of_its_step(tmp_path: Path) -> None:
-    words = (*SHORT, "total_train_steps=80", "evaluator.freq_steps=40", "evaluator.backend=auto")
-    sizes = ("evaluator.num_examples=96", "evaluator.n_samples=24")
-    ended = run(tmp_path, *words, *sizes, "evaluator.benchmarks=[{name: second, path: addition, num_examples: 8}]")
+    """The reward of the first one waits for step 14, so that the second one of step 8 begins after it."""
+    (tmp_path / "late.py").write_text(WAITS)
+    first = "{name: first, path: addition, num_examples: 1, reward: {name: 'late.py:late'}}"
+    benchmarks = f"evaluator.benchmarks=[{first}, {{name: second, path: addition, num_examples: 8}}]"
+    words = (*SHORT, "total_train_steps=16", "evaluator.freq_steps=8", "evaluator.backend=auto", benchmarks)
+    ended = run(tmp_path, *words, "valid_dataset=null", "evaluator.eval_base_model=false", "reward.timeout_s=300")
     assert ended.code == 0, ended.text
-    step, evaluated, late_by = 0, list[tuple[int, str]](), 0
-    for event in ended.ledger():
-        if event["event"] == "trained":
-            step = event["step"]
-        if event["event"] == "evaluated":
-            assert event["versions"] == [event["version"]] * 2
-            evaluated.append((event["version"], event.get("benchmark", "")))
-            if evaluated[-1] == (40, ""):
-                late_by = step - 40
-    assert evaluated == [(version, name) for version in (0, 40, 80) for name in ("", "second")]
-    assert late_by > VERSIONS_KEPT, "the first one was too quick for the second one to begin late"
+    evaluated = [event for event in ended.ledger() if event["event"] == "evaluated"]
+    assert [(event["version"], event["benchmark"]) for event in evaluated] == [
+        *((8, "first"), (8, "second"), (16, "first"), (16, "second")),
+    ]
+    assert all(event["versions"] == [event["version"]] * 2 for event in evaluated)
+    assert VERSIONS_KEPT < 14 - 8
 
 
 @pytest.mark.slow
