@@ -29,15 +29,21 @@ def vote_rule(actor: PPOActorConfig) -> VoteRule:
 
 
 def comparable(
-    votes_A: NDArray[np.bool_], groups_A: NDArray[np.int64], conversations_A: NDArray[np.int64] | None = None
+    votes_A: NDArray[np.bool_],
+    groups_A: NDArray[np.int64],
+    conversations_A: NDArray[np.int64] | None = None,
+    whole: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
 ) -> NDArray[np.bool_]:
     """The votes that others of their group are compared with: all but a single one left of several answers, which has
     no baseline and so no signal. Groups are numbered from 0. The samples of a conversation are one answer (None: each
-    sample is one)."""
+    sample is one). `whole`: the group and the conversation of each sample with those of all agents, where groups and
+    conversations are those of one agent: it is left alone too if only it has no sample in the others."""
     conversations_A = np.arange(len(groups_A)) if conversations_A is None else conversations_A
+    prompts_A, episodes_A = (groups_A, conversations_A) if whole is None else whole
     everyone_A = np.ones(len(groups_A), dtype=bool)
-    voters, answers = (_num_conversations(chosen_A, groups_A, conversations_A) for chosen_A in (votes_A, everyone_A))
-    compared_A: NDArray[np.bool_] = votes_A & ((voters > 1) | (answers == 1))[groups_A]
+    voters_A = _num_conversations(votes_A, groups_A, conversations_A)[groups_A]
+    answers_A = _num_conversations(everyone_A, prompts_A, episodes_A)[prompts_A]
+    compared_A: NDArray[np.bool_] = votes_A & ((voters_A > 1) | (answers_A == 1))
     return compared_A
 
 

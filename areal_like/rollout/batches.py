@@ -11,7 +11,7 @@ from areal_like.rollout.groups import Group
 from areal_like.rollout.settings import RolloutSettings, RunLength
 
 FACTS = ("reward", "rewards", "length", "generated", "loss_tokens", "finish", "version_min", "version_max")
-OPTIONAL_FACTS = ("agent", "observed_in_loss")
+OPTIONAL_FACTS = ("agent", "run", "observed_in_loss")
 
 
 @dataclass(eq=False)

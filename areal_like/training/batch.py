@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,19 @@ critic."""
 ADVANTAGES, RETURNS, PROXIMAL = "advantages", "returns", "proximal"
 """Computed fields; `returns` only with values. PROXIMAL are the log-probabilities of the policy at the start of the
 step, where a separate forward pass computes them."""
+
+
+class AgentSamples(NamedTuple):
+    """Which agent each sample is of, and what it shares with those of other agents. Numbered as in TrainingBatch."""
+
+    prompts_A: NDArray[np.int64]
+    """Groups, of all agents."""
+    episodes_A: NDArray[np.int64]
+    """Conversations, of all agents."""
+    names_A: tuple[str, ...]
+    """Empty where the policy plays a single one."""
+    runs_A: NDArray[np.int64]
+    """Which run of the agent in its conversation."""
 
 
 @dataclass
@@ -44,12 +57,19 @@ class TrainingBatch:
     """Of all samples, with prompts."""
     conversations_A: NDArray[np.int64] | None = None
     """The same number for all samples of one conversation, or of one agent of it. None: each sample is one."""
+    agents: AgentSamples | None = None
+    """None: no conversation has several agents, or several runs of one."""
     trains_observed: bool = False
     """Whether tokens that no model generated are in the loss of a sample."""
 
     @property
     def num_samples(self) -> int:
         return len(self.rewards_A)
+
+    @property
+    def prompts_A(self) -> NDArray[np.int64]:
+        """The group of each sample, with those of all its agents."""
+        return self.groups_A if self.agents is None else self.agents.prompts_A
 
     @cached_property
     def num_groups(self) -> int:
@@ -77,6 +97,7 @@ def read_batch(header: Mapping[str, Any], blobs: Sequence[memoryview], pin_memor
         sequences=sequences,
         num_tokens=sum(sample["length"] for sample in samples),
         conversations_A=_conversations(samples),
+        agents=_agents(samples),
         trains_observed=any(sample.get("observed_in_loss") for sample in samples),
     )
 
@@ -87,6 +108,17 @@ def _conversations(samples: Sequence[Mapping[str, Any]]) -> NDArray[np.int64] | 
         for index, sample in enumerate(samples)
     ]
     return None if len(set(named)) == len(named) else _numbered(named)
+
+
+def _agents(samples: Sequence[Mapping[str, Any]]) -> AgentSamples | None:
+    if not any(sample.get("agent") or sample.get("run") for sample in samples):
+        return None
+    return AgentSamples(
+        _numbered([sample["group"] for sample in samples]),
+        _numbered([(sample["group"], sample.get("conversation", index)) for index, sample in enumerate(samples)]),
+        tuple(sample.get("agent", "") for sample in samples),
+        np.array([sample.get("run", 0) for sample in samples], dtype=np.int64),
+    )
 
 
 def _numbered(named: Sequence[Hashable]) -> NDArray[np.int64]:

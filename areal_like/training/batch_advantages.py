@@ -59,7 +59,10 @@ def _votes(batch: TrainingBatch, config: PPOActorConfig, in_groups: bool) -> Ten
     """The samples that count in baselines; the others get no advantage. `in_groups`: baselines of groups."""
     rule, facts = vote_rule(config), (batch.has_reward_A, batch.loss_tokens_A, batch.truncated_A)
     votes_A = np.array([rule.votes(*of_one) for of_one in zip(*(x.tolist() for x in facts), strict=True)], dtype=bool)
-    return torch.from_numpy(comparable(votes_A, batch.groups_A, batch.conversations_A) if in_groups else votes_A)
+    if not in_groups:
+        return torch.from_numpy(votes_A)
+    whole = None if batch.agents is None else (batch.agents.prompts_A, batch.agents.episodes_A)
+    return torch.from_numpy(comparable(votes_A, batch.groups_A, batch.conversations_A, whole))
 
 
 def token_advantages(
