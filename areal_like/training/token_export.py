@@ -81,9 +81,14 @@ class TokenExport:
             "rewards": np.repeat(batch.rewards_A[sample_indices], sequences.lengths_N),
             "inference_logprobs": sequences.fields[SAMPLER],
         }
+        names_A = [""] * batch.num_samples if batch.agents is None else batch.agents.names_A
         sample_fields = [
-            {"group": int(batch.groups_A[sample]), "sample": int(sample), "truncated": bool(batch.truncated_A[sample])}
-            for sample in sample_indices
+            {
+                "group": int(batch.prompts_A[sample]),
+                **({"agent": names_A[sample]} if names_A[sample] else {}),
+                **{"sample": sample, "truncated": bool(batch.truncated_A[sample])},
+            }
+            for sample in sample_indices.tolist()
         ]
         rows_N = np.flatnonzero(sequences.loss_tokens_N)
         self._write(batch.step + 1, "rl", sequences, rows_N, known, sample_fields)

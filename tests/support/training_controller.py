@@ -15,7 +15,7 @@ from areal_like.discovery import announce, open_name_store
 from areal_like.process import frames, http
 from areal_like.process.identity import CallGuard, Identity
 from areal_like.process.run import Run
-from areal_like.rollout.batches import FACTS
+from areal_like.rollout.batches import FACTS, OPTIONAL_FACTS
 from areal_like.rollout.trajectory import Trajectory, pack_group
 from areal_like.weights.disk import LoadedWeights, load_version
 
@@ -120,7 +120,7 @@ def batch_frame(step: int, groups: Groups, rank: int = 0, world: int = 1) -> tup
         if number % world == rank:
             blobs.append(blob)
         for index, fact in enumerate(facts):
-            known = {name: fact[name] for name in FACTS}
+            known = {name: fact[name] for name in (*FACTS, "conversation", *OPTIONAL_FACTS) if name in fact}
             samples.append({"group": number + 1000 * step, "sample": index, **known, "rank": number % world})
     shard = [index for index, sample in enumerate(samples) if sample["rank"] == rank]
     return {"step": step, "samples": samples, "shard": shard}, blobs

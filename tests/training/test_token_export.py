@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,20 @@ def test_a_line_has_the_arrays_of_a_sequence_one_value_for_each_token(tmp_path, 
     in_order = sorted((line["micro_step"], line["micro_sequence_idx"]) for line in lines if line["group"] < 3)
     assert len(set(in_order)) == 12
     assert (len({micro for micro, _ in in_order}) > 1) == bool(words)
+
+
+def test_the_samples_of_several_agents_have_the_group_of_their_prompt(tmp_path):
+    agents = [["solver", "checker"] * 2, ["solver"]]
+    groups = [
+        [
+            replace(trajectory([5, 6, 7, 10], PROMPT, float(at)), agent=agent, conversation=at // 2)
+            for at, agent in enumerate(of_group)
+        ]
+        for of_group in agents
+    ]
+    _, lines = exported(tmp_path, groups)
+    found = [(line["group"], line["agent"], line["sample"]) for line in lines]
+    assert found == [(0, agent, at) for at, agent in enumerate(agents[0])] + [(1, "solver", 4)]
 
 
 def _model(root: Path) -> Any:
