@@ -19,14 +19,14 @@ MAX_ANSWERS = 8
 
 
 class TrainedAnswers(NamedTuple):
-    """Of all ranks. The samples of a conversation are one answer. Suffixes: _A samples, as in TrainingBatch; _C
+    """Of all ranks. The samples of a conversation are one answer, or those of one agent of it. Suffixes: _A samples, as in TrainingBatch; _C
     answers, in order of appearance."""
 
     number_A: NDArray[np.int64]
     """The answer that a sample is of."""
     groups_C: NDArray[np.int64]
     rewards_C: NDArray[np.float64]
-    """Of the first sample that has one; nan without."""
+    """Of the first sample that has one, the mean over the runs of an agent; nan without."""
     advantages_C: NDArray[np.float64]
     """Mean over the tokens; nan without tokens in the loss."""
     tokens_C: NDArray[np.int64]
@@ -35,10 +35,9 @@ class TrainedAnswers(NamedTuple):
 
     @property
     def group_means(self) -> NDArray[np.float64]:
-        """Of the rewards of each group."""
+        """Of the rewards of each group; nan without."""
         has_reward_C = ~np.isnan(self.rewards_C)
-        sums = np.bincount(self.groups_C, np.where(has_reward_C, self.rewards_C, 0.0))
-        return np.asarray(sums / np.bincount(self.groups_C, has_reward_C))
+        return _means(self.groups_C, np.where(has_reward_C, self.rewards_C, 0.0), has_reward_C)
 
 
 class SampleLog:
@@ -75,25 +74,27 @@ class SampleLog:
         sums_A, counts_A = together[: batch.num_samples], together[batch.num_samples :]
         number_A = np.arange(batch.num_samples) if batch.conversations_A is None else batch.conversations_A
         _, first_C = np.unique(number_A, return_index=True)
-        rewards_C, means_C = np.full(len(first_C), np.nan), np.full(len(first_C), np.nan)
+        runs_A = np.zeros_like(number_A) if batch.agents is None else batch.agents.runs_A
         rewarded = np.flatnonzero(batch.has_reward_A)
-        of_rewarded, first = np.unique(number_A[rewarded], return_index=True)
-        rewards_C[of_rewarded] = batch.rewards_A[rewarded][first]
-        counts_C = np.bincount(number_A, counts_A)
+        _, first = np.unique(np.stack([number_A, runs_A])[:, rewarded], axis=1, return_index=True)
+        counts_reward_A = np.isin(np.arange(batch.num_samples), rewarded[first])
         return TrainedAnswers(
             number_A,
             batch.groups_A[first_C],
-            rewards_C,
-            np.divide(np.bincount(number_A, sums_A), counts_C, out=means_C, where=counts_C > 0),
+            _means(number_A, np.where(counts_reward_A, batch.rewards_A, 0.0), counts_reward_A),
+            _means(number_A, sums_A, counts_A),
             np.bincount(number_A, batch.generated_A).astype(np.int64),
             np.bincount(number_A, batch.truncated_A) > 0,
         )
 
     def _choose(self, batch: TrainingBatch, answers: TrainedAnswers) -> list[tuple[str, int]]:
-        """Tags and this rank's answers: the groups with the lowest and the highest reward, and a random one."""
+        """Tags and this rank's answers: the groups with the lowest and the highest reward, and a random one. Those
+        without a reward only if there are no others."""
         groups = np.unique(batch.groups_A[batch.mine_N])
         if not len(groups):
             return []
+        has_mean = np.isfinite(answers.group_means[groups])
+        groups = groups[has_mean] if has_mean.any() else groups
         order = np.argsort(answers.group_means[groups], kind="stable")
         chosen = {int(order[0]): "lowest reward", int(order[-1]): "highest reward"}
         rest = [index for index in range(len(groups)) if index not in chosen]
@@ -115,12 +116,14 @@ class SampleLog:
             prompts.append(ids[:begin])
             texts.append(self._text(ids[begin:]))
             newest.append(int(versions.max()))
-        reward = float(answers.rewards_C[answer])
+        reward, sample = float(answers.rewards_C[answer]), int(batch.mine_N[rows[0]])
+        names_A = () if batch.agents is None else batch.agents.names_A
         return {
             "step": batch.step + 1,
             "chosen for": tag,
-            "group": int(answers.groups_C[answer]),
-            "sample": int(batch.mine_N[rows[0]]),
+            "group": int(batch.prompts_A[sample]),
+            **({"agent": names_A[sample]} if any(names_A) else {}),
+            "sample": sample,
             "prompt": self._text(prompts[0]),
             "answer": "\n".join(texts),
             "reward": None if np.isnan(reward) else reward,
@@ -130,6 +133,12 @@ class SampleLog:
             "truncated": bool(answers.truncated_C[answer]),
             "weights": max(newest),
         }
+
+
+def _means(numbers: NDArray[np.int64], sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
+    """Of what has the same number; nan where nothing counts."""
+    totals = np.bincount(numbers, counts)
+    return np.divide(np.bincount(numbers, sums), totals, out=np.full(len(totals), np.nan), where=totals > 0)
 
 
 def _distributions(answers: TrainedAnswers) -> dict[str, list[float]]:

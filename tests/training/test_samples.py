@@ -186,6 +186,53 @@ def test_the_samples_of_an_episode_are_shown_and_counted_once(tmp_path: Path) ->
     }
 
 
+def of_agents(run: Run, *samples: tuple[int, int, str, int, float | None]) -> Any:
+    """Given as group, conversation, agent, run, and reward."""
+    from areal_like.training.batch import AgentSamples
+
+    batch = batch_of(run, [[reward for *_, reward in samples]], 0)
+    keys = [(group, agent) for group, _, agent, *_ in samples]
+    whole = [(group, conversation) for group, conversation, *_ in samples]
+    answers = [(group, conversation, agent) for group, conversation, agent, *_ in samples]
+    batch.groups_A, episodes, batch.conversations_A = (
+        np.array([list(dict.fromkeys(each)).index(key) for key in each]) for each in (keys, whole, answers)
+    )
+    names, runs = tuple(agent for _, _, agent, *_ in samples), np.array([number for _, _, _, number, _ in samples])
+    batch.agents = AgentSamples(np.array([group for group, *_ in samples]), episodes, names, runs)
+    return batch
+
+
+def test_each_agent_of_an_episode_is_an_answer_with_the_mean_reward_of_its_runs(tmp_path: Path) -> None:
+    """Of a run the first sample that has a reward counts. Groups are those of prompts."""
+    from areal_like.training.samples import SampleLog
+    from tests.support.training_runs import world
+
+    run = make_run(tmp_path, *TRACKER)
+    samples = [
+        *((0, 0, "a", 0, 3.0), (0, 0, "b", 0, None), (0, 0, "b", 0, 1.0), (0, 0, "b", 0, 9.0), (0, 0, "b", 1, 0.0)),
+        *((0, 0, "b", 2, None), (1, 0, "a", 0, 2.0)),
+    ]
+    SampleLog(run, ME, world()).write(of_agents(run, *samples))
+    (extras,) = written(run, "trainer-0")
+    assert extras.distributions["reward"] == [3.0, 0.5, 2.0] == extras.distributions["group_reward"]
+    shown = {(each["chosen for"], each["group"], each["agent"], each["reward"]) for each in extras.samples}
+    assert shown == {("lowest reward", 0, "b", 0.5), ("highest reward", 0, "a", 3.0), ("random", 1, "a", 2.0)}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("reward", [1.0, None], ids=["another_has", "none_has"])
+def test_a_group_without_rewards_is_shown_only_if_there_is_no_other(tmp_path: Path, reward: float | None) -> None:
+    from areal_like.training.samples import SampleLog
+    from tests.support.training_runs import world
+
+    run = make_run(tmp_path, *TRACKER)
+    samples = [(0, 0, "a", 0, reward), (0, 0, "b", 0, None), (0, 1, "a", 0, reward), (0, 1, "b", 0, None)]
+    SampleLog(run, ME, world()).write(of_agents(run, *samples))
+    (extras,) = written(run, "trainer-0")
+    assert {each["agent"] for each in extras.samples} == ({"a", "b"} if reward is None else {"a"})
+    assert extras.distributions["group_reward"] == ([] if reward is None else [reward])
+
+
 def test_an_evaluation_shows_an_episode_once(tmp_path: Path) -> None:
     run = make_run(tmp_path, *TRACKER)
     group = Group(number=0, row=7, seed=0, n=2, evaluation=20)
