@@ -52,14 +52,16 @@ def package(name: str, **args: object) -> HostedPackage:
 class Player:
     """A worker's parts in this process, over an engine that gives texts."""
 
-    def __init__(self, package: HostedPackage, folder: Path, **settings: Any) -> None:
+    def __init__(
+        self, package: HostedPackage, folder: Path, failed_reward: float | None = None, **settings: Any
+    ) -> None:
         if not (folder / "model").exists():
             shutil.copytree(model_folder("builtin:tiny-tools"), folder / "model")
             (folder / "model" / "chat_template.jinja").write_text(PLAIN)
         self.package, self.episodes = package, list[Episode]()
         self.engine = SampledTexts(TextTokenizer(folder / "model"))
         own = EnvironmentsConfig(**{"max_memory_gb": 20.0, **settings})
-        self.environment = VerifiersEnvironment(package, own, AgentConfig())  # type: ignore[call-arg]
+        self.environment = VerifiersEnvironment(package, own, AgentConfig(failed_reward=failed_reward))  # type: ignore[call-arg]
         self.tools = WorkerTools(
             *(self.engine.tokenizer, self.engine, Rewards(), False, False, 0.5),
             conversation_rules=ConversationRules(),

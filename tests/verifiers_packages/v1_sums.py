@@ -1,7 +1,8 @@
 """A taskset: sums, with an agent of its own that asks whether the model is sure, and takes its last answer.
 
-`question: ""` makes it ask only once."""
+`question: ""` makes it ask only once, and with `ends: false` it never ends."""
 
+import asyncio
 from typing import Any
 
 import verifiers.v1 as vf  # type: ignore[import-not-found]
@@ -41,6 +42,7 @@ class SumTaskset(vf.Taskset[SumTask, SumConfig]):
 
 class SureConfig(vf.HarnessConfig):
     question: str = "sure?"
+    ends: bool = True
 
 
 class SureHarness(vf.Harness[SureConfig]):
@@ -53,4 +55,6 @@ class SureHarness(vf.Harness[SureConfig]):
                 answered = await client.chat.completions.create(model=ctx.model, messages=messages)
                 text = answered.choices[0].message.content
                 messages += [{"role": "assistant", "content": text}, {"role": "user", "content": self.config.question}]
+        if not self.config.ends:
+            await asyncio.Event().wait()
         return vf.ProgramResult(0, "", "")

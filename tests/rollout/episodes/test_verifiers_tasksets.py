@@ -140,6 +140,30 @@ def test_each_run_of_an_agent_that_runs_several_times_is_trained_on(tmp_path: Pa
     played(hosted, script, tmp_path)
 
 
+NEVER_ENDS = {"harness": {"id": "tests/v1-checked", "question": "", "ends": False}}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{"gives_up": True}, {"timeout": {"episode": 8.0}}],
+    ids=["raises", "late"],
+)
+def test_what_an_agent_has_answered_before_its_episode_fails_in_the_middle_of_its_run_fails_too(
+    tmp_path: Path, args: dict[str, Any]
+) -> None:
+    hosted = package("v1_checked", first=20, solver=ONCE, checker=NEVER_ENDS, **args)
+    rows = EnvironmentRows(hosted).rows("train")
+
+    async def script(player: Player) -> None:
+        group = await player.play(rows[0], "021", "020")
+        player.engine.check_exact(group)
+        assert [(each.agent, each.reward) for each in group] == [("solver", -1.0), ("checker", -1.0)]
+        decode = player.engine.tokenizer.decode
+        assert [decode(each.token_ids[each.loss_mask.nonzero()[0]].tolist()) for each in group] == ["021", "020"]
+
+    played(hosted, script, tmp_path, failed_reward=-1.0)
+
+
 def test_an_agent_of_the_policy_that_its_environment_does_not_train_is_not(tmp_path: Path) -> None:
     asks_once = {"harness": {"id": "tests/v1-helped", "question": ""}}
     hosted = package("v1_helped", first=20, solver=asks_once, helper=asks_once)

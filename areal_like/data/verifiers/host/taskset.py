@@ -64,8 +64,18 @@ class TasksetEnvironment:
         with self._clients.open(policy):
             client = self._v1.EvalClientConfig(base_url=policy["base_url"])
             (slot,) = environment.slots(task)
-            episode = await environment.run_slot(slot, self._v1.ModelContext(model, client, sampling))
-        return _result(episode, self._policies)
+            begun: list[Any] = []
+
+            def watch(_: Any) -> None:
+                nonlocal begun
+                begun = slot.traces  # of this attempt: verifiers removes those that it makes again
+
+            context = self._v1.ModelContext(model, client, sampling)
+            try:
+                episode = await environment.run_slot(slot, context, on_trace=watch)
+                return _result(episode, begun, self._policies)
+            except Exception as fault:
+                return {"error": describe(fault), "runs": _runs(_trained(begun, self._policies), self._policies)}
 
     async def _serve(self) -> None:
         """What the episodes share is opened and closed in one task."""
@@ -177,19 +187,28 @@ def _messages(data: Any) -> list[dict[str, str]]:
     return [*system, {"role": "user", "content": data.prompt_text}]
 
 
-def _result(episode: Any, policies: list[str]) -> dict[str, Any]:
-    """Each trace of the policy that is trained on is a run: its reward and metrics, or in `error` why the episode has
-    none. Where the policy plays several agents, the names of metrics begin with that of their agent."""
-    played = [trace for trace in episode.traces if trace.agent.name in policies]
-    trained = [trace for trace in played if trace.agent.trainable]
+def _trained(traces: list[Any], policies: list[str]) -> list[Any]:
+    return [trace for trace in traces if trace.agent.name in policies and trace.agent.trainable]
+
+
+def _runs(trained: list[Any], policies: list[str]) -> list[dict[str, Any]]:
     several = len(policies) > 1
-    runs = [{"id": trace.id, "agent": trace.agent.name if several else ""} for trace in trained]
+    return [{"id": trace.id, "agent": trace.agent.name if several else ""} for trace in trained]
+
+
+def _result(episode: Any, begun: list[Any], policies: list[str]) -> dict[str, Any]:
+    """Each trace of the policy that is trained on is a run: its reward and metrics, or in `error` why the episode has
+    none. An episode that fails lacks the traces that were not complete, which are among those `begun`. Where the policy
+    plays several agents, the names of metrics begin with that of their agent."""
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         error = f"{errors[-1].type}: {errors[-1].message}" if errors else "the episode is not valid"
-        return {"error": error, "runs": runs}
+        return {"error": error, "runs": _runs(_trained(begun, policies), policies)}
+    trained = _trained(episode.traces, policies)
+    runs = _runs(trained, policies)
     if not trained:
-        how = f"does not train its agent {played[0].agent.name}" if played else "has run no agent of the policy"
+        played = [trace.agent.name for trace in episode.traces if trace.agent.name in policies]
+        how = f"does not train its agent {played[0]}" if played else "has run no agent of the policy"
         return {"error": f"the environment {how}", "runs": []}
     unscored = [name for trace in trained for name, reward in trace.rewards.items() if reward is None]
     if unscored:
@@ -197,6 +216,6 @@ def _result(episode: Any, policies: list[str]) -> dict[str, Any]:
     for run, trace in zip(runs, trained, strict=True):
         parts = {name: reward.score for name, reward in trace.rewards.items()}
         known = {name: value for name, value in trace.metrics.items() if value is not None} | parts
-        prefix = f"{run['agent']}/" if several else ""
+        prefix = f"{run['agent']}/" if run["agent"] else ""
         run |= {"reward": trace.reward, "metrics": {f"{prefix}{name}": value for name, value in known.items()}}
     return {"runs": runs}
