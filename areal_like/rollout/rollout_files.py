@@ -105,6 +105,7 @@ class RolloutFiles:
                     "step": step,
                     **{"group": group.number, "sample": sample, "conversation": conversation},
                     **({"agent": each.agent} if each.agent else {}),
+                    **({"run": each.run} if each.run else {}),
                     **{"row": group.row, "row_hash": hash_text(group.row_hash)},
                     **{"reward": each.reward, "rewards": each.rewards, "finish": each.finish},
                     "weights": [int(each.versions[each.versions >= 0].min()), int(each.versions.max())],

@@ -169,10 +169,11 @@ def _evaluated(folder: Path) -> Iterator[_SavedLine]:
 
 
 def _trained(file: Path) -> Iterator[_SavedLine]:
-    """The samples of a conversation are one answer, a line each."""
-    answers: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
+    """The samples of a conversation are one answer, a line each; of several agents, those of each run of one."""
+    answers: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
     for number, line in enumerate(read_answers(file), 1):
-        _, first = answers.setdefault((line["group"], line["conversation"]), (number, line))
+        key = line["group"], line["conversation"], line.get("agent", ""), line.get("run", 0)
+        _, first = answers.setdefault(key, (number, line))
         if first is not line:
             first["answer"] += f"\n{line['answer']}"
     for number, line in answers.values():

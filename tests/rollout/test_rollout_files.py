@@ -87,6 +87,17 @@ def test_a_line_has_the_texts_the_tokens_and_the_rewards_of_a_sample(tmp_path: P
     assert [lines[2]["token_ids"][start:end] for start, end in spans] == [answer, answer]
 
 
+def test_the_samples_of_several_agents_name_theirs_and_its_run(tmp_path: Path, tokenizer: TextTokenizer):
+    ids = tokenizer.encode("12+34=", special=False)
+    names = [("solver", 0), ("checker", 0), ("checker", 1)]
+    samples = [trajectory(ids, ids, 1.0, conversation=0, agent=agent, run=run) for agent, run in names]
+    write(tmp_path, [batch(0, samples)], "rollout.dump_to_file=true")
+    lines = [json.loads(line) for line in (tmp_path / "rollouts" / "step_000001.jsonl").read_text().splitlines()]
+    assert [(line["conversation"], line["agent"], line.get("run", 0)) for line in lines] == [
+        (0, agent, run) for agent, run in names
+    ]
+
+
 @pytest.mark.parametrize(("keep", "left"), [("2", [8, 9]), ("null", [6, 7, 8, 9])])
 def test_the_latest_steps_are_kept_and_those_after_the_start_are_made_again(tmp_path: Path, keep: str, left: list[int]):
     words = ("rollout.dump_to_file=true", f"rollout.dump_steps={keep}")

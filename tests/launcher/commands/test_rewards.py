@@ -159,6 +159,28 @@ def test_rollouts_of_training_are_scored_too(run: Run, evaluated: Path, words: t
     assert f"training rollouts of {directory.resolve()}, step {'4' if words else '7'}" in done.out
 
 
+def test_each_run_of_an_agent_is_an_answer_with_its_own_reward(run: Run, evaluated: Path):
+    directory = evaluated.parents[2]
+    config = load("grpo.yaml").config
+    row = load_datasets(config, SearchFolders(Path(), Path()), open_tokenizer(config, Path())).train.rows[9]
+    place = {"group": 5, "conversation": 0, "row": 9, "row_hash": hash_text(row_hash(row))}
+    solver, checker = {"agent": "solver"}, {"agent": "checker"}
+    lines = [
+        {**place, **solver, "answer": "a", "reward": 1.0},
+        {**place, **solver, "answer": "b", "reward": 1.0},
+        {**place, **checker, "answer": "c", "reward": 0.5},
+        {**place, **checker, "run": 1, "answer": "d", "reward": 0.0},
+    ]
+    (directory / "rollouts").mkdir()
+    (directory / "rollouts" / "step_000004.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("mine.py").write_text(
+        "def seen(prompt, completion):\n    return {'a\\nb': 1.0, 'c': 0.5, 'd': 0.0}[completion]\n"
+    )
+    done = run("rewards", "sums/t", "--reward", "mine.py:seen", "cluster.fileroot=runs", "rollouts=4")
+    assert "seen: 3 answers to 1 prompt, 0 failed" in done.out, done.err
+    assert "seen and that of the run: 3 of 3 answers have equal rewards" in done.out
+
+
 ENVIRONMENTS = [
     *("task.name=null", "reward.name=null", "train_dataset.path=", "valid_dataset=null"),
     "environments.train=[{id: addition, name: sums}, {id: reversing, name: words, reward: {name: mine.py:seen}}]",
