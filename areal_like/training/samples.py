@@ -19,8 +19,8 @@ MAX_ANSWERS = 8
 
 
 class TrainedAnswers(NamedTuple):
-    """Of all ranks. The samples of a conversation are one answer, or those of one agent of it. Suffixes: _A samples, as in TrainingBatch; _C
-    answers, in order of appearance."""
+    """Of all ranks. The samples of a conversation are one answer, or those of one agent of it. Suffixes: _A samples, as
+    in TrainingBatch; _C answers, in order of appearance."""
 
     number_A: NDArray[np.int64]
     """The answer that a sample is of."""
@@ -138,7 +138,9 @@ class SampleLog:
 def _means(numbers: NDArray[np.int64], sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
     """Of what has the same number; nan where nothing counts."""
     totals = np.bincount(numbers, counts)
-    return np.divide(np.bincount(numbers, sums), totals, out=np.full(len(totals), np.nan), where=totals > 0)
+    means = np.full(len(totals), np.nan)
+    np.divide(np.bincount(numbers, sums), totals, out=means, where=totals > 0)
+    return means
 
 
 def _distributions(answers: TrainedAnswers) -> dict[str, list[float]]:

@@ -3,6 +3,7 @@
 Both are rewarded for the right answer, and for agreeing."""
 
 import asyncio
+from typing import Any
 
 import verifiers.v1 as vf  # type: ignore[import-not-found]
 from v1_sums import SumTaskset, SureHarness  # type: ignore[import-not-found]
@@ -29,7 +30,7 @@ class CheckedEnv(vf.Env[CheckedConfig]):
             await agents.checker.run(checked)
 
     async def give_up(self, task, agents):
-        started = []
+        started: list[Any] = []
         checking = asyncio.create_task(agents.checker.run(task, on_trace=started.append))
         while not (started and started[0].last_reply):
             await asyncio.sleep(0.01)
