@@ -80,15 +80,20 @@ def prepare_servers() -> None:
 
 
 def plan_server(
-    model: NamedReward, limits: RewardConfig, overrides: Sequence[str], run_id: str, where: str, own: Mapping[str, Any]
+    model: NamedReward,
+    limits: RewardConfig,
+    overrides: Sequence[str],
+    run_id: str,
+    where: str,
+    hidden: Mapping[str, Any],
 ) -> ServedReward:
     """Raises ConfigError where it cannot start here; the problems are those of `model`, which `where` names. Its model
-    is fetched from the Hub where it is from there. `own`: values of the rewards, whose secrets are hidden."""
+    is fetched from the Hub where it is from there. `hidden`: values of the rewards, whose secrets are hidden."""
     path = str(model.args["path"])
     keys = [f"reward.{name}={json.dumps(getattr(limits, name))}" for name in ("timeout_s", *RewardLimits._fields)]
     words = [*ALONE, f"+{KEY}={override_value(path)}", *keys, f"reward.processes={limits.processes}", *overrides]
     try:
-        loaded = replace(shipped(words), hidden_values=own)
+        loaded = replace(shipped(words), hidden_values=hidden)
         plan = build_plan(loaded, purpose=Purpose.REWARDS)
         refuse(plan.problems)
         plan = fetched_plan(loaded, plan, False, Purpose.REWARDS)
