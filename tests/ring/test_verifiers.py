@@ -116,6 +116,42 @@ def test_a_run_trains_and_evaluates_on_tasksets_with_the_rewards_of_their_own_ru
     assert ended.metric("eval/others/score")[-1] == sum(each["reward"] for each in evaluated) / 4
 
 
+BOTH = """
+  train:
+    - id: tests/v1-checked
+      name: both
+      python: PYTHON
+      args:
+        first: 20
+        added: 11
+        solver: {harness: {id: tests/v1-checked, question: ""}}
+        checker: {harness: {id: tests/v1-checked, question: ""}}
+train_dataset:"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_run_trains_all_agents_that_the_policy_plays(tmp_path: Path) -> None:
+    before, after = TASKSETS.partition("evaluator:")[0].split("train_dataset:")
+    chat_folder(tmp_path / "model", TEMPLATE)
+    experiment = f"{before.partition('  train:')[0].rstrip()}{BOTH}{after}"
+    (tmp_path / "v.yaml").write_text(experiment.replace("PYTHON", require_verifiers(1)))
+    for name in ("v1_sums.py", "v1_checked.py"):
+        shutil.copy(PACKAGES / name, tmp_path)
+    ended = run(tmp_path, "total_train_epochs=2", config="v.yaml", limit_s=800)
+    assert ended.code == 0, ended.text
+    assert ended.metric("rollout/answers") == [8, 8] and ended.metric("rollout/samples") == [16, 16]
+    assert max(ended.metric("offpolicy/logprob_diff_max")) < 1e-4
+    files = sorted((ended.directory / "rollouts").glob("step_*.jsonl"))
+    samples = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [sample["agent"] for sample in samples] == ["solver", "checker"] * 16
+    means = [
+        sum(sample["reward"] for sample in samples if sample["step"] == step) / 16
+        for step in sorted({sample["step"] for sample in samples})
+    ]
+    assert ended.metric("reward/mean") == pytest.approx(means) and max(means) > 0
+
+
 async def by_runner_of_verifiers(engine: SampledTexts, groups: list[PlayedGroup]) -> list[list[dict[str, Any]]]:
     try:
         return await by_own_runner(engine, groups)
