@@ -7,6 +7,12 @@ class Failure(Exception):
     kind = "failed"
 
 
+class ProgramKilled(Failure):
+    """A program that this process has started was killed from outside, or for want of memory."""
+
+    kind = "killed"
+
+
 DAMAGED = "damaged weights v"
 """Begins the kind of a failure that the version of the weights ends."""
 

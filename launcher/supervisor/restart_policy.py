@@ -6,7 +6,7 @@ controller, trainer        the whole run goes back to the newest complete checkp
 
 from typing import NamedTuple
 
-from areal_like.process.errors import DAMAGED
+from areal_like.process.errors import DAMAGED, ProgramKilled
 from areal_like.process.exit_codes import BAD_CONFIGURATION
 from areal_like.process.identity import EPISODES, REWARD, SERVER
 
@@ -41,16 +41,16 @@ class RestartPolicy:
 
     def decide(self, name: str, code: int, ready: bool, first: bool, kind: str = "") -> RestartDecision:
         """`ready`: whether the process ever worked; `first`: whether this was its first start. A process that fails
-        before it ever worked would fail again, one that was killed would not. Code 0: it exited unasked. `kind`: of
-        its failure note. A version of the weights is found damaged only once: a second time, its server is no more the
-        reason than any other."""
+        before it ever worked would fail again; one that was killed, or whose engine was, would not. Code 0: it exited
+        unasked. `kind`: of its failure note. A version of the weights is found damaged only once: a second time, its
+        server is no more the reason than any other."""
         if code == BAD_CONFIGURATION:
             return RestartDecision("refuse")
         if kind.startswith(DAMAGED):
             if kind in self._damaged:
                 return RestartDecision("fail", "a server was already replaced because of damage to this version")
             self._damaged.add(kind)
-        elif code >= 0 and first and not ready:
+        elif code >= 0 and first and not ready and kind != ProgramKilled.kind:
             again = "exit again" if code == 0 else "fail again"
             why = f"a restart would {again}, so it is not restarted"
             return RestartDecision("fail", why if code else f"{why}; {_cause(name)}")

@@ -54,6 +54,8 @@ def test_a_failure_before_readiness_is_final_unless_it_was_a_kill():
     assert kinds(policy, "server/0", "trainer/0", code=1, ready=False, first=True) == ["fail", "fail"]
     assert kinds(policy, "server/0", "trainer/0", code=-9, ready=False, first=True) == ["replace", "recover"]
     assert kinds(policy, "server/0", "trainer/0", code=1, ready=False, first=False) == ["replace", "recover"]
+    killed = policy.decide("server/1", 1, ready=False, first=True, kind="killed")
+    assert killed.kind == "replace", "its engine was killed"
 
 
 def test_exits_with_code_0_are_counted_across_steps_of_others():

@@ -65,6 +65,9 @@ class EndedEngine:
     def failure_text(self, code: int) -> str:
         return f"ended with exit code {code}: torch.OutOfMemoryError: CUDA out of memory"
 
+    def was_killed(self, code: int) -> bool:
+        return False
+
 
 def test_the_failure_of_a_server_has_the_remedy() -> None:
     launch: Any = EngineLaunch(None, EngineProgram("vLLM", [], VLLM.memory_hints), None)  # type: ignore[arg-type]

@@ -26,6 +26,10 @@ CHAINED_ERRORS = ("The above exception was the direct cause", "During handling o
 PORT_IN_USE = re.compile(
     r"(?i)address already in use|errno 98\b|port \d+ is (?:already )?(?:in use|not available|occupied)"
 )
+PROCESS_KILLED = re.compile(
+    r"Failed core proc\(s\): \{[^}]*: -(?:9|15)\b|(?:terminated with|exit code:?|with code) -(?:9|15)\b"
+)
+"""One of the engine's processes was killed, as vLLM and SGLang say it."""
 
 
 class MemoryHint(NamedTuple):
@@ -63,6 +67,11 @@ def find_error(lines: Sequence[str]) -> str:
 def reports_port_in_use(lines: Sequence[str]) -> bool:
     """Whether the engine could not bind its port."""
     return any(PORT_IN_USE.search(line) for line in lines)
+
+
+def reports_kill(lines: Sequence[str]) -> bool:
+    """Whether one of its own processes was killed."""
+    return any(PROCESS_KILLED.search(line) for line in lines)
 
 
 def _without_prefix(line: str) -> str:

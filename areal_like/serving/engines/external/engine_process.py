@@ -25,7 +25,7 @@ from areal_like.process.process_tree import become_subreaper, kill_descendants
 from areal_like.process.scrubbed_output import ScrubbedBytes
 from areal_like.process.shared_segments import SegmentRecorder
 from areal_like.process.temporary_folders import ENGINE, make_temporary_folder, remove_temporary_folder
-from areal_like.serving.engines.external.engine_log import decode_line, find_error, reports_port_in_use
+from areal_like.serving.engines.external.engine_log import decode_line, find_error, reports_kill, reports_port_in_use
 
 POLL_S = 0.05
 TERMINATE_S = 2.0
@@ -87,6 +87,10 @@ class EngineProcess:
             used = self._keeper.usage.text
             return f"{how}, by another process or because the machine has run out of memory; it had used {used}"
         return f"{how}; its last output: {find_error(list(self.lines)[-TAIL_LINES:])}"
+
+    def was_killed(self, code: int) -> bool:
+        """From outside or for want of memory: it, or a process that it has started and cannot do without."""
+        return -code in EXTERNAL_SIGNALS or reports_kill(list(self.lines))
 
     @property
     def port_was_taken(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from areal_like.process.errors import Failure, TimedOut
+from areal_like.process.errors import Failure, ProgramKilled, TimedOut
 from areal_like.process.identity import PORT, RUN_ID, TOKEN, identity, start_id, token
 from areal_like.process.port_lease import PortLease, lease_port
 from areal_like.process.proof_connector import request_proof
@@ -121,7 +121,8 @@ class EngineLaunch:
 
     async def _watch(self, child: EngineProcess) -> Failure:
         code = await child.ended()
-        return Failure(with_remedy(f"the {self._title} engine {child.failure_text(code)}", self._program.hints))
+        text = with_remedy(f"the {self._title} engine {child.failure_text(code)}", self._program.hints)
+        return ProgramKilled(text) if child.was_killed(code) else Failure(text)
 
     def _port(self) -> int:
         """A leased one, or the one in the command."""

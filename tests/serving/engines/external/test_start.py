@@ -85,6 +85,24 @@ def test_a_killed_engine_is_reported_by_the_signal_and_not_by_its_last_output(tm
         assert one.note["message"].startswith(
             "the vLLM engine was killed by signal 9 (SIGKILL), by another process or "
         )
+        assert one.note["kind"] == "killed"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("RuntimeError: Engine core initialization failed. Failed core proc(s): {'a_0': -9}", "killed"),
+        ("RuntimeError: Engine core initialization failed. Failed core proc(s): {'a_0': 1}", "failed"),
+        ("Scheduler or DataParallelController 812 terminated with -9", "killed"),
+        ("Scheduler or DataParallelController 812 terminated with 1", "failed"),
+    ],
+)
+def test_an_engine_that_ends_since_a_process_of_its_own_was_killed_was_killed(
+    tmp_path: Path, line: str, kind: str
+) -> None:
+    with external_server(write_run(tmp_path), *program(f"print({line!r}); raise SystemExit(1)")) as one:
+        assert one.code() == 1
+        assert one.note["kind"] == kind
 
 
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
@@ -292,7 +310,7 @@ VLLM_DIES = """\
 (EngineCore pid=71) ERROR 11-22 01:44:27 [core.py:900] ValueError: No available memory for the cache blocks.
 (APIServer pid=70) Traceback (most recent call last):
 (APIServer pid=70)   File "api_server.py", line 2, in <module>
-(APIServer pid=70) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+(APIServer pid=70) RuntimeError: Engine core initialization failed. Failed core proc(s): {}
 """
 VLLM_WORKER_DIES = """\
 (EngineCore pid=71) ERROR 11-22 01:44:27 [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly \
