@@ -16,6 +16,7 @@ from areal_like.process.identity import EPISODES, KEY_VARIABLE, Identity
 from areal_like.process.process_tree import process_info
 from areal_like.process.proxy_variables import around_proxy
 from areal_like.rollout.episodes import main as worker
+from areal_like.rollout.episodes.agents import command as agent_command
 from areal_like.rollout.episodes.agents import function
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.agents.command import CommandAgent
@@ -213,6 +214,26 @@ def test_an_agent_at_its_limit_is_given_up(play):
     assert [each.reward for each in samples] == [-1.0]
     with pytest.raises(RewardError, match=r"agent\.timeout_s: the agent took longer than 10 s"):
         play('ask("1"); import time; time.sleep(600)', "1", timeout_s=10.0)
+
+
+@pytest.mark.parametrize("who", ["getpid", "getppid"], ids=["program", "keeper"])
+def test_a_program_that_is_stopped_for_good_is_ended_long_before_its_limit(play, monkeypatch, who):
+    monkeypatch.setattr(agent_command, "CHECK_S", 0.2)
+    program = f'ask("1"); import os, signal, time; os.kill(os.{who}(), signal.SIGSTOP); time.sleep(600)'
+    samples, _ = play(program, "046", failed_reward=-1.0)
+    assert [each.reward for each in samples] == [-1.0]
+    with pytest.raises(RewardError, match=r"agent\.command: the program was stopped \(SIGSTOP\)"):
+        play(program, "1")
+
+
+def test_a_program_that_is_stopped_for_a_while_goes_on(play, monkeypatch):
+    monkeypatch.setattr(agent_command, "CHECK_S", 0.3)
+    stops = (
+        "import os, signal, subprocess; "
+        "subprocess.Popen(['sh', '-c', f'sleep 0.5; kill -CONT {os.getpid()}']); os.kill(os.getpid(), signal.SIGSTOP); "
+    )
+    samples, _ = play(f'{stops}ask("1")', "046")
+    assert [each.reward for each in samples] == [1.0]
 
 
 def test_a_program_that_is_ended_is_killed_with_all_that_it_started(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 from areal_like.data.exact_json import dump_json
 from areal_like.process.identity import shown_variables
 from areal_like.process.keeper import kept_command
-from areal_like.process.process_tree import KILL_TIMEOUT_S
+from areal_like.process.process_tree import KILL_TIMEOUT_S, children_of, process_info
 from areal_like.process.proxy_variables import around_proxy
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
@@ -25,6 +25,8 @@ TAIL_BYTES = 16384
 """What is kept of an output."""
 SHOWN_LINES = 8
 GB = 1e9
+STOPPED, CHECK_S, CHECKS = "T", 5.0, 3
+"""A program that is found stopped (SIGSTOP) so often in a row is ended: it would be waited for until its limit."""
 OTHER_KEY = "ANTHROPIC_AUTH_TOKEN"
 """A key that Anthropic's clients would send beside that of the episode."""
 
@@ -57,6 +59,8 @@ class CommandAgent:
             )
         except OSError as fault:
             raise AgentError(f"agent.command: {self._command[0]} cannot be started: {fault}") from fault
+        was_stopped = asyncio.Event()
+        watch = asyncio.create_task(_end_if_stopped(process, was_stopped))
         try:
             assert process.stdin is not None and process.stdout is not None and process.stderr is not None
             out, err, _ = await asyncio.gather(
@@ -64,7 +68,10 @@ class CommandAgent:
             )
             code = await process.wait()
         finally:
+            watch.cancel()
             await _end(process)
+        if was_stopped.is_set():
+            raise AgentError("agent.command: the program was stopped (SIGSTOP) and did not go on, so it was ended")
         if code:
             how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
             raise AgentError(f"agent.command: the program ended with {how}: {_last_lines(err) or 'it printed nothing'}")
@@ -96,6 +103,23 @@ async def _tail(stream: asyncio.StreamReader) -> bytes:
     while part := await stream.read(TAIL_BYTES):
         kept = (kept + part)[-TAIL_BYTES:]
     return kept
+
+
+async def _end_if_stopped(process: asyncio.subprocess.Process, was_stopped: asyncio.Event) -> None:
+    found = 0
+    while found < CHECKS:
+        await asyncio.sleep(CHECK_S)
+        found = found + 1 if _is_stopped(process.pid) else 0
+    log.warning("agent.command: the program under process %d is stopped, and is ended", process.pid)
+    was_stopped.set()
+    await _end(process)
+
+
+def _is_stopped(keeper: int) -> bool:
+    """The program, or its keeper."""
+    info, programs = process_info(keeper), children_of(keeper)
+    is_held = info is not None and info.state == STOPPED
+    return is_held or (bool(programs) and all(each.state == STOPPED for each in programs))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
