@@ -1,11 +1,12 @@
 """Programs that try to leave the sandbox. Each prints `escaped` with what it achieved, and `tried` at its end.
 
-They run after PRELUDE, which reads as `at` what the test prepared: `secret` and `socket`, paths; `folder`, which the
-files of the test are in; `port`, where it listens; `pid`, a process of it; `packages`, folders with Python packages.
+They run after PRELUDE, which reads as `at` what the test prepared: `secret`, `socket` and `datagrams`, paths; `folder`,
+which the files of the test are in; `port`, where it listens; `pid`, a process of it; `packages`, folders with Python
+packages.
 """
 
 PRELUDE = """
-import contextlib, ctypes, errno, json, os, resource, shutil, signal, socket, stat, subprocess, sys, time
+import contextlib, ctypes, errno, fcntl, json, os, resource, shutil, signal, socket, stat, struct, subprocess, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 at = SimpleNamespace(**json.load(sys.stdin))
@@ -37,6 +38,11 @@ for address in (at.socket, "\\0areal-like-test"):
     with refused, socket.socket(socket.AF_UNIX) as wire:
         wire.connect(address)
         escaped(address)
+for address in (at.datagrams, "\\0areal-like-test"):
+    with refused:
+        wire, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        wire.sendto(b"x", address)
+        escaped(("datagram", address))
 """,
     "reads a file of the run": """
 for path in (at.secret, "/etc/passwd", "/etc/hosts", f"/proc/self/root{at.secret}", f"/proc/{at.pid}/root{at.secret}"):
@@ -211,6 +217,16 @@ for pid in (at.pid, os.getppid(), -1, 1):
 with refused:
     signal.pidfd_send_signal(os.pidfd_open(at.pid), signal.SIGKILL)
     escaped("by a descriptor")
+reader, writer = os.pipe()
+with refused:
+    fcntl.fcntl(reader, fcntl.F_SETOWN, at.pid)
+    fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(writer, b"x")
+with refused:
+    fcntl.fcntl(reader, 15, struct.pack("ii", 1, at.pid))  # F_SETOWN_EX
+    fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(writer, b"x")
 """,
     "changes the limits of others and its own": """
 for pid in (at.pid, os.getppid()):

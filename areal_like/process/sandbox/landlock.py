@@ -21,6 +21,9 @@ NUM_RIGHTS = {3: 15, 4: 15}
 """By version; from the 5th on there is one more, to control devices."""
 NETWORK_FROM = 4
 BIND_AND_CONNECT = 3
+SCOPES_FROM = 6
+ABSTRACT_SOCKETS_AND_SIGNALS = 3
+"""Of processes that are not confined in the same way."""
 
 
 def landlock_version() -> int:
@@ -37,6 +40,8 @@ def apply_landlock(libc: ctypes.CDLL, readable: Iterable[str], devices: Iterable
     attributes = struct.pack("=Q", everything)
     if version >= NETWORK_FROM:
         attributes += struct.pack("=Q", BIND_AND_CONNECT)
+    if version >= SCOPES_FROM:
+        attributes += struct.pack("=Q", ABSTRACT_SOCKETS_AND_SIGNALS)
     rules = _call(libc, CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
     allowed = [(path, READ) for path in readable]
     allowed += [(path, READ_FILE | WRITE_FILE) for path in devices]

@@ -26,7 +26,8 @@ REFUSED = (
     *("finit_module", "delete_module", "reboot", "acct", "syslog", "settimeofday", "clock_settime", "clock_adjtime"),
     *("adjtimex", "sethostname", "setdomainname", "iopl", "ioperm", "lookup_dcookie", "vhangup", "personality"),
     # the network, and memory outside of processes and files
-    *("socket", "memfd_create", "memfd_secret", "shmget", "msgget", "semget", "mq_open"),
+    *("socket", "memfd_create", "memfd_secret", "mq_open", "shmget", "shmat", "shmctl", "msgget", "msgsnd", "msgrcv"),
+    *("msgctl", "semget", "semop", "semtimedop", "semctl"),
 )
 ABSENT = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")
 """As on an older kernel: their arguments lie in memory, which a filter cannot read."""
@@ -41,6 +42,10 @@ ON_OTHERS = ("rt_sigqueueinfo", "rt_tgsigqueueinfo", "tkill", "pidfd_send_signal
 ON_ITSELF = ("kill", "tgkill", "sched_setaffinity")
 """Allowed on the process itself and on its group. The former are refused; both where a program sees the machine's
 processes."""
+SIGNALS_AN_OWNER = {"fcntl": (8, 10, 15), "ioctl": (0x8901, 0x8902)}
+"""Requests by which a descriptor sends a signal of one's choice to any process of the same user."""
+SOCKET_KIND, STREAM = 0xF, 1
+"""A socket of a pair that is no stream can send to any address, and so to services of the machine."""
 
 STARTS_AND_SIGNALS = (
     *("fork", "vfork", "clone", "execve", "execveat", "kill", "tkill", "tgkill", "rt_sigqueueinfo"),
@@ -53,8 +58,8 @@ NAMESPACES = 0x7E020000
 
 ARCHITECTURES = dict(zip(MACHINES, (0xC000003E, 0xC00000B7), strict=True))
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
+LOAD, EQUAL, AT_LEAST, ANY_BIT, KEEP_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 
 
@@ -76,6 +81,14 @@ def build_filter(own_pid: int | None, machine: str = platform.machine()) -> byte
         steps += _if_called(number, [_step(EQUAL, 0, 1, 0), refuse, allow])
     for number in call_numbers(ON_ITSELF if shared else (), machine):
         steps += _if_called(number, [_step(EQUAL, own_pid or 0, 2, 0), _step(EQUAL, 0, 1, 0), refuse, allow])
+    if shared:
+        for name, requests in SIGNALS_AN_OWNER.items():
+            found = [step for each in requests for step in (_step(EQUAL, each, 0, 1), refuse)]
+            for number in call_numbers((name,), machine):
+                steps += _if_called(number, [*found, allow], SECOND_ARGUMENT)
+        for number in call_numbers(("socketpair",), machine):
+            kind = [_step(KEEP_BITS, SOCKET_KIND), _step(EQUAL, STREAM, 1, 0), refuse, allow]
+            steps += _if_called(number, kind, SECOND_ARGUMENT)
     return b"".join((*steps, allow))
 
 
@@ -87,9 +100,9 @@ def build_compute_filter(machine: str = platform.machine()) -> bytes:
     return b"".join((*steps, _step(RETURN, ALLOW)))
 
 
-def _if_called(number: int, steps: list[bytes]) -> list[bytes]:
-    """The steps see the first argument, and must return."""
-    return [_step(EQUAL, number, 0, len(steps) + 1), _step(LOAD, FIRST_ARGUMENT), *steps]
+def _if_called(number: int, steps: list[bytes], argument: int = FIRST_ARGUMENT) -> list[bytes]:
+    """The steps see an argument, and must return."""
+    return [_step(EQUAL, number, 0, len(steps) + 1), _step(LOAD, argument), *steps]
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -1,8 +1,11 @@
 """The filter of system calls, run as the kernel would: what it refuses on each kind of machine."""
 
 import errno
+import fcntl
 import re
+import socket
 import struct
+import termios
 from pathlib import Path
 
 import pytest
@@ -25,18 +28,25 @@ NAMES = (
     *seccomp.ON_OTHERS,
     *seccomp.ON_ITSELF,
     *seccomp.STARTS_AND_SIGNALS,
+    *seccomp.SIGNALS_AN_OWNER,
+    "socketpair",
 )
 
 
-def verdict(steps: bytes, number: int, argument: int = 0, architecture: int | None = None) -> int | None:
+def verdict(
+    steps: bytes, number: int, argument: int = 0, architecture: int | None = None, second: int = 0
+) -> int | None:
     """The error of a call; None if it is allowed. The process is killed for a call of another machine."""
-    memory = {seccomp.NUMBER: number, seccomp.ARCHITECTURE: architecture, seccomp.FIRST_ARGUMENT: argument}
+    memory = {seccomp.NUMBER: number, seccomp.ARCHITECTURE: architecture}
+    memory |= {seccomp.FIRST_ARGUMENT: argument, seccomp.SECOND_ARGUMENT: second}
     value, index = 0, 0
     while True:
         code, if_true, if_false, operand = struct.unpack_from("=HBBI", steps, 8 * index)
         index += 1
         if code == seccomp.LOAD:
             value = memory[operand] or 0
+        elif code == seccomp.KEEP_BITS:
+            value &= operand
         elif code == seccomp.RETURN:
             assert operand != seccomp.KILL, "killed"
             return None if operand == seccomp.ALLOW else operand & 0xFFFF
@@ -54,8 +64,8 @@ def verdict(steps: bytes, number: int, argument: int = 0, architecture: int | No
 def test_a_filter_refuses_what_it_names_and_allows_the_rest(machine: str, own_pid: int | None) -> None:
     steps, architecture = seccomp.build_filter(own_pid, machine), seccomp.ARCHITECTURES[machine]
 
-    def error(name: str, argument: int = 0) -> set[int | None]:
-        return {verdict(steps, number, argument, architecture) for number in call_numbers((name,), machine)}
+    def error(name: str, argument: int = 0, second: int = 0) -> set[int | None]:
+        return {verdict(steps, number, argument, architecture, second) for number in call_numbers((name,), machine)}
 
     assert verdict(steps, READ[machine], 3, architecture) is None
     assert {*error("ptrace"), *error("socket"), *error("mount")} == {errno.EPERM}
@@ -67,6 +77,12 @@ def test_a_filter_refuses_what_it_names_and_allows_the_rest(machine: str, own_pi
     assert {*error("fchmod"), *error("utimensat"), *error("truncate")} == {errno.EPERM if own_pid else None}
     assert error("kill", ME + 1) == {errno.EPERM if own_pid else None}
     assert error("kill", ME) == error("tgkill", ME) == error("kill", 0) == {None}
+    for name, requests in seccomp.SIGNALS_AN_OWNER.items():
+        assert {each for one in requests for each in error(name, 3, one)} == {errno.EPERM if own_pid else None}
+    assert error("fcntl", 3, fcntl.F_SETFL) == error("ioctl", 3, termios.FIONREAD) == {None}
+    assert error("socketpair", socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) == {None}
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK):
+        assert error("socketpair", socket.AF_UNIX, kind) == {errno.EPERM if own_pid else None}
     assert verdict(steps, NEWEST + 1, 0, architecture) == errno.ENOSYS
     assert verdict(steps, X32 | 1, 0, architecture) == errno.ENOSYS
 
