@@ -1,6 +1,7 @@
 """The built-in reward `math`: 1 for a result that equals the right one as mathematics."""
 
 import logging
+import math
 import re
 from fractions import Fraction
 from functools import cache
@@ -13,8 +14,13 @@ from areal_like.rollout.episodes.rewards.stated_result import readings, results,
 
 MAX_CHARACTERS, MAX_DEPTH = 500, 12
 """A result that is longer, or has more brackets in each other, takes a parser minutes."""
-HUGE = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*[-+]?\d+(?:\d{3}|\s*(?:\^|\*\*)\s*[{(]?\s*\d)|\d{4,}\s*!|[)}]\s*!")
-"""A power or factorial that no computer writes down in time."""
+MAX_EXPONENT, MAX_FACTORIAL = 99_999, 9_999
+"""Beyond them no computer writes the result down in time."""
+POWER = r"(?:\^|\*\*)\s*[{(]?\s*"
+EXPONENT = re.compile(rf"{POWER}[-+]?(\d+)(?=(?:\s*{POWER}[-+]?(\d+)(\s*{POWER}[-+]?\d)?)?)")
+FACTORIAL = re.compile(r"(\d+)\s*!")
+FACTORIAL_OF_NUMBERS = re.compile(r"[({]([^(){}A-Za-z\\]*)[)}]\s*!")
+"""Of `(5-1)!`, but not of `(n-1)!`."""
 DECORATION = re.compile(r"\\left|\\right|\\[,;:! ]|\\(?:displaystyle|dfrac|tfrac)|[$\s]")
 
 
@@ -82,7 +88,27 @@ def _is_computable(text: str) -> bool:
     for letter in text:
         depth += (letter in "({[") - (letter in ")}]")
         deepest = max(deepest, depth)
-    return len(text) <= MAX_CHARACTERS and deepest <= MAX_DEPTH and HUGE.search(text) is None
+    return len(text) <= MAX_CHARACTERS and deepest <= MAX_DEPTH and not _is_huge(text)
+
+
+def _is_huge(text: str) -> bool:
+    """Whether a number in it has too many digits."""
+    of_numbers = [match[1] for match in FACTORIAL_OF_NUMBERS.finditer(text)]
+    factorials = [*FACTORIAL.findall(text), *re.findall(r"\d+", " ".join(of_numbers))]
+    return (
+        any(_exponent(*match.groups()) > MAX_EXPONENT for match in EXPONENT.finditer(text))
+        or any(len(digits) > 4 or int(digits) > MAX_FACTORIAL for digits in factorials)
+        or any("^" in each or "*" in each or "!" in each for each in of_numbers)
+    )
+
+
+def _exponent(digits: str, power: str | None, more: str | None) -> float:
+    """Of a tower of numbers: `9^{9^{9}}` has the exponent `9^9`."""
+    if more or len(digits) > len(str(MAX_EXPONENT)):
+        return math.inf
+    if power is None or int(digits) < 2:
+        return int(digits)
+    return int(digits) ** int(power) if len(power) <= 2 else math.inf
 
 
 def _plain(text: str) -> str:

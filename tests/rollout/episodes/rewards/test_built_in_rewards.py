@@ -132,6 +132,13 @@ def test_numeric_compares_numbers(args, completion, answer, value):
         (r"\boxed{", "7", 0),
         (r"\boxed{\frac{1}}", "7", 0),
         (r"\boxed{1/0}", "7", 0),
+        (r"\boxed{(n-1)!\cdot 2}", "2(n-1)!", 1),
+        (r"\boxed{\frac{(2n)!}{n!\,2^n}}", r"\frac{(2n)!}{2^n n!}", 1),
+        (r"\boxed{2^{2020}-1}", "-1+2^{2020}", 1),
+        (r"\boxed{2^{2^{3}}}", "256", 1),
+        (r"\boxed{(5-1)!}", "24", 1),
+        (r"\boxed{2020\cdot 2019!}", "2020!", 1),
+        (r"\boxed{(n-1)!\cdot 3}", "2(n-1)!", 0),
     ],
 )
 def test_math_compares_results_as_mathematics(completion, answer, value):
@@ -198,6 +205,7 @@ def test_math_may_want_a_box_and_fewer_digits(args, completion, value):
     "result",
     [
         *("9^{9^{9}}", "9^9^9", "9**9**9", "10^{10000000}", r"\sin(10^{10^{8}})", "(9^9)!", "123456!"),
+        *("3^{2^{99}}", "2^{100000}", "(12345)!", "(9!)!", "2^{9^{9}}!", "(6**6 - 1)!"),
         *("1+" * 300 + "1", "(" * 60 + "1" + ")" * 60, r"\frac{1}{1+" * 25 + "1" + "}" * 25),
     ],
 )
