@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from areal_like.serving.engines.base import EngineGone, GenerateOutput, GenerateRequest, InferenceEngine
@@ -66,7 +66,7 @@ class Generation:
         reason."""
         name = str(body.get("id", "")) if isinstance(body, dict) else ""
         try:
-            parsed = self._parse(body)
+            parsed = self._parse(body, attempt)
         except BadRequest as refusal:
             return {"id": name, "error": str(refusal)}
         if attempt < self._attempt:
@@ -76,6 +76,9 @@ class Generation:
         deadline = asyncio.timeout(parsed.group.deadline_s)
         try:
             async with deadline:
+                if parsed.group.order is not None and not parsed.group.n:
+                    await self._engine.leave(parsed.group.order)
+                    return {"id": name, "samples": []}
                 answers = await self._answers(parsed, in_flight)
                 await self._served.verified()
         except TimeoutError:
@@ -125,10 +128,12 @@ class Generation:
         if self._aborts:
             await asyncio.wait(self._aborts)
 
-    def _parse(self, body: Any) -> ParsedGroup:
+    def _parse(self, body: Any, attempt: int) -> ParsedGroup:
         """Checks all that is known before the engine sees the group; raises BadRequest."""
         info = self._info
         group = parse_group(body, info.vocab_size, info.context_length, self._info.length_key)
+        if group.order is not None:  # another attempt repeats steps
+            group = replace(group, order=replace(group.order, key=f"{attempt}/{group.order.key}"))
         sampling = group.sampling
         limit = max_answer_tokens(sampling, len(group.prompt), info.context_length, self._info.length_key)
         given = body.get("sampling") or {}

@@ -76,8 +76,9 @@ class StepSlot:
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """One prompt and its number of samples. `priority`: smaller goes first; `deadline_s`: then the group ends
-    without samples; `top_logprobs`: how many of the likeliest tokens are reported at each place."""
+    """One prompt and its number of samples, which is 0 where nothing comes for its place in a step. `priority`: smaller
+    goes first; `deadline_s`: then the group ends without samples; `top_logprobs`: how many of the likeliest tokens are
+    reported at each place."""
 
     id: str
     prompt: tuple[int, ...]
@@ -128,8 +129,10 @@ def parse_group(
     unknown = set(body) - {"id", "prompt", "n", "seed", "sampling", "order", "priority", "deadline_s"}
     if unknown:
         raise BadRequest(f"{min(map(str, unknown))[:MAX_SHOWN]}: a group has no such field")
+    order = _parse_order(body.get("order"))
+    n = _integer("n", body.get("n", 1), 1 if order is None else 0, MAX_SAMPLES)
     prompt = body.get("prompt")
-    if not isinstance(prompt, list) or not prompt:
+    if not isinstance(prompt, list) or (n and not prompt):
         raise BadRequest("prompt: give at least one token id")
     if len(prompt) >= context_length:
         raise BadRequest(_no_room(length_key, len(prompt), context_length))
@@ -137,10 +140,10 @@ def parse_group(
     return GroupRequest(
         id=_name("id", body.get("id", "")),
         prompt=tuple(prompt),
-        n=_integer("n", body.get("n", 1), 1, MAX_SAMPLES),
+        n=n,
         seed=_integer("seed", body.get("seed", 0), 0, MAX_SEED),
         sampling=parse_sampling(body.get("sampling") or {}, vocab_size, context_length),
-        order=_parse_order(body.get("order")),
+        order=order,
         priority=_integer("priority", body.get("priority", 0), -MAX_PRIORITY, MAX_PRIORITY),
         deadline_s=None if body.get("deadline_s") is None else _deadline(body["deadline_s"]),
     )

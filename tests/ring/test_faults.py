@@ -55,6 +55,19 @@ class BlocksOnce:
         rewards = await episode.score(row, samples)
         return [episode.trajectory(prompt, *pair) for pair in zip(samples, rewards)]
 
+class SkipsSome:
+    # For some rows nothing is generated.
+    needs_reward = True
+    async def run(self, episode, row):
+        if row["prompt"][0] in "12":
+            return None
+        if row["prompt"][1] in "05":
+            raise ValueError("not for this row")
+        prompt = episode.encode(row["prompt"])
+        samples = await episode.generate(prompt)
+        rewards = await episode.score(row, samples)
+        return [episode.trajectory(prompt, *pair) for pair in zip(samples, rewards)]
+
 class Task:
     def rows(self, split):
         return [{"prompt": f"{a}+{b}=", "answer": f"{a + b:03}"} for b in range(10, 40) for a in range(10, 100, 3)]
@@ -103,6 +116,15 @@ def test_answers_that_cannot_be_judged_are_left_out_of_their_groups(folder):
     assert ended.metric("reward/answers_without_vote") == unjudged
     facts = [event["rewards"] for event in ended.ledger() if event["event"] == "finished"]
     assert any(None in rewards for rewards in facts) and all(set(rewards) != {None} for rewards in facts)
+
+
+def test_a_synchronous_step_waits_for_no_row_for_which_nothing_is_generated(folder):
+    words = ("workflow.name=mine.py:SkipsSome", "max_head_offpolicyness=0", "rollout.request_timeout=60")
+    ended = run(folder, *WORDS, *words, "evaluator.freq_steps=1", "rollout.backend=embedded:d2")
+    assert ended.code == 0, ended.text
+    assert len(ended.metric("train/loss")) == 3
+    events = [event["event"] for event in ended.ledger()]
+    assert "failed" in events and "dropped" in events
 
 
 def test_a_worker_that_a_workflow_blocks_is_replaced(folder):

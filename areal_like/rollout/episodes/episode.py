@@ -20,7 +20,7 @@ from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.conversation import Conversation, ConversationRules
 from areal_like.rollout.episodes.gateway.gateway import Gateway
 from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
-from areal_like.rollout.episodes.generation_client import LeaseRoute
+from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
 from areal_like.rollout.episodes.phase_times import GENERATE, REWARD, PhaseTimes
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.outcomes import RewardCounts
@@ -98,6 +98,8 @@ class Episode:
     def __post_init__(self) -> None:
         self._route = LeaseRoute(self.lease["id"], self.lease["server"])
         self._num_calls = self._num_failed = self._num_conversations = 0
+        self._is_placed = self.lease.get("order") is None
+        """Whether its group has had its place in a synchronous step, if it has one."""
         self._num_scorings: Counter[int | None] = Counter()
         """By sample."""
 
@@ -231,6 +233,7 @@ class Episode:
         self.trace("requests %d answers to %d tokens", group["n"], len(prompt_ids))
         with self.times.timed(GENERATE):
             answers = await self.tools.client.generate(self._route, group)
+        self._is_placed |= number == 0
         self.trace("got its answers from %s", self._route.server)
         samples = [Sample(each["token_ids"], each["logprobs"], each["versions"], each["finish"]) for each in answers]
         stops = params.get("stop") or ()
@@ -242,6 +245,17 @@ class Episode:
         for sample, finished in zip(samples, texts, strict=True):
             sample.text, sample.stop_text = finished.text, finished.stop
         return samples
+
+    async def leave_place(self) -> None:
+        """To be called at the end: the groups of its synchronous step do not wait for one that has generated nothing,
+        such as for a row without room for an answer."""
+        if self._is_placed:
+            return
+        group = {"id": f"{self.lease['id']}/none", "prompt": [], "n": 0, "order": self.lease["order"]}
+        try:
+            await self.tools.client.generate(self._route, group)
+        except GenerationError as refused:
+            log.warning("lease %s: its place in the step is not left: %s", self.lease["id"], refused)
 
     @property
     def timings(self) -> dict[str, float]:

@@ -124,6 +124,7 @@ class EpisodeRunner:
             error = plain_text(self._message(fault, lease))  # a user's message may quote what a model wrote
             header |= {"status": FAILED, "error_kind": _kind(fault), "error": error}
             self._log_once(fault, header)
+        await episode.leave_place()
         header["timings"] = episode.timings
         episode.trace("ends: %s", header["status"])
         return EpisodeResult(header, blob)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from areal_like.process.errors import Failure
-from areal_like.serving.requests import GroupRequest
+from areal_like.serving.requests import GroupRequest, StepSlot
 from areal_like.weights.adapter import LoadedAdapter
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.index import Index
@@ -173,6 +173,10 @@ class InferenceEngine(Protocol):
     """Whether it records its progress itself (`areal_like/process/pulse.py`). Otherwise the server asks it."""
 
     async def generate(self, request: GenerateRequest) -> list[GenerateOutput]: ...
+
+    async def leave(self, place: StepSlot) -> None:
+        """No group comes for this place, for which an engine that starts steps as a whole must not wait."""
+        return None
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         """Ends requests with their tokens so far (finish `abort`), or, for a request that is cancelled, without; None

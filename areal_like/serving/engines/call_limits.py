@@ -21,6 +21,7 @@ from areal_like.serving.engines.base import (
     Verification,
     WeightUpdate,
 )
+from areal_like.serving.requests import StepSlot
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.probe import Probe
 
@@ -55,6 +56,9 @@ class LimitedEngine(InferenceEngine):
             with contextlib.suppress(EngineGone, ValueError):
                 await self.abort([request.id])
             raise
+
+    async def leave(self, place: StepSlot) -> None:
+        await self._within("an empty place", self.engine.leave(place))
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         await self._within("an abort", self.engine.abort(ids))

@@ -45,6 +45,15 @@ def test_a_lease_becomes_a_group_of_trajectories(run):
     assert result["status"] == "done" and set(result["timings"]) == {"generate_s", "reward_s", "total_s"}
 
 
+@pytest.mark.parametrize("workflow", ["Refuses", "Long", "Raises"])
+def test_the_groups_of_a_synchronous_step_do_not_wait_for_one_that_generates_nothing(run, workflow):
+    order = {"key": "3.1", "place": 1, "of": 2}
+    server = Server()
+    done = run(lambda address: [lease(2, address, n=3, order=order)], server, workflow)
+    assert [(group["n"], group["order"]) for (group,) in server.requests] == [(0, order)]
+    assert done.results["2.1"]["status"] == ("rejected" if workflow == "Refuses" else "failed")
+
+
 def test_a_truncated_answer_is_marked_and_keeps_all_its_tokens(run):
     done = run(one, Server([2, 6, 8, 2, 6, 8]))
     trajectory = done.trajectories["0.1"][0]

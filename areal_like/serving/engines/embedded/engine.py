@@ -26,6 +26,7 @@ from areal_like.serving.engines.embedded.core.llm_engine import LLMEngine
 from areal_like.serving.engines.embedded.openai_api.openai_serving import OpenAIServing
 from areal_like.serving.engines.embedded.openai_api.routes import openai_routes
 from areal_like.serving.engines.embedded.weights.update import WeightSwapper
+from areal_like.serving.requests import StepSlot
 from areal_like.weights.buckets import TensorInfo
 from areal_like.weights.disk import with_dtype_names
 from areal_like.weights.fingerprint import dtype_name
@@ -71,6 +72,9 @@ class EmbeddedEngine(InferenceEngine):
             GenerateOutput(sample.token_ids, sample.logprobs, sample.finish, sample.versions)
             for sample in finished.samples
         ]
+
+    async def leave(self, place: StepSlot) -> None:
+        await self.async_engine.call(lambda: self._engine.waiting.leave(place))
 
     async def abort(self, ids: Sequence[str] | None) -> None:
         """A request that is cancelled ends by itself, and a pause aborts none."""

@@ -311,3 +311,36 @@ def test_a_synchronous_step_starts_when_all_its_groups_have_arrived() -> None:
     assert engine.num_running == 6
     with pytest.raises(RuntimeError, match="wait for others of their step"):
         engine.generate([ordered(groups(2), "1.1")[0]])
+
+
+def test_a_synchronous_step_starts_without_the_groups_whose_places_are_left() -> None:
+    engine = LLMEngine(tiny_qwen3())
+    first, second, third = ordered(groups(3), "0.1")
+    slots = [one.order for one in (first, second, third)]
+    assert slots[0] is not None and slots[1] is not None and slots[2] is not None
+    engine.waiting.leave(slots[2])
+    engine.waiting.leave(slots[2])  # again, as a request that is repeated
+    engine.submit(second)
+    engine.abort("as another group ends", lambda queued: queued.group.id == "none")
+    assert not engine.has_work
+    with pytest.raises(BadRequest, match=r"^order.place: "):
+        engine.submit(third)
+    with pytest.raises(BadRequest, match=r"^order.place: "):
+        engine.waiting.leave(slots[1])
+    engine.waiting.leave(slots[0])
+    assert engine.has_work
+    engine.step()
+    assert engine.num_running == 3
+
+
+def test_a_step_of_left_places_alone_keeps_nobody_waiting() -> None:
+    engine = LLMEngine(tiny_qwen3())
+    for one in ordered(groups(2), "0.1"):
+        assert one.order is not None
+        engine.waiting.leave(one.order)
+    assert not engine.has_work
+    of_aborted = ordered(groups(2), "0.2")[1].order
+    assert of_aborted is not None
+    engine.waiting.leave(of_aborted)  # of a step that began again
+    finished = engine.generate(ordered(groups(2), "0.3"))
+    assert [len(one.samples) for one in finished] == [3, 3]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from areal_like.serving.requests import MAX_PRIORITY, BadRequest, GeneratedSample, GroupRequest
+from areal_like.serving.requests import MAX_PRIORITY, BadRequest, GeneratedSample, GroupRequest, StepSlot
 
 if TYPE_CHECKING:
     from areal_like.serving.engines.embedded.weights.batched_lora import ServedAdapter
@@ -31,13 +31,27 @@ class QueuedGroup:
         return self.group.n - self.num_started
 
 
+@dataclass
+class _Step:
+    """Groups of a synchronous step by their places, of which some may be `left` without a group."""
+
+    of: int
+    groups: dict[int, QueuedGroup] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.groups) + len(self.left) == self.of
+
+
 class WaitingQueue:
     """Smaller priorities first, equal ones in order of arrival. The groups of a synchronous step start when all of them
-    have arrived, in the order of their places, with nothing else running: how they arrived then changes nothing."""
+    have arrived, in the order of their places, with nothing else running: how they arrived then changes nothing. Places
+    without a group are left."""
 
     def __init__(self) -> None:
         self._unordered: deque[QueuedGroup] = deque()
-        self._steps: dict[str, dict[int, QueuedGroup]] = {}
+        self._steps: dict[str, _Step] = {}
         self._current_step: deque[QueuedGroup] | None = None
 
     def __len__(self) -> int:
@@ -46,7 +60,7 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[QueuedGroup]:
         yield from self._current_step or ()
         for step in self._steps.values():
-            yield from step.values()
+            yield from step.groups.values()
         yield from self._unordered
 
     def add(self, queued: QueuedGroup) -> None:
@@ -54,13 +68,26 @@ class WaitingQueue:
         if slot is None:
             bisect.insort(self._unordered, queued, key=lambda one: one.group.priority)
             return
-        step = self._steps.get(slot.key, {})
-        if any(other.group.order and other.group.order.of != slot.of for other in step.values()):
+        self._step_with_free(slot).groups[slot.place] = queued
+
+    def leave(self, slot: StepSlot) -> None:
+        """No group comes for this place."""
+        if slot.place in (step := self._steps.get(slot.key, _Step(slot.of))).left:
+            return
+        step = self._step_with_free(slot)
+        step.left.add(slot.place)
+        if len(step.left) == step.of:
+            del self._steps[slot.key]
+
+    def _step_with_free(self, slot: StepSlot) -> _Step:
+        """The step of a place that must be free."""
+        step = self._steps.get(slot.key, _Step(slot.of))
+        if step.of != slot.of:
             raise BadRequest(f"order.of: {slot.of} differs from the other groups of {slot.key}")
-        if slot.place in step:
+        if slot.place in step.groups or slot.place in step.left:
             raise BadRequest(f"order.place: another group has place {slot.place} of {slot.key} already")
-        step[slot.place] = queued
         self._steps[slot.key] = step
+        return step
 
     def head(self, is_idle: bool) -> QueuedGroup | None:
         """The next group, if any may start now; `is_idle`: nothing is running."""
@@ -69,12 +96,14 @@ class WaitingQueue:
         if self._current_step is not None and not is_idle:
             return None
         self._current_step = None
-        complete = next((key for key, step in self._steps.items() if _is_complete(step)), None)
+        complete = next((key for key, step in self._steps.items() if step.is_complete), None)
         if complete is not None:
             if not is_idle:
                 return None
-            step = self._steps.pop(complete)
-            self._current_step = deque(step[place] for place in sorted(step))
+            groups = self._steps.pop(complete).groups
+            # Of a step that began again under another key, left places alone may have stayed.
+            self._steps = {key: step for key, step in self._steps.items() if step.groups}
+            self._current_step = deque(groups[place] for place in sorted(groups))
             return self._current_step[0]
         return self._unordered[0] if self._unordered else None
 
@@ -87,27 +116,20 @@ class WaitingQueue:
         self._unordered = deque(queued for queued in self._unordered if not matches(queued))
         if self._current_step is not None:
             self._current_step = deque(queued for queued in self._current_step if not matches(queued))
-        kept = {
-            key: {place: queued for place, queued in step.items() if not matches(queued)}
-            for key, step in self._steps.items()
-        }
-        self._steps = {key: step for key, step in kept.items() if step}
+        for key, step in list(self._steps.items()):
+            step.groups = {place: queued for place, queued in step.groups.items() if not matches(queued)}
+            if not step.groups and not step.left:
+                del self._steps[key]
         return removed
 
     @property
     def has_next(self) -> bool:
         """Whether a group may start once nothing else is running."""
-        return bool(self._current_step or self._unordered or any(_is_complete(step) for step in self._steps.values()))
+        return bool(self._current_step or self._unordered or any(step.is_complete for step in self._steps.values()))
 
     @property
     def run_has_priority(self) -> bool:
         """Whether a group of the run starts next, or a synchronous step has the engine."""
-        if self._current_step is not None or any(_is_complete(step) for step in self._steps.values()):
+        if self._current_step is not None or any(step.is_complete for step in self._steps.values()):
             return True
         return bool(self._unordered) and self._unordered[0].group.priority <= MAX_PRIORITY
-
-
-def _is_complete(step: dict[int, QueuedGroup]) -> bool:
-    slot = next(iter(step.values())).group.order
-    assert slot is not None
-    return len(step) == slot.of
