@@ -2,7 +2,7 @@
 because it is not ready in time; whoever waits for it is innocent, and has to last until its successor is ready."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from areal_like.process.identity import CONTROLLER, EPISODES, REWARD, SERVER
 from areal_like.process.pulse import COMPILING, GENERATING, LOADING, PUBLISHING, SAVING, SERVING, UPDATING, WAITING
@@ -13,11 +13,24 @@ MARGIN_S = 60.0
 """Other limits have so long to act first: their messages say more."""
 PATIENCE_KEY = "rollout.setup_timeout"
 """What a wait names that is over all the same."""
+REQUEST_KEY = "rollout.request_timeout"
 WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
 """Phases in which bytes count as progress, and CPU time for BUSY_FACTOR times the limit."""
 SERVES = (LOADING, COMPILING, GENERATING, SERVING, UPDATING, WAITING)
 PHASES_OF = {SERVER: SERVES, REWARD: SERVES, CONTROLLER: (LOADING, SERVING, WAITING), EPISODES: (LOADING, WAITING)}
 """Phases in which others wait for a process of that role; for an episodes worker only while it starts."""
+
+
+class WaitLimit(NamedTuple):
+    seconds: float
+    key: str
+
+
+def answer_limit(config: Any, *roles: str) -> WaitLimit:
+    """Of a wait for what processes of these roles are asked to do: as long as one request may take, and until one that
+    hangs has been replaced."""
+    request = WaitLimit(float(config.rollout.request_timeout), REQUEST_KEY)
+    return max(request, WaitLimit(patience_s(config, *roles), PATIENCE_KEY))
 
 
 def patience_s(config: Any, *roles: str) -> float:

@@ -13,9 +13,9 @@ LIMITS = "rollout.request_timeout, reward.timeout_s; of agents and environments 
 """The keys that it comes from."""
 
 
-def lease_limit_s(config: GRPOConfig, samples: int) -> float:
-    """`samples`: most that all workers have at a time. Those of one worker wait for each other where only so many
-    programs or episodes run at once."""
+def lease_limit_s(config: GRPOConfig, samples: int, largest_group: int) -> float:
+    """`samples`: most that all workers have at a time, in groups of up to `largest_group`. Those of one worker wait for
+    each other where only so many programs or episodes run at once."""
     workers = config.rollout.num_episode_workers
     samples = math.ceil(samples / workers) if isinstance(workers, int) else samples
     played_s = [config.rollout.request_timeout]
@@ -23,7 +23,9 @@ def lease_limit_s(config: GRPOConfig, samples: int) -> float:
         played_s.append(math.ceil(samples / config.agent.max_concurrent) * config.agent.timeout_s)
     ids = (*(each.id for each in config.environments.train), *(each.id for each in config.evaluator.benchmarks))
     if any(each is not None and package_task(each) for each in ids):
-        played_s.append(math.ceil(samples / config.environments.max_concurrent) * config.environments.timeout_s)
+        at_once = config.environments.max_concurrent
+        group = min(largest_group, at_once)  # which is played as a whole
+        played_s.append(math.ceil(samples / (at_once // group * group)) * config.environments.timeout_s)
     played_s += [math.ceil(samples / processes) * limit_s for processes, limit_s in _text_environments(config)]
     return max(played_s) + max(each.timeout_s for _, each in every_reward(config))
 
@@ -33,9 +35,10 @@ def _text_environments(config: GRPOConfig) -> list[tuple[int, float]]:
     known by its workflow alone: what it has is found out where it is imported."""
     main, trained = config.workflow, config.environments.train
     players = [each.args for each in (main, *(each.workflow for each in trained)) if each.name == PLAYER]
-    tasks = (*map(environment_task, trained), *map(benchmark_task, config.evaluator.benchmarks))
-    if not players and any(task is not None and task.name == TEXT_ENVIRONMENT for task in tasks):
-        players = [{}]
+    others = [environment_task(each) for each in trained if each.workflow.name != PLAYER]
+    others += map(benchmark_task, config.evaluator.benchmarks)
+    if main.name != PLAYER and any(task is not None and task.name == TEXT_ENVIRONMENT for task in others):
+        players.append({})
     return [
         (
             args.get("max_processes", MAX_PROCESSES),

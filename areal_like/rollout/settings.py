@@ -83,7 +83,11 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         max_pending=max(rollout.queue_size or PENDING_PER_CONCURRENT * max_concurrent, batch_size),
         # Requests to a service are retried by their client, which waits in between.
         request_retries=0 if uses_api(config) else rollout.request_retries,
-        lease_limit_s=lease_limit_s(config, max_concurrent * config.gconfig.n_samples + evaluated_samples),
+        lease_limit_s=lease_limit_s(
+            config,
+            max_concurrent * config.gconfig.n_samples + evaluated_samples,
+            max(config.gconfig.n_samples, *(each.n_samples for each in evaluated), 1),
+        ),
         num_servers=num_servers(config),
         schedule_policy=rollout.schedule_policy,
         dynamic_sampling=config.actor.dynamic_sampling,

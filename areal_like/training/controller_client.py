@@ -12,8 +12,8 @@ from areal_like.process.blocking_http import BlockingHttpClient
 from areal_like.process.errors import Unreachable
 from areal_like.process.frames import Frame, pack
 from areal_like.process.identity import CONTROLLER as CONTROLLER_ROLE
-from areal_like.process.identity import EPISODES, Identity, token
-from areal_like.process.patience import PATIENCE_KEY, patience_s
+from areal_like.process.identity import EPISODES, SERVER, Identity, token
+from areal_like.process.patience import PATIENCE_KEY, WaitLimit, answer_limit, patience_s
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.training.batch import TrainingBatch, read_batch
@@ -42,7 +42,9 @@ class TrainerControllerClient:
     """Of one rank of `world_size`."""
 
     def __init__(self, run: Run, me: Identity, rank: int, world_size: int) -> None:
-        self._config, self._me = run.config.rollout, me
+        self._me = me
+        self._batch_limit = answer_limit(run.config, SERVER, CONTROLLER_ROLE, EPISODES)
+        """For any progress on the way to a batch."""
         self._patience_s = patience_s(run.config, CONTROLLER_ROLE, EPISODES)
         self._pin_memory: bool = run.config.train_dataset.pin_memory
         self._rank, self._world_size = rank, world_size
@@ -80,8 +82,7 @@ class TrainerControllerClient:
 
     def batch(self, step: int, while_waiting: Callable[[], None] = lambda: None) -> TrainingBatch | NoMoreBatches:
         """This rank's part of batch `step`. `while_waiting` is called again and again, and may raise."""
-        what, limit_s = f"batch {step} from {CONTROLLER}", self._config.request_timeout
-        waiting, rows_left = NamedWait(what, limit_s, "rollout.request_timeout", CONTROLLER), 0
+        waiting, progress = self._waiting(step, self._batch_limit), -1
         body = {"step": step, "rank": self._rank, "world": self._world_size}
         while True:
             header, blobs = self._frame("/batch", body)
@@ -90,12 +91,15 @@ class TrainerControllerClient:
             if not header.get("wait"):
                 self.limits = StepLimits(header["total_steps"], header["steps_per_epoch"])
                 return read_batch(header, blobs, self._pin_memory)
-            if header.get("evaluating", 0) != rows_left:
-                # An evaluation comes before the batch; its progress restarts the timeout.
-                waiting = NamedWait(what, limit_s, "rollout.request_timeout", CONTROLLER)
-                rows_left = header["evaluating"]
+            if header["results"] != progress:
+                # Each group that has ended, also one of an evaluation that comes before, restarts the timeout.
+                limit = max(self._batch_limit, WaitLimit(*header["limit"]))
+                waiting, progress = self._waiting(step, limit), header["results"]
             while_waiting()
             waiting.check()
+
+    def _waiting(self, step: int, limit: WaitLimit) -> NamedWait:
+        return NamedWait(f"batch {step} from {CONTROLLER}", limit.seconds, limit.key, CONTROLLER)
 
     def done(self, step: int) -> list[str]:
         """Names of the rows whose evaluation is due after this step; that of `valid_dataset` is empty."""

@@ -196,7 +196,9 @@ class HangWatch:
         phase = _phase_of(slot, silence.seconds)
         limit_s, computes = self.limit_s(sample.name, phase), False
         if phase in BUSY and isinstance(self._limits[phase], str) and math.isfinite(silence.idle_s):
-            computes, busy_s = silence.idle_s < COMPUTES_S, BUSY_FACTOR * self._least_auto_s(_role(sample.name), phase)
+            computes = silence.idle_s < COMPUTES_S
+            least_s = self._least_auto_s(_role(sample.name), phase) if phase == STEP else AUTO_S
+            busy_s = BUSY_FACTOR * least_s  # nobody waits for a rank's step but other ranks, who hurry it
             ended_s = silence.seconds - silence.idle_s
             limit_s = max(limit_s, busy_s if computes else min(busy_s, ended_s + limit_s))
         progress = slot.collectives, slot.counter

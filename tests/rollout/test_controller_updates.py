@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from areal_like.process.errors import Failure, HttpError, TimedOut, Unreachable
+from areal_like.process.patience import REQUEST_KEY, WaitLimit
 from areal_like.rollout.controller import servers
 from areal_like.rollout.controller.servers import ServerHandle
 from tests.rollout.test_controller_broadcast import Trainer, add, until_served
@@ -69,6 +70,7 @@ def test_a_server_whose_engine_stays_lost_ends_the_run_with_its_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "RETRY_S", 0.02)
+    monkeypatch.setattr(servers, "answer_limit", lambda config, *roles: WaitLimit(0.3, REQUEST_KEY))
 
     async def test(world: World) -> None:
         async def dead(command: Command, before: int) -> Any:
@@ -80,7 +82,7 @@ def test_a_server_whose_engine_stays_lost_ends_the_run_with_its_message(
             async with asyncio.timeout(60):
                 await world.life
 
-    scenario(tmp_path, test, "rollout.request_timeout=0.3")
+    scenario(tmp_path, test)
 
 
 def test_an_update_that_arrived_before_its_retry_is_no_refusal(tmp_path: Path) -> None:

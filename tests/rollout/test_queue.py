@@ -156,6 +156,8 @@ def test_a_lease_of_agents_lasts_until_those_before_it_have_ended():
     limits = ("environments.timeout_s=100", "environments.max_concurrent=32")
     evaluated = rollout_settings(grpo(*words, one, maze, *limits))
     assert evaluated.lease_limit_s == plain - 50 + (8 * 8 + 64) / 32 * 100
+    whole = (*words, one, maze, "environments.timeout_s=100", "environments.max_concurrent=15")
+    assert rollout_settings(grpo(*whole)).lease_limit_s == plain - 50 + (8 * 8 + 64) / 8 * 100
 
 
 def test_a_lease_of_text_environments_lasts_until_those_before_it_have_given_back_their_processes():
@@ -170,6 +172,9 @@ def test_a_lease_of_text_environments_lasts_until_those_before_it_have_given_bac
     assert rollout_settings(grpo(*words, played, limited)).lease_limit_s == plain + 8 * 8 / 16 * 30
     game = "evaluator.benchmarks=[{name: game, id: 'textarena:Wordle-v0', freq_steps: 1}]"
     assert rollout_settings(grpo(*words, game)).lease_limit_s == plain + (8 * 8 + 64) / 8 * 16 * 60
+    quick = "{name: text_environment, args: {max_processes: 16, timeout_s: 30}}"
+    both = f"environments.train=[{{id: 'textarena:A-v0', workflow: {quick}}}, {{id: 'textarena:B-v0'}}]"
+    assert rollout_settings(grpo(*words, both, "task=null")).lease_limit_s == plain + 8 * 8 / 8 * 16 * 60
 
 
 @pytest.mark.parametrize("override", ["async_training=false", "rollout.max_head_offpolicyness=0"])

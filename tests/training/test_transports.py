@@ -14,6 +14,7 @@ import torch
 
 from areal_like.config.problems import ConfigError
 from areal_like.process.identity import KEEPS_COPY_ON_GPU
+from areal_like.process.patience import REQUEST_KEY, WaitLimit
 from areal_like.training.transports import collective, open_transport
 from areal_like.training.transports import sender as sender_module
 from areal_like.training.transports.collective import CollectiveTransport
@@ -104,7 +105,7 @@ def test_a_port_in_use_is_named_by_its_key() -> None:
 
 def test_weights_being_sent_are_not_changed_by_a_publication() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = WeightSender(host, controller.ask_once, 30.0)
+    sender = WeightSender(host, controller.ask_once, WaitLimit(30.0, REQUEST_KEY))
     first, at = flat(1), rendezvous(host, world=2)
     sender.offer(first)
     controller.rendezvous_bodies.append(at._replace(first_rank=0)._asdict())
@@ -133,7 +134,7 @@ def test_weights_being_sent_are_not_changed_by_a_publication() -> None:
 
 def test_the_newest_version_stays_available_until_released() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = WeightSender(host, controller.ask_once, 30.0)
+    sender = WeightSender(host, controller.ask_once, WaitLimit(30.0, REQUEST_KEY))
     weights = flat(7)
     sender.offer(weights)
     for group in ("a", "b"):
@@ -171,7 +172,7 @@ def test_the_next_version_goes_to_the_same_group_on_a_stream_of_its_own(monkeypa
         monkeypatch.setattr(BroadcastGroup, name, noting(name, getattr(BroadcastGroup, name)))
     monkeypatch.setattr(sender_module, "own_stream", own_stream)
     host, controller, server = BroadcastHost("127.0.0.1", 0), Controller(), KeptGroup()
-    sender = WeightSender(host, controller.ask_once, 30.0)
+    sender = WeightSender(host, controller.ask_once, WaitLimit(30.0, REQUEST_KEY))
     continues = ""
     for version in (1, 2):
         weights = flat(version)
@@ -196,7 +197,7 @@ def test_the_next_version_goes_to_the_same_group_on_a_stream_of_its_own(monkeypa
 
 def test_a_group_without_members_is_followed_by_another() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = WeightSender(host, controller.ask_once, 30.0)
+    sender = WeightSender(host, controller.ask_once, WaitLimit(30.0, REQUEST_KEY))
     weights, at = flat(7), rendezvous(host, world=2)
     nowhere = at._replace(first_rank=0, group="nowhere", timeout_s=0.3)
     controller.over.add("nowhere")
@@ -214,7 +215,7 @@ def test_a_cut_connection_to_the_controller_costs_a_transfer_and_not_the_run(mon
     """The controller still offers the group that the trainer has left, as it does not know yet."""
     monkeypatch.setattr(sender_module, "PAUSE_S", 0.01)
     host, controller, server = BroadcastHost("127.0.0.1", 0), Controller(), KeptGroup()
-    sender = WeightSender(host, controller.ask_once, 30.0)
+    sender = WeightSender(host, controller.ask_once, WaitLimit(30.0, REQUEST_KEY))
     weights = flat(7)
     sender.offer(weights)
     first = rendezvous(host, world=2, group="first", timeout_s=60.0)
@@ -299,7 +300,7 @@ class HoldingController(Controller):
 
 def test_the_only_copy_is_overwritten_when_no_server_can_ask_for_it_any_more() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), HoldingController()
-    sender = WeightSender(host, controller.ask_once, 30.0)
+    sender = WeightSender(host, controller.ask_once, WaitLimit(30.0, REQUEST_KEY))
     assert sender.take_newest() is None, "nothing was published yet"
     first = flat(1)
     sender.offer(first)
@@ -314,7 +315,11 @@ def test_the_only_copy_is_overwritten_when_no_server_can_ask_for_it_any_more() -
 
 def test_the_only_copy_is_not_overwritten_while_it_is_sent() -> None:
     host, controller = BroadcastHost("127.0.0.1", 0), Controller()
-    sender = WeightSender(host, lambda path, body: {} if path == "/withdraw" else controller.ask_once(path, body), 30.0)
+    sender = WeightSender(
+        host,
+        lambda path, body: {} if path == "/withdraw" else controller.ask_once(path, body),
+        WaitLimit(30.0, REQUEST_KEY),
+    )
     first, at = flat(1), rendezvous(host, world=2)
     controller.rendezvous_bodies.append(at._replace(first_rank=0)._asdict())
     sender.offer(first)

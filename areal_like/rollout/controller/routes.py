@@ -12,6 +12,7 @@ from areal_like.rollout.batches import RolloutBatch
 from areal_like.rollout.controller import request_bodies
 from areal_like.rollout.controller.controller import PROBE_NOISE, PROBE_TOKENS, Controller
 from areal_like.rollout.groups import Lease
+from areal_like.rollout.lease_limit import LIMITS
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.snapshot import snapshot
 
@@ -156,7 +157,8 @@ class Routes:
         batch: RolloutBatch | str | None = await self._controller.changed.wait_for(formed, LONG_POLL_S)
         self._controller.loop_changed()
         if batch is None:
-            return binary_response(pack({"wait": True, "evaluating": loop.evaluations.rows_left}))
+            limit = loop.settings.lease_limit_s, LIMITS
+            return binary_response(pack({"wait": True, "results": loop.num_results, "limit": limit}))
         if isinstance(batch, str):
             return binary_response(pack({"stop": batch}))
         return binary_response(pack(batch.header(rank), batch.blobs(rank)))

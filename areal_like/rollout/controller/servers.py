@@ -13,7 +13,7 @@ from areal_like.discovery.base import Entry, NameStore, parse_entry
 from areal_like.process.errors import NOT_STAGED, Failure, HttpError, Unreachable
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import SERVER
-from areal_like.process.patience import PATIENCE_KEY, patience_s
+from areal_like.process.patience import PATIENCE_KEY, answer_limit, patience_s
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.probe_noise import ProbeNoise
@@ -80,6 +80,7 @@ class Servers:
         """`num_servers` are for training, the next `num_evaluators` for evaluations alone. `probe_noise`: what was
         measured before the checkpoint that the run continues from."""
         self._rollout, self._patience_s = config.rollout, patience_s(config, SERVER)
+        self._update_limit = answer_limit(config, SERVER)
         self.probe_noise = ProbeNoise(config.actor.dtype, probe_noise)
         self._num_training, self._num_evaluators = num_servers, num_evaluators
         self._names, self._http, self._spawn = names, http, spawn
@@ -205,7 +206,7 @@ class Servers:
         until it is known to be gone."""
         version, rollout = publication.version, self._rollout
         what = f"{server.name} to load weights v{version}"
-        waiting = NamedWait(what, rollout.request_timeout, "rollout.request_timeout")
+        waiting = NamedWait(what, *self._update_limit)
         failures, again = 0, False
         while True:
             try:

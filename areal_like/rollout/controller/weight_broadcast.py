@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal_like.process.errors import Failure, HttpError, Unreachable
+from areal_like.process.identity import SERVER
+from areal_like.process.patience import answer_limit
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.broadcast_round import BroadcastRound
 from areal_like.rollout.controller.change_signal import ChangeSignal
@@ -68,6 +70,7 @@ class WeightBroadcast:
         attempt: int,
     ) -> None:
         self._rollout, self._timeout_s = config.rollout, float(config.weights.broadcast.timeout_s)
+        self._update_limit = answer_limit(config, SERVER)
         self._servers, self._spawn, self._is_over, self._attempt = servers, spawn, is_over, attempt
         self._members: dict[ServerHandle, BroadcastMember] = {}
         self._round: BroadcastRound | None = None
@@ -140,7 +143,7 @@ class WeightBroadcast:
             publication, handles = await self._wait_for_servers()
             what = f"servers to take weights v{publication.version}"
             if waiting is None or waiting.what != what:
-                waiting = NamedWait(what, self._rollout.request_timeout, "rollout.request_timeout")
+                waiting = NamedWait(what, *self._update_limit)
             waiting.check()
             if await self._send(publication, handles):
                 waiting = None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from areal_like.process.identity import KEEPS_COPY_ON_GPU
+from areal_like.process.identity import CONTROLLER, KEEPS_COPY_ON_GPU, SERVER
+from areal_like.process.patience import answer_limit
 from areal_like.process.run import Run
 from areal_like.training.transports.base import Completion
 from areal_like.training.transports.sender import WeightSender
@@ -42,7 +43,7 @@ class CollectiveTransport:
                 message = f"cannot listen on {at}: {fault.strerror or fault}; choose another, or port 0"
                 raise ValueError(f"weights.broadcast.port: {message}") from fault
             self._sender = WeightSender(
-                self._host, controller.ask_once, run.config.rollout.request_timeout, engine.world.device
+                self._host, controller.ask_once, answer_limit(run.config, SERVER, CONTROLLER), engine.world.device
             )
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> Completion:

@@ -14,6 +14,7 @@ import torch
 
 from areal_like.process import pulse
 from areal_like.process.errors import Unreachable
+from areal_like.process.patience import WaitLimit
 from areal_like.process.wait import NamedWait
 from areal_like.weights.collective import CPU, BroadcastGroup, BroadcastHost
 from areal_like.weights.errors import GroupBroken
@@ -34,8 +35,8 @@ Ask = Callable[[str, dict[str, object]], dict[str, object]]
 class WeightSender:
     """The trainer's main thread calls `offer`, `take_buffer` and `take_newest`."""
 
-    def __init__(self, host: BroadcastHost, ask: Ask, limit_s: float, device: torch.device = CPU) -> None:
-        self._group, self._ask, self._limit_s, self._device = KeptGroup(device, host), ask, limit_s, device
+    def __init__(self, host: BroadcastHost, ask: Ask, limit: WaitLimit, device: torch.device = CPU) -> None:
+        self._group, self._ask, self._limit, self._device = KeptGroup(device, host), ask, limit, device
         self._newest: FlatWeights | None = None
         self._sending: FlatWeights | None = None
         """Being sent, or about to be."""
@@ -64,7 +65,7 @@ class WeightSender:
         if is_asking and self._newest is not None:
             with contextlib.suppress(Unreachable):  # then no server gets them either
                 self._ask("/withdraw", {"version": self._newest.index.version})
-        waiting = NamedWait("the weights before to be sent", self._limit_s, "rollout.request_timeout")
+        waiting = NamedWait("the weights before to be sent", *self._limit)
         with self._changed:
             while self._sending is not None and self._thread.is_alive():
                 self._changed.wait(PAUSE_S)
@@ -96,7 +97,7 @@ class WeightSender:
             raise self._fault
 
     def _until_over(self) -> NamedWait:
-        return NamedWait("the controller to need no more weights", self._limit_s, "rollout.request_timeout")
+        return NamedWait("the controller to need no more weights", *self._limit)
 
     def _main(self) -> None:
         try:
