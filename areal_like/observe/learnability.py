@@ -94,9 +94,9 @@ class Verdict:
         return {"signal": self.signal, **asdict(self), "change": [each.key for each in self.advice]}
 
 
-def judge(groups: Sequence[Sequence[AnswerFacts]], replaced: int = 0) -> Verdict:
-    """The verdict on groups of answers. `replaced`: further groups that were left out, as their rewards were equal.
-    Groups of a single answer have no baseline of their own: they are compared with each other, as one group."""
+def judge(groups: Sequence[Sequence[AnswerFacts]]) -> Verdict:
+    """The verdict on groups of answers. Groups of a single answer have no baseline of their own: they are compared with
+    each other, as one group."""
     answers = [answer for group in groups for answer in group]
     compared = groups if any(len(group) > 1 for group in groups) else [answers]
     spreads = [_has_spread(group) for group in compared]
@@ -104,7 +104,7 @@ def judge(groups: Sequence[Sequence[AnswerFacts]], replaced: int = 0) -> Verdict
     k = min((len(each) for each in scores if each), default=0)
     equal = [_scores(group) for group, has_spread in zip(compared, spreads, strict=True) if not has_spread]
     return Verdict(
-        groups=len(compared) + replaced,
+        groups=len(compared),
         k=k,
         answers=len(answers),
         pass_1=_mean([best_of(each, 1) for each in scores if each]),

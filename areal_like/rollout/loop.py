@@ -13,7 +13,7 @@ from areal_like.data.row_table import RowTable, hash_text
 from areal_like.rollout.async_order import AsyncOrder
 from areal_like.rollout.batches import Batches, RolloutBatch, is_equal, without_equal
 from areal_like.rollout.curriculum.curriculum import Curriculum, curriculum_of
-from areal_like.rollout.decisions import REPLACED, Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
+from areal_like.rollout.decisions import Accept, Decision, Drop, Fail, Finished, Open, Requeue, Restart, Start
 from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.evaluation.schedule import EvaluationSchedule
 from areal_like.rollout.gate import StalenessGate, free_places
@@ -21,6 +21,7 @@ from areal_like.rollout.groups import Group, Lease, Leases, Result
 from areal_like.rollout.order import Order
 from areal_like.rollout.outcomes import Streaks, decide, is_stale
 from areal_like.rollout.queue import GroupQueue
+from areal_like.rollout.replaced_groups import ReplacedGroups
 from areal_like.rollout.row_inspection import InspectedRows, RowInspection
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings, run_length
@@ -51,8 +52,7 @@ class RolloutLoop:
         self.leases = Leases()
         self.ready: dict[int, Group] = {}
         """Finished groups that are in no batch yet, by number."""
-        self.replaced_for_batch = 0
-        """Groups that were replaced since the last batch: equal rewards, or too easy or hard."""
+        self.replaced = ReplacedGroups(settings.vote_rule, is_judged=start_step == 0)
         self.counts = StepCounts()
         self.batches = Batches(start_step)
         self.evaluations = EvaluationSchedule(settings, evaluation_rows, self.length, now)
@@ -235,7 +235,7 @@ class RolloutLoop:
                     self._done(group, result)
                 self.gate.release()
                 self._drop(group, reason)
-                self.replaced_for_batch += reason in REPLACED
+                self.replaced.add(result.facts, reason)
                 if reason == "rejected":
                     self.failure = self._streaks.rejected() or self.failure
             case Requeue(_, why, failure):
@@ -325,14 +325,14 @@ class RolloutLoop:
         """Takes the ready groups in the order of submission."""
         groups = [self.ready.pop(number) for number in sorted(self.ready)[: self.settings.batch_size]]
         if self.batches.next_step == 0:
-            self.record_event("judged", **judge_groups(groups, self.settings.vote_rule, self.replaced_for_batch))
+            self.record_event("judged", **judge_groups(groups, self.settings.vote_rule, self.replaced.answers))
         kept = without_equal(groups, self.settings)
         for group in sorted(set(groups).difference(kept)):  # its place stays empty: the gate counts it as accepted
             self._drop(group, "equal" if is_equal(group, self.settings) else "difficulty")
         batch = self.batches.form(kept, world, self.length)
         self.record_event("batched", step=batch.step, groups=[group.number for group in kept])
         self.counts.add_levels(running=self.gate.running, ready=len(self.ready))
-        self.replaced_for_batch = 0
+        self.replaced.begin_batch()
         self.drop_stale_groups()
         return batch
 

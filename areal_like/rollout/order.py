@@ -8,6 +8,7 @@ from areal_like.rollout.decisions import Decision, Finished, Open, Start
 from areal_like.rollout.evaluation.schedule import EvaluationSchedule
 from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.queue import GroupQueue
+from areal_like.rollout.replaced_groups import ReplacedGroups
 from areal_like.rollout.server_pool import ServerPool
 from areal_like.rollout.settings import RolloutSettings, RunLength
 
@@ -21,8 +22,8 @@ class View(Protocol):
     batches: Batches
     evaluations: EvaluationSchedule
     queue: GroupQueue
-    replaced_for_batch: int
-    """Groups that were replaced since the last batch: equal rewards, or too easy or hard."""
+    replaced: ReplacedGroups
+    """Since the last batch."""
 
     def capacity(self) -> int:
         """How many training groups may start now."""

@@ -48,7 +48,7 @@ def replaces_others(view: View) -> bool:
     a batch."""
     settings = view.settings
     limit = max(view.length.rows_per_epoch, settings.batch_size)
-    return settings.refill and view.replaced_for_batch < limit
+    return settings.refill and view.replaced.count < limit
 
 
 class Streaks:

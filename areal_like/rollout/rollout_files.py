@@ -109,7 +109,7 @@ class RolloutFiles:
                     **{"row": group.row, "row_hash": hash_text(group.row_hash)},
                     **{"reward": each.reward, "rewards": each.rewards, "finish": each.finish},
                     "weights": [int(each.versions[each.versions >= 0].min()), int(each.versions.max())],
-                    **{"prompt": prompt, "answer": answer},
+                    **{"prompt": prompt, "answer": answer if each.text is None else each.text},
                     **({} if each.messages is None else {"messages": each.messages}),
                     "token_ids": each.token_ids.tolist(),
                     "generated": _spans(each),

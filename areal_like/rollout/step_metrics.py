@@ -68,11 +68,10 @@ def environment_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return metrics
 
 
-def judge_groups(groups: Sequence[Group], rule: VoteRule, replaced: int) -> dict[str, Any]:
-    """The verdict on the answers of the first step. `replaced`: groups that others replaced, as their rewards were
-    equal."""
-    facts = [group_answers(group.facts, rule) for group in groups]
-    verdict = judge(facts, replaced)
+def judge_groups(groups: Sequence[Group], rule: VoteRule, replaced: Sequence[list[AnswerFacts]] = ()) -> dict[str, Any]:
+    """The verdict on the answers of the first step. `replaced`: those of groups that others replaced. Without them all
+    groups would have different rewards, where equal ones are replaced."""
+    verdict = judge([*(group_answers(group.facts, rule) for group in groups), *replaced])
     return {**verdict.record(), "text": verdict.text}
 
 

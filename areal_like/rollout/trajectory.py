@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from areal_like.process.plain_json import plain_json
+from areal_like.process.plain_json import plain_json, plain_text
 
 FINISHES = ("stop", "length", "abort")
 ARRAYS: dict[str, Any] = {
@@ -62,6 +62,9 @@ class Trajectory:
     """Which run of this agent it is of, in a conversation where it runs more than once."""
     messages: list[dict[str, Any]] | None = None
     """The conversation as messages, for people to read: of its last sample, or of each of an agent."""
+    text: str | None = None
+    """A single answer as its reward reads it, without the text or token that stopped it, for people to read and to be
+    scored again. None: the text of the tokens, as for a conversation."""
 
     def __post_init__(self) -> None:
         for name, dtype in ARRAYS.items():
@@ -162,6 +165,7 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         **({"run": trajectory.run} if trajectory.run else {}),
         **({"observed_in_loss": observed} if (observed := trajectory.observed_in_loss) else {}),
         **({} if trajectory.messages is None else {"messages": plain_json(trajectory.messages)}),
+        **({} if trajectory.text is None else {"text": plain_text(trajectory.text)}),
     }
 
 
@@ -186,6 +190,7 @@ def unpack_group(facts: Sequence[dict[str, Any]], blob: bytes | bytearray | memo
                 agent=fact.get("agent", ""),
                 run=fact.get("run", 0),
                 messages=fact.get("messages"),
+                text=fact.get("text"),
             )
         )
     return trajectories

@@ -1,10 +1,12 @@
-"""An evaluation that goes on where it was stopped must be the same one: model, sampling, data and rewards."""
+"""An evaluation that goes on where it was stopped must be the same one: model, engine, sampling, data and rewards."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_server
 from areal_like.config.allocation.models import only_evaluates, uses_api
+from areal_like.config.engines import engine_keys
 from areal_like.config.environments import environment_name
 from areal_like.config.problems import Problem
 from launcher.plan.auto import resolved_values
@@ -33,6 +35,9 @@ WITHOUT_EFFECT = (
 )
 """Keys in them that do not: what takes too long is an error, which is asked again. Arguments of a task, a workflow or
 a reward may have the same names, and always count."""
+BACKEND, ADDRESSES = "rollout.backend", "rollout.server_addresses"
+PRECISION_FLAGS = ("quantization", "kv_cache_dtype")
+"""Flags in the `extra_args` of an engine that change the numbers it computes with."""
 AGENT_TIMEOUT, FAILED_AGENT = "agent.timeout_s", "agent.failed_reward"
 """The first has no effect where an agent that failed has no reward."""
 NOT_SET = "not set"
@@ -45,11 +50,16 @@ def other_evaluation_problems(
     if directory.state != "continues" or not only_evaluates(loaded.config):
         return
     before, now = run_config_values(Path(directory.path)), resolved_values(loaded, auto.values())
-    keys = (*SAME, "rollout.server_addresses") if uses_api(loaded.config) else SAME
+    keys = (*SAME, ADDRESSES) if uses_api(loaded.config) else SAME
     held_out = loaded.config.valid_dataset
     if held_out is not None and not held_out.path:
         keys = (*keys, ENVIRONMENTS)
     was, given = dict(_leaves(before, keys)), dict(_leaves(now, keys))
+    engine, other = _own_engine(now), _own_engine(before)
+    if engine and other:
+        was[BACKEND], given[BACKEND] = other, engine
+        if engine == other:
+            was, given = was | dict(_precision(before, engine)), given | dict(_precision(now, engine))
     if FAILED_AGENT not in {**was, **given}:
         was, given = ({key: each for key, each in side.items() if key != AGENT_TIMEOUT} for side in (was, given))
     for key in dict.fromkeys((*was, *given)):
@@ -68,11 +78,37 @@ def _is_one_sided(key: str, *sides: Mapping[str, Any]) -> bool:
     return bool(item) and not all(any(each.startswith(f"{item}]") for each in side) for side in sides)
 
 
+def _own_engine(values: Mapping[str, Any]) -> str:
+    """The engine of the servers that a run starts, whatever their number; empty where they are others' or not known."""
+    if _value(values, ADDRESSES):
+        return ""
+    backend = str(_value(values, BACKEND))
+    try:
+        return parse_server(backend).backend or ""
+    except AllocationSyntaxError:  # one that only the module of the earlier `--schema` knows
+        return backend
+
+
+def _precision(values: Mapping[str, Any], engine: str) -> Iterator[tuple[str, Any]]:
+    """The data types that an engine computes with."""
+    keys = engine_keys(engine)
+    yield from _leaves(values, [key for key in (keys.dtype_key, keys.kv_dtype_key) if key])
+    for name, value in (_value(values, f"{engine}.extra_args") or {}).items():
+        if (flag := name.replace("-", "_")) in PRECISION_FLAGS:
+            yield f"{engine}.extra_args.{flag}", value
+
+
+def _value(values: Mapping[str, Any], key: str) -> Any:
+    """None where there is no such key."""
+    found: Any = values
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
 def _leaves(values: Mapping[str, Any], keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
     for key in keys:
-        found: Any = values
-        for name in key.split("."):
-            found = found.get(name) if isinstance(found, Mapping) else None
+        found = _value(values, key)
         if key == "evaluator.benchmarks":
             for each in found or ():
                 yield from _flat(f"{key}[{each['name']}]", f"{key}[]", each)

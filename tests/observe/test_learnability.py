@@ -5,7 +5,7 @@ import pytest
 from areal_like.observe.learnability import GOOD, NONE, WEAK, AnswerFacts, Verdict, judge
 
 
-def verdict(*groups: str, replaced: int = 0) -> Verdict:
+def verdict(*groups: str) -> Verdict:
     """Answers as letters: `1` right, `0` wrong, `c` wrong and cut off, `x` without a reward, `m` right and masked."""
     facts = {
         "1": AnswerFacts(1.0, 1.0, False),
@@ -14,7 +14,7 @@ def verdict(*groups: str, replaced: int = 0) -> Verdict:
         "x": AnswerFacts(None, None, False, votes=False),
         "m": AnswerFacts(1.0, 1.0, True, votes=False),
     }
-    return judge([[facts[letter] for letter in group] for group in groups], replaced)
+    return judge([[facts[letter] for letter in group] for group in groups])
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,6 @@ def test_each_verdict_names_the_keys_that_help(groups, signal, keys):
 def test_rows_that_are_solved_want_harder_ones_and_rows_that_are_not_easier_ones():
     assert "harder rows (train_dataset.path)" in verdict("11", "11", "00").text
     assert "easier rows (train_dataset.path)" in verdict("11", "00", "00").text
-
-
-def test_groups_that_others_replaced_count_as_groups_without_spread():
-    assert verdict("10").signal == GOOD
-    assert verdict("10", replaced=9).signal == WEAK
-    assert "1 of 10 groups have different rewards" in verdict("10", replaced=9).text
 
 
 def test_pass_at_k_and_answers_that_are_cut_off_are_in_the_text_and_the_record():

@@ -135,6 +135,8 @@ def malformed_frames(lease: str) -> list[bytes]:
     headers += without(header, "results.0.facts.0.reward", "1", True, [])
     unrewarded = [{**fact, "reward": None} for fact in facts(0, [0.0, 1.0])]
     headers.append({**header, "results": [{**result, "facts": unrewarded}]})
+    no_text = [{**fact, "text": 1} for fact in facts(0, [0.0, 1.0])]
+    headers.append({**header, "results": [{**result, "facts": no_text}]})
     headers += without(header, "results.0.facts.0.rewards", None, [], {"part": None})
     headers += without(header, "results.0.facts.0.finish", None, "never", 1)
     headers += without(header, "results.0.facts.0.version_min", 5)  # above the newest

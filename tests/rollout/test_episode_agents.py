@@ -114,5 +114,5 @@ def test_rewards_differ_if_those_of_one_agent_do(runs: list[Run], differ: bool):
 def test_the_verdict_sees_that_those_of_one_agent_differ():
     same_sum = group((0, "a", 1.0), (0, "b", 0.0), (1, "a", 0.0), (1, "b", 1.0))
     equal = group((0, "a", 1.0), (0, "b", 0.0), (1, "a", 1.0), (1, "b", 0.0))
-    assert [judge_groups([each], VoteRule(), 0)["spread"] for each in (same_sum, equal)] == [1, 0]
-    assert judge_groups([same_sum], VoteRule(), 0)["answers"] == 2
+    assert [judge_groups([each], VoteRule())["spread"] for each in (same_sum, equal)] == [1, 0]
+    assert judge_groups([same_sum], VoteRule())["answers"] == 2

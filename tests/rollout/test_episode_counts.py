@@ -74,7 +74,7 @@ def test_an_episode_is_cut_off_if_one_of_its_samples_is(finishes: list[str], tog
 
 
 def test_the_verdict_counts_an_episode_once():
-    verdict = judge_groups([episodes()], MASKS, replaced=0)
+    verdict = judge_groups([episodes()], MASKS)
     assert (verdict["answers"], verdict["truncated"], verdict["without_reward"]) == (4, 2, 1)
     assert verdict["text"].endswith("pass@1 0.5, pass@3 1, 2 of 4 answers are cut off")
 

@@ -1,8 +1,12 @@
 """The rollout loop in asynchronous mode: leases, dropped groups, failures and deaths."""
 
+from typing import Any
+
 import pytest
 
 from areal_like.rollout.async_order import MAX_LOSSES
+from areal_like.rollout.curriculum.admission import Admission
+from areal_like.rollout.curriculum.settings import CurriculumSettings
 from areal_like.rollout.groups import Result
 from tests.support.rollout_world import World, settings
 
@@ -76,6 +80,30 @@ def test_dynamic_sampling_replaces_groups_of_equal_rewards():
     world.train()
     assert world.reports[0][1]["rollout/dropped_equal"] == 2
     assert world.reports[0][1]["reward/groups_without_spread"] == 0
+
+
+def first_verdict(world: World, num_replaced: int, rewards: list[float]) -> dict[str, Any]:
+    """Of a batch of four groups with the scores 0 and 1, before which as many groups with these were replaced."""
+    while world.fetch() is None:
+        world.load()
+        for lease in world.lease():
+            world.finish(lease, rewards=rewards if lease.group.number < num_replaced else [0.0, 1.0])
+    (judged,) = (event for event in world.events if event["event"] == "judged")
+    return judged
+
+
+@pytest.mark.parametrize(("reward", "pass_k", "rows"), [(1.0, 1.0, "harder rows"), (0.0, 0.2, "easier rows")])
+def test_the_verdict_on_the_first_step_is_also_on_groups_that_were_replaced(reward: float, pass_k: float, rows: str):
+    judged = first_verdict(World(settings(dynamic_sampling=True), rows=100), 16, [reward, reward])
+    assert judged["text"].startswith(f"weak signal: {rows} (train_dataset.path)")
+    assert (judged["spread"], judged["groups"], judged["answers"]) == (4, 20, 40)
+    assert (judged["pass_1"], judged["pass_k"]) == (pytest.approx((4 * 0.5 + 16 * reward) / 20), pass_k)
+
+
+def test_replaced_groups_of_another_difficulty_have_different_rewards_in_the_verdict():
+    not_easy = CurriculumSettings(admission=Admission(max_reward=0.7))
+    judged = first_verdict(World(settings(curriculum=not_easy), rows=100), 16, [1.0, 1.0, 1.0, 0.0])
+    assert (judged["spread"], judged["groups"], judged["signal"]) == (20, 20, "good signal")
 
 
 def test_without_refill_the_batch_is_smaller_or_whole_where_nothing_would_be_left():

@@ -21,7 +21,7 @@ def view(next_step: int = 0, replaced: int = 0, **changed: Any) -> Any:
         batches=SimpleNamespace(next_step=next_step),
         length=SimpleNamespace(rows_per_epoch=5),
         queue=SimpleNamespace(curriculum=Curriculum()),
-        replaced_for_batch=replaced,
+        replaced=SimpleNamespace(count=replaced),
     )
 
 

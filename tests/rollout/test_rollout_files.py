@@ -87,6 +87,15 @@ def test_a_line_has_the_texts_the_tokens_and_the_rewards_of_a_sample(tmp_path: P
     assert [lines[2]["token_ids"][start:end] for start, end in spans] == [answer, answer]
 
 
+def test_the_answer_is_the_text_that_its_reward_read(tmp_path: Path, tokenizer: TextTokenizer):
+    ids, stopped = tokenizer.encode("12+34=", special=False), tokenizer.encode("46+", special=False)
+    samples = [trajectory(ids, stopped, 1.0, text="46"), trajectory(ids, stopped, 1.0, conversation=1)]
+    write(tmp_path, [batch(0, samples)], "rollout.dump_to_file=true")
+    lines = [json.loads(line) for line in (tmp_path / "rollouts" / "step_000001.jsonl").read_text().splitlines()]
+    assert [line["answer"] for line in lines] == ["46", "46+"]
+    assert [line["token_ids"] for line in lines] == [[*ids, *stopped]] * 2
+
+
 def test_the_samples_of_several_agents_name_theirs_and_its_run(tmp_path: Path, tokenizer: TextTokenizer):
     ids = tokenizer.encode("12+34=", special=False)
     names = [("solver", 0), ("checker", 0), ("checker", 1)]

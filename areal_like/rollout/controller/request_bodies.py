@@ -149,7 +149,7 @@ def _check_facts(facts: Sequence[Any]) -> None:
             raise HttpError(400, f"finish: must be one of {', '.join(FINISHES)}")
         _each(body_field(fact, "rewards", dict), "rewards", is_finite)
         _each(body_field(fact, "metrics", dict, {}), "metrics", lambda value: value is None or is_finite(value))
-        for key in ("env", "agent", "prompt_hash"):
+        for key in ("env", "agent", "prompt_hash", "text"):
             body_field(fact, key, str, "")
         if not all(isinstance(each, dict) for each in body_field(fact, "messages", list, [])):
             raise HttpError(400, "messages: each must be an object")

@@ -75,7 +75,8 @@ class WorkerTools:
     conversation_rules: ConversationRules = field(default_factory=ConversationRules)
     gateway: Gateway = field(default_factory=Gateway)
     keeps_messages: bool = False
-    """Whether the messages of training conversations are kept for people to read; those of evaluations always are."""
+    """Whether the messages of training conversations, and the texts of single answers, are kept for people to read;
+    those of evaluations always are."""
     environments: EnvironmentPools = field(default_factory=EnvironmentPools)
 
     def counts(self) -> dict[str, int]:
@@ -324,7 +325,8 @@ class Episode:
         token_ids[:start], token_ids[start:] = prompt_ids, sample.token_ids
         loss_mask[start:], logprobs[start:], versions[start:] = 1, sample.logprobs, sample.versions
         value, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
-        return Trajectory(token_ids, loss_mask, logprobs, versions, value, parts, sample.finish, metrics=metrics)
+        arrays = token_ids, loss_mask, logprobs, versions
+        return Trajectory(*arrays, value, parts, sample.finish, metrics=metrics, text=sample.text)
 
     def trace(self, text: str, *values: Any) -> None:
         """Logs a line if rollout.enable_rollout_tracing is set."""

@@ -12,6 +12,7 @@ from areal_like.rollout.answer_lines import read_lines
 from areal_like.rollout.episodes.episode import current_sample
 from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
 from areal_like.rollout.episodes.try_rows import NUM_ROWS
+from areal_like.serving.partial_sample import ABORT, LENGTH, STOP
 
 
 class FileAnswers:
@@ -61,7 +62,8 @@ class FileAnswers:
     def _sample(self, text: str, limit: int) -> dict[str, Any]:
         end = self._tokenizer.eos_id
         ids = [*self._tokenizer.encode(text, special=False), *([] if end is None else [end])]
-        finish, ids = ("stop", ids) if len(ids) <= limit else ("length", ids[:limit])
+        whole = ABORT if end is None else STOP  # with `stop` its last token would be taken for that of the end
+        finish, ids = (whole, ids) if len(ids) <= limit else (LENGTH, ids[:limit])
         return {"token_ids": ids, "logprobs": [0.0] * len(ids), "versions": [0] * len(ids), "finish": finish}
 
 

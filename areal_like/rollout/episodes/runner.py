@@ -158,8 +158,10 @@ class EpisodeRunner:
             raise RewardError(
                 f"{failed} of {num_answers} answers have no reward, and {may_fail} may (reward.max_failed_share)"
             )
-        if not (episode.is_evaluation or self.tools.keeps_messages):
-            returned = [each if each.messages is None else replace(each, messages=None) for each in returned]
+        if episode.is_evaluation:
+            returned = [replace(each, text=None) for each in returned]  # `texts` has it
+        elif not self.tools.keeps_messages:
+            returned = [replace(each, messages=None, text=None) for each in returned]
         try:
             return pack_group(returned, trains_observed)
         except ValueError as misfit:
@@ -172,8 +174,8 @@ class EpisodeRunner:
         prompt = trajectories[0].prompt_ids.tolist()
         answers: dict[int, list[str]] = {}
         for number, each in zip(numbered([each.conversation for each in trajectories]), trajectories, strict=True):
-            text = decode(each.token_ids[len(each.prompt_ids) :].tolist())
-            answers.setdefault(number, []).append(text)
+            tokens = each.token_ids[len(each.prompt_ids) :].tolist()
+            answers.setdefault(number, []).append(decode(tokens) if each.text is None else plain_text(each.text))
         return {
             "prompt": decode(prompt, skip_special=False),
             "answers": ["\n".join(texts) for texts in answers.values()],

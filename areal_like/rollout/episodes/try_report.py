@@ -12,10 +12,12 @@ from areal_like.rollout.conversation_facts import CUT_OFF, agent_rewards, number
 from areal_like.rollout.episodes.try_rows import TriedGroup
 from areal_like.rollout.step_metrics import group_answers
 from areal_like.rollout.trajectory import Trajectory
+from areal_like.serving.partial_sample import ABORT
 
 REPORT = "try.txt"
 """The file of a run directory to which its process of `try` writes."""
 NO_ANSWERS = "no row has answers"
+ENDS = {CUT_OFF: "cut off", ABORT: "ends without an eos_token"}
 MASKED = "trained on, 0 tokens: nothing, as it is cut off (actor.mask_truncated_completions)"
 
 
@@ -67,7 +69,7 @@ def _answer(name: str, answer: Trajectory, tokenizer: TextTokenizer, rule: VoteR
     ids = answer.token_ids[len(answer.prompt_ids) :].tolist()
     reward = "none, it failed" if answer.reward is None else f"{answer.reward:g}"
     parts = ", ".join(f"{name} {value:g}" for name, value in answer.rewards.items())
-    finish = "cut off" if answer.finish == CUT_OFF else f"ends by {answer.finish}"
+    finish = ENDS.get(answer.finish) or f"ends by {answer.finish}"
     yield f"  {name}: reward {reward}{f' ({parts})' if parts else ''}, {finish}: {_text(tokenizer, ids)}"
     yield f"    {_ids(ids)}"
     trained = answer.token_ids[answer.loss_mask.astype(bool)].tolist()

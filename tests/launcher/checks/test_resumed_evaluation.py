@@ -1,4 +1,4 @@
-"""An evaluation that goes on is refused with another model, sampling, task, reward or dataset."""
+"""An evaluation that goes on is refused with another model, engine, sampling, task, reward or dataset."""
 
 from pathlib import Path
 
@@ -67,6 +67,35 @@ def test_arguments_count_whatever_their_names_are(folder: Path, change: str, key
     )
     own = ("task.name=mine.py:Task", "~task.args.num_numbers", "workflow.name=mine.py:Workflow")
     assert differing(folder, FILE, change, before=own) == [key]
+
+
+@pytest.mark.parametrize(
+    ("backend", "change", "key"),
+    [
+        ("sglang:d1", "sglang.kv_cache_dtype=fp8_e5m2", "sglang.kv_cache_dtype"),
+        ("sglang:d1", "sglang.dtype=float16", "sglang.dtype"),
+        ("vllm:d1", "vllm.dtype=float16", "vllm.dtype"),
+        ("vllm:d1", "+vllm.extra_args.quantization=fp8", "vllm.extra_args.quantization"),
+        ("vllm:d1", "+vllm.extra_args.kv-cache-dtype=fp8", "vllm.extra_args.kv_cache_dtype"),
+        ("embedded:d1", "embedded.dtype=bfloat16", "embedded.dtype"),
+        ("embedded:d1", "rollout.backend=vllm:d1", "rollout.backend"),
+    ],
+)
+def test_answers_of_another_engine_or_precision_are_not_mixed(folder: Path, backend: str, change: str, key: str):
+    assert differing(folder, FILE, change, before=(f"rollout.backend={backend}",)) == [key]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("rollout.backend=vllm:d4t2",),
+        ("sglang.kv_cache_dtype=fp8_e5m2", "embedded.dtype=float16"),
+        ("+vllm.extra_args.max_logprobs=5", "vllm.max_num_seqs=8"),
+        ("rollout.server_addresses=[localhost:1]",),
+    ],
+)
+def test_sizes_other_engines_and_servers_of_others_may_change(folder: Path, changes: tuple[str, ...]) -> None:
+    assert differing(folder, FILE, *changes, before=("rollout.backend=vllm:d1",)) == []
 
 
 def test_what_changes_no_score_may_change(folder: Path) -> None:

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from areal_like.data.votes import VoteRule
+from areal_like.models import model_folder
 from areal_like.rollout.episodes.try_report import group_report
 from areal_like.rollout.episodes.try_rows import TriedGroup
 from areal_like.rollout.trajectory import Trajectory
@@ -96,6 +98,19 @@ def test_turns_of_a_conversation_come_from_a_list(run: Run):
     assert "row 3: the workflow asks for answer 3 of conversation 1, and the file has 2" in short.out
     one = run("try", "--config", "grpo.yaml", "--answers", write(right))
     assert "is a list of several turns, and the workflow asks for one answer" in one.out + one.err
+
+
+def test_an_answer_keeps_its_last_token_where_the_tokenizer_names_no_end(run: Run):
+    copytree(model_folder("builtin:tiny-addition"), "endless")
+    names = json.loads(Path("endless/tokenizer_config.json").read_text())
+    del names["eos_token"]
+    Path("endless/tokenizer_config.json").write_text(json.dumps(names))
+    file = write({"row": 3, "completion": "004"}, {"row": 3, "completion": "9999"})
+    words = ("actor.path=endless", "gconfig.max_new_tokens=3")
+    done = run("try", "--config", "grpo.yaml", "--answers", file, *words)
+    assert done.code == 0, done.err
+    assert "answer 1: reward 1 (" in done.out and "ends without an eos_token: '004'\n    2 2 6\n" in done.out
+    assert "cut off: '999'" in done.out
 
 
 def test_each_agent_gets_the_answers_of_its_own_line(run: Run):

@@ -105,6 +105,25 @@ def test_a_call_may_repeat_neutral_sampling_and_set_stop_texts(run):
     assert server.requests[0][0]["sampling"]["stop"] == ["46"]
 
 
+@pytest.mark.parametrize("stop", [{"stop": ["46"]}, {"stop_token_ids": [8]}])
+def test_saved_answers_are_the_texts_that_their_reward_read(run, stop):
+    """Without the text or the token that stopped them, which is no special one."""
+    server = Server([2, 6, 8])
+    sample = server.samples({"id": "", "n": 1})["samples"][0] | {"finish": "stop"}
+    server.answer_for = lambda group: {"id": group["id"], "samples": [sample] * group["n"]}
+    text = "0" if "stop" in stop else "04"
+
+    def stopped(purpose: str) -> Any:
+        usual = lease(0, "")["sampling"]
+        return lambda address: [lease(0, address, purpose=purpose, sampling=usual | stop)]
+
+    evaluated = run(stopped("eval"), server).results["0.1"]
+    assert evaluated["texts"]["answers"] == [text] * 2
+    kept, others = run(stopped("train"), server, keeps_messages=True), run(stopped("train"), server)
+    assert [each.text for each in kept.trajectories["0.1"]] == [text] * 2
+    assert not any("text" in fact for fact in (*others.results["0.1"]["facts"], *evaluated["facts"]))
+
+
 def test_requests_have_the_priority_of_their_lease(run):
     server = Server()
     run(lambda address: [lease(3, address), lease(8, address) | {"priority": 7}], server, max_in_flight=1)
