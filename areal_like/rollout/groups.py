@@ -188,6 +188,7 @@ class Leases:
     """Open leases by id and by worker. Results of any other lease are ignored."""
 
     def __init__(self) -> None:
+        self.num_closed = 0
         self._by_id: dict[str, Lease] = {}
         self._by_worker: dict[str, dict[str, Lease]] = {}
         self._deadlines: list[tuple[float, str]] = []
@@ -212,6 +213,7 @@ class Leases:
         return lease if lease is not None and lease.worker == worker else None
 
     def close(self, lease: Lease) -> None:
+        self.num_closed += 1
         del self._by_id[lease.id]
         del self._by_worker[lease.worker][lease.id]
 

@@ -60,8 +60,6 @@ class RolloutLoop:
         if start_step == 0 and settings.evaluates_base_model:
             self.evaluations.request(0)
         self.order: Order = SyncOrder() if settings.synchronous else AsyncOrder()
-        self.num_results = 0
-        """Leases that have ended so far, in whatever way."""
         self.stopping = self.failure = ""
         """The reasons why no further batch is formed, and why the run cannot continue."""
         self.events: list[dict[str, Any]] = []
@@ -206,7 +204,6 @@ class RolloutLoop:
         self.leases.add_cancelled(lease.worker, lease.id)
 
     def _close(self, lease: Lease) -> None:
-        self.num_results += 1
         self.leases.close(lease)
         self.server_pool.release(lease)
 

@@ -158,7 +158,7 @@ class Routes:
         self._controller.loop_changed()
         if batch is None:
             limit = loop.settings.lease_limit_s, LIMITS
-            return binary_response(pack({"wait": True, "results": loop.num_results, "limit": limit}))
+            return binary_response(pack({"wait": True, "results": loop.leases.num_closed, "limit": limit}))
         if isinstance(batch, str):
             return binary_response(pack({"stop": batch}))
         return binary_response(pack(batch.header(rank), batch.blobs(rank)))
