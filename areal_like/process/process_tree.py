@@ -80,10 +80,19 @@ def _fields(stat: str) -> list[str]:
 def _state_of_threads(pid: int) -> str:
     """A killed process whose main thread has ended, and another hangs in the kernel, is no zombie."""
     states = []
-    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+    for path in threads_of(pid):
         with suppress(OSError):
-            states.append(_fields(path.read_text(encoding="utf-8", errors="replace"))[0])
+            states.append(_fields((path / "stat").read_text(encoding="utf-8", errors="replace"))[0])
     return min((each for each in states if each not in "ZX"), default="Z")
+
+
+def threads_of(pid: int) -> list[Path]:
+    """The folder of each of its threads; none if it has ended. `Path.glob` would fail where it ends meanwhile."""
+    folder = Path(f"/proc/{pid}/task")
+    try:
+        return [folder / name for name in os.listdir(folder)]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def has_handler(pid: int, sign: int) -> bool:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.process_tree import cpu_seconds_of, descendants_of, process_info, stat_cpu_seconds
+from areal_like.process.process_tree import cpu_seconds_of, descendants_of, process_info, stat_cpu_seconds, threads_of
 
 LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 """Kernels without it list the processes of the whole machine alone."""
@@ -75,14 +75,10 @@ def _io_bytes(path: Path) -> float:
 
 def _children(pid: int) -> list[int]:
     """A process is the child of the thread that has started it."""
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
     children = []
-    for task in tasks:
+    for task in threads_of(pid):
         try:
-            text = Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii")
+            text = (task / "children").read_text(encoding="ascii")
         except (FileNotFoundError, ProcessLookupError):
             continue
         children += [int(word) for word in text.split()]

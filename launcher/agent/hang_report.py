@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from areal_like.process.process_tree import descendants_of, has_handler, kill, process_info
+from areal_like.process.process_tree import descendants_of, has_handler, kill, process_info, threads_of
 from areal_like.process.pulse import SlotSample
 
 BUDGET_S = 15.0
@@ -106,7 +106,7 @@ def _threads(pid: int) -> list[str]:
     """State of each thread, and the function of the kernel in which it waits."""
     info = process_info(pid)
     lines = [f"  process {pid}, {'ended' if info is None else f'state {info.state}'}"]
-    for task in sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda path: int(path.name)):
+    for task in sorted(threads_of(pid), key=lambda path: int(path.name)):
         name, stat, place = (_read(task / what) for what in ("comm", "stat", "wchan"))
         if stat:
             state, ticks = stat.rpartition(")")[2].split()[0], stat.rpartition(")")[2].split()[11:13]

@@ -27,6 +27,7 @@ from areal_like.process.process_tree import (
     kill_descendants,
     process_info,
     set_process_name,
+    threads_of,
 )
 from areal_like.process.run_memory import create_run_memory
 from areal_like.process.stop_signals import HANDLED_SIGNALS, STOP_SIGNALS, stop_command
@@ -101,9 +102,7 @@ def _watch_launcher(pipe: int, launcher: int) -> None:
         looked_at += gap_s
         info = process_info(launcher)
         state = "" if info is None else info.state
-        message, kills = watch.look(
-            state, thread_work(launcher, launcher), gap_s, writes=_writes_output(Path(f"/proc/{launcher}"))
-        )
+        message, kills = watch.look(state, thread_work(launcher, launcher), gap_s, writes=_writes_output(launcher))
         _say(message, watch.log)
         if kills:
             os.kill(launcher, signal.SIGKILL)
@@ -124,14 +123,14 @@ def _say(message: str, log: HangLog | None) -> None:
         write_line(message, sys.stderr)
 
 
-def _writes_output(process: Path) -> bool:
+def _writes_output(pid: int) -> bool:
     """Whether a thread is in a write to standard output or error that are no files: a terminal or pipe may hold it for
     as long as its reader likes (Ctrl-S, a pager)."""
-    for task in process.glob("task/*"):
+    for task in threads_of(pid):
         try:
             number, *arguments = (task / "syscall").read_text(encoding="ascii").split()
             if number in WRITES.get(os.uname().machine, ()) and int(arguments[0], 16) in OUTPUTS:
-                return not stat.S_ISREG((process / "fd" / str(int(arguments[0], 16))).stat().st_mode)
+                return not stat.S_ISREG(Path(f"/proc/{pid}/fd/{int(arguments[0], 16)}").stat().st_mode)
         except OSError:
             continue  # it has ended, or may not be read
     return False

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from areal_like.process import process_tree
 from areal_like.process.process_tree import descendants_of, has_handler, process_info
 from tests.support.commands import run_python
 
@@ -106,6 +107,18 @@ def test_process_info_gives_the_parent_of_any_process():
     assert process_info(1 << 22) is None
 
 
+def test_a_process_that_ends_while_it_is_looked_at_has_no_threads(monkeypatch):
+    """Its folder is gone, though its state was read a moment ago."""
+    monkeypatch.setattr("os.listdir", vanished)
+    with subprocess.Popen(["true"]) as process:
+        wait_for_dead_main_thread(process.pid)
+        assert process_tree.threads_of(process.pid) == [] and state(process.pid) == "Z"
+
+
+def vanished(path):
+    raise FileNotFoundError(2, "No such file or directory", str(path))
+
+
 def test_a_process_whose_main_thread_alone_has_ended_is_no_zombie():
     """So is one that was killed while another thread hangs on a dead disk."""
     code = """
@@ -125,8 +138,10 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0) 
         assert state(process.pid) == "Z"
 
 
-def wait_for_dead_main_thread(pid, others):
-    while ") Z " not in Path(f"/proc/{pid}/stat").read_text() or others != (len(os.listdir(f"/proc/{pid}/task")) > 1):
+def wait_for_dead_main_thread(pid, others=None):
+    while ") Z " not in Path(f"/proc/{pid}/stat").read_text():
+        time.sleep(0.01)
+    while others is not None and others != (len(os.listdir(f"/proc/{pid}/task")) > 1):
         time.sleep(0.01)
 
 

@@ -1,11 +1,9 @@
 """For how long a program wanted to run and no processor was free: its time limit says nothing about it then."""
 
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.process_tree import cpu_seconds_of
+from areal_like.process.process_tree import cpu_seconds_of, threads_of
 
 MAX_READY = 2
 """Of its threads. More of them keep each other waiting, which is no fault of the machine."""
@@ -46,13 +44,13 @@ def processor_use(pids: Iterable[int], now_s: float, before: ProcessorUse | None
     """A kernel that does not count waits (CONFIG_SCHED_INFO) gives none: then no program is starved."""
     pids = list(pids)
     threads: dict[int, ThreadUse] = {}
-    for folder in (f"/proc/{pid}/task/{thread}" for pid in pids for thread in _threads(pid)):
+    for folder in (each for pid in pids for each in threads_of(pid)):
         try:
-            ran, waited, _ = Path(f"{folder}/schedstat").read_text(encoding="ascii").split()
-            state = Path(f"{folder}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+            ran, waited, _ = (folder / "schedstat").read_text(encoding="ascii").split()
+            state = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             continue
-        thread = int(folder.rpartition("/")[2])
+        thread = int(folder.name)
         found = ThreadUse(int(ran) / 1e9, int(waited) / 1e9, state == "R")
         threads[thread] = found if before is None else _with_present_wait(found, thread, now_s, before)
     return ProcessorUse(now_s, sum(map(cpu_seconds_of, pids)), threads)
@@ -65,10 +63,3 @@ def _with_present_wait(found: ThreadUse, thread: int, now_s: float, before: Proc
     if earlier is None or not (earlier.is_ready and found.is_ready) or found.ran_s > earlier.ran_s:
         return found
     return found._replace(waited_s=max(found.waited_s, earlier.waited_s + now_s - before.at_s))
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
