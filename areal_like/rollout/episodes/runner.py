@@ -59,6 +59,8 @@ class OwnSettings(NamedTuple):
 
     workflow: Workflow | None = None
     sampling: Mapping[str, Any] = MappingProxyType({})
+    evaluated_sampling: Mapping[str, Any] = MappingProxyType({})
+    """Of its held-out rows: without what the evaluations set."""
 
 
 NONE_OWN = OwnSettings()
@@ -97,8 +99,8 @@ class EpisodeRunner:
         own = self.environments.get(place_of(lease["split"], name), NONE_OWN)
         if not self.keeps_order:
             lease = {**lease, "order": None}
-        if own.sampling:
-            lease = {**lease, "sampling": {**lease["sampling"], **own.sampling}}
+        sampling = own.evaluated_sampling if lease["purpose"] == "eval" else own.sampling
+        lease = {**lease, "sampling": {**lease["sampling"], **sampling}}
         tools, lease = self._with_effort(lease)
         episode = Episode(tools, lease, name)
         episode.trace("starts: row %d of %s", lease["row"], lease["split"])
