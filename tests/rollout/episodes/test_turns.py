@@ -11,6 +11,7 @@ from areal_like.models import model_folder
 from areal_like.process.sandbox.sandbox import sandbox_problem
 from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
+from areal_like.rollout.episodes.workflows.multi_turn import MultiTurn
 from areal_like.rollout.episodes.workflows.tool_integrated import ToolIntegrated
 from areal_like.rollout.episodes.workflows.tools import Tools
 from tests.data.test_chat_template_real import folder_of
@@ -78,6 +79,16 @@ def test_messages_are_kept_where_they_are_read(run, tokenizer):
     assert [(each["role"], each["content"]) for each in fact["messages"]] == talk
     evaluated = run(leases(n=1, purpose="eval"), server, "multi_turn", args={"feedback": FEEDBACK})
     assert [each["content"] for each in evaluated.results["0.1"]["facts"][0]["messages"]] == [text for _, text in talk]
+
+
+def test_the_prompt_in_a_feedback_is_the_question_of_a_row_of_messages(tmp_path):
+    tokenizer = TextTokenizer(folder_of("qwen2_5", tmp_path / "model"))
+    tools = WorkerTools(tokenizer, Answers(tokenizer, "111", "046"), Rewards(), False, False, 0.5)
+    messages = [("system", "Add."), ("user", "1+1="), ("assistant", "002"), ("user", "12+34=")]
+    row = {"prompt": [{"role": role, "content": content} for role, content in messages], "answer": "046"}
+    episode = Episode(tools, lease(0, "here", n=1, row_hash="0") | SAMPLING)
+    (sample,) = asyncio.run(MultiTurn(feedback="No. {prompt}").run(episode, row)) or []
+    assert (sample.messages or [])[-2] == {"role": "user", "content": "No. 12+34="}
 
 
 @pytest.mark.parametrize(("purpose", "conversations"), [("train", 4), ("eval", 2)])
