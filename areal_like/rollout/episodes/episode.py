@@ -98,6 +98,8 @@ class Episode:
     def __post_init__(self) -> None:
         self._route = LeaseRoute(self.lease["id"], self.lease["server"])
         self._num_calls = self._num_failed = self._num_conversations = 0
+        self._num_played = self.n_samples
+        """Answers of the group: more than `n_samples` where `each_of` plays more."""
         self._num_scorings: Counter[int | None] = Counter()
         """By sample."""
 
@@ -184,6 +186,7 @@ class Episode:
         **more: P.kwargs,
     ) -> list[Trajectory] | None:
         """The same for so many samples."""
+        self._num_played = max(self._num_played, count)
 
         async def one(number: int) -> list[Trajectory] | SystemExit | None:
             current_sample.set(number)
@@ -258,14 +261,14 @@ class Episode:
 
     async def try_score(self, row: dict[str, Any], samples: Sequence[Sample | str]) -> list[Reward | None]:
         """The same, but None where the reward fails. Raises RewardError if more fail than may in the group."""
-        rewards = await self._score(row, samples, self.max_failed(self.n_samples) - self._num_failed)
+        rewards = await self._score(row, samples, self.max_failed(self._num_played) - self._num_failed)
         self._num_failed += rewards.count(None)
         return rewards
 
     def count_failed(self, reason: str) -> None:
         """One answer without a reward. Raises RewardError if more have none than may in the group."""
         self._num_failed += 1
-        if self._num_failed > self.max_failed(self.n_samples):
+        if self._num_failed > self.max_failed(self._num_played):
             raise RewardError(reason)
         log.warning("a sample without a reward: %s", reason)
 
@@ -276,7 +279,7 @@ class Episode:
             self.count_failed(str(fault))
         except RewardError:
             raise fault from None
-        if self._num_failed >= self.n_samples:
+        if self._num_failed >= self._num_played:
             raise fault
 
     async def _score(
