@@ -107,7 +107,8 @@ class BaseExperimentConfig:
     Null: no limit."""
 
     total_train_n_seqs: int | None = key(None, ge=1)
-    """Number of trained sequences after which the run ends, even if epochs are left. Null: no limit."""
+    """Number of trained sequences after which the run ends, even if epochs are left; a conversation counts once. Null:
+    no limit."""
 
     tokenizer_path: str = key("")
     """Folder of the tokenizer, or its name on the Hub. Empty: that of the model."""

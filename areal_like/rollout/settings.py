@@ -9,6 +9,7 @@ import xxhash
 
 from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.allocation.models import num_evaluators, uses_api
+from areal_like.config.conversations import conversations_per_sample
 from areal_like.config.experiment import GRPOConfig
 from areal_like.data.votes import VoteRule, vote_rule
 from areal_like.rollout.curriculum.settings import CurriculumSettings, curriculum_settings
@@ -53,6 +54,8 @@ class RolloutSettings:
     total_epochs: int = 1
     max_steps: int | None = None
     max_samples: int | None = None
+    conversations_per_sample: int = 1
+    """As they count for `max_samples`."""
     evaluated: tuple[EvaluatedRows, ...] = ()
     """What is evaluated; empty: nothing."""
     evaluates_base_model: bool = True
@@ -102,6 +105,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         total_epochs=config.total_train_epochs,
         max_steps=config.total_train_steps,
         max_samples=config.total_train_n_seqs,
+        conversations_per_sample=conversations_per_sample(config),
         evaluated=evaluated,
         num_evaluators=num_evaluators(config),
         evaluates_base_model=evaluator.eval_base_model or config.total_train_steps == 0,
@@ -150,5 +154,6 @@ def run_length(settings: RolloutSettings, rows: int) -> RunLength:
     if settings.max_steps is not None:
         limits.append(settings.max_steps)
     if settings.max_samples is not None:
-        limits.append(math.ceil(settings.max_samples / (batch * settings.n_samples)))
+        of_row = settings.n_samples * settings.conversations_per_sample
+        limits.append(math.ceil(settings.max_samples / (batch * of_row)))
     return RunLength(rows, steps, steps * batch if settings.drop_last else rows, min(limits))

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation import Allocation
 from areal_like.config.allocation.models import generates, only_evaluates
+from areal_like.config.conversations import conversations_per_sample
 from areal_like.config.experiment import GRPOConfig
 from areal_like.config.problems import plural
 from areal_like.observe.throughput import WARM_UP_STEPS
@@ -44,7 +45,8 @@ def staleness_bound(config: GRPOConfig) -> int:
 
 
 def _rollout_batch(config: GRPOConfig, ranks: int, data: DataSteps | None) -> BatchPlan:
-    prompts, group = config.train_dataset.batch_size, config.gconfig.n_samples
+    each = conversations_per_sample(config)
+    prompts, group = config.train_dataset.batch_size, config.gconfig.n_samples * each
     samples, updates = prompts * group, config.actor.ppo_n_minibatches
     bound = staleness_bound(config)
     concurrent = config.rollout.max_concurrent_rollouts or config.rollout.consumer_batch_size
@@ -66,7 +68,7 @@ def _rollout_batch(config: GRPOConfig, ranks: int, data: DataSteps | None) -> Ba
         total_steps=_total_steps(config, samples),
         words=(),
     )
-    sizes = [*_sizes(numbers), *_critic(config)]
+    sizes = [*_sizes(numbers, "gconfig.n_samples" + " x n_trajs" * (each > 1)), *_critic(config)]
     return _with_words(numbers, [*sizes, *_tokens(numbers, "actor"), *_age(numbers), _end(config, numbers, data)])
 
 
@@ -108,10 +110,11 @@ def _with_words(numbers: BatchPlan, words: list[str]) -> BatchPlan:
     return numbers._replace(words=tuple(words))
 
 
-def _sizes(batch: BatchPlan) -> list[str]:
+def _sizes(batch: BatchPlan, of_prompt: str) -> list[str]:
+    """`of_prompt`: the keys that set the samples of a prompt."""
     samples = (
         f"a step trains on {plural(batch.prompts_per_step, 'prompt')} x {plural(batch.samples_per_prompt, 'sample')} = "
-        f"{plural(batch.samples_per_step, 'sample')} (train_dataset.batch_size x gconfig.n_samples)"
+        f"{plural(batch.samples_per_step, 'sample')} (train_dataset.batch_size x {of_prompt})"
         f"{_per_rank(batch.samples_per_step, batch.data_parallel_ranks)}"
     )
     each = batch.samples_per_optimizer_step

@@ -68,6 +68,64 @@ def test_keys_without_effect_are_warnings_and_do_not_stop_a_start(overrides, key
     assert not [warning for warning in plan_of("grpo").warnings if warning.startswith(f"{key}: ")]
 
 
+SEVERAL = ("task=null", "train_dataset.max_length=57", "environments.train=[{id: addition},{id: addition,name: b}]")
+ONE = (*SEVERAL[:2], "environments.train=[{id: addition}]")
+DRAWN, RATES = "curriculum.type=by_environment", "environments.mix.probabilities=[1,3]"
+JOINED, SHORTEST = "environments.mix.strategy=concatenate", "environments.mix.stopping_strategy=first_exhausted"
+MIX_SEED = "environments.mix.seed=3"
+
+
+def unread(*overrides: str) -> dict[str, str]:
+    """Keys of environments and agents without effect, and why."""
+    pairs = [warning.partition(": has no effect: ") for warning in plan_of("grpo", *overrides).warnings]
+    return {key: why for key, _, why in pairs if key.startswith(("environments.", "agent."))}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys", "why"),
+    [
+        ([JOINED, MIX_SEED], ["strategy", "seed"], "nothing is mixed with 0 environments (environments.train)"),
+        ([*ONE, SHORTEST], ["stopping_strategy"], "nothing is mixed with 1 environment (environments.train)"),
+        (
+            [*SEVERAL, DRAWN, JOINED, SHORTEST, MIX_SEED],
+            ["strategy", "stopping_strategy", "seed"],
+            "curriculum.type=by_environment draws the environments",
+        ),
+        ([*SEVERAL, DRAWN, RATES], [], ""),
+        (
+            [*SEVERAL, JOINED, SHORTEST, MIX_SEED],
+            ["stopping_strategy", "seed"],
+            "environments.mix.strategy is concatenate",
+        ),
+        (
+            [*SEVERAL, SHORTEST, MIX_SEED],
+            ["seed"],
+            "without environments.mix.probabilities or a ratio environments take turns",
+        ),
+        ([*SEVERAL, SHORTEST, MIX_SEED, RATES], [], ""),
+    ],
+)
+def test_keys_of_a_mix_are_reported_where_nothing_reads_them(overrides, keys, why):
+    assert unread(*overrides) == {f"environments.mix.{key}": why for key in keys}
+
+
+PLAYER = ("environments.processes=2", "environments.max_concurrent=8", "environments.timeout_s=9")
+PROGRAM = (
+    *("agent.command=[python,solve.py]", "agent.function=solve.py:solve", "agent.reward_from=result"),
+    *("agent.timeout_s=9", "agent.max_concurrent=8", "agent.max_memory_gb=2"),
+)
+CALLS = ("agent.max_calls=3", "agent.failed_reward=0", "agent.turn_discount=0.9", "agent.sampling=request")
+
+
+def test_keys_of_environments_of_verifiers_and_of_agents_are_reported_where_there_are_none():
+    packages = (*ONE[:2], "environments.train=[{id: owner/wordle}]")
+    in_benchmark = "evaluator.benchmarks=[{name: w, id: owner/wordle}]"
+    keys = {words: {word.partition("=")[0] for word in words} for words in (PLAYER, PROGRAM, CALLS)}
+    assert unread(*PLAYER, *PROGRAM, *CALLS).keys() == keys[PLAYER] | keys[PROGRAM] | keys[CALLS]
+    for played in (packages, (in_benchmark,)):
+        assert unread(*played, *PLAYER, *PROGRAM, *CALLS).keys() == keys[PROGRAM]
+
+
 def test_keys_of_a_row_loader_are_reported_where_they_have_no_effect():
     for experiment in ("grpo", "sft"):
         words = ("valid_dataset.shuffle=false", "valid_dataset.pin_memory=false", "train_dataset.pin_memory=false")

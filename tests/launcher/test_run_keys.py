@@ -79,6 +79,20 @@ def test_total_train_n_seqs_ends_the_run(tmp_path, kind, steps):
     assert in_epochs(tmp_path, kind, *LONG, "total_train_n_seqs=64") == steps
 
 
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        ((), 1),
+        (("task=null", "environments.train=[{id: addition}, {id: countdown}]"), 1),
+        (("task=null", "environments.train=[{id: addition}, {id: countdown, workflow: {name: single_turn}}]"), 2),
+    ],
+)
+def test_each_conversation_of_a_sample_counts_in_total_train_n_seqs(tmp_path, overrides, steps):
+    """Where environments differ, the run does not end before it is reached."""
+    tries = ("workflow.name=multi_turn", "+workflow.args.n_trajs=2", "total_train_n_seqs=64")
+    assert in_epochs(tmp_path, "grpo", *LONG, *tries, *overrides) == steps
+
+
 def order_of(folder: Path, kind: str, seed: int) -> Any:
     if kind in SUPERVISED:
         return next(SupervisedData(of_40_rows(folder, kind, f"seed={seed}")).batches(0)).sequences.token_ids.tolist()

@@ -55,10 +55,10 @@ def runs_agents(config: Any) -> bool:
     return AGENT in (config.workflow.name, *(each.workflow.name for each in trained))
 
 
-def calls_gateway(config: Any) -> bool:
-    """Also environments of verifiers do."""
+def plays_verifiers(config: Any) -> bool:
+    """Environments of verifiers, in training or in a benchmark."""
     named = [*config.environments.train, *config.evaluator.benchmarks]
-    return runs_agents(config) or any(each.id is not None and package_task(each.id) is not None for each in named)
+    return any(each.id is not None and package_task(each.id) is not None for each in named)
 
 
 def _workflows(values: dict[str, Any]) -> list[Any]:

@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 
 from areal_like.config.allocation.models import generates, starts_servers, trained_models
 from areal_like.config.benchmarks import INTERVALS, best_clock, brings_reward, clock_of, is_on
-from areal_like.config.checks.agent import calls_gateway
+from areal_like.config.checks.agent import plays_verifiers, runs_agents
 from areal_like.config.checks.built_in_code import loss_arguments, loss_parameters
 from areal_like.config.checks.key_rules import changed_keys, unread_values
 from areal_like.config.checks.user_code import is_built_in
+from areal_like.config.environments import frequencies
 from areal_like.config.experiment import GRPOConfig, RWConfig, SFTConfig
-from areal_like.config.problems import Problem
+from areal_like.config.problems import Problem, plural
 from areal_like.config.sections.actor import PPOActorConfig
-from areal_like.config.sections.curriculum import ONLINE
+from areal_like.config.sections.curriculum import BY_ENVIRONMENT, ONLINE
 from areal_like.config.sections.data import paths_of
 from areal_like.config.sections.reward import REWARD_OF_TASK, configured_rewards
 from areal_like.config.sections.trackers import TRACKERS, is_enabled
@@ -26,6 +27,10 @@ LEARNING_KEYS = (
     *("optimizer", "grad_reduce_dtype", "use_lora", "weight_update_mode"),
 )
 """Of the actor's section: a model that is not trained does not read them."""
+PROGRAM_KEYS = ("command", "function", "reward_from", "timeout_s", "max_concurrent", "max_memory_gb")
+"""Of `agent`: the others are read for the calls of environments of verifiers, too."""
+VERIFIERS_KEYS = ("processes", "max_concurrent", "timeout_s")
+"""Of `environments`."""
 LOSS_SCALING_KEYS = ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
 
 
@@ -66,13 +71,48 @@ def no_effect_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
     if config.evaluator.pin and not (isinstance(config, GRPOConfig) and is_asynchronous(config)):
         yield Problem("evaluator.pin", "has no effect: every evaluation uses one version of the weights here")
     if generates(config):
-        if not calls_gateway(config):
-            for key in changed_keys(config, "agent"):
-                yield Problem(key, "has no effect: no workflow is agent (workflow.name)")
+        yield from _agent_without_effect(config)
+        yield from _environments_without_effect(config)
         yield from _reference_without_effect(config)
         yield from _rollout_without_effect(config)
         yield from _loss_without_effect(config.actor)
         yield from _unread_by_loss(config.actor, config)
+
+
+def _agent_without_effect(config: GRPOConfig) -> Iterator[Problem]:
+    if runs_agents(config):
+        return
+    unread = [f"agent.{name}" for name in PROGRAM_KEYS] if plays_verifiers(config) else ["agent"]
+    for path in unread:
+        for key in changed_keys(config, path):
+            yield Problem(key, "has no effect: no workflow is agent (workflow.name)")
+
+
+def _environments_without_effect(config: GRPOConfig) -> Iterator[Problem]:
+    if not plays_verifiers(config):
+        for name in VERIFIERS_KEYS:
+            for key in changed_keys(config, f"environments.{name}"):
+                yield Problem(key, "has no effect: there is no environment of verifiers (environments.train)")
+    unread, why = _unread_of_mix(config)
+    for name in unread:
+        for key in changed_keys(config, f"environments.mix.{name}"):
+            yield Problem(key, f"has no effect: {why}")
+
+
+def _unread_of_mix(config: GRPOConfig) -> tuple[tuple[str, ...], str]:
+    """Keys of `environments.mix`, and the reason."""
+    mix, trained = config.environments.mix, config.environments.train
+    if len(trained) < 2:
+        count = plural(len(trained), "environment")
+        unread = ("strategy", "probabilities", "stopping_strategy", "seed")
+        return unread, f"nothing is mixed with {count} (environments.train)"
+    if config.curriculum.type == BY_ENVIRONMENT:
+        return ("strategy", "stopping_strategy", "seed"), f"curriculum.type={BY_ENVIRONMENT} draws the environments"
+    if mix.strategy == "concatenate":
+        return ("stopping_strategy", "seed"), "environments.mix.strategy is concatenate"
+    if frequencies(mix, trained) is None:
+        return ("seed",), "without environments.mix.probabilities or a ratio environments take turns"
+    return (), ""
 
 
 def _trackers_without_effect(config: "BaseExperimentConfig") -> Iterator[Problem]:

@@ -42,7 +42,8 @@ class EnvironmentConfig(RowSourceConfig):
     """How its rows become trajectories. Without a name: `workflow` of the experiment."""
 
     max_new_tokens: int | None = key(None, ge=1, le=MAX_TOKENS)
-    """Maximum number of tokens of an answer, at most `gconfig.max_new_tokens`. Null: that key."""
+    """Maximum number of tokens of an answer, at most `gconfig.max_new_tokens`. Null: that key. Answers to held-out rows
+    have `evaluator.gconfig.max_new_tokens` where it is set."""
 
 
 @config

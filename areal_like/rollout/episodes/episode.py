@@ -20,7 +20,7 @@ from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.conversation import Conversation, ConversationRules
 from areal_like.rollout.episodes.gateway.gateway import Gateway
 from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
-from areal_like.rollout.episodes.generation_client import GenerationError, LeaseRoute
+from areal_like.rollout.episodes.generation_client import LeaseRoute
 from areal_like.rollout.episodes.phase_times import GENERATE, REWARD, PhaseTimes
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.outcomes import RewardCounts
@@ -99,8 +99,10 @@ class Episode:
     def __post_init__(self) -> None:
         self._route = LeaseRoute(self.lease["id"], self.lease["server"])
         self._num_calls = self._num_failed = self._num_conversations = 0
-        self._is_placed = self.lease.get("order") is None
-        """Whether its group has had its place in a synchronous step, if it has one."""
+        self.has_place_left = self.lease.get("order") is not None
+        """Whether its group has a place in a synchronous step, and has not had it."""
+        self._num_played = self.n_samples
+        """Answers of the group: more than `n_samples` where `each_of` plays more."""
         self._num_scorings: Counter[int | None] = Counter()
         """By sample."""
 
@@ -187,6 +189,7 @@ class Episode:
         **more: P.kwargs,
     ) -> list[Trajectory] | None:
         """The same for so many samples."""
+        self._num_played = max(self._num_played, count)
 
         async def one(number: int) -> list[Trajectory] | SystemExit | None:
             current_sample.set(number)
@@ -234,7 +237,7 @@ class Episode:
         self.trace("requests %d answers to %d tokens", group["n"], len(prompt_ids))
         with self.times.timed(GENERATE):
             answers = await self.tools.client.generate(self._route, group)
-        self._is_placed |= number == 0
+        self.has_place_left &= number > 0
         self.trace("got its answers from %s", self._route.server)
         samples = [Sample(each["token_ids"], each["logprobs"], each["versions"], each["finish"]) for each in answers]
         stops = params.get("stop") or ()
@@ -246,17 +249,6 @@ class Episode:
         for sample, finished in zip(samples, texts, strict=True):
             sample.text, sample.stop_text = finished.text, finished.stop
         return samples
-
-    async def leave_place(self) -> None:
-        """To be called at the end: the groups of its synchronous step do not wait for one that has generated nothing,
-        such as for a row without room for an answer."""
-        if self._is_placed:
-            return
-        group = {"id": f"{self.lease['id']}/none", "prompt": [], "n": 0, "order": self.lease["order"]}
-        try:
-            await self.tools.client.generate(self._route, group)
-        except GenerationError as refused:
-            log.warning("lease %s: its place in the step is not left: %s", self.lease["id"], refused)
 
     @property
     def timings(self) -> dict[str, float]:
@@ -273,14 +265,14 @@ class Episode:
 
     async def try_score(self, row: dict[str, Any], samples: Sequence[Sample | str]) -> list[Reward | None]:
         """The same, but None where the reward fails. Raises RewardError if more fail than may in the group."""
-        rewards = await self._score(row, samples, self.max_failed(self.n_samples) - self._num_failed)
+        rewards = await self._score(row, samples, self.max_failed(self._num_played) - self._num_failed)
         self._num_failed += rewards.count(None)
         return rewards
 
     def count_failed(self, reason: str) -> None:
         """One answer without a reward. Raises RewardError if more have none than may in the group."""
         self._num_failed += 1
-        if self._num_failed > self.max_failed(self.n_samples):
+        if self._num_failed > self.max_failed(self._num_played):
             raise RewardError(reason)
         log.warning("a sample without a reward: %s", reason)
 
@@ -291,7 +283,7 @@ class Episode:
             self.count_failed(str(fault))
         except RewardError:
             raise fault from None
-        if self._num_failed >= self.n_samples:
+        if self._num_failed >= self._num_played:
             raise fault
 
     async def _score(

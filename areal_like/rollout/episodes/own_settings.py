@@ -103,7 +103,8 @@ def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSet
             if own is not None:
                 workflow = make_workflow(own, dict(each.workflow.args), places, config.agent)
         sampling = {} if each.max_new_tokens is None else {"max_new_tokens": each.max_new_tokens}
-        settings[place_of("train", name)] = OwnSettings(workflow, sampling)
+        evaluated = sampling if config.evaluator.gconfig.max_new_tokens is None else {}
+        settings[place_of("train", name)] = OwnSettings(workflow, sampling, evaluated)
     for benchmark in config.evaluator.benchmarks:
         if (workflow := _of_verifiers(benchmark_task(benchmark), config, places, played)) is not None:
             settings[f"{SPLIT}{benchmark.name}"] = OwnSettings(workflow)

@@ -20,7 +20,7 @@ from areal_like.process.plain_json import plain_text
 from areal_like.rollout.conversation_facts import numbered
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
-from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, Superseded
+from areal_like.rollout.episodes.generation_client import GenerationError, LeaseCancelled, LeaseRoute, Superseded
 from areal_like.rollout.episodes.rewards.base import RewardError
 from areal_like.rollout.episodes.sample import RowError
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
@@ -59,6 +59,8 @@ class OwnSettings(NamedTuple):
 
     workflow: Workflow | None = None
     sampling: Mapping[str, Any] = MappingProxyType({})
+    evaluated_sampling: Mapping[str, Any] = MappingProxyType({})
+    """Of its held-out rows: without what the evaluations set."""
 
 
 NONE_OWN = OwnSettings()
@@ -97,8 +99,8 @@ class EpisodeRunner:
         own = self.environments.get(place_of(lease["split"], name), NONE_OWN)
         if not self.keeps_order:
             lease = {**lease, "order": None}
-        if own.sampling:
-            lease = {**lease, "sampling": {**lease["sampling"], **own.sampling}}
+        sampling = own.evaluated_sampling if lease["purpose"] == "eval" else own.sampling
+        lease = {**lease, "sampling": {**lease["sampling"], **sampling}}
         tools, lease = self._with_effort(lease)
         episode = Episode(tools, lease, name)
         episode.trace("starts: row %d of %s", lease["row"], lease["split"])
@@ -124,7 +126,8 @@ class EpisodeRunner:
             error = plain_text(self._message(fault, lease))  # a user's message may quote what a model wrote
             header |= {"status": FAILED, "error_kind": _kind(fault), "error": error}
             self._log_once(fault, header)
-        await episode.leave_place()
+        if episode.has_place_left:
+            await _leave_place(episode)
         header["timings"] = episode.timings
         episode.trace("ends: %s", header["status"])
         return EpisodeResult(header, blob)
@@ -216,3 +219,14 @@ EXPLAINED_ERRORS: tuple[type[BaseException], ...] = (FormatError, *ERROR_KINDS)
 
 def _kind(fault: BaseException) -> str:
     return next((kind for known, kind in ERROR_KINDS.items() if isinstance(fault, known)), "workflow")
+
+
+async def _leave_place(episode: Episode) -> None:
+    """The groups of its synchronous step do not wait for one that has generated nothing, such as for a row without room
+    for an answer."""
+    lease = episode.lease
+    group = {"id": f"{lease['id']}/none", "prompt": [], "n": 0, "order": lease["order"]}
+    try:
+        await episode.tools.client.generate(LeaseRoute(lease["id"], lease["server"]), group)
+    except GenerationError as refused:
+        log.warning("lease %s: its place in the step is not left: %s", lease["id"], refused)

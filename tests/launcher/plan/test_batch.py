@@ -75,6 +75,15 @@ def test_the_plan_shows_when_the_run_ends(overrides, steps):
     assert batch.words[-1].startswith("the run ends after")
 
 
+def test_each_conversation_of_a_sample_counts_in_a_step():
+    batch = batch_of("train_dataset.batch_size=10", *EIGHT, "workflow.name=multi_turn", "+workflow.args.n_trajs=2")
+    assert (batch.samples_per_prompt, batch.samples_per_step) == (16, 160)
+    assert (
+        "10 prompts x 16 samples = 160 samples (train_dataset.batch_size x gconfig.n_samples x n_trajs)"
+        in batch.words[0]
+    )
+
+
 def test_supervised_training_counts_rows_and_has_no_staleness():
     batch = batch_of("train_dataset.batch_size=24", experiment="sft")
     assert (batch.prompts_per_step, batch.samples_per_step, batch.optimizer_steps_per_step) == (24, 24, 1)

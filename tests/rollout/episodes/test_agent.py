@@ -304,6 +304,26 @@ def test_a_server_that_fails_is_no_failure_of_the_agent(play):
         play('ask("1")', GenerationError("no server"), failed_reward=0.0)
 
 
+SWALLOWS = """
+def swallow(text):
+    try:
+        return ask(text)
+    except urllib.error.HTTPError:
+        return None
+ask(row["prompt"])
+"""
+
+
+def test_an_agent_that_goes_on_without_the_answer_of_a_server_that_fails_is_not_trained_on(play):
+    texts = ["046", GenerationError("no server"), "047"]
+    for program in ('swallow("2")', 'swallow("2"); swallow("3")'):
+        with pytest.raises(GenerationError):
+            play(SWALLOWS + program, *texts)
+    samples, engine = play(SWALLOWS + 'swallow("2") or swallow("2")', *texts)
+    engine.check_exact(samples)
+    assert [each.metrics["turns"] for each in samples] == [2, 2] and None not in [each.reward for each in samples]
+
+
 def test_an_agent_sees_neither_the_token_of_the_run_nor_the_key_of_its_servers(play, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "THEIR_KEY")
     for name in ("AREAL_LIKE_TOKEN", "THEIR_KEY"):

@@ -474,4 +474,24 @@ def test_a_prompt_without_room_has_the_code_that_agents_know_and_a_lost_server_i
         assert status == 502 and isinstance(session.fault, GenerationError)
         assert (await client.post(CHAT, {"messages": [user("1")]}))[0] == 200
 
+    assert at_gateway(engine, agent).fault is None
+
+
+def test_a_failed_call_is_made_good_by_a_repetition_of_it_alone(plain):
+    """Not by an equal call that was open beside it."""
+    engine = SampledTexts(plain, GenerationError("no server"), "1", GenerationError("no server"), "1")
+    body = {"messages": [user("1")]}
+
+    async def agent(client: AgentClient, session: Any) -> None:
+        engine.gate.clear()
+        calls = [asyncio.create_task(client.post(CHAT, body)) for _ in range(2)]
+        while len(engine.groups) < 2:
+            await asyncio.sleep(0.001)
+        engine.gate.set()
+        assert sorted(status for status, _ in await asyncio.gather(*calls)) == [200, 502]
+        for repeated, is_made_good in ((502, False), (200, True)):
+            assert isinstance(session.fault, GenerationError)
+            assert (await client.post(CHAT, body))[0] == repeated
+            assert (session.fault is None) is is_made_good
+
     at_gateway(engine, agent)

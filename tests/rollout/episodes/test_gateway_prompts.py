@@ -10,7 +10,8 @@ import pytest
 
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules
-from areal_like.rollout.episodes.gateway.session import SHORT_TEXT, SessionRules
+from areal_like.rollout.episodes.gateway.call_tree import AgentCall
+from areal_like.rollout.episodes.gateway.session import SHORT_TEXT, AgentSession, SessionRules
 from tests.data.test_chat_template_real import folder_of
 from tests.support.agents import AgentClient, SampledTexts, open_session, user
 from tests.support.chat_models import chat_tokenizer
@@ -82,6 +83,38 @@ def test_a_prompt_that_repeats_all_that_was_sampled_continues_it_without_a_break
     assert (sample.metrics["turns"], sample.metrics["template_breaks"]) == (2, 0)
 
 
+async def ask(session: AgentSession, kind: str, before: AgentCall | None = None) -> AgentCall:
+    """A first question, or another one after the answer before."""
+    if kind == "chat":
+        messages = [user("1+1")] if before is None else [user("1+1"), before.reply, user("2+2")]
+        prompt = await session.chat_prompt(messages, [])
+    elif kind == "text":
+        prompt = await session.text_prompt("1+1=" if before is None else f"1+1={before.text}2+2=")
+    else:
+        ids = [] if before is None else before.token_ids
+        text = "1+1=" if before is None else "2+2="
+        prompt = session.tree.ids_prompt([*ids, *session.tokenizer.encode(text, special=False)])
+    (call,) = await session.generate(prompt, 1, {})
+    return call
+
+
+@pytest.mark.parametrize("kind", ["chat", "text", "ids"])
+def test_of_equal_answers_a_client_continues_the_one_that_it_got(plain, kind):
+    engine = SampledTexts(plain, "2", "2", "4")
+
+    async def run() -> Any:
+        async with open_session(engine) as (session, _):
+            lost, got = await ask(session, kind), await ask(session, kind)
+            got.is_delivered = True
+            (await ask(session, kind, got)).is_delivered = True
+            assert not lost.is_delivered
+            return session.trajectory(1.0)
+
+    (sample,) = asyncio.run(run())
+    engine.check_exact([sample])
+    assert (sample.metrics["turns"], sample.metrics["undelivered_calls"]) == (2, 1)
+
+
 @pytest.mark.parametrize("kind", ["chat", "text", "ids"])
 def test_a_client_that_continues_an_answer_has_got_it(plain, kind):
     """Even where its connection seemed to be cut."""
@@ -89,21 +122,7 @@ def test_a_client_that_continues_an_answer_has_got_it(plain, kind):
 
     async def run() -> Any:
         async with open_session(engine) as (session, _):
-            if kind == "chat":
-                prompt = await session.chat_prompt([user("1+1")], [])
-            elif kind == "text":
-                prompt = await session.text_prompt("1+1=")
-            else:
-                prompt = session.tree.ids_prompt(plain.encode("1+1=", special=False))
-            (first,) = await session.generate(prompt, 1, {})
-            if kind == "chat":
-                prompt = await session.chat_prompt([user("1+1"), first.reply, user("2+2")], [])
-            elif kind == "text":
-                prompt = await session.text_prompt(f"1+1={first.text}2+2=")
-            else:
-                prompt = session.tree.ids_prompt([*first.token_ids, *plain.encode("2+2=", special=False)])
-            (second,) = await session.generate(prompt, 1, {})
-            second.is_delivered = True
+            (await ask(session, kind, await ask(session, kind))).is_delivered = True
             return session.trajectory(1.0)
 
     (sample,) = asyncio.run(run())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from areal_like.config.load import load
 from areal_like.data.datasets import load_datasets
@@ -18,7 +19,7 @@ from areal_like.rollout.episodes.runner import EpisodeRunner
 from tests.support.episode_parts import Rewards
 from tests.support.ring_parts import lease
 
-EXPERIMENT = """
+EXPERIMENT: dict[str, Any] = yaml.safe_load("""
 defaults: [{algorithm: dr_grpo}, {actor: tiny}, {rollout: embedded}, {tracker: none}, _self_]
 experiment_name: e
 total_train_steps: 1
@@ -26,7 +27,7 @@ train_dataset: {batch_size: 1}
 valid_dataset: {path: held_out.jsonl}
 reward: {name: exact}
 environments: {train: [{path: valid.jsonl, max_new_tokens: 3, reward: {name: numeric}}]}
-"""
+""")
 
 
 class Seen:
@@ -39,21 +40,38 @@ class Seen:
         self.limits[row["prompt"]] = episode.lease["sampling"]["max_new_tokens"]
 
 
+def limits_of(folder: Path, experiment: dict[str, Any], split: str, **given: Any) -> list[int]:
+    """Most tokens of an answer to the first row of a split, whose lease says 4 or what evaluations set."""
+    (folder / "x.yaml").write_text(yaml.safe_dump(experiment))
+    config: Any = load(folder / "x.yaml", []).config
+    places, workflow = SearchFolders(folder, folder), Seen()
+    tokenizer = TextTokenizer(model_folder("builtin:tiny-addition", folder), {})
+    datasets = load_datasets(config, places, tokenizer)
+    own = environment_settings(config, places)
+    assert set(own) == set(own_rewards(config, places)) == set(datasets.environments)
+    tools: Any = WorkerTools(tokenizer, None, Rewards(), False, False, 0.5)  # type: ignore[arg-type]
+    runner = EpisodeRunner(tools, datasets, workflow, False, own)
+    (inspected,) = asyncio.run(runner.inspect({split: [0]}))[split]
+    one = lease(0, "", split=split, row_hash=inspected[1], **given)
+    sampling = {**one["sampling"], "max_new_tokens": config.evaluator.gconfig.max_new_tokens or 4}
+    asyncio.run(runner.run({**one, "sampling": sampling}))
+    return list(workflow.limits.values())
+
+
 @pytest.mark.parametrize(("split", "limit"), [("train", 3), ("valid", 4)])
 def test_an_environment_called_valid_rules_no_rows_of_valid_dataset(tmp_path: Path, split: str, limit: int) -> None:
     for file, prompt in (("valid", "1+1="), ("held_out", "2+2=")):
         (tmp_path / f"{file}.jsonl").write_text(json.dumps({"prompt": prompt, "answer": "2"}))
-    (tmp_path / "x.yaml").write_text(EXPERIMENT)
-    config: Any = load(tmp_path / "x.yaml", []).config
-    places, workflow = SearchFolders(tmp_path, tmp_path), Seen()
-    tokenizer = TextTokenizer(model_folder("builtin:tiny-addition", tmp_path), {})
-    datasets = load_datasets(config, places, tokenizer)
-    own = environment_settings(config, places)
-    assert set(own) == set(own_rewards(config, places)) == set(datasets.environments) == {"environment/valid"}
-    tools: Any = WorkerTools(tokenizer, None, Rewards(), False, False, 0.5)  # type: ignore[arg-type]
-    runner = EpisodeRunner(tools, datasets, workflow, False, own)
-    (inspected,) = asyncio.run(runner.inspect({split: [0]}))[split]
-    one = lease(0, "", split=split, row_hash=inspected[1])
-    sampling = {**one["sampling"], "max_new_tokens": 4}
-    asyncio.run(runner.run({**one, "sampling": sampling}))
-    assert list(workflow.limits.values()) == [limit]
+    assert limits_of(tmp_path, EXPERIMENT, split) == [limit]
+
+
+@pytest.mark.parametrize(
+    ("split", "evaluated", "limit"),
+    [("train", None, 3), ("train", 5, 3), ("valid", None, 3), ("valid", 5, 5)],
+)
+def test_held_out_rows_of_an_environment_have_the_length_that_evaluations_set(
+    tmp_path: Path, split: str, evaluated: int | None, limit: int
+) -> None:
+    own = {"environments": {"train": [{"id": "addition", "max_new_tokens": 3}]}, "valid_dataset": {"path": ""}}
+    experiment = {**EXPERIMENT, **own, "evaluator": {"gconfig": {"max_new_tokens": evaluated}}}
+    assert limits_of(tmp_path, experiment, split, purpose="train" if split == "train" else "eval") == [limit]

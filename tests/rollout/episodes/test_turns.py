@@ -11,6 +11,8 @@ from areal_like.models import model_folder
 from areal_like.process.sandbox.sandbox import sandbox_problem
 from areal_like.rollout.episodes.conversation import ConversationRules
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
+from areal_like.rollout.episodes.rewards.base import RewardError
+from areal_like.rollout.episodes.workflows.multi_turn import MultiTurn
 from areal_like.rollout.episodes.workflows.tool_integrated import ToolIntegrated
 from areal_like.rollout.episodes.workflows.tools import Tools
 from tests.data.test_chat_template_real import folder_of
@@ -80,6 +82,16 @@ def test_messages_are_kept_where_they_are_read(run, tokenizer):
     assert [each["content"] for each in evaluated.results["0.1"]["facts"][0]["messages"]] == [text for _, text in talk]
 
 
+def test_the_prompt_in_a_feedback_is_the_question_of_a_row_of_messages(tmp_path):
+    tokenizer = TextTokenizer(folder_of("qwen2_5", tmp_path / "model"))
+    tools = WorkerTools(tokenizer, Answers(tokenizer, "111", "046"), Rewards(), False, False, 0.5)
+    messages = [("system", "Add."), ("user", "1+1="), ("assistant", "002"), ("user", "12+34=")]
+    row = {"prompt": [{"role": role, "content": content} for role, content in messages], "answer": "046"}
+    episode = Episode(tools, lease(0, "here", n=1, row_hash="0") | SAMPLING)
+    (sample,) = asyncio.run(MultiTurn(feedback="No. {prompt}").run(episode, row)) or []
+    assert (sample.messages or [])[-2] == {"role": "user", "content": "No. 12+34="}
+
+
 @pytest.mark.parametrize(("purpose", "conversations"), [("train", 4), ("eval", 2)])
 def test_each_answer_may_be_a_sample_with_the_discounted_reward_of_those_after_it(
     run, tokenizer, purpose, conversations
@@ -122,11 +134,34 @@ def test_branching_gives_a_sample_of_each_turn_and_evaluations_one_answer(run, t
 
 
 def test_a_reward_that_fails_leaves_its_conversation_out_of_the_loss(run, tokenizer):
-    from areal_like.rollout.episodes.rewards.base import RewardError
-
     server = Scripted(tokenizer, "111", ANSWER)
     done = run(leases(n=2), server, "multi_turn", args={"feedback": FEEDBACK}, error=RewardError("down"), num_failed=1)
     assert done.results["0.1"]["error_kind"] == "reward"
+
+
+class FailFirst(Rewards):
+    """The reward of the first answer fails."""
+
+    async def try_score(self, row, completions, max_failed, seed):
+        self.num_failed, failed = 0, self.num_failed
+        if failed > max_failed:
+            raise self.error
+        return [None] if failed else await super().try_score(row, completions, max_failed, seed)
+
+
+def test_all_conversations_of_a_group_count_in_the_share_of_rewards_that_may_fail(tmp_path):
+    tokenizer = TextTokenizer(folder_of("qwen2_5", tmp_path / "model"))
+
+    def played(purpose: str) -> list[float | None]:
+        answers, rewards = Answers(tokenizer, "046", "046"), FailFirst(RewardError("down"), num_failed=1)
+        tools = WorkerTools(tokenizer, answers, rewards, False, False, 0.5)
+        episode = Episode(tools, lease(0, "here", n=1, row_hash="0", purpose=purpose) | SAMPLING)
+        row = {"prompt": "12+34=", "answer": "046"}
+        return [each.reward for each in asyncio.run(MultiTurn(n_trajs=2).run(episode, row)) or []]
+
+    assert played("train") == [None, 1.0]
+    with pytest.raises(RewardError):
+        played("eval")
 
 
 class Both(Tools):

@@ -6,14 +6,21 @@ import math
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 
+from areal_like.data.verifiers.environment_process import HostedPackage
 from areal_like.data.verifiers.host.service import EnvironmentService
+from areal_like.rollout.episodes.gateway.gateway import Endpoint
+from areal_like.rollout.episodes.generation_client import GenerationError
 from areal_like.rollout.episodes.text_environments.process import EnvironmentFault
 from areal_like.rollout.episodes.verifiers.seat import EnvironmentEnded, EnvironmentSeat
+from tests.support.agents import AgentClient, user
+from tests.support.verifiers_environments import Player
 
 HALF = "\ud800"
 """Of a surrogate pair: no text in UTF-8."""
@@ -162,5 +169,37 @@ def test_a_process_that_ends_within_an_answer_is_said_to_have_ended() -> None:
         with pytest.raises(EnvironmentEnded, match="its process ended with SIGTERM; its log says more"):
             await asyncio.wait_for(group, 60)
         await seat.close()
+
+    asyncio.run(script())
+
+
+class AsksTwice:
+    """The processes of an environment that goes on where its second call fails."""
+
+    async def play(self, request: dict[str, Any], *_: Any) -> list[dict[str, Any]]:
+        (policy,) = request["policies"]
+        async with aiohttp.ClientSession() as http:
+            client = AgentClient(Endpoint(policy["base_url"].removesuffix("/v1"), policy["key"]), http)
+            for text in "12":
+                await client.post("/v1/chat/completions", {"messages": [user(text)]})
+        return [{"reward": 1.0, "metrics": {}}]
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_episode_that_a_server_cut_short_is_not_trained_on(tmp_path: Path, fails: bool) -> None:
+    async def script() -> None:
+        player = Player(HostedPackage("sums", {}, None, (".",)), tmp_path)
+        player.environment._pool = AsksTwice()  # type: ignore[assignment]
+        try:
+            if not fails:
+                assert [each.reward for each in await player.play({}, "1", "2")] == [1.0, 1.0]
+                return
+            with pytest.raises(GenerationError, match="no server"):
+                await player.play({}, "1", GenerationError("no server"))
+        finally:
+            await player.close()
 
     asyncio.run(script())

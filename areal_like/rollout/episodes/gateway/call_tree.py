@@ -74,9 +74,10 @@ class CallTree:
 
     def chat_prompt(self, messages: list[Message], tools: Any) -> PromptDraft:
         """An answer of an earlier call is rendered as it was sampled. Where the template writes what is before it in
-        another way, or the client has changed it, the prompt begins a new sequence: a break."""
+        another way, or the client has changed it, the prompt begins a new sequence: a break. Of equal answers the
+        client continues one that it has got."""
         earlier = [call for call in self.calls if call.prompt.tools == tools and _continues(messages, call)]
-        parent = max(earlier, key=lambda call: len(call.prompt.messages or ()), default=None)
+        parent = max(earlier, key=lambda call: (len(call.prompt.messages or ()), call.is_delivered), default=None)
         if parent is None:
             text = self._render(messages, tools)
             is_break = any(_same(message, call.reply) for message in messages for call in self.calls)
@@ -162,7 +163,8 @@ def record_of(call: AgentCall, observed_in_loss: bool) -> TokenRecord:
 
 
 def _longest(calls: Iterable[AgentCall]) -> AgentCall | None:
-    return max(calls, key=lambda call: len(call.token_ids), default=None)
+    """Of equal ones one that a client has got."""
+    return max(calls, key=lambda call: (len(call.token_ids), call.is_delivered), default=None)
 
 
 def _repeats_visible(text: str, call: AgentCall) -> bool:

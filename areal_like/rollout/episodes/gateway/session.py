@@ -76,8 +76,6 @@ class AgentSession:
         self.posted: float | None = None
         self.runs: dict[str, AgentSession] = {}
         """Of an environment whose agents run apart: the calls of each run, by its name."""
-        self.fault: Exception | None = None
-        """The first failure of a server, which is none of the agent."""
         self.refusal = ""
         """Why its last call was refused."""
         self.lacks_room = False
@@ -85,6 +83,8 @@ class AgentSession:
         self._generator, self._rules = generator, conversation_rules
         self._whole = whole or self
         self._num_calls = self._num_answers = 0
+        self._faults: list[tuple[str, Exception]] = []
+        """Failures of servers that no later call has made good, each with the name of its prompt."""
         self._repeats: dict[str, int] = {}
 
     def run(self, name: str) -> "AgentSession":
@@ -100,6 +100,12 @@ class AgentSession:
     @property
     def parts(self) -> list["AgentSession"]:
         return [self, *self.runs.values()]
+
+    @property
+    def fault(self) -> Exception | None:
+        """The first failure of a server, which is none of the agent, if no call of the same prompt was answered after
+        it: what the agent did without that answer is not what the policy would have got."""
+        return self._faults[0][1] if self._faults else None
 
     @property
     def limits(self) -> ModelLimits:
@@ -167,13 +173,17 @@ class AgentSession:
             raise HttpError(400, f"{CONTEXT_EXCEEDED}: {message}")
         name = prompt_hash(prompt.ids)
         repeat = whole._repeats[name] = whole._repeats.get(name, -1) + 1
+        repeated = [each for each in self._faults if each[0] == name]
         try:
             samples = await self._generator(prompt.ids, n, sampling, ("agent", self.number, name, repeat))
         except (RowError, TypeError, ValueError) as misfit:
             raise HttpError(400, str(misfit)) from misfit
         except Exception as fault:
-            self.fault = self.fault or fault
+            if not repeated:
+                self._faults.append((name, fault))
             raise HttpError(502, f"no answer was generated: {fault}") from fault
+        if answered := next((each for each in repeated if each in self._faults), None):
+            self._faults.remove(answered)
         calls = [self._call(prompt, sample, tools) for sample in samples]
         self.tree.calls += calls
         self.lacks_room = False

@@ -56,7 +56,7 @@ class Agent:
             finally:
                 await episode.tools.gateway.end(endpoint)
             seconds = time.monotonic() - start
-        if session.fault is not None and (failure or session.last_answer is None):
+        if session.fault is not None:
             raise session.fault
         reward = await self._reward(episode, row, session, result, failure)
         return session.trajectory(reward, agent_s=seconds)

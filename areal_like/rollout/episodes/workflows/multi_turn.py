@@ -1,9 +1,11 @@
 """Several tries: after a wrong answer the model gets a feedback and answers again."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from areal_like.config.argument_types import Count, ExportStyle, Positive, Share
+from areal_like.data.chat_template import USER, Message
 from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.trajectory import Trajectory
 
@@ -13,8 +15,9 @@ FEEDBACK = "This answer is wrong, or it cannot be read. Find the mistake, then a
 class MultiTurn:
     """Ends at the first answer whose score is at least `right_from`, after `max_turns` answers, without room for
     another, or after `timeout_s`. The reward is that of the last answer, times `turn_discount` for each one before.
-    `{prompt}` in the feedback stands for the prompt of the row. With the export style `individual` each answer is a
-    sample of its own, whose reward is its own one plus that of the next answer times `turn_discount`."""
+    `{prompt}` in the feedback stands for the prompt of the row, of messages for the last one of the user. With the
+    export style `individual` each answer is a sample of its own, whose reward is its own one plus that of the next
+    answer times `turn_discount`."""
 
     needs_reward = True
 
@@ -45,7 +48,7 @@ class MultiTurn:
                 break
             if self._timeout_s is not None and time.monotonic() - start >= self._timeout_s:
                 break
-            chat.observe(self._feedback.replace("{prompt}", str(row["prompt"])))
+            chat.observe(self._feedback.replace("{prompt}", _question(row["prompt"])))
             if cut_off := chat.room < 1:
                 break
             discount *= self._discount
@@ -53,3 +56,9 @@ class MultiTurn:
         if self._is_individual:
             return chat.trajectory(reward, [*before, 0.0], self._discount, cut_off)
         return chat.trajectory(None if reward is None else reward.scaled(discount), cut_off=cut_off)
+
+
+def _question(prompt: str | Sequence[Message]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return next((str(each.get("content", "")) for each in reversed(prompt) if each["role"] == USER), "")

@@ -89,8 +89,8 @@ class VerifiersEnvironment:
         answered = [(run, calls) for run, calls in named if calls.last_answer is not None]
         refusal = next((each.refusal for each in reversed(session.parts) if each.refusal), "")
         refused = f"; its last refused call: {refusal}" if refusal else ""
-        failure, fault = result.get("error") or "", _fault(session)
-        if fault is not None and (failure or not answered):
+        failure = result.get("error") or ""
+        if (fault := _fault(session)) is not None:
             raise fault
         if not answered:
             why = f"{failure or 'the environment ended without an answer of the policy'}{refused}"
