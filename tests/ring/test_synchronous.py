@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from areal_like.process.exit_codes import STOPPED_EARLY
 from areal_like.process.http import application
 from areal_like.rollout.audit import audit
 from areal_like.rollout.controller.routes import Routes
@@ -127,6 +128,25 @@ def test_a_run_killed_twice_ends_with_the_same_bits(once, tmp_path):
     assert numbers(resumed) == numbers(once)
     assert bits(resumed) == bits(once)
     assert audit(resumed.ledger(), 0) == []
+
+
+@pytest.mark.slow
+def test_two_ranks_that_are_killed_and_stopped_end_with_the_same_bits(tmp_path_factory):
+    words = (*WORDS, "actor.backend=fsdp:d2")
+    whole = run(with_rows(tmp_path_factory.mktemp("whole")), *words)
+    assert whole.code == 0, whole.text
+    folder = with_rows(tmp_path_factory.mktemp("stopped"))
+    with running(folder, *words) as killed:
+        killed.wait_for_step(1)
+        killed.kill("trainer/1")
+        killed.wait_for_step(3, attempt=2)
+        killed.process.send_signal(signal.SIGUSR1)
+        assert killed.wait().code == STOPPED_EARLY
+    resumed = run(folder, *words)
+    assert resumed.code == 0, resumed.text
+    assert len(resumed.metric("train/loss")) == 6
+    assert numbers(resumed) == numbers(whole)
+    assert bits(resumed) == bits(whole)
 
 
 def test_resuming_by_hand_from_an_earlier_checkpoint_gives_the_same_end_past_an_epoch_end(once):
