@@ -13,7 +13,7 @@ from typing import Any
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
-from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
+from areal_like.config.redact import remove_secrets, written_forms
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
 from areal_like.process.identity import taken_token
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class LockedStart:
     """`key`: that of `rollout.api_key_var`, or empty. `token`: that of the run's processes. `hidden`: these and other
-    secrets, the longest first, as one may begin with another."""
+    secrets in all forms, the longest first, as one may begin with another."""
 
     loaded: Loaded
     locked: LockedRun
@@ -114,8 +114,7 @@ def lock_start(
     key = "" if rollout is None else os.environ.get(rollout.api_key_var, "")
     # Other runs use servers that stand alone by that key.
     token = (key if purpose is Purpose.SERVE else "") or taken_token() or secrets.token_hex(32)
-    hidden = {value for value in (token, key, *variables.values()) if len(value) >= MIN_SECRET_LENGTH}
-    return LockedStart(loaded, locked, key, token, tuple(sorted(hidden, key=len, reverse=True)))
+    return LockedStart(loaded, locked, key, token, written_forms((token, key, *variables.values())))
 
 
 def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:
