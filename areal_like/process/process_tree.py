@@ -101,15 +101,6 @@ def descendants_of(pid: int) -> list[ProcessInfo]:
     return _below(pid, _children(all_processes()))
 
 
-def children_of(pid: int) -> list[ProcessInfo]:
-    """Those that its main thread has started, without a look at all processes where the kernel lists them."""
-    try:
-        pids = Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()
-    except OSError:
-        return [each for each in all_processes().values() if each.parent == pid]
-    return [each for each in map(process_info, map(int, pids)) if each is not None]
-
-
 def _children(processes: Mapping[int, ProcessInfo]) -> dict[int, list[ProcessInfo]]:
     children: dict[int, list[ProcessInfo]] = {}
     for process in processes.values():
