@@ -14,6 +14,7 @@ from typing import Any
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
 from areal_like.config.redact import remove_secrets, written_forms
+from areal_like.process.entrypoint import write_stacks_on_request
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
 from areal_like.process.identity import taken_token
@@ -23,7 +24,7 @@ from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.env_file import secret_variables
 from launcher.runs.run_lock import LockedRun, lock_run
-from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE
+from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, STACKS
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, wait_limits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.roster import Roster
@@ -110,6 +111,8 @@ def lock_start(
         text = write_error_text(error, loaded.config, plan.run_dir)
         return _refused(text, FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION)
     LAUNCHER_PULSE.log_in(locked.run.logs, locked.run.config.log.max_mb << 20)
+    if LAUNCHER_PULSE.is_open:
+        write_stacks_on_request(locked.run.logs / STACKS)
     rollout = getattr(locked.run.config, "rollout", None)
     key = "" if rollout is None else os.environ.get(rollout.api_key_var, "")
     # Other runs use servers that stand alone by that key.
