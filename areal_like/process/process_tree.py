@@ -191,14 +191,13 @@ def reap_orphans(known: set[int]) -> None:
         return
 
 
-def kill_orphans(session: int, marks: Mapping[str, str], known: set[int]) -> None:
+def kill_orphans(session: int, marks: Mapping[str, str], known: set[int], limit_s: float = ORPHANS_TIMEOUT_S) -> None:
     """Kills the orphans of an ended child and their descendants: processes of its session, or with the variables
-    `marks` in their environment. Returns when none is left, or after ORPHANS_TIMEOUT_S: as they die, their children
-    become children of this process in turn."""
+    `marks` in their environment. Returns when none is left, or after `limit_s`, but looks at least once: as they die,
+    their children become children of this process in turn."""
     me, began = os.getpid(), time.monotonic()
-    until = began + ORPHANS_TIMEOUT_S
     killed: set[int] = set()
-    while time.monotonic() < until:
+    while True:
         processes = all_processes().values()
         orphans = [each for each in processes if each.parent == me and each.pid not in known]
         mine = [
@@ -210,10 +209,12 @@ def kill_orphans(session: int, marks: Mapping[str, str], known: set[int]) -> Non
             return
         targets = {*mine, *(each.pid for pid in mine for each in descendants_of(pid))}
         killed |= targets
-        in_grace_period = time.monotonic() < began + ORPHANS_TIMEOUT_S / 2
+        in_grace_period = time.monotonic() < began + limit_s / 2
         kill(pid for pid in targets if not (in_grace_period and is_resource_tracker(pid)))
         for pid in mine:
             _reap(pid)
+        if time.monotonic() >= began + limit_s:
+            return
         time.sleep(PAUSE_S)
 
 
