@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "build" / "night"
 SELECTED = "slow or hypothesis"
+WITH_CHANGES = "with changes"
 
 
 def jobs() -> dict[str, list[str]]:
@@ -48,10 +49,12 @@ def environment() -> dict[str, str]:
 
 
 def commit() -> str:
+    """The commit, and whether there are uncommitted changes."""
+
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
-    return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "-uno") else "")
+    return git("rev-parse", "HEAD") + (f" {WITH_CHANGES}" if git("status", "--porcelain", "-uno") else "")
 
 
 def last(name: str) -> dict[str, Any]:
@@ -61,9 +64,10 @@ def last(name: str) -> dict[str, Any]:
 
 
 def run(name: str, command: list[str]) -> dict[str, Any]:
-    """Runs a job; its output goes to build/night/JOB.log. Prints the end of it if the job fails."""
+    """Runs a job; its output goes to build/night/JOB.log. Prints the end of it if the job fails. Code that changes
+    meanwhile is none of a commit."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    log, began = RESULTS / f"{name}.log", time.monotonic()
+    log, began, code = RESULTS / f"{name}.log", time.monotonic(), commit()
     with log.open("wb") as output:
         ended = subprocess.run(
             [sys.executable, *command],
@@ -76,7 +80,7 @@ def run(name: str, command: list[str]) -> dict[str, Any]:
     result = {
         "job": name,
         "command": ["python", *command],
-        "commit": commit(),
+        "commit": code if commit() == code else f"{code} {WITH_CHANGES}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began),
         "exit": ended.returncode,
@@ -106,7 +110,7 @@ def main() -> int:
     failed = []
     for number, (name, command) in enumerate(all_jobs.items(), start=1):
         result = last(name)
-        passed_already = result.get("exit") == 0 and result["commit"] == now and not now.endswith("with changes")
+        passed_already = result.get("exit") == 0 and result["commit"] == now and not now.endswith(WITH_CHANGES)
         if (arguments.jobs and name not in arguments.jobs) or (passed_already and not arguments.jobs):
             continue
         print(f"{number}/{len(all_jobs)} {name} ...", flush=True)

@@ -34,3 +34,11 @@ def test_another_commit_starts_over(results, monkeypatch, capsys):
     monkeypatch.setattr(night, "commit", lambda: "def")
     night.main()
     assert "one ..." in capsys.readouterr().out.partition("failed: two")[2]
+
+
+def test_a_job_during_which_the_code_changed_is_no_result_of_a_commit(results, monkeypatch):
+    codes = iter(["abc", "abc", "def", "def", "def"])
+    monkeypatch.setattr(night, "commit", lambda: next(codes))
+    night.main()
+    assert json.loads((results / "one.json").read_text())["commit"] == "abc with changes"
+    assert json.loads((results / "two.json").read_text())["commit"] == "def"

@@ -1,12 +1,23 @@
 """Hides secrets in output: by the schema's mark, by the name of a key, and inside texts."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 SECRET = "<secret>"
 MIN_SECRET_LENGTH = 6
 """A shorter value is hidden under its key, but not replaced in other texts."""
+MIN_LINE_LENGTH = 12
+"""Of a secret of several lines. A shorter line may be a word of other texts."""
+
+_WRITERS: tuple[Callable[[str], str], ...] = (
+    lambda text: repr(text)[1:-1],
+    lambda text: repr(f'{text}"')[1:-2],  # within a text that has the other quotes, too
+    lambda text: json.dumps(text)[1:-1],
+    lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+)
+"""How Python and JSON write a text, without its quotes."""
 
 _HINTS = ("key", "token", "pass", "pwd", "pat", "secret", "credential", "authorization", "cookie", "bearer")
 _ENDINGS = r"(?:api[_-]?key|access[_-]?key|secret[_-]?key|private[_-]?key|auth[_-]?key|token|password|passwd|passphrase"
@@ -86,6 +97,17 @@ def remove_secrets(text: str, secrets: tuple[str, ...]) -> str:
     return text
 
 
+def written_forms(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Secrets that are long enough, longest first, in all forms in which they may stand in a text: as they are, each
+    of their lines, and as Python and JSON write them, also within a text that is written so again."""
+    forms = {each for secret in secrets for each in (secret, secret.strip()) if len(each) >= MIN_SECRET_LENGTH}
+    lines = {line.strip() for secret in forms for line in secret.splitlines()}
+    forms |= {line for line in lines if len(line) >= MIN_LINE_LENGTH}
+    for _ in range(2):
+        forms |= {write(form) for form in forms for write in _WRITERS}
+    return tuple(sorted(forms, key=lambda form: (-len(form), form)))
+
+
 def secret_values(tree: Any, marked: frozenset[str], path: str = "") -> list[str]:
     """The values of all secret keys of a tree, longest first."""
     secrets = _collect(tree, marked, path)
@@ -114,8 +136,7 @@ class Redactor:
     def __init__(self, marked: frozenset[str], values: dict[str, Any], beaten: Sequence[dict[str, Any]] = ()) -> None:
         self.marked = marked
         secrets = {text for tree in (values, *beaten) for text in secret_values(tree, marked)}
-        secrets = {text for text in secrets if len(text) >= MIN_SECRET_LENGTH and "${" not in text}
-        self.secrets = tuple(sorted(secrets, key=lambda text: (-len(text), text)))
+        self.secrets = written_forms(text for text in secrets if "${" not in text)
 
     def also_of(self, values: Mapping[str, Any]) -> "Redactor":
         """One that hides the secrets of other values, too."""

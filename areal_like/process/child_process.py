@@ -8,7 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from areal_like.process.process_tree import KILL_TIMEOUT_S, PAUSE_S, die_with_parent, kill_orphans, reap_orphans
+from areal_like.process.process_tree import (
+    KILL_TIMEOUT_S,
+    ORPHANS_TIMEOUT_S,
+    PAUSE_S,
+    die_with_parent,
+    kill_orphans,
+    reap_orphans,
+)
 
 TAIL_BYTES = 16384
 
@@ -115,13 +122,28 @@ class ChildProcess:
         return self._usage
 
     def kill(self) -> None:
-        """Kills it with everything that it has started. A process that hangs in the kernel is left behind after
-        KILL_TIMEOUT_S."""
-        if self.exit_code() is None:
-            os.killpg(self.pid, signal.SIGKILL)
-            self.wait(KILL_TIMEOUT_S)
+        """Kills it with everything that it has started, as `kill_all`."""
+        kill_all([self])
+
+    def kill_orphans(self, limit_s: float) -> None:
+        """What it has left."""
         if self._marks is not None:
-            kill_orphans(self.pid, self._marks, _running)
+            kill_orphans(self.pid, self._marks, _running, limit_s)
+
+
+def kill_all(processes: Collection[ChildProcess]) -> None:
+    """Kills them with everything that they have started. Those that hang in the kernel are left behind after
+    KILL_TIMEOUT_S, and what they have started after ORPHANS_TIMEOUT_S, however many there are: for so long the caller
+    is blocked."""
+    for process in processes:
+        if process.exit_code() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    until = time.monotonic() + KILL_TIMEOUT_S
+    for process in processes:
+        process.wait(until - time.monotonic())
+    until = time.monotonic() + ORPHANS_TIMEOUT_S
+    for process in processes:
+        process.kill_orphans(until - time.monotonic())
 
 
 def _child_setup(parent: int, cores: Collection[int]) -> Callable[[], None]:

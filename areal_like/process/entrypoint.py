@@ -42,7 +42,7 @@ def run_process(main: Callable[[Run, Identity], int | None], words: Sequence[str
         run = open_run(arguments.run_dir)
         set_up_logging(run.config.log.level, me)
         raise_open_files_limit()
-        _stacks_on_request(run, me)
+        write_stacks_on_request(stacks_path(run, me))
         with pulse.phase(pulse.LOADING):
             code = main(run, me)
     except ConfigError as error:
@@ -95,8 +95,10 @@ def raise_open_files_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def _stacks_on_request(run: Run, me: Identity) -> None:
-    run.logs.mkdir(parents=True, exist_ok=True)
-    file = stacks_path(run, me).open("a")
+def write_stacks_on_request(path: Path) -> None:
+    """From now on this process appends the stacks of all its threads to the file on SIGUSR2, even while it holds the
+    interpreter's lock."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a")
     os.set_inheritable(file.fileno(), False)
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)

@@ -110,15 +110,6 @@ def descendants_of(pid: int) -> list[ProcessInfo]:
     return _below(pid, _children(all_processes()))
 
 
-def children_of(pid: int) -> list[ProcessInfo]:
-    """Those that its main thread has started, without a look at all processes where the kernel lists them."""
-    try:
-        pids = Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()
-    except OSError:
-        return [each for each in all_processes().values() if each.parent == pid]
-    return [each for each in map(process_info, map(int, pids)) if each is not None]
-
-
 def _children(processes: Mapping[int, ProcessInfo]) -> dict[int, list[ProcessInfo]]:
     children: dict[int, list[ProcessInfo]] = {}
     for process in processes.values():
@@ -209,14 +200,13 @@ def reap_orphans(known: set[int]) -> None:
         return
 
 
-def kill_orphans(session: int, marks: Mapping[str, str], known: set[int]) -> None:
+def kill_orphans(session: int, marks: Mapping[str, str], known: set[int], limit_s: float = ORPHANS_TIMEOUT_S) -> None:
     """Kills the orphans of an ended child and their descendants: processes of its session, or with the variables
-    `marks` in their environment. Returns when none is left, or after ORPHANS_TIMEOUT_S: as they die, their children
-    become children of this process in turn."""
+    `marks` in their environment. Returns when none is left, or after `limit_s`, but looks at least once: as they die,
+    their children become children of this process in turn."""
     me, began = os.getpid(), time.monotonic()
-    until = began + ORPHANS_TIMEOUT_S
     killed: set[int] = set()
-    while time.monotonic() < until:
+    while True:
         processes = all_processes().values()
         orphans = [each for each in processes if each.parent == me and each.pid not in known]
         mine = [
@@ -228,10 +218,12 @@ def kill_orphans(session: int, marks: Mapping[str, str], known: set[int]) -> Non
             return
         targets = {*mine, *(each.pid for pid in mine for each in descendants_of(pid))}
         killed |= targets
-        in_grace_period = time.monotonic() < began + ORPHANS_TIMEOUT_S / 2
+        in_grace_period = time.monotonic() < began + limit_s / 2
         kill(pid for pid in targets if not (in_grace_period and is_resource_tracker(pid)))
         for pid in mine:
             _reap(pid)
+        if time.monotonic() >= began + limit_s:
+            return
         time.sleep(PAUSE_S)
 
 

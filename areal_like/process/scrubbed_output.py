@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from areal_like.config.redact import MIN_SECRET_LENGTH, SECRET, is_secret_name, remove_secrets
+from areal_like.config.redact import SECRET, is_secret_name, remove_secrets, written_forms
 from areal_like.process.identity import taken_token
 
 SECRET_NAMES = "AREAL_LIKE_SECRET_NAMES"
@@ -43,24 +43,31 @@ class ScrubbedBytes:
 
     def read(self, content: bytes) -> bytes:
         text = self._kept + content
-        for secret in self._secrets:
-            text = text.replace(secret, SECRET.encode())
-        end = len(text) - self._begun(text)
+        end = self._begun(text)
         self._kept = text[end:]
-        return text[:end]
+        return self._without(text[:end])
 
     def rest(self) -> bytes:
         """At the end."""
         rest, self._kept = self._kept, b""
-        return rest
+        return self._without(rest)
+
+    def _without(self, text: bytes) -> bytes:
+        for secret in self._secrets:
+            text = text.replace(secret, SECRET.encode())
+        return text
 
     def _begun(self, text: bytes) -> int:
-        """The number of bytes at the end with which a secret begins."""
+        """Where the end starts with which a longer secret may begin, and a secret that reaches into it."""
+        end = len(text)
         longest = max(map(len, self._secrets), default=1) - 1
-        for at in range(max(0, len(text) - longest), len(text)):
-            if text[at] in self._firsts and any(secret.startswith(text[at:]) for secret in self._secrets):
-                return len(text) - at
-        return 0
+        for at in range(max(0, end - longest), end):
+            if text[at] in self._firsts and any(
+                len(secret) > end - at and secret.startswith(text[at:]) for secret in self._secrets
+            ):
+                reaching = (text.find(each, max(0, at - len(each) + 1), at + len(each) - 1) for each in self._secrets)
+                return min((start for start in reaching if start >= 0), default=at)
+        return end
 
 
 def scrubbed(text: str) -> str:
@@ -82,8 +89,7 @@ def know_secrets(values: Iterable[str]) -> None:
 
 def known_secrets() -> tuple[str, ...]:
     """Values of variables with secret names, and of those in SECRET_NAMES, those of the configuration, and the run's
-    token; longest first."""
+    token, in all forms; longest first."""
     named = os.environ.get(SECRET_NAMES, "").split(",")
     values = {value for name, value in os.environ.items() if name in named or is_secret_name(name)}
-    values |= {taken_token(), *_of_configuration}
-    return tuple(sorted((value for value in values if len(value) >= MIN_SECRET_LENGTH), key=len, reverse=True))
+    return written_forms({*values, taken_token(), *_of_configuration})

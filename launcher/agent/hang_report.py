@@ -1,8 +1,10 @@
 """The report of a hang: the stacks of all processes of a machine, and what each waits for, in a folder of the run."""
 
+import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -65,7 +67,9 @@ class HangReport:
     def _by_py_spy(self, pid: int) -> str:
         """Where that is installed and allowed, else why there are none. It does not stop the process."""
         left_s = min(PY_SPY_S, self._until - time.monotonic())
-        if (program := shutil.which("py-spy")) is None or left_s <= 0:
+        # It is installed beside this Python, whose folder is on the PATH in an activated environment alone.
+        places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        if (program := shutil.which("py-spy", path=places)) is None or left_s <= 0:
             return NO_STACKS.format("is not installed" if program is None else "had no time left")
         command = [program, "dump", "--nonblocking", "--pid", str(pid)]
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import areal_like
 from areal_like.config.redact import SECRET
-from areal_like.process.child_process import reap_leftovers
+from areal_like.process.child_process import kill_all, reap_leftovers
 from areal_like.process.entrypoint import stacks_path
 from areal_like.process.identity import RUN_ID, SERVER, Identity
 from areal_like.process.port_lease import PortLease, lease_port
@@ -71,8 +71,7 @@ class LocalAgent:
     def exits(self) -> list[ProcessExit]:
         """Killed ones come first: they are causes, not consequences."""
         exits = [exited for child in list(self._alive.values()) if (exited := child.exited()) is not None]
-        for exited in exits:
-            self._forget(self._alive[exited.name])
+        self._forget([self._alive[exited.name] for exited in exits])
         if time.monotonic() - self._reaped_at > REAP_INTERVAL_S:
             self._reaped_at = time.monotonic()
             reap_leftovers()
@@ -97,11 +96,7 @@ class LocalAgent:
         self.kill(child.identity.name for child in chosen)
 
     def kill(self, names: Iterable[str]) -> None:
-        chosen = self._chosen(names)
-        for child in chosen:
-            child.process.signal(signal.SIGKILL)
-        for child in chosen:
-            self._forget(child)
+        self._forget(self._chosen(names))
 
     def last_lines(self, name: str, count: int) -> list[str]:
         return self._alive[name].last_lines(count) if name in self._alive else []
@@ -147,15 +142,15 @@ class LocalAgent:
     def _chosen(self, names: Iterable[str]) -> list[ManagedProcess]:
         return [self._alive[name] for name in names if name in self._alive]
 
-    def _forget(self, child: ManagedProcess) -> None:
-        """After it has ended, or to kill it. One that does not die, as it hangs in the kernel, may hold what its
+    def _forget(self, children: Sequence[ManagedProcess]) -> None:
+        """After they have ended, or to kill them. One that does not die, as it hangs in the kernel, may hold what its
         successor needs, and is kept until it ends."""
-        child.process.kill()
-        if child.process.exit_code() is None:
-            return
-        del self._alive[child.identity.name]
-        remove_recorded(self._run.memory, child.identity.file_name)
-        child.close()
+        kill_all([child.process for child in children])
+        for child in children:
+            if child.process.exit_code() is not None:
+                del self._alive[child.identity.name]
+                remove_recorded(self._run.memory, child.identity.file_name)
+                child.close()
 
     def _rotate_logs(self) -> None:
         most = self._run.config.log.max_mb << 20

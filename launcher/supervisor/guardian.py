@@ -23,6 +23,7 @@ from areal_like.process.exit_codes import FAILED, INTERRUPTED
 from areal_like.process.process_tree import (
     become_subreaper,
     descendants_of,
+    has_handler,
     kill,
     kill_descendants,
     process_info,
@@ -38,6 +39,8 @@ from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, LauncherWatch
 from launcher.terminal import write_line
 
 CHECK_S = 1.0
+STACKS_S = 1.0
+"""What a launcher that hangs may take to write its stacks."""
 DIES_S = 10.0
 """What a process may take to die once it is killed."""
 SHOW_CURSOR = "\x1b[?25h"
@@ -68,6 +71,7 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
         LAUNCHER_PULSE.open(launcher_end)
         _run_launcher(launch, guardian_pipe, memory)
     set_process_name("areal guardian")
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # with which all others write their stacks
     os.close(launcher_end)
     os.close(guardian_pipe)
     _pass_signals_on(launcher)
@@ -105,7 +109,7 @@ def _watch_launcher(pipe: int, launcher: int) -> None:
         message, kills = watch.look(state, thread_work(launcher, launcher), gap_s, writes=_writes_output(launcher))
         _say(message, watch.log)
         if kills:
-            os.kill(launcher, signal.SIGKILL)
+            _kill_with_stacks(launcher)
             killed_at = time.monotonic()
         if time.monotonic() > killed_at + DIES_S:
             if not is_stuck:
@@ -113,6 +117,14 @@ def _watch_launcher(pipe: int, launcher: int) -> None:
                 _say(stuck, watch.log)
             is_stuck = True
             kill(each.pid for each in descendants_of(launcher))
+
+
+def _kill_with_stacks(launcher: int) -> None:
+    """It writes them itself, unless it is stopped or hangs in the kernel."""
+    if has_handler(launcher, signal.SIGUSR2):
+        os.kill(launcher, signal.SIGUSR2)
+        time.sleep(STACKS_S)
+    os.kill(launcher, signal.SIGKILL)
 
 
 def _say(message: str, log: HangLog | None) -> None:

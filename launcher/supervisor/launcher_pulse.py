@@ -18,6 +18,8 @@ from launcher.supervisor.hang_log import HangLog
 from launcher.supervisor.hang_watch import LEAST_BYTES, LEAST_CPU_S, MAX_GAP_S
 
 BEAT_S, HOLD_S = 1.0, 0.1
+STACKS = "launcher-0.stacks"
+"""The file in the run's logs to which a launcher under a guardian writes its stacks on SIGUSR2."""
 LIMIT, LOG, BEGIN, BEAT, END = "limit", "log", "begin", "beat", "end"
 IN_KERNEL = "D"
 """State of a process that waits for a disk and cannot be interrupted."""
@@ -39,6 +41,11 @@ class LauncherPulse:
         """Where this launcher ends, does not return: what has ended is no failure to recover from."""
         while self.ends:
             time.sleep(HOLD_S)
+
+    @property
+    def is_open(self) -> bool:
+        """In a launcher that a guardian watches."""
+        return self._pipe is not None
 
     def open(self, pipe: int) -> None:
         os.set_blocking(pipe, False)

@@ -13,7 +13,8 @@ from typing import Any
 
 from areal_like.config.loaded import Loaded
 from areal_like.config.problems import ConfigError
-from areal_like.config.redact import MIN_SECRET_LENGTH, remove_secrets
+from areal_like.config.redact import remove_secrets, written_forms
+from areal_like.process.entrypoint import write_stacks_on_request
 from areal_like.process.errors import Failure
 from areal_like.process.exit_codes import BAD_CONFIGURATION, FAILED
 from areal_like.process.identity import taken_token
@@ -23,7 +24,7 @@ from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.env_file import secret_variables
 from launcher.runs.run_lock import LockedRun, lock_run
-from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE
+from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, STACKS
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, wait_limits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.roster import Roster
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class LockedStart:
     """`key`: that of `rollout.api_key_var`, or empty. `token`: that of the run's processes. `hidden`: these and other
-    secrets, the longest first, as one may begin with another."""
+    secrets in all forms, the longest first, as one may begin with another."""
 
     loaded: Loaded
     locked: LockedRun
@@ -110,12 +111,13 @@ def lock_start(
         text = write_error_text(error, loaded.config, plan.run_dir)
         return _refused(text, FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION)
     LAUNCHER_PULSE.log_in(locked.run.logs, locked.run.config.log.max_mb << 20)
+    if LAUNCHER_PULSE.is_open:
+        write_stacks_on_request(locked.run.logs / STACKS)
     rollout = getattr(locked.run.config, "rollout", None)
     key = "" if rollout is None else os.environ.get(rollout.api_key_var, "")
     # Other runs use servers that stand alone by that key.
     token = (key if purpose is Purpose.SERVE else "") or taken_token() or secrets.token_hex(32)
-    hidden = {value for value in (token, key, *variables.values()) if len(value) >= MIN_SECRET_LENGTH}
-    return LockedStart(loaded, locked, key, token, tuple(sorted(hidden, key=len, reverse=True)))
+    return LockedStart(loaded, locked, key, token, written_forms((token, key, *variables.values())))
 
 
 def _refused(text: str, code: int = BAD_CONFIGURATION) -> int:

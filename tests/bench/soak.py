@@ -161,15 +161,17 @@ def held_growth(measure: Measure, points: Points, begin: float) -> Growth:
 
 
 def file_growth(measure: Measure, points: Points, begin: float) -> Growth | None:
-    """How much more a file grew in the second half of the steps after the warm-up than in the first. None for small
-    files, and for those that are not there from the beginning on."""
+    """How much more a file grew in the second half of the steps after the warm-up than in the first; than a small file
+    has, if it did not grow in the first. None for small files, and for those that are not there from the beginning
+    on."""
     after = [point for point in points if point[0] >= begin]
     if len(after) < 3 or points[0][0] > begin or after[-1][1] < SMALL_FILE:
         return None
     middle = (after[0][0] + after[-1][0]) / 2
     halves = [[p for p in after if p[0] <= middle], [p for p in after if p[0] >= middle]]
-    rates = [(half[-1][1] - half[0][1]) / max(1.0, half[-1][0] - half[0][0]) for half in halves]
-    faster = rates[1] / rates[0] if rates[0] > 0 else 1.0
+    steps = [max(1.0, half[-1][0] - half[0][0]) for half in halves]
+    rates = [(half[-1][1] - half[0][1]) / each for half, each in zip(halves, steps, strict=True)]
+    faster = rates[1] / (rates[0] or SMALL_FILE / steps[0]) if rates[0] >= 0 else 1.0
     return Growth(*measure, after[0][1], after[-1][1], faster, ALLOWED_FASTER)
 
 

@@ -42,6 +42,8 @@ def points(of_step) -> list[tuple[float, float]]:
         (DESCRIPTORS, lambda step: 20 + step % 3, True),
         (FILE, lambda step: SMALL_FILE + 100 * step, True),
         (FILE, lambda step: SMALL_FILE + step * step, False),
+        (FILE, lambda step: SMALL_FILE + 1000 * max(0, step - 700), False),  # as errors that begin late
+        (FILE, lambda step: SMALL_FILE + 1000 * (step > 700), True),  # a few lines
     ],
 )
 def test_only_what_grows_and_grows_is_not_flat(what, of_step, is_flat) -> None:

@@ -6,8 +6,8 @@ end complete, or be completed by resume= where its launcher was killed, with an 
     python -m tests.chaos --seed 1 --only 17          a case again
     python -m tests.chaos --seed 1 --n 50 --list      what would happen
 
-Writes a JSON line per case to OUT/results.jsonl, and goes on after the cases that stand there. Failed runs are kept in
-OUT. Exit code 1 if a case failed.
+Writes a JSON line per case to OUT/results.jsonl, and goes on after the cases that stand there with the same commit and
+no uncommitted changes; other lines stay, but do not count. Failed runs are kept in OUT. Exit code 1 if a case failed.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.chaos.cases import KINDS, draw
 from tests.chaos.trials import FAILED, attempt
+from tests.night import WITH_CHANGES, commit
 
 
 def main() -> int:
@@ -39,18 +40,20 @@ def main() -> int:
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     results = out / "results.jsonl"
-    known = {} if arguments.only is not None else _results(results)
+    lines = {} if arguments.only is not None else _known(results)
     for case in cases:
-        if (case.seed, case.number, case.text) in known:
+        if (key := (case.seed, case.number, case.text)) in lines:
             continue
         print(f"{case.number:4} {case.text} ...", flush=True)
+        code = commit()
         result = attempt(case, out / f"{case.seed}-{case.number}")
+        result.commit = code
         with results.open("a") as file:
             file.write(result.line() + "\n")
+        lines[key] = json.loads(result.line())
         print(f"     {result.outcome} after {result.seconds:.0f} s ({result.whom})", flush=True)
         for problem in result.problems:
             print(f"     - {problem}", flush=True)
-    lines = _results(results)
     mine = [lines[case.seed, case.number, case.text] for case in cases]
     table = table_of(mine)
     (out / "table.md").write_text(table + "\n")
@@ -58,10 +61,18 @@ def main() -> int:
     return 1 if any(line["outcome"] == FAILED for line in mine) else 0
 
 
-def _results(path: Path) -> dict[tuple[int, int, str], dict[str, Any]]:
-    """The last of each case."""
+def _known(path: Path) -> dict[tuple[int, int, str], dict[str, Any]]:
+    """The last line of each case that was tried with the code as it is now."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {(line["seed"], line["number"], line["text"]): line for line in lines}
+    now = commit()
+    count = [line for line in lines if line.get("commit") == now and not now.endswith(WITH_CHANGES)]
+    if lines:
+        print(
+            f"{path}: goes on after {len(count)} results of commit {now}; {len(lines) - len(count)} of other code stay "
+            "in the file, and do not count",
+            flush=True,
+        )
+    return {(line["seed"], line["number"], line["text"]): line for line in count}
 
 
 def table_of(lines: list[dict[str, Any]]) -> str:

@@ -1,6 +1,8 @@
 """Whatever happens to a run, it ends complete or can be completed, with an exact ledger and nothing left behind."""
 
+import json
 import sys
+from collections import Counter
 
 import pytest
 
@@ -58,9 +60,38 @@ def test_an_interrupted_series_goes_on_and_a_failed_case_can_be_tried_again(tmp_
         return command.main()
 
     monkeypatch.setattr(command, "attempt", fake)
+    monkeypatch.setattr(command, "commit", lambda: "abc")
     with pytest.raises(KeyboardInterrupt):
         series()
     assert series() == 1 and tried == [0, 1, 1, 2, 3]
     assert series("--only", "2") == 0 and series() == 0 and tried[5:] == [2]
     table = (tmp_path / "table.md").read_text()
     assert "complete" in table and "failed" not in table and "lost" in capsys.readouterr().out
+
+
+def test_a_series_counts_no_result_of_another_commit_or_of_uncommitted_changes(tmp_path, monkeypatch, capsys):
+    tried: list[int] = []
+
+    def fake(case: Case, folder: object) -> Result:
+        tried.append(case.number)
+        return Result(case, COMPLETE, 1.0)
+
+    def series(commit: str) -> int:
+        monkeypatch.setattr(command, "commit", lambda: commit)
+        tried.clear()
+        return command.main()
+
+    monkeypatch.setattr(command, "attempt", fake)
+    monkeypatch.setattr(sys, "argv", ["chaos", "--seed", "3", "--n", "3", "--out", str(tmp_path)])
+    assert series("abc") == 0 and tried == [0, 1, 2]
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"seed": 3, "number": 0, "text": "a line without a commit"}\n')
+    capsys.readouterr()
+    assert series("def") == 0 and tried == [0, 1, 2]
+    assert "goes on after 0 results of commit def; 4 of other code" in capsys.readouterr().out
+    assert series("def") == 0 and tried == []
+    assert "goes on after 3 results of commit def; 4 of other code" in capsys.readouterr().out
+    for _ in range(2):
+        assert series("def with changes") == 0 and tried == [0, 1, 2]
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert Counter(line.get("commit") for line in lines) == {"abc": 3, None: 1, "def": 3, "def with changes": 6}

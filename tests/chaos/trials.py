@@ -32,6 +32,8 @@ class Result:
     problems: list[str] = field(default_factory=list)
     folder: str = ""
     """Where a failed one is kept."""
+    commit: str = ""
+    """Of the code that was tried."""
 
     def line(self) -> str:
         own = {name: value for name, value in vars(self).items() if name != "case"}

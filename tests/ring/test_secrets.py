@@ -89,6 +89,13 @@ PLANTED = {
     "configuration": "planted-2-configuration",
     "referred": "planted-3-referred",
 }
+"""Words of keys, each of them in each line of its key."""
+ENVIRONMENT = "{0} in a 'key'\nof \"several\" lines: {0}\nand a \\ as well: {0}".format(PLANTED["environment"])
+
+
+def escaped(where: str) -> str:
+    """A key that Python and JSON write in other ways."""
+    return rf"""{PLANTED[where]} "and" \ it"""
 
 
 @pytest.mark.slow
@@ -104,11 +111,10 @@ PLANTED = {
 )
 def test_no_file_of_a_failed_run_has_a_key(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "faults.py").write_text(FAULTS)
-    (tmp_path / "keys.env").write_text(f"JUDGE_URL={PLANTED['file']}\n")
-    given = ("launcher.env_file=[keys.env]", f"stats_logger.swanlab.api_key={PLANTED['configuration']}")
+    (tmp_path / "keys.env").write_text(f"JUDGE_URL={escaped('file')}\n")
+    given = ("launcher.env_file=[keys.env]", f"stats_logger.swanlab.api_key='{escaped('configuration')}'")
     keys = (*given, "stats_logger.wandb.wandb_api_key='${oc.env:JUDGE_ACCESS}'")
-    environment, referred = PLANTED["environment"], PLANTED["referred"]
-    ended = run(tmp_path, *QUICK, *keys, *words, SERVICE_API_KEY=environment, JUDGE_ACCESS=referred)
+    ended = run(tmp_path, *QUICK, *keys, *words, SERVICE_API_KEY=ENVIRONMENT, JUDGE_ACCESS=escaped("referred"))
     assert ended.code == 1, ended.text
     assert words[0] != "reward.name=faults.py:Judge" or "the judge refused <secret>" in ended.text
     found = [

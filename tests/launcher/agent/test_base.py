@@ -14,11 +14,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from areal_like.discovery import file_name_store
+from areal_like.process import child_process
 from areal_like.process.identity import Identity
-from areal_like.process.process_tree import process_info
+from areal_like.process.process_tree import KILL_TIMEOUT_S, process_info
 from areal_like.process.pulse import GENERATING, LOADING, PAGE_BYTES, PHASES, STEP, PulseSlot
 from areal_like.process.run import StartPoint
+from launcher.agent import local
 from launcher.agent.local import LocalAgent, _sample
 from launcher.plan.plan import Process
 from launcher.supervisor.hang_watch import HangWatch
@@ -147,9 +151,10 @@ def test_work_of_a_whole_process_counts_whichever_thread_does_it(tmp_path: Path)
     assert used[0] < 0.2 <= used[1]
 
 
-def test_a_killed_process_that_hangs_in_the_kernel_is_kept_until_it_ends(tmp_path: Path) -> None:
+def test_a_killed_process_that_hangs_in_the_kernel_is_kept_until_it_ends(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(local, "kill_all", list)
     run, ended, identity = make_run(tmp_path / "run"), [None], Identity("trainer", 1)
-    process = SimpleNamespace(pid=os.getpid(), kill=list, signal=lambda _: None, exit_code=lambda: ended[0])
+    process = SimpleNamespace(pid=os.getpid(), exit_code=lambda: ended[0])
     child: Any = SimpleNamespace(process=process, page=mmap.mmap(-1, PAGE_BYTES), identity=identity, close=list)
     child.log, child.cut_output, child.scrubber = None, lambda most: None, SimpleNamespace(scrub=list)
     child.exited = lambda: None if ended[0] is None else SimpleNamespace(name="trainer/1", code=-9, time=0.0)
@@ -159,6 +164,25 @@ def test_a_killed_process_that_hangs_in_the_kernel_is_kept_until_it_ends(tmp_pat
     assert [each.name for each in agent.samples()] == ["trainer/1"] and agent.exits() == []
     ended[0] = -9  # type: ignore[call-overload]
     assert [each.name for each in agent.exits()] == ["trainer/1"] and agent.samples() == []
+
+
+def test_processes_that_hang_in_the_kernel_are_waited_for_together(tmp_path: Path, monkeypatch: Any) -> None:
+    run, killed, now = make_run(tmp_path / "run"), list[tuple[int, float]](), [0.0]
+    agent = LocalAgent(run, "secret", write_logs=False)
+    for index in range(4):
+        agent.start(planned(run.directory, "trainer", "exec sleep 600"), Identity("trainer", index))
+    names, pids = list(agent._alive), [child.process.pid for child in agent._alive.values()]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda pause_s: now.append(now.pop() + pause_s))
+    with monkeypatch.context() as hanging:
+        for name in ("kill", "killpg"):
+            hanging.setattr(os, name, lambda pid, _: killed.append((pid, now[0])))
+        hanging.setattr(child_process, "time", clock)
+        agent.kill(names)
+    left = list(agent._alive)
+    agent.kill(names)
+    assert (left, list(agent._alive)) == (names, [])
+    assert killed == [(pid, 0.0) for pid in pids], "before any is waited for"
+    assert now[0] == pytest.approx(KILL_TIMEOUT_S, rel=0.01), "once, not for each of them"
 
 
 def test_a_rollback_starts_nothing_beside_a_killed_process_that_does_not_die(tmp_path: Path, monkeypatch: Any) -> None:

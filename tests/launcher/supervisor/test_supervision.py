@@ -23,7 +23,7 @@ def test_a_successful_run_exits_with_0_and_leaves_only_its_files(tmp_path):
     assert (ended.steps(), ended.err) == ([1, 2, 3, 4, 5], "")
     assert {"outcome": "done", "exit_code": 0, "attempts": 1, "steps": 5}.items() <= ended.summary.items()
     logs = {path.name for path in (ended.directory / "logs").iterdir()}
-    assert logs == {"server-0.log", "rollout-0.log", "episodes-0.log", "trainer-0.log"}
+    assert logs == {"server-0.log", "rollout-0.log", "episodes-0.log", "trainer-0.log", "launcher-0.stacks"}
     assert "ready" in ended.out and "done: 5 steps" in ended.out
     assert leftover_processes(tmp_path) == {}
     assert not list((tmp_path / "runs" / ".names").rglob("*@entry"))

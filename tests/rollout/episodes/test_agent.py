@@ -226,6 +226,39 @@ def test_a_program_that_is_stopped_for_good_is_ended_long_before_its_limit(play,
         play(program, "1")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "-c", "python program.py; true"],
+        ["sh", "-c", "(python program.py; true); true"],
+        ["python", "-c", "import subprocess, sys; sys.exit(subprocess.run(['python', 'program.py']).returncode)"],
+    ],
+    ids=["a shell", "a shell in a shell", "Python"],
+)
+def test_a_stopped_program_is_found_below_those_that_wait_for_it(play, monkeypatch, command):
+    monkeypatch.setattr(agent_command, "CHECK_S", 0.2)
+    program = 'ask("1"); import os, signal, time; os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)'
+    samples, _ = play(program, "046", command=command, failed_reward=-1.0)
+    assert [each.reward for each in samples] == [-1.0]
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        "import socket; url = os.environ['OPENAI_BASE_URL'].split('/')[2]; host, port = url.split(':'); "
+        "answer = socket.create_connection((host, int(port))); time.sleep(1.5); answer.close()",
+        "ends = time.monotonic() + 1.5\nwhile time.monotonic() < ends: pass",
+        "other = subprocess.run(['sleep', '1.5'])",
+    ],
+    ids=["waits for an answer", "computes", "waits for another process"],
+)
+def test_a_program_that_goes_on_while_a_process_of_its_own_is_stopped_is_not_ended(play, monkeypatch, works):
+    monkeypatch.setattr(agent_command, "CHECK_S", 0.2)
+    stops = "import subprocess, time; held = subprocess.Popen(['sleep', '60']); held.send_signal(19)  # SIGSTOP"
+    samples, _ = play(f'{stops}\n{works}\nheld.kill(); ask("1")', "046")
+    assert [each.reward for each in samples] == [1.0]
+
+
 def test_a_program_that_is_stopped_for_a_while_goes_on(play, monkeypatch):
     monkeypatch.setattr(agent_command, "CHECK_S", 0.3)
     stops = (

@@ -16,8 +16,9 @@ from typing import Any
 from areal_like.data.exact_json import dump_json
 from areal_like.process.identity import shown_variables
 from areal_like.process.keeper import kept_command
-from areal_like.process.process_tree import KILL_TIMEOUT_S, children_of, process_info
+from areal_like.process.process_tree import KILL_TIMEOUT_S, process_info
 from areal_like.process.proxy_variables import around_proxy
+from areal_like.process.stopped_tree import STOPPED, waiting_cpu_s
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
 
@@ -25,7 +26,7 @@ TAIL_BYTES = 16384
 """What is kept of an output."""
 SHOWN_LINES = 8
 GB = 1e9
-STOPPED, CHECK_S, CHECKS = "T", 5.0, 3
+CHECK_S, CHECKS = 5.0, 3
 """A program that is found stopped (SIGSTOP) so often in a row is ended: it would be waited for until its limit."""
 OTHER_KEY = "ANTHROPIC_AUTH_TOKEN"
 """A key that Anthropic's clients would send beside that of the episode."""
@@ -106,20 +107,20 @@ async def _tail(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _end_if_stopped(process: asyncio.subprocess.Process, was_stopped: asyncio.Event) -> None:
-    found = 0
+    found, used_s = 0, None
     while found < CHECKS:
         await asyncio.sleep(CHECK_S)
-        found = found + 1 if _is_stopped(process.pid) else 0
+        before_s, used_s = used_s, _waiting_cpu_s(process.pid)
+        found = 0 if used_s is None else found + 1 if used_s == before_s else 1
     log.warning("agent.command: the program under process %d is stopped, and is ended", process.pid)
     was_stopped.set()
     await _end(process)
 
 
-def _is_stopped(keeper: int) -> bool:
-    """The program, or its keeper."""
-    info, programs = process_info(keeper), children_of(keeper)
-    is_held = info is not None and info.state == STOPPED
-    return is_held or (bool(programs) and all(each.state == STOPPED for each in programs))
+def _waiting_cpu_s(keeper: int) -> float | None:
+    """None unless the program is stopped, or its keeper."""
+    info = process_info(keeper)
+    return 0.0 if info is not None and info.state == STOPPED else waiting_cpu_s(keeper)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
