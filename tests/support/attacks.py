@@ -228,6 +228,26 @@ with refused:
     fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     os.write(writer, b"x")
 """,
+    "joins the group of its keeper": """
+with refused:
+    os.setpgid(0, os.getpgid(os.getppid()))
+    escaped("the group of its keeper")
+""",
+    "fills memory that no limit counts": """
+with refused:
+    one, other = socket.socketpair()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+    escaped("a large buffer of a socket")
+with refused:
+    Path("file").touch()
+    os.setxattr("file", "user.x", b"x")
+    escaped("an attribute of a file")
+""",
+    "watches what others do with files": """
+inotify = libc.inotify_init1(0)
+if inotify >= 0 and libc.inotify_add_watch(inotify, at.folder.encode(), 0xFFF) >= 0:
+    escaped("a watch")
+""",
     "changes the limits of others and its own": """
 for pid in (at.pid, os.getppid()):
     with refused:

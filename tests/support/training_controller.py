@@ -95,7 +95,7 @@ class FakeController:
         is_early = self.lag is not None and max(0, step - self.lag) not in self.published
         if is_early or step not in self._waited:
             self._waited.add(step)
-            return web.Response(body=frames.pack({"wait": True}))
+            return web.Response(body=frames.pack({"wait": True, "results": 0, "limit": [60.0, "agent.timeout_s"]}))
         if step == self._stop_at:
             return web.Response(body=frames.pack({"stop": "requested by a user"}))
         header, blobs = batch_frame(step, self._make(self, step), body["rank"], body["world"])

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from areal_like.process.errors import FinalFailure, TimedOut
+from areal_like.process.identity import SERVER
+from areal_like.process.patience import answer_limit
 from areal_like.process.run import Run
 from areal_like.training import background_publication
 from areal_like.training.background_publication import BackgroundPublication
@@ -167,12 +169,12 @@ def test_a_full_disk_ends_the_run_with_the_folder_named(
 
 def test_a_rank_that_waits_for_a_batch_hears_of_a_failed_publication(monkeypatch: pytest.MonkeyPatch) -> None:
     client = object.__new__(TrainerControllerClient)
-    client._config, client._rank, client._world_size = grpo().rollout, 0, 1
+    client._batch_limit, client._rank, client._world_size = answer_limit(grpo(), SERVER), 0, 1
     asked: list[str] = []
 
     def not_yet(path: str, body: Any) -> Any:
         asked.append(path)
-        return {"wait": True}, []
+        return {"wait": True, "results": 0, "limit": [1.0, "agent.timeout_s"]}, []
 
     monkeypatch.setattr(client, "_frame", not_yet)
 

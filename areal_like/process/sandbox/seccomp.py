@@ -27,18 +27,20 @@ REFUSED = (
     *("adjtimex", "sethostname", "setdomainname", "iopl", "ioperm", "lookup_dcookie", "vhangup", "personality"),
     # the network, and memory outside of processes and files
     *("socket", "memfd_create", "memfd_secret", "mq_open", "shmget", "shmat", "shmctl", "msgget", "msgsnd", "msgrcv"),
-    *("msgctl", "semget", "semop", "semtimedop", "semctl"),
+    *("msgctl", "semget", "semop", "semtimedop", "semctl", "setsockopt", "setxattr", "lsetxattr", "fsetxattr"),
+    # what others do with files, and their disks
+    *("inotify_init", "inotify_init1", "inotify_add_watch", "sync", "syncfs"),
 )
 ABSENT = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")
 """As on an older kernel: their arguments lie in memory, which a filter cannot read."""
 
 ATTRIBUTES = (
     *("chmod", "fchmod", "fchmodat", "chown", "fchown", "lchown", "fchownat", "truncate"),
-    *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
+    *("removexattr", "lremovexattr", "fremovexattr"),
     *("utime", "utimes", "futimesat", "utimensat"),
 )
 """Changes of files that Landlock does not know. Refused where a program sees the machine's files."""
-ON_OTHERS = ("rt_sigqueueinfo", "rt_tgsigqueueinfo", "tkill", "pidfd_send_signal")
+ON_OTHERS = ("rt_sigqueueinfo", "rt_tgsigqueueinfo", "tkill", "pidfd_send_signal", "setpgid")
 ON_ITSELF = ("kill", "tgkill", "sched_setaffinity")
 """Allowed on the process itself and on its group. The former are refused; both where a program sees the machine's
 processes."""

@@ -273,6 +273,8 @@ def test_an_optional_text_may_look_like_a_number():
         ),
         ("python", "[weather(open('/etc/passwd'))]", [("", None, "calls are a list")]),
         ("python", "[weather(", [("", None, "calls are a list")]),
+        ("python", "[weather(city={[]})]", [("", None, "calls are a list")]),
+        ("python", f"[weather(days=0x{'f' * 300}+1j)]", [("", None, "calls are a list")]),
         ("python", "[weather(1, 2, 3, 4, 5)]", [("weather", {}, "weather takes no 5. argument")]),
         ("python", "[1, 2] is a list", []),
     ],

@@ -40,7 +40,7 @@ def _leading(part: str, letters: str, ends: str) -> str | None:
     """`B`, `(b)`, `**B**`, `$B$`, `B.`, `B) Paris`, `\\text{B}`, `option B`; not the article in `A dog`."""
     text = re.sub(r"\\(?:text|mathrm|textbf|mathbf)\s*", "", part)
     text = re.sub(r"^\W*(?:option|choice|answer)?\W*", "", text, flags=re.IGNORECASE)
-    match = re.match(rf"([{letters}{letters.lower()}])(?:[*$}}]|\\\))*(?:{ends})", text)
+    match = re.match(rf"([{letters}{letters.lower()}])(?:[*$}}]|\\\))*+(?:{ends})", text)
     return match[1].upper() if match else None
 
 

@@ -22,7 +22,7 @@ class JsonSchemaReward:
         validator = self._fixed or _validator(json.loads(schema) if isinstance(schema, str) else schema)
         try:
             return float(validator.is_valid(json.loads(_json_text(completion), parse_constant=_refuse)))
-        except (ValueError, RecursionError):
+        except (ValueError, ArithmeticError, RecursionError):
             return 0.0
 
 

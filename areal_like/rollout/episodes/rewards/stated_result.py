@@ -45,8 +45,10 @@ def readings(text: str, ends: str = "!?") -> list[str]:
         return [found] if (found := last_scaled_number(text)) is not None else []
     if tagged(text) is not None or boxed(text) is not None:
         return with_number(stated)
-    alone = without_marks(REASON.split(stated, maxsplit=1)[0].rstrip(f"{ends} ")).rstrip("*")
-    return list(dict.fromkeys([stated, *with_number(alone)]))
+    before, *reason = REASON.split(stated, maxsplit=1)
+    alone = without_marks(before.rstrip(f"{ends} ")).rstrip("*")
+    # With a reason only what stands before it: a second result in it would be a second guess.
+    return list(dict.fromkeys([*([] if reason else [stated]), *with_number(alone)]))
 
 
 def with_number(result: str) -> list[str]:

@@ -122,7 +122,8 @@ def _python(text: str, marks: re.Pattern[str], tools: Mapping[str, Arguments]) -
         tree = ast.parse(text if len(text) <= MAX_PYTHON else "", mode="eval").body
         calls = tree.elts if isinstance(tree, ast.List) else []
         found = [_python_call(each, tools) for each in calls]
-    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):  # the parser's own limits, too
+    except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError, SystemError):
+        # The parser's own limits, too; a type is wrong in `{[]}`, a number too large in `1e999 + 1j`.
         found = []
     yield from found or [ToolCall("", None, "calls are a list as [name(argument=value)]")]
 

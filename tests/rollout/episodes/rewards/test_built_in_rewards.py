@@ -139,6 +139,11 @@ def test_numeric_compares_numbers(args, completion, answer, value):
         (r"\boxed{(5-1)!}", "24", 1),
         (r"\boxed{2020\cdot 2019!}", "2020!", 1),
         (r"\boxed{(n-1)!\cdot 3}", "2(n-1)!", 0),
+        ("The answer is 17. So 18", "18", 0),
+        ("The answer is 17; right? 18", "18", 0),
+        (r"The answer is 17. Hmm \frac{36}{2}", "18", 0),
+        ("#### 17. A=18", "18", 0),
+        ("The answer is 17. So 18", "17", 1),
     ],
 )
 def test_math_compares_results_as_mathematics(completion, answer, value):
@@ -350,6 +355,7 @@ def test_json_too_deep_for_its_schema_is_wrong():
 
 def test_a_schema_in_a_row_may_be_text_and_fetches_nothing():
     assert reward_of("json_schema", {}, "3", schema='{"type": "integer"}') == 1
+    assert reward_of("json_schema", {}, "1e999", schema={"multipleOf": 0.5}) == 0
     with pytest.raises(Exception, match="Unresolvable"):
         reward_of("json_schema", {}, "3", schema={"$ref": "http://127.0.0.1:1/schema.json"})
 
@@ -386,6 +392,7 @@ def test_a_row_that_cannot_be_judged_is_an_error_and_not_a_0(name, args, row, wh
         ("math", {}, "#### 1", " ", "3"),
         ("json_schema", {"schema": PERSON}, "```", "\n", ""),
         ("format", {}, "", "<think>", ""),
+        ("choice", {}, "The answer is B", "}", "x"),
     ],
 )
 def test_an_answer_that_repeats_a_mark_until_it_is_cut_off_is_wrong(name, args, begin, repeated, end):
@@ -394,7 +401,7 @@ def test_an_answer_that_repeats_a_mark_until_it_is_cut_off_is_wrong(name, args, 
 
     async def main():
         async with open_pool(RewardSpec(name, args, None, {}, ".", "."), timeout_s=60.0) as pool:
-            return await pool.score({"prompt": "", "answer": "12"}, [completion])
+            return await pool.score({"prompt": "", "answer": "A" if name == "choice" else "12"}, [completion])
 
     assert [reward.value for reward in asyncio.run(main())] == [0.0]
 

@@ -2,7 +2,7 @@
 
 import re
 
-OPENING = re.compile(r"(?P<indent> {0,3})(?P<fence>`{3,}|~{3,})\s*(?P<language>[\w+-]*)[^`]*")
+OPENING = re.compile(r"(?P<indent> {0,3})(?P<fence>`{3,}+|~{3,}+)\s*+(?P<language>[\w+-]*+)[^`]*+")
 PYTHON = ("py", "python", "python3")
 
 

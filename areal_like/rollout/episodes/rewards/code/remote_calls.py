@@ -17,6 +17,8 @@ ANSWER, TESTS = "answer.py", "tests.json"
 MAX_LINE = 1 << 24
 """Bytes of a call or of its result."""
 MAX_TEXT = 200
+OF_THE_TESTS = (AssertionError, StopIteration, StopAsyncIteration)
+"""Their own ways to fail and to end a loop: an answer that raises them has none of these effects."""
 
 SEQUENCES: dict[str, Callable[..., Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
@@ -95,6 +97,9 @@ class Remote:
     def __init__(self, wire: socket.socket, lines: Any, name: str) -> None:
         self._wire, self._lines, self._name = wire, lines, name
 
+    def __bool__(self) -> bool:
+        raise RemoteFault(f"{self._name} is compared without a call")
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         call = {"name": self._name, "arguments": encode(list(arguments)), "named": encode(named)}
         try:
@@ -107,7 +112,7 @@ class Remote:
         except BaseException as fault:
             raise RemoteFault(f"{self._name} gave no result: {_text(fault)}") from None
         exception = getattr(builtins, kind, None) if isinstance(kind, str) else None
-        if isinstance(exception, type) and issubclass(exception, Exception) and exception is not AssertionError:
+        if isinstance(exception, type) and issubclass(exception, Exception) and exception not in OF_THE_TESTS:
             try:
                 raised = exception(text)
             except Exception:
