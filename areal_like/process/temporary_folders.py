@@ -46,7 +46,8 @@ def remove_temporary_folder(folder: str) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL, timeout=limit_s)
         if os.path.lexists(folder):
-            writable = ["chmod", "-R", "u+rwx", "--", folder]
+            # Another user may have made a link of this name since: `find` follows none.
+            writable = ["find", folder, "-type", "d", "!", "-perm", "-700", "-execdir", "chmod", "u+rwx", "{}", ";"]
             subprocess.run(writable, check=False, stderr=subprocess.DEVNULL, timeout=limit_s)
             subprocess.run(["rm", "-rf", "--", folder], check=False, timeout=limit_s)
     unlock_folder(Path(folder))

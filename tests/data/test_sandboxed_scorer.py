@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from areal_like.config.sections.reward import SANDBOXES
+from areal_like.data.tasks import sandboxed_scorer
 from areal_like.data.tasks.evaluating_scorers import evaluating_puzzles
 from areal_like.data.tasks.reasoning_gym import ReasoningGym
 from areal_like.data.tasks.sandboxed_scorer import SandboxedScorer
@@ -61,8 +62,9 @@ def folder() -> Iterator[Path]:
 
 
 def attack(texts: dict[str, str], kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
-    """Each text is held and has no full marks, and the right answer has them afterwards."""
+    """Each text, were it read, is held and has no full marks, and the right answer has them afterwards."""
     require_sandbox(kind)
+    monkeypatch.setattr(sandboxed_scorer, "readable", str)
     monkeypatch.setenv(SANDBOX, kind)
     monkeypatch.setenv(TOKEN, SECRET)
     puzzle = ReasoningGym("countdown", num_rows=ARGUMENTS["size"])._puzzles[0]
@@ -84,6 +86,17 @@ def attack(texts: dict[str, str], kind: str, folder: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("kind", [SANDBOXES[0], pytest.param(SANDBOXES[1], marks=pytest.mark.slow)])
 def test_an_answer_that_is_evaluated_is_held(kind, folder, monkeypatch):
     attack(ESCAPES, kind, folder, monkeypatch, wall_s=60)
+
+
+def test_an_answer_cannot_write_its_own_score():
+    """Its code would run in the process that reports the score."""
+    require_sandbox(SANDBOXES[0])
+    code = "import os\nfor n in range(65):\n try: os.write(n, b'{\"value\":1.0}')\n except OSError: pass\nos._exit(0)"
+    answer = f"exec({IMPORT.format('binascii')}.unhexlify('{code.encode().hex()}'))"
+    puzzle = ReasoningGym("countdown", num_rows=ARGUMENTS["size"])._puzzles[0]
+    with closing(SandboxedScorer("countdown", ARGUMENTS)) as scorer:
+        assert scorer.score(answer, puzzle) == scorer.score("?", puzzle) < 0.5
+        assert scorer.score(puzzle["answer"], puzzle) == 1.0
 
 
 @pytest.mark.slow

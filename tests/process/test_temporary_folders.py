@@ -18,6 +18,7 @@ from areal_like.process.temporary_folders import (
     SANDBOX,
     SWEEP,
     make_temporary_folder,
+    remove_temporary_folder,
     temporary_folder,
 )
 from tests.support.commands import REPOSITORY
@@ -100,3 +101,38 @@ def test_the_folder_of_a_sandbox_with_a_user_of_its_own_is_removed_too(folder):
     remove_abandoned_memory()
     assert not made.exists()
     assert Path(make_temporary_folder(SANDBOX)).is_dir()
+
+
+def test_a_link_that_another_user_made_of_its_name_is_removed_and_not_followed(folder, monkeypatch):
+    """In the moment after it was removed."""
+    (victim := folder / "victim").mkdir(mode=0o500)
+    made = Path(make_temporary_folder(SANDBOX))
+    run = subprocess.run
+
+    def overtaken(command, **more):
+        done = run(command, **more)
+        if not victim_is_linked:
+            made.symlink_to(victim)
+            victim_is_linked.append(True)
+        return done
+
+    victim_is_linked = []
+    monkeypatch.setattr(subprocess, "run", overtaken)
+    remove_temporary_folder(str(made))
+    assert victim.stat().st_mode & 0o777 == 0o500 and not made.is_symlink()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root removes what is closed anyway; others run this as they are")
+def test_folders_that_are_closed_to_their_owner_are_removed():
+    with tempfile.TemporaryDirectory(prefix="areal-like-test-") as name:
+        root = Path(name)
+        root.chmod(0o777)
+        if (child := os.fork()) == 0:
+            os.setuid(54321)
+            (root / "areal-like-sandbox-1" / "a" / "b" / "c").mkdir(parents=True)
+            for closed in ("a/b/c", "a/b", "a"):
+                (root / "areal-like-sandbox-1" / closed).chmod(0)
+            remove_temporary_folder(str(root / "areal-like-sandbox-1"))
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert list(root.iterdir()) == []

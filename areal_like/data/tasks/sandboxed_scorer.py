@@ -9,6 +9,7 @@ from typing import Any
 
 from areal_like.data.tasks import scorer_server
 from areal_like.data.tasks.evaluating_scorers import PACKAGE
+from areal_like.data.tasks.readable_answers import readable
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.sandbox import seccomp, system_calls
 from areal_like.process.sandbox.base import End, SandboxError, SandboxLimits
@@ -37,12 +38,13 @@ class SandboxedScorer:
             return
 
     def score(self, answer: str, puzzle: dict[str, Any]) -> float:
-        """From 0 to 1. An answer that exceeds a limit or ends its process is a 0. Raises ValueError where the scorer
+        """From 0 to 1. An answer with code of its own is scored as one that cannot be read; one that exceeds a limit or
+        ends its process is a 0. Raises ValueError where the scorer
         cannot read the puzzle's own answer, and InfrastructureError. The puzzle goes with it, since a few puzzles
         depend on the hashes of a process."""
         self._server = self._server or self._start()
         try:
-            reply = self._server.ask(json.dumps({"answer": answer, "puzzle": repr(puzzle)}).encode())
+            reply = self._server.ask(json.dumps({"answer": readable(answer), "puzzle": repr(puzzle)}).encode())
         except ServerEnded as ended:
             self.close()
             if ended.result.is_starved:

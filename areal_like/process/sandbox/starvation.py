@@ -27,8 +27,10 @@ class ProcessorUse(NamedTuple):
 
 def starved_s(before: ProcessorUse, after: ProcessorUse) -> float:
     """The longest wait of a thread, less what the program computed meanwhile. A program that sleeps waits for no
-    processor, and one that makes its own processes wait uses processors."""
-    if sum(each.is_ready for each in after.threads.values()) > MAX_READY:
+    processor, and one that makes its own processes wait uses processors: as nobody knows what those have used that have
+    ended, a time in which it starts or ends any does not count."""
+    is_changed = before.threads.keys() != after.threads.keys()
+    if is_changed or sum(each.is_ready for each in after.threads.values()) > MAX_READY:
         return 0.0
     waits = (_waited_s(before, after, thread) for thread in after.threads)
     longest = min(max(waits, default=0.0), after.at_s - before.at_s)

@@ -37,7 +37,7 @@ def use(at_s: float, cpu_s: float, *waited_s: float, ready: int = 1) -> Processo
         ("the machine gives it a tenth", use(0, 0, 0), use(10, 1, 9), 8),
         ("it has half of a processor", use(0, 0, 0), use(10, 5, 5), 0),
         ("only what it waited since then", use(5, 1, 4), use(10, 1, 8), 4),
-        ("a thread that has begun since", use(0, 0), use(10, 0, 9), 9),
+        ("a process that has begun since, as others may have that ended", use(0, 0, 0), use(10, 0, 9, 0), 0),
         ("no longer than the time that passed", use(0, 0, 0), use(2, 0, 60), 2),
         ("its processes make one of them wait", use(0, 0, 0, 0), use(10, 9.9, 9.9, 0, ready=2), 0),
         ("many of its processes, whose time is not seen", use(0, 5, 0), use(10, 0, 9.9, 0, 0, ready=3), 0),
