@@ -21,7 +21,8 @@ def test_an_answer_that_states_a_value_is_read(answer: str) -> None:
     "answer",
     [
         *("exec(x)", "(exec)(x)", "open", "exec(bytes([1]))!", "[0 for _ in iter(int, 1)]", "getattr(x, y)"),
-        *("\U0001d4eexec(x)", "__import__('os')", "x.func", "(1).real", "1 .real", "x .func", "x. func", "[].pop", "f(x).args"),
+        *("\U0001d4eexec(x)", "__import__('os')", "x.func", "(1).real", "1 .real", "x .func", "x. func"),
+        *("[].pop", "f(x).args"),
         *("'exec(x)'", "sqrt('x')", "['exec(x)']", '"a" + "b"', "f'{x}'", "(lambda: 1)()", "print(1)", "chr(120)"),
     ],
 )
