@@ -14,6 +14,7 @@ MARGIN_S = 60.0
 PATIENCE_KEY = "rollout.setup_timeout"
 """What a wait names that is over all the same."""
 REQUEST_KEY = "rollout.request_timeout"
+ANSWER_KEYS = f"{REQUEST_KEY}, watchdog"
 WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
 """Phases in which bytes count as progress, and CPU time for BUSY_FACTOR times the limit."""
 SERVES = (LOADING, COMPILING, GENERATING, SERVING, UPDATING, WAITING)
@@ -30,7 +31,7 @@ def answer_limit(config: Any, *roles: str) -> WaitLimit:
     """Of a wait for what processes of these roles are asked to do: as long as one request may take, and until one that
     hangs has been replaced."""
     request = WaitLimit(float(config.rollout.request_timeout), REQUEST_KEY)
-    return max(request, WaitLimit(patience_s(config, *roles), PATIENCE_KEY))
+    return max(request, WaitLimit(patience_s(config, *roles), ANSWER_KEYS))
 
 
 def patience_s(config: Any, *roles: str) -> float:

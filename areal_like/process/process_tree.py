@@ -97,11 +97,19 @@ def threads_of(pid: int) -> list[Path]:
 
 def has_handler(pid: int, sign: int) -> bool:
     """Whether a process handles a signal that would end it otherwise."""
+    return _is_in_mask(pid, "SigCgt", sign)
+
+
+def ignores(pid: int, sign: int) -> bool:
+    return _is_in_mask(pid, "SigIgn", sign)
+
+
+def _is_in_mask(pid: int, name: str, sign: int) -> bool:
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    mask = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    mask = next((line.split()[1] for line in lines if line.startswith(f"{name}:")), "0")
     return bool(int(mask, 16) >> (sign - 1) & 1)
 
 

@@ -48,7 +48,9 @@ def remove_temporary_folder(folder: str) -> None:
         if os.path.lexists(folder):
             # Another user may have made a link of this name since: `find` follows none.
             writable = ["find", folder, "-type", "d", "!", "-perm", "-700", "-execdir", "chmod", "u+rwx", "{}", ";"]
-            subprocess.run(writable, check=False, stderr=subprocess.DEVNULL, timeout=limit_s)
+            environment = {**os.environ, "PATH": os.defpath}  # it refuses a PATH with other folders than absolute ones
+            with contextlib.suppress(OSError):  # a small machine may not have it
+                subprocess.run(writable, check=False, stderr=subprocess.DEVNULL, timeout=limit_s, env=environment)
             subprocess.run(["rm", "-rf", "--", folder], check=False, timeout=limit_s)
     unlock_folder(Path(folder))
 

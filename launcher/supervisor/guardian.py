@@ -64,6 +64,7 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # with which all others write their stacks; also the launcher, later
     launcher = os.fork()
     if launcher == 0:
         os.close(launcher_pipe)
@@ -71,7 +72,6 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
         LAUNCHER_PULSE.open(launcher_end)
         _run_launcher(launch, guardian_pipe, memory)
     set_process_name("areal guardian")
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # with which all others write their stacks
     os.close(launcher_end)
     os.close(guardian_pipe)
     _pass_signals_on(launcher)

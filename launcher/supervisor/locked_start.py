@@ -112,7 +112,8 @@ def lock_start(
         return _refused(text, FAILED if error.errno in DISK_ERRORS else BAD_CONFIGURATION)
     LAUNCHER_PULSE.log_in(locked.run.logs, locked.run.config.log.max_mb << 20)
     if LAUNCHER_PULSE.is_open:
-        write_stacks_on_request(locked.run.logs / STACKS)
+        with suppress(OSError):  # a full disk: what needs it says so
+            write_stacks_on_request(locked.run.logs / STACKS)
     rollout = getattr(locked.run.config, "rollout", None)
     key = "" if rollout is None else os.environ.get(rollout.api_key_var, "")
     # Other runs use servers that stand alone by that key.

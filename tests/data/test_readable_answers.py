@@ -9,7 +9,17 @@ from areal_like.data.tasks.readable_answers import UNREADABLE, readable, states_
     "answer",
     [
         *("5 + 3*(2 - 1)", "x**3/3 + C", "-2*cos(x)*sin(x) + log(x)/2", "2.5e3*x", "1.5 + x.", "abs(x) + pow(x, 2)"),
-        *("[[0, 1], [1, 0]]", "['A', 'B', 'C']", "0 1\n1 0", "_ _ Q _\nQ _ _ _", "0x1f", "AABCD", "[-1.5, 2.25]", ""),
+        *(
+            "[[0, 1], [1, 0]]",
+            "['A', 'B', 'C']",
+            "[('_', 'Q'), ('Q', '_')]",
+            "0 1\n1 0",
+            "_ _ Q _\nQ _ _ _",
+            "0x1f",
+            "AABCD",
+            "[-1.5, 2.25]",
+            "",
+        ),
         *("so it is 5. Then x follows", "1/(x.5)", "$\\frac{x}{2}$"),
     ],
 )

@@ -105,6 +105,17 @@ def test_errors_of_the_api_stand_apart_from_wrong_answers(evaluated: Evaluated) 
     assert table[:4] == ["sums", "23", "1", "0.913"]
 
 
+def test_a_row_that_fails_is_one_also_in_synchronous_mode(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"q": "{n}+{n}=", "answer": "{2 * n}"}}\n' for n in range(3)))
+    with chat_service(lambda body: Reply(400, b"no") if "1+1=" in str(body) else added(body)) as (_, address):
+        (tmp_path / "e.yaml").write_text(FILE.format(address=address, at_once=AT_ONCE))
+        words = ("eval", "max_head_offpolicyness=0")
+        ended = run(tmp_path, *words, config="e.yaml", OPENAI_API_KEY=KEY)
+    assert ended.code == 0 and ended.summary["attempts"] == 1, ended.text
+    lines = read_answers(ended.directory / "evaluations/step_000000/sums.jsonl")
+    assert [line.get("score") for line in lines] == [1.0, None, 1.0]
+
+
 def test_the_key_is_in_no_file_and_no_output(evaluated: Evaluated) -> None:
     files = [path for path in evaluated.ended.directory.rglob("*") if path.is_file()]
     assert len(files) > 5 and not [path for path in files if KEY.encode() in path.read_bytes()]

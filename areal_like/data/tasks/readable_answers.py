@@ -4,9 +4,9 @@ The sandbox holds what code does to the machine. But such a scorer and its verdi
 in an answer could give itself any score.
 """
 
+import ast
 import builtins
 import re
-from ast import literal_eval
 from unicodedata import normalize
 
 UNREADABLE = "?"
@@ -28,12 +28,14 @@ def states_a_value(answer: str) -> bool:
     text = normalize("NFKC", answer)
     if CODE.search(text) or not NAMES.isdisjoint(NAME.findall(text)):
         return False
-    return not any(mark in text for mark in "'\"`") or ("(" not in text and _is_literal(text))
+    return not any(mark in text for mark in "'\"`") or all("(" not in each for each in _constants(text))
 
 
-def _is_literal(text: str) -> bool:
+def _constants(text: str) -> list[str]:
+    """Texts and numbers in a list, tuple or other literal; for what is none, a call."""
     try:
-        literal_eval(text)
+        tree = ast.parse(text.strip(), mode="eval")
+        ast.literal_eval(tree)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return False
-    return True
+        return ["()"]
+    return [repr(each.value) for each in ast.walk(tree) if isinstance(each, ast.Constant)]

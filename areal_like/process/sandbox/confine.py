@@ -36,8 +36,8 @@ def main(descriptor: int) -> None:
     folders = {"HOME": orders["folder"], "TMPDIR": orders["folder"]}
     try:
         confine(orders)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)  # which Python has changed
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)  # which Python has changed, or whoever started all of this
         os.write(status, STARTED)
         os.execve(orders["command"][0], orders["command"], orders["env"] | folders)
     except BaseException as fault:

@@ -1,9 +1,10 @@
 """For how long a program wanted to run and no processor was free: its time limit says nothing about it then."""
 
+import signal
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from areal_like.process.process_tree import cpu_seconds_of, threads_of
+from areal_like.process.process_tree import cpu_seconds_of, ignores, threads_of
 
 MAX_READY = 2
 """Of its threads. More of them keep each other waiting, which is no fault of the machine."""
@@ -18,19 +19,20 @@ class ThreadUse(NamedTuple):
 
 
 class ProcessorUse(NamedTuple):
-    """Of a program at one time, with all that it has started."""
+    """Of a program at one time, with all that it has started. `hides_children`: one of its processes ignores the end of
+    those that it starts."""
 
     at_s: float
     cpu_s: float
     threads: Mapping[int, ThreadUse]
+    hides_children: bool = False
 
 
 def starved_s(before: ProcessorUse, after: ProcessorUse) -> float:
     """The longest wait of a thread, less what the program computed meanwhile. A program that sleeps waits for no
-    processor, and one that makes its own processes wait uses processors: as nobody knows what those have used that have
-    ended, a time in which it starts or ends any does not count."""
-    is_changed = before.threads.keys() != after.threads.keys()
-    if is_changed or sum(each.is_ready for each in after.threads.values()) > MAX_READY:
+    processor, and one that makes its own processes wait uses processors: also one whose children end without a trace of
+    what they used."""
+    if after.hides_children or sum(each.is_ready for each in after.threads.values()) > MAX_READY:
         return 0.0
     waits = (_waited_s(before, after, thread) for thread in after.threads)
     longest = min(max(waits, default=0.0), after.at_s - before.at_s)
@@ -55,7 +57,8 @@ def processor_use(pids: Iterable[int], now_s: float, before: ProcessorUse | None
         thread = int(folder.name)
         found = ThreadUse(int(ran) / 1e9, int(waited) / 1e9, state == "R")
         threads[thread] = found if before is None else _with_present_wait(found, thread, now_s, before)
-    return ProcessorUse(now_s, sum(map(cpu_seconds_of, pids)), threads)
+    hides_children = any(ignores(pid, signal.SIGCHLD) for pid in pids)
+    return ProcessorUse(now_s, sum(map(cpu_seconds_of, pids)), threads, hides_children)
 
 
 def _with_present_wait(found: ThreadUse, thread: int, now_s: float, before: ProcessorUse) -> ThreadUse:

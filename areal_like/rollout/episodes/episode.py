@@ -318,7 +318,7 @@ class Episode:
         loss_mask[start:], logprobs[start:], versions[start:] = 1, sample.logprobs, sample.versions
         value, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
         arrays = token_ids, loss_mask, logprobs, versions
-        return Trajectory(*arrays, value, parts, sample.finish, metrics=metrics, text=sample.text)
+        return Trajectory(*arrays, value, parts, sample.finish, metrics=metrics, text=sample.text or None)
 
     def trace(self, text: str, *values: Any) -> None:
         """Logs a line if rollout.enable_rollout_tracing is set."""

@@ -100,7 +100,8 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                 await controller.post("/hello", _hello(me, datasets, tokenizer, difficulty))
                 log.info("working: %d rows of %s", len(datasets.train), datasets.train.source)
                 runner = EpisodeRunner(tools, datasets, workflow, rollout.check_trajectory_format, own)
-                runner = replace(runner, keeps_order=not waits_for_others(datasets, workflow, own))
+                keeps_order = not (uses_api(config) or waits_for_others(datasets, workflow, own))
+                runner = replace(runner, keeps_order=keeps_order)
                 pulse.serves()
                 gc.freeze()  # what the start has made lives until the end: no collection looks through it
                 try:

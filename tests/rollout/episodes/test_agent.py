@@ -249,8 +249,9 @@ def test_a_stopped_program_is_found_below_those_that_wait_for_it(play, monkeypat
         "answer = socket.create_connection((host, int(port))); time.sleep(1.5); answer.close()",
         "ends = time.monotonic() + 1.5\nwhile time.monotonic() < ends: pass",
         "other = subprocess.run(['sleep', '1.5'])",
+        "try: held.communicate(timeout=1.5)\nexcept subprocess.TimeoutExpired: pass",
     ],
-    ids=["waits for an answer", "computes", "waits for another process"],
+    ids=["waits for an answer", "computes", "waits for another process", "waits for it until its limit"],
 )
 def test_a_program_that_goes_on_while_a_process_of_its_own_is_stopped_is_not_ended(play, monkeypatch, works):
     monkeypatch.setattr(agent_command, "CHECK_S", 0.2)

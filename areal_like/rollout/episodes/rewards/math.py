@@ -10,17 +10,19 @@ from typing import Any
 from areal_like.config.argument_types import Count
 from areal_like.data.answer_text import boxed
 from areal_like.rollout.episodes.rewards.numbers import WORDS, number, share
-from areal_like.rollout.episodes.rewards.stated_result import readings, results, with_number
+from areal_like.rollout.episodes.rewards.stated_result import final, readings, results, with_number
 
 MAX_CHARACTERS, MAX_DEPTH = 500, 12
 """A result that is longer, or has more brackets in each other, takes a parser minutes."""
-MAX_EXPONENT, MAX_FACTORIAL = 99_999, 9_999
-"""Beyond them no computer writes the result down in time."""
+MAX_EXPONENT, MAX_FACTORIAL, MAX_OF_SUM = 99_999, 9_999, 999
+"""Beyond them no computer writes the result down in time; the last is for the power of a sum of symbols."""
 POWER = r"(?:\^|\*\*)\s*[{(]?\s*"
-EXPONENT = re.compile(rf"{POWER}[-+]?(\d+)(?=(?:\s*{POWER}[-+]?(\d+)(\s*{POWER}[-+]?\d)?)?)")
+EXPONENT = re.compile(rf"([)}}\]]?)\s*{POWER}[-+]?(\d+)(?=(?:\s*{POWER}[-+]?(\d+)(\s*{POWER}[-+]?\d)?)?)")
 FACTORIAL = re.compile(r"(\d+)\s*!")
-FACTORIAL_OF_NUMBERS = re.compile(r"[({]([^(){}A-Za-z\\]*)[)}]\s*!")
-"""Of `(5-1)!`, but not of `(n-1)!`."""
+CLOSED_FACTORIAL = re.compile(r"[)}\]]\s*!")
+SUM = re.compile(r"[\d\s+-]*")
+COMMAND = re.compile(r"\\[A-Za-z]+")
+OPENING = {")": "(", "}": "{", "]": "["}
 DECORATION = re.compile(r"\\left|\\right|\\[,;:! ]|\\(?:displaystyle|dfrac|tfrac)|[$\s]")
 
 
@@ -37,6 +39,9 @@ class MathReward:
 
     def __call__(self, prompt: Any, completion: str, answer: Any) -> float:
         right = results(answer)
+        stated = None if self._boxed else final(completion)
+        if stated is not None and _plain(stated) in map(_plain, right):
+            return 1.0
         given = self._readings(completion, "?" if any("!" in each for each in right) else "!?")
         return float(any(self._equal(one, other) for one in right for other in given))
 
@@ -92,23 +97,53 @@ def _is_computable(text: str) -> bool:
 
 
 def _is_huge(text: str) -> bool:
-    """Whether a number in it has too many digits."""
-    of_numbers = [match[1] for match in FACTORIAL_OF_NUMBERS.finditer(text)]
-    factorials = [*FACTORIAL.findall(text), *re.findall(r"\d+", " ".join(of_numbers))]
+    """Whether a number in it has too many digits, or a power of a sum too many terms."""
+    text = text.replace("\\left", "").replace("\\right", "")
+    inner = outer = 1.0
+    for bracket, digits, power, more in EXPONENT.findall(text):
+        exponent = _exponent(digits, power, more)
+        if bracket:
+            outer *= max(1.0, exponent)
+        else:
+            inner = max(inner, exponent)
+    has_symbols = re.search(r"[A-Za-z]", COMMAND.sub("", text)) is not None
+    factorials = [*FACTORIAL.findall(text), *(_largest(_before(text, each.start())) for each in _closed(text))]
     return (
-        any(_exponent(*match.groups()) > MAX_EXPONENT for match in EXPONENT.finditer(text))
+        inner * outer > MAX_EXPONENT
+        or (has_symbols and outer > MAX_OF_SUM)
         or any(len(digits) > 4 or int(digits) > MAX_FACTORIAL for digits in factorials)
-        or any("^" in each or "*" in each or "!" in each for each in of_numbers)
     )
 
 
-def _exponent(digits: str, power: str | None, more: str | None) -> float:
+def _exponent(digits: str, power: str, more: str) -> float:
     """Of a tower of numbers: `9^{9^{9}}` has the exponent `9^9`."""
     if more or len(digits) > len(str(MAX_EXPONENT)):
         return math.inf
-    if power is None or int(digits) < 2:
+    if not power or int(digits) < 2:
         return int(digits)
     return int(digits) ** int(power) if len(power) <= 2 else math.inf
+
+
+def _closed(text: str) -> list[re.Match[str]]:
+    """Factorials of what is in brackets."""
+    return list(CLOSED_FACTORIAL.finditer(text))
+
+
+def _before(text: str, end: int) -> str:
+    """What is in the brackets that close there."""
+    closing, depth = text[end], 0
+    for place in range(end, -1, -1):
+        depth += (text[place] == closing) - (text[place] == OPENING[closing])
+        if depth == 0:
+            return text[place + 1 : end]
+    return text[:end]
+
+
+def _largest(content: str) -> str:
+    """The largest number of a sum of numbers; without any for one of symbols, too many digits for all else."""
+    if SUM.fullmatch(content):
+        return max(re.findall(r"\d+", content), key=lambda digits: (len(digits), digits), default="0")
+    return "0" if re.search(r"[A-Za-z]", COMMAND.sub("", content)) else "9" * 9
 
 
 def _plain(text: str) -> str:

@@ -144,6 +144,10 @@ def test_numeric_compares_numbers(args, completion, answer, value):
         (r"The answer is 17. Hmm \frac{36}{2}", "18", 0),
         ("#### 17. A=18", "18", 0),
         ("The answer is 17. So 18", "17", 1),
+        ("The answer is St. Louis", "St. Louis", 1),
+        ("The answer is 9, where x is 2", "9, where x is 2", 1),
+        (r"\boxed{\left(2n\right)!}", "(2n)!", 1),
+        (r"\boxed{2^{2020}+3^{2020}}", "3^{2020}+2^{2020}", 1),
     ],
 )
 def test_math_compares_results_as_mathematics(completion, answer, value):
@@ -210,6 +214,8 @@ def test_math_may_want_a_box_and_fewer_digits(args, completion, value):
     "result",
     [
         *("9^{9^{9}}", "9^9^9", "9**9**9", "10^{10000000}", r"\sin(10^{10^{8}})", "(9^9)!", "123456!"),
+        *("(9^{9})!", r"\left(10^{9}\right)!", r"(10^{9}\cdot 1)!", "((9999!))!", r"\left(99999\right)!", "{99999}!"),
+        *("(2^{99999})^{99999}", "(x+1)^{9999}", "((2^{99})^{99})^{99}"),
         *("3^{2^{99}}", "2^{100000}", "(12345)!", "(9!)!", "2^{9^{9}}!", "(6**6 - 1)!"),
         *("1+" * 300 + "1", "(" * 60 + "1" + ")" * 60, r"\frac{1}{1+" * 25 + "1" + "}" * 25),
     ],

@@ -325,9 +325,20 @@ def test_a_synchronous_step_starts_without_the_groups_whose_places_are_left() ->
     assert (engine.has_work, engine.step()) == (False, [])
     with pytest.raises(BadRequest, match=r"^order.place: "):
         engine.submit(third)
-    with pytest.raises(BadRequest, match=r"^order.place: "):
-        engine.waiting.leave(slots[1])
     engine.waiting.leave(slots[0])
+    engine.step()
+    assert engine.num_running == 3
+
+
+def test_the_place_of_a_group_that_is_removed_after_it_was_given_up_is_left() -> None:
+    """Its client tells the engine before the engine knows that the client is gone."""
+    engine = LLMEngine(tiny_qwen3())
+    first, second = ordered(groups(2), "0.1")
+    assert first.order is not None
+    engine.submit(first)
+    engine.waiting.leave(first.order)
+    engine.abort("cancelled", lambda queued: queued.group.id == first.id)
+    engine.submit(second)
     engine.step()
     assert engine.num_running == 3
 

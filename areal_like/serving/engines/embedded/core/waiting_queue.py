@@ -33,11 +33,13 @@ class QueuedGroup:
 
 @dataclass
 class _Step:
-    """Groups of a synchronous step by their places, of which some may be `left` without a group."""
+    """Groups of a synchronous step by their places, of which some may be `left` without a group, and others `given_up`:
+    their groups are about to be removed."""
 
     of: int
     groups: dict[int, QueuedGroup] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
+    given_up: set[int] = field(default_factory=set)
 
     @property
     def is_complete(self) -> bool:
@@ -71,8 +73,10 @@ class WaitingQueue:
         self._step_with_free(slot).groups[slot.place] = queued
 
     def leave(self, slot: StepSlot) -> None:
-        """No group comes for this place."""
-        if slot.place in (step := self._steps.get(slot.key, _Step(slot.of))).left:
+        """No group comes for this place, or the one that has come is not awaited any more."""
+        step = self._steps.get(slot.key, _Step(slot.of))
+        if slot.place in step.groups or slot.place in step.left:
+            step.given_up.add(slot.place)
             return
         step = self._step_with_free(slot)
         step.left.add(slot.place)
@@ -117,8 +121,10 @@ class WaitingQueue:
         if self._current_step is not None:
             self._current_step = deque(queued for queued in self._current_step if not matches(queued))
         for key, step in list(self._steps.items()):
-            step.groups = {place: queued for place, queued in step.groups.items() if not matches(queued)}
-            if not step.groups and not step.left:
+            gone = {place for place, queued in step.groups.items() if matches(queued)}
+            step.left |= gone & step.given_up
+            step.groups = {place: queued for place, queued in step.groups.items() if place not in gone}
+            if not step.groups and len(step.left) in (0, step.of):
                 del self._steps[key]
         return removed
 
