@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,28 @@ def test_a_run_survives_a_process_that_is_stopped(name, attempts, tmp_path):
 
 IMPATIENT = ("watchdog.notice_s=5", *(f"watchdog.{phase}_s=150" for phase in PHASES), "rollout.setup_timeout=90")
 """As by default: what limits a start is less than what limits a hang."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_by_default_a_stopped_server_is_named_after_a_minute_and_replaced_after_five(tmp_path):
+    with running(tmp_path, *SHORT, "total_train_steps=24", "evaluator.freq_steps=null") as ring:
+        ring.wait_for_step(2)
+        others = {pid for pid, name in ring.pids().items() if name.startswith(("trainer", "rollout"))}
+        began = time.monotonic()
+        for pid in ring.pids("server"):
+            os.kill(pid, signal.SIGSTOP)
+        ring.wait_for_text("server/0 has made no progress for 6", limit_s=120)
+        named_s = time.monotonic() - began
+        ring.wait_for_text("server/0 ready", times=2, limit_s=600)
+        assert others <= set(ring.pids()), "trainer and controller stay"
+        ended = ring.wait(600)
+    assert ended.code == 0 and named_s > 55, ended.text
+    assert "it is killed after 300 s (watchdog." in ended.out
+    (headline,) = headlines(ended)
+    assert re.match(r"server/0 failed \(killed by signal 9 \(SIGKILL\)\) after 3\d\d s", headline), headline
+    assert ended.summary["attempts"] == 1 and trained_steps(ended) == list(range(1, 25))
+    assert wait_until_gone(ended.directory) == {}
 
 
 @pytest.mark.slow
