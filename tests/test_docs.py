@@ -594,13 +594,3 @@ def test_keys_named_on_a_page_exist(page: str) -> None:
         if name.split(".")[0] in tops and not name.endswith((".yaml", ".py", ".jsonl")):
             inside = any(name.startswith(f"{path}.") for path in maps)
             assert name in known or inside, name
-
-
-def test_the_table_of_promises_says_which_tests_are_slow() -> None:
-    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    table = text.partition("## Promises and their tests\n")[2].partition("\n## ")[0]
-    rows = [line for line in table.splitlines() if "`tests/" in line]
-    assert len(rows) > 20
-    for row in rows:
-        slow = [file for file in re.findall(r"`(tests/[^`]+)`", row) if "mark.slow" in (ROOT / file).read_text()]
-        assert ("slow" in row) == bool(slow), f"{row}: {', '.join(slow) or 'none'} with slow tests"

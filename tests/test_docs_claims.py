@@ -354,3 +354,13 @@ def test_the_page_on_rewards_has_a_row_for_each_built_in_reward_and_no_other():
         named = re.findall(r"`(\w+)=[^`]*`|`(\w+)`", arguments)
         assert {one for one, _ in named} <= {*parameters, ""}, name
         assert {other for _, other in named} <= {*parameters, "", "true", "words"}, name
+
+
+def test_the_table_of_promises_says_which_tests_are_slow() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    table = text.partition("## Promises and their tests\n")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if "`tests/" in line]
+    assert len(rows) > 20
+    for row in rows:
+        slow = [file for file in re.findall(r"`(tests/[^`]+)`", row) if "mark.slow" in (ROOT / file).read_text()]
+        assert ("slow" in row) == bool(slow), f"{row}: {', '.join(slow) or 'none'} with slow tests"

@@ -20,6 +20,7 @@ POWER = r"(?:\^|\*\*)\s*[{(]?\s*"
 EXPONENT = re.compile(rf"([)}}\]]?)\s*{POWER}[-+]?(\d+)(?=(?:\s*{POWER}[-+]?(\d+)(\s*{POWER}[-+]?\d)?)?)")
 FACTORIAL = re.compile(r"(\d+)\s*!")
 CLOSED_FACTORIAL = re.compile(r"[)}\]]\s*!")
+"""Of what is in brackets."""
 SUM = re.compile(r"[\d\s+-]*")
 COMMAND = re.compile(r"\\[A-Za-z]+")
 OPENING = {")": "(", "}": "{", "]": "["}
@@ -107,7 +108,8 @@ def _is_huge(text: str) -> bool:
         else:
             inner = max(inner, exponent)
     has_symbols = re.search(r"[A-Za-z]", COMMAND.sub("", text)) is not None
-    factorials = [*FACTORIAL.findall(text), *(_largest(_before(text, each.start())) for each in _closed(text))]
+    closed = CLOSED_FACTORIAL.finditer(text)
+    factorials = [*FACTORIAL.findall(text), *(_largest(_before(text, each.start())) for each in closed)]
     return (
         inner * outer > MAX_EXPONENT
         or (has_symbols and outer > MAX_OF_SUM)
@@ -122,11 +124,6 @@ def _exponent(digits: str, power: str, more: str) -> float:
     if not power or int(digits) < 2:
         return int(digits)
     return int(digits) ** int(power) if len(power) <= 2 else math.inf
-
-
-def _closed(text: str) -> list[re.Match[str]]:
-    """Factorials of what is in brackets."""
-    return list(CLOSED_FACTORIAL.finditer(text))
 
 
 def _before(text: str, end: int) -> str:
