@@ -40,6 +40,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{SERVING}/server.py InferenceServer.until_ended: asyncio.wait",
         f"{TRAINING}/transports/sender.py WeightSender._turn: self._changed.wait",
         "areal_like/weights/group_server.py GroupServer._serve: selector.select",
+        f"{TRAINING}/held_state.py HeldState._follow: self._stop.arrived.wait",
     ),
     "a thread of this process ends it when it has killed all that it has started": (
         "launcher/supervisor/launcher_pulse.py LauncherPulse.hold: while self.ends",
@@ -189,6 +190,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{ENGINES}/embedded/engine_thread.py EngineThread.stop: self._thread.join",
         f"{ENGINES}/vllm/plugin/packed_layers.py WeightPacker.__exit__: self._thread.shutdown",
         f"{ENGINES}/vllm/plugin/packed_layers.py WeightPacker.packed: job.result",
+        f"{TRAINING}/held_state.py HeldState._release: self._changed.wait_for",
         f"{TRAINING}/supervised_data.py _result: made.result",
     ),
     "copies between GPU and host on a stream of this process; no other process takes part": (

@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -38,6 +39,7 @@ from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
 from areal_like.process.run_links import make_free_folder
 from areal_like.process.wait import NamedWait
+from areal_like.training.checkpoint_content import CheckpointContent, CheckpointPurpose
 from areal_like.training.checkpoint_removal import discard, remove, remove_leftovers
 from areal_like.training.engine import TrainEngine
 from areal_like.training.engine_snapshot import EngineSnapshot
@@ -58,16 +60,6 @@ log = logging.getLogger(__name__)
 
 class CheckpointNotWritten(FinalFailure):
     """A due checkpoint could not be written."""
-
-
-class CheckpointPurpose(NamedTuple):
-    """Why a step's checkpoint is written: to resume from it, to keep it."""
-
-    to_resume: bool
-    to_keep: bool
-
-    def __bool__(self) -> bool:
-        return self.to_resume or self.to_keep
 
 
 NOT_DUE = CheckpointPurpose(False, False)
@@ -108,6 +100,7 @@ class CheckpointManager:
         self._memory: dict[str, HostCopies] = {}
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
+        self.slowest_write_s = 0.0
         self._attempt = launched_attempt() or self._start.attempt
         self._ownership = Ownership(run, self._attempt)
         self._ownership.require()
@@ -132,6 +125,11 @@ class CheckpointManager:
         due = CheckpointPurpose(*map(bool, flags))
         return NOT_DUE if self._written.covers(step, due) else due
 
+    def last(self, step: int) -> CheckpointPurpose:
+        """What `due` would say if `step` were the last one, without a question to other ranks."""
+        due = CheckpointPurpose(self._resumes, True)
+        return NOT_DUE if self._run.config.bench or self._written.covers(step, due) else due
+
     def write(
         self,
         step: int,
@@ -142,24 +140,24 @@ class CheckpointManager:
     ) -> None:
         """The first of `engines` is written to the checkpoint's folder itself, the others to subfolders by their names.
         `parts` (by file name) is resume state of other components. All ranks must call it."""
-        self._wait_for_all()
         if self._written.step == step and self._written.due.to_resume >= due.to_resume:
             if due.to_keep:
+                self.wait_for_all()
                 self._mark_as_kept(step)
             return
-        self._written = LastCheckpoint(step, due)
-        temporary = self._root / f".{folder_name(step)}.{self._attempt}.half"
-        if self._world.is_first:
-            self._ownership.require()
-            discard(temporary)
-            temporary.mkdir(parents=True)
-            if due.to_resume and (resume_root := self._run.resume_states) is not None:
-                (temporary / RESUME).symlink_to(make_free_folder(resume_root / folder_name(step)))
+        self.write_content(self.content(step, due, engines, progress), progress, parts or {})
+        if not self._weights_config.save_async:
+            self.wait_for_all()
+
+    def content(
+        self, step: int, due: CheckpointPurpose, engines: Mapping[str, TrainEngine], progress: TrainingProgress
+    ) -> CheckpointContent:
+        """In memory, until the next. All ranks must call it."""
+        self.wait_for_all()  # what is being written may be in the same memory
         snapshots = {
             name: EngineSnapshot.of(engine, due.to_resume, self._weights_config, self._memory_of(name))
             for name, engine in engines.items()
         }
-        self._world.barrier()  # the first rank has removed leftovers
         facts = {
             "step": step,
             "attempt": self._attempt,
@@ -167,19 +165,37 @@ class CheckpointManager:
             "timers": {name: timer.state() for name, timer in self._timers.items()},
             "progress": progress.state(),
         }
+        return CheckpointContent(step, due, snapshots, facts)
+
+    def write_content(self, content: CheckpointContent, progress: TrainingProgress, parts: Mapping[str, bytes]) -> None:
+        """In a thread; `wait_for_all` waits for it. All ranks must call it, from any thread."""
+        step, due = content.step, content.due
+        self._written = LastCheckpoint(step, due)
+        temporary = self._root / f".{folder_name(step)}.{self._attempt}.half"
 
         def work() -> None:
-            files = HashedFiles()
-            written = self._write_resume_state(files, temporary, snapshots) if due.to_resume else {}
+            files, written = HashedFiles(), {}
+            self._together(lambda: self._make_folder(temporary, step, due), temporary)
+            if due.to_resume:
+                self._together(lambda: content.write_resume_state(files, temporary), temporary)
+                texts = self._agreement.gather(json.dumps(files.below(temporary)), "the files of its part")
+                written = {name: FilePart(*part) for text in texts for name, part in json.loads(text).items()}
             if self._world.is_first:
-                self._write_model(files, temporary, due, snapshots, facts, parts or {})
+                content.write_model(files, temporary, self._tokenizer, parts)
                 progress.sync()
                 self._complete(temporary, step, written | files.below(temporary))
                 self._prune()
 
         self._begin(work, step)
-        if not self._weights_config.save_async:
-            self._wait_for_all()
+
+    def _make_folder(self, temporary: Path, step: int, due: CheckpointPurpose) -> None:
+        if not self._world.is_first:
+            return
+        self._ownership.require()
+        discard(temporary)
+        temporary.mkdir(parents=True)
+        if due.to_resume and (resume_root := self._run.resume_states) is not None:
+            (temporary / RESUME).symlink_to(make_free_folder(resume_root / folder_name(step)))
 
     def _mark_as_kept(self, step: int) -> None:
         """It is complete: written again, it would be gone for a moment."""
@@ -189,6 +205,10 @@ class CheckpointManager:
             kept = self._root / folder_name(step) / KEPT
             kept.touch()
             fsync_path(kept.parent)
+
+    @property
+    def is_writing(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
         """Until this rank's part of the current write is complete."""
@@ -204,7 +224,7 @@ class CheckpointManager:
                 raise CheckpointNotWritten(f"{self._root}: a checkpoint could not be written: {fault}{hint}") from fault
             raise fault
 
-    def _wait_for_all(self) -> None:
+    def wait_for_all(self) -> None:
         """Until every rank's part is complete: the first rank has the most to write. A rank that failed does not wait
         for the others, whose disks may hang: the launcher ends them."""
         waiting = self._named_wait()
@@ -255,23 +275,22 @@ class CheckpointManager:
 
     def _begin(self, work: Callable[[], None], step: int) -> None:
         def run_work() -> None:
+            began = time.monotonic()
             try:
                 with pulse.phase(pulse.SAVING):
                     work()
             except BaseException as fault:
                 self._fault = fault
+            self.slowest_write_s = max(self.slowest_write_s, time.monotonic() - began)
 
         self._thread = threading.Thread(target=run_work, name=f"checkpoint {step}")
         self._thread.start()
 
-    def _write_resume_state(
-        self, files: HashedFiles, temporary: Path, snapshots: Mapping[str, EngineSnapshot]
-    ) -> dict[str, FilePart]:
-        """Every rank writes its own files; returns those of all ranks when all are done."""
+    def _together(self, part: Callable[[], None], temporary: Path) -> None:
+        """Each rank does its part; if one fails, all fail."""
         fault = None
         try:
-            for name, snapshot in snapshots.items():
-                snapshot.write_resume(files, temporary / RESUME / name)
+            part()
         except Exception as error:
             fault = error
         all_succeeded = self._agreement.all_succeeded(fault is None)
@@ -279,26 +298,6 @@ class CheckpointManager:
             raise fault
         if not all_succeeded:
             raise CheckpointNotWritten(f"{temporary}: another rank could not write its part; see the log of that rank")
-        texts = self._agreement.gather(json.dumps(files.below(temporary)), "the files of its part of a checkpoint")
-        return {name: FilePart(*part) for text in texts for name, part in json.loads(text).items()}
-
-    def _write_model(
-        self,
-        files: HashedFiles,
-        temporary: Path,
-        due: CheckpointPurpose,
-        snapshots: Mapping[str, EngineSnapshot],
-        facts: dict[str, Any],
-        parts: Mapping[str, bytes],
-    ) -> None:
-        for number, (name, snapshot) in enumerate(snapshots.items()):
-            snapshot.write_folder(files, temporary / name if number else temporary, self._tokenizer)
-        if due.to_resume:
-            files.write(temporary / RESUME / TRAINER, (json.dumps(facts, indent=1) + "\n").encode())
-            for name, content in parts.items():
-                files.write(temporary / RESUME / name, content)
-        if due.to_keep:
-            (temporary / KEPT).touch()
 
     def _complete(self, temporary: Path, step: int, written: Mapping[str, FilePart]) -> None:
         write_manifest(temporary, step, written)

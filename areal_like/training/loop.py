@@ -7,6 +7,7 @@ returns while servers load the new policy.
 
 import logging
 from collections.abc import Collection
+from functools import partial
 
 from areal_like.process import pulse
 from areal_like.process.exit_codes import DONE, STOPPED_EARLY
@@ -17,6 +18,7 @@ from areal_like.training.checkpoint import CheckpointManager
 from areal_like.training.controller_client import NoMoreBatches, TrainerControllerClient
 from areal_like.training.critic import Critic, NoCritic
 from areal_like.training.fake_data import FakeController
+from areal_like.training.held_state import HeldState
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.samples import SampleLog
 from areal_like.training.stop import StopRequest
@@ -53,11 +55,16 @@ def train(
             engine.set_schedule(limits.total_steps)
         checkpoints.set_epoch(limits.steps_per_epoch)
 
+    def parts(completed: int) -> dict[str, bytes]:
+        return {CONTROLLER_STATE: controller.state(completed)} if world.is_first else {}
+
     def checkpoint(completed: int, is_last: bool, evaluated: Collection[str] = ()) -> None:
         if due := checkpoints.due(completed, is_last, evaluated):
-            has_controller_state = world.is_first and due.to_resume
-            parts = {CONTROLLER_STATE: controller.state(completed)} if has_controller_state else {}
-            checkpoints.write(completed, due, engines, progress, parts)
+            checkpoints.write(completed, due, engines, progress, parts(completed) if due.to_resume else {})
+
+    def finished(completed: int, early: bool) -> None:
+        if world.is_first:
+            controller.finished(completed, early)
 
     set_limits()
     log.info("training from step %d to %d; weights go through %s", start.step, limits.total_steps, publisher.reason)
@@ -65,28 +72,33 @@ def train(
         publisher.publish(start.step)
     completed, watch = start.step, progress.watch
     watch.take()
-    while completed < limits.total_steps and not stop.is_requested():
-        with watch("wait"):
-            batch = controller.batch(completed, publisher.check)
-        if isinstance(batch, NoMoreBatches):
-            log.info("no further batch: %s", batch.reason)
-            break
-        if controller.limits != limits:
-            limits = controller.limits
-            set_limits()
-        critic.compute_values(batch, watch)
-        actor.compute_logprobs(batch, watch)
-        actor.compute_advantages(batch, watch)
-        metrics = actor.update(batch, watch)
-        completed += 1
-        with watch("publish"), pulse.phase(pulse.PUBLISHING):
-            publisher.publish(completed)
-        samples.write(batch)
-        metrics |= critic.update(batch, watch)
-        evaluated = controller.done(batch.step) if world.is_first else ()
-        progress.step(completed, metrics)
-        with watch("checkpoint"), pulse.phase(pulse.SAVING):
-            checkpoint(completed, completed == limits.total_steps, evaluated)
+    state_of = lambda step: partial(parts, step)  # noqa: E731
+    held = HeldState(run, world, stop, checkpoints, engines, progress, state_of, partial(finished, early=True))
+    with held:
+        while completed < limits.total_steps and not stop.is_requested():
+            with watch("wait"):
+                batch = controller.batch(completed, publisher.check)
+            if isinstance(batch, NoMoreBatches):
+                log.info("no further batch: %s", batch.reason)
+                break
+            if controller.limits != limits:
+                limits = controller.limits
+                set_limits()
+            held.begin(completed)
+            critic.compute_values(batch, watch)
+            actor.compute_logprobs(batch, watch)
+            actor.compute_advantages(batch, watch)
+            metrics = actor.update(batch, watch)
+            completed += 1
+            with watch("publish"), pulse.phase(pulse.PUBLISHING):
+                publisher.publish(completed)
+            samples.write(batch)
+            metrics |= critic.update(batch, watch)
+            held.end()
+            evaluated = controller.done(batch.step) if world.is_first else ()
+            progress.step(completed, metrics)
+            with watch("checkpoint"), pulse.phase(pulse.SAVING):
+                checkpoint(completed, completed == limits.total_steps, evaluated)
 
     stopped_early = completed < limits.total_steps
     with pulse.phase(pulse.SAVING):
@@ -95,7 +107,6 @@ def train(
         checkpoints.wait()
         publisher.wait()
     progress.close()
-    if world.is_first:
-        controller.finished(completed, stopped_early)
+    finished(completed, stopped_early)
     publisher.close(stopped_early)
     return STOPPED_EARLY if stopped_early else DONE

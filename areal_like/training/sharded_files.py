@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from areal_like.process.hashed_files import HashedFiles
 from areal_like.training.file_split import split_by_size
 from areal_like.training.host_copies import HostCopies
+from areal_like.training.row_shards import local_tensor
 
 MAX_FILE_BYTES = 1 << 28
 """Writing a file copies it in memory."""
@@ -50,10 +51,10 @@ class StateMismatch(Exception):
 def shard_of(key: str, tensor: Tensor, is_first: bool, memory: HostCopies) -> TensorShard | None:
     """Copied to `memory`. None where another rank writes the same values; a tensor that is not sharded is written by
     the first rank."""
-    if not isinstance(tensor, DTensor):
+    if not isinstance(tensor, DTensor) or tensor.device_mesh.size() == 1:
         if not is_first:
             return None
-        return TensorShard(memory.copy(key, tensor), torch.Size([0] * tensor.dim()), tensor.shape)
+        return TensorShard(memory.copy(key, local_tensor(tensor)), torch.Size([0] * tensor.dim()), tensor.shape)
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None, "the tensor is not on this rank"
     if any(index and placement.is_replicate() for index, placement in zip(coordinate, tensor.placements, strict=True)):

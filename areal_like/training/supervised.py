@@ -3,7 +3,8 @@
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from areal_like.training.checkpoint import CheckpointManager
 from areal_like.training.device_sums import DeviceSums
 from areal_like.training.engine import LossFunction, TrainEngine
 from areal_like.training.fake_data import FakeSupervisedData
+from areal_like.training.held_state import HeldState
 from areal_like.training.optimizer_step import optimizer_metrics
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.sequences import MicroBatch, Sequences
@@ -63,6 +65,9 @@ def train(
         learner.engine.set_schedule(length.total_steps)
         checkpoints.set_epoch(length.steps_per_epoch)
 
+    def data_state(step: int) -> Callable[[], dict[str, bytes]]:
+        return partial(dict, data.state(step))  # at once: reading rows may be what takes too long
+
     set_length()
     shown, ownership = ShownSamples(run), Ownership.of_process(run)
     if world.is_first:
@@ -72,32 +77,35 @@ def train(
 
     completed, batches = start.step, data.batches(start.step)
     progress.watch.take()
-    while completed < length.total_steps and not stop.is_requested():
-        with progress.watch("train"):
-            batch = next(batches)
-            _check_same_rows(world, batch)
-            if batch.length != length:
-                log.info(
-                    "%d of %d rows are left out: too long or invalid", length.rows - batch.length.rows, length.rows
-                )
-                length = batch.length
-                set_length()
-                if world.is_first:
-                    ownership.require()
-                    write_corrected_steps(ledger, length.rows, length.total_steps, start.attempt)
-            metrics = learner.step(batch.sequences, completed)
-        completed += 1
-        if world.is_first and shown.is_wanted and len(batch.sequences):
-            shown.write(completed, *batch.sequences.first_split())
-        is_last = completed == length.total_steps
-        is_evaluated = data.valid is not None and bool(world.first([evaluator.is_due(completed) or is_last])[0])
-        if is_evaluated:
-            with progress.watch("evaluate"):
-                progress.evaluation(completed, learner.evaluate(data.evaluation()))
-        progress.step(completed, {**metrics, "train/epoch": data.epochs(completed, length)})
-        if due := checkpoints.due(completed, is_last, [""] if is_evaluated else []):
-            with progress.watch("checkpoint"):
-                checkpoints.write(completed, due, engines, progress, data.state(completed))
+    with HeldState(run, world, stop, checkpoints, engines, progress, data_state) as held:
+        while completed < length.total_steps and not stop.is_requested():
+            held.begin(completed)
+            with progress.watch("train"):
+                batch = next(batches)
+                _check_same_rows(world, batch)
+                if batch.length != length:
+                    log.info(
+                        "%d of %d rows are left out: too long or invalid", length.rows - batch.length.rows, length.rows
+                    )
+                    length = batch.length
+                    set_length()
+                    if world.is_first:
+                        ownership.require()
+                        write_corrected_steps(ledger, length.rows, length.total_steps, start.attempt)
+                metrics = learner.step(batch.sequences, completed)
+            completed += 1
+            if world.is_first and shown.is_wanted and len(batch.sequences):
+                shown.write(completed, *batch.sequences.first_split())
+            is_last = completed == length.total_steps
+            is_evaluated = data.valid is not None and bool(world.first([evaluator.is_due(completed) or is_last])[0])
+            if is_evaluated:
+                with progress.watch("evaluate"):
+                    progress.evaluation(completed, learner.evaluate(data.evaluation()))
+            held.end()
+            progress.step(completed, {**metrics, "train/epoch": data.epochs(completed, length)})
+            if due := checkpoints.due(completed, is_last, [""] if is_evaluated else []):
+                with progress.watch("checkpoint"):
+                    checkpoints.write(completed, due, engines, progress, data.state(completed))
 
     stopped_early = completed < length.total_steps
     if stopped_early and (due := checkpoints.due(completed, is_last=True)):

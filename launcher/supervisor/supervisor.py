@@ -254,8 +254,7 @@ class Supervisor:
         if not self._has_stepped or self._pending is not None:  # nothing to save
             self.roster.kill()
             return self._stopped()
-        controller = self.roster.names(CONTROLLER)
-        self.roster.agent.signal(controller or self.roster.names(TRAINER), signal.SIGTERM)
+        self.roster.agent.signal(self.roster.names(CONTROLLER, TRAINER), signal.SIGTERM)
         self._say(EVALUATION_STOPS if self._evaluates else stop_message(self.run.config))
         return None
 

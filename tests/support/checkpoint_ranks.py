@@ -19,7 +19,8 @@ from areal_like.process.errors import TimedOut
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run, open_run
 from areal_like.training import checkpoint_check
-from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.checkpoint_content import CheckpointPurpose
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.main import load_trained_engine
 from areal_like.training.progress import TrainingProgress

@@ -20,8 +20,9 @@ from areal_like.process.errors import Failure
 from areal_like.process.hashed_files import FilePart
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
-from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.checkpoint import CheckpointManager
 from areal_like.training.checkpoint_check import check_complete
+from areal_like.training.checkpoint_content import CheckpointPurpose
 from areal_like.training.engine import TrainEngine
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.progress import TrainingProgress

@@ -13,7 +13,8 @@ from areal_like.observe.writer import MetricWriter
 from areal_like.process.atomic_file import fsync_path, write_atomic
 from areal_like.process.checkpoint_files import complete_checkpoints, folder_name, resume_problem, write_manifest
 from areal_like.process.run import Run, StartPoint, last_attempt
-from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.checkpoint_content import CheckpointPurpose
 from areal_like.training.engine import TrainEngine
 from areal_like.training.progress import TrainingProgress
 from launcher.plan.build import build_plan

@@ -15,7 +15,8 @@ from areal_like.config.problems import ConfigError
 from areal_like.models import model_folder as shipped
 from areal_like.process.run import Run
 from areal_like.serving.engines.embedded.weights.double_buffer import DoubleBuffer
-from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.checkpoint_content import CheckpointPurpose
 from areal_like.training.engine import TrainEngine
 from areal_like.training.hf_folder import write_hf_folder
 from areal_like.training.progress import TrainingProgress

@@ -15,7 +15,8 @@ from areal_like.process.checkpoint_files import folder_name
 from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training import engine as engine_module
 from areal_like.training import offload
-from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.checkpoint_content import CheckpointPurpose
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.host_copies import HOST, HostCopies, page_locked
 from areal_like.training.optimizers import make_optimizer

@@ -17,7 +17,8 @@ from areal_like.process.errors import Failure
 from areal_like.process.identity import ATTEMPT
 from areal_like.process.run import Run, open_run
 from areal_like.training import checkpoint as checkpoint_module
-from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.checkpoint_content import CheckpointPurpose
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.progress import TrainingProgress
 from tests.support.training_runs import ME, make_engine, make_run, model_folder, start_from, world

@@ -15,7 +15,8 @@ from areal_like.process.errors import TimedOut
 from areal_like.process.hashed_files import FilePart
 from areal_like.process.run import Run
 from areal_like.training import checkpoint as checkpoint_module
-from areal_like.training.checkpoint import CheckpointManager, CheckpointPurpose
+from areal_like.training.checkpoint import CheckpointManager
+from areal_like.training.checkpoint_content import CheckpointPurpose
 from areal_like.training.main import load_trained_engine
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.rank_vote import RankVote

@@ -1,6 +1,8 @@
 """Supervised fine-tuning: learning, bit-exact resume, and seeded row order."""
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +17,10 @@ from transformers import AutoModelForCausalLM
 from areal_like.config.problems import ConfigError
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.observe.observer import Observer
+from areal_like.process.checkpoint_files import complete_checkpoints
 from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
+from areal_like.training import held_state
 from areal_like.training.fake_data import FakeSupervisedData, FakeTokenDataset
 from areal_like.training.main import load_trained_engine
 from areal_like.training.sequences import MicroBatch, Sequences
@@ -91,6 +95,36 @@ def test_six_steps_are_three_and_three_resumed_bit_for_bit(tmp_path):
     assert train_in(parts) == 0
 
     expected, got = (load_file(run.checkpoints / "step_000006" / "model.safetensors") for run in runs)
+    assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_step_that_outlasts_the_grace_time_is_abandoned_with_the_state_before_it(tmp_path, monkeypatch):
+    settings = ("total_train_steps=5", "recover.freq_steps=100", "recover.grace_s=1.5", "saver.freq_steps=null")
+    never = "evaluator.freq_steps=null"
+    whole, parts = (make_run(tmp_path / name, "sft", *SETTINGS, *settings, never) for name in ("whole", "parts"))
+    assert train_in(whole) == 0
+
+    stop, has_left, step = StopRequest(world()), threading.Event(), SupervisedLearner.step
+    monkeypatch.setattr(held_state, "leave", has_left.set)
+
+    def slow_step(self: SupervisedLearner, batch: Sequences, completed: int) -> dict[str, float]:
+        metrics = step(self, batch, completed)
+        time.sleep(0.6)  # twice as much may take too long
+        if completed == 3:
+            stop.request()
+            assert has_left.wait(60)
+            raise KeyboardInterrupt
+        return metrics
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SupervisedLearner, "step", slow_step)
+        with pytest.raises(KeyboardInterrupt):
+            train_in(parts, stop)
+    assert [step for step, _ in complete_checkpoints(parts.checkpoints)] == [3]
+
+    start_from(parts, parts.checkpoints / "step_000003", 3)
+    assert train_in(parts) == 0
+    expected, got = (load_file(run.checkpoints / "step_000005" / "model.safetensors") for run in (whole, parts))
     assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
 
 

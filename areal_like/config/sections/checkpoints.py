@@ -70,9 +70,11 @@ class RecoverConfig(FrequencyConfig):
 
     grace_s: float = key(240.0, gt=0)
     """Seconds within which a run that is asked to stop (SIGTERM, SIGHUP, Slurm's SIGUSR1, Ctrl-C once) finishes its
-    step and writes a checkpoint. Past it the step is abandoned, the newest complete checkpoint stands, and the exit
-    code is that of a stop. Slurm is asked to give notice a minute earlier than that before the time limit. A killed
-    process that does not die has as long before the run fails."""
+    step and writes a checkpoint. A step that leaves no time for that is abandoned, and the checkpoint is of the step
+    before: its state is held in memory where a step may take so long, or a copy of it takes less than 2 % of a step.
+    Otherwise the newest complete checkpoint stands. The exit code is that of a stop. Slurm is asked to give notice a
+    minute earlier than that before the time limit. A killed process that does not die has as long before the run
+    fails."""
 
     retries: int = key(3, ge=0)
     """Maximum number of consecutive recoveries without a new complete checkpoint; then the run fails."""
