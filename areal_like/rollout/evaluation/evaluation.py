@@ -69,7 +69,7 @@ class Evaluation:
             if len(answers) == group.n and not any("error" in line for line in answers):
                 self.saved += answers
                 self.open -= 1
-                self.facts += (facts := [_fact_of(line) for line in answers])
+                self.facts += (facts := [fact_of(line) for line in answers])
                 self.scores[group.number] = [score_of(fact) for fact in facts]
         kept = {line["row"] for line in self.saved}
         self.waiting = [group for group in self.waiting if group.row not in kept]
@@ -116,11 +116,8 @@ class Evaluation:
         """Scores are NaN where too many rows are missing."""
         oldest, newest = self.versions
         missing = len(self.failed) + self.num_rejected
-        means = evaluation_metrics(self.facts) if self.facts else {"eval/score": math.nan, "eval/samples": 0.0}
-        if self.scores:
-            means |= spread_metrics([self.scores[number] for number in sorted(self.scores)])
-        if missing > max_failed_share * self.num_rows:
-            means = {name: math.nan if is_score(name) else value for name, value in means.items()}
+        scores_R = [self.scores[number] for number in sorted(self.scores)]
+        means = result_metrics(self.facts, scores_R, missing > max_failed_share * self.num_rows)
         _, error_rows = self.most_frequent_error
         values = {
             "eval/version_min": oldest,
@@ -174,7 +171,19 @@ class Evaluation:
         )
 
 
-def _fact_of(line: dict[str, Any]) -> dict[str, Any]:
+def result_metrics(
+    facts: list[dict[str, Any]], scores_R: Sequence[Sequence[float]], too_many_missing: bool
+) -> dict[str, float]:
+    """Of answers: scores are NaN where there are none, and where too many rows are missing."""
+    means = evaluation_metrics(facts) if facts else {"eval/score": math.nan, "eval/samples": 0.0}
+    if scores_R:
+        means |= spread_metrics(scores_R)
+    if too_many_missing:
+        means = {name: math.nan if is_score(name) else value for name, value in means.items()}
+    return means
+
+
+def fact_of(line: dict[str, Any]) -> dict[str, Any]:
     """What metrics need of a saved answer."""
     oldest, newest = line["weights"]
     facts = {name: line[name] for name in ("reward", "rewards", "finish", *KEPT_FACTS) if name in line}
