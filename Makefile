@@ -90,4 +90,4 @@ env-run:
 	@.ci/venv "$(VENV)" train
 
 env-dev:
-	@.ci/venv "$(VENV)" agents,data,dev,etcd,json,math,reasoning,sandbox,swanlab,sweeps,train,wandb
+	@.ci/venv "$(VENV)" agents,data,dev,env-hub,etcd,json,math,reasoning,sandbox,swanlab,sweeps,train,wandb
