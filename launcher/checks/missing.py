@@ -1,5 +1,6 @@
 """What a run needs and this machine or cluster lacks: devices, packages, keys, files."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -120,6 +121,30 @@ def missing_login(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Pr
         yield Problem(
             "evaluator.save.hf", "needs a login at the Hugging Face Hub; set HF_TOKEN to a token that may write"
         )
+
+
+def missing_hub_login(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:
+    """What a push to the Environments Hub lacks."""
+    if not generates(config) or not config.evaluator.save.env_hub:
+        return
+    if find_spec("prime_evals") is None:
+        yield Problem("evaluator.save.env_hub", f"needs the package prime-evals: {pip_command('prime-evals')}")
+    there = run_environment(config, here.directory)
+    if not there.get("PRIME_API_KEY") and not _has_prime_key(Path(there.get("HOME", "~")).expanduser()):
+        yield Problem(
+            "evaluator.save.env_hub",
+            "needs a login at the Environments Hub; set PRIME_API_KEY to a key that may write evaluations, or run "
+            "`prime login`",
+        )
+
+
+def _has_prime_key(home: Path) -> bool:
+    """Whether `prime login` has written one."""
+    try:
+        content = json.loads((home / ".prime" / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and bool(content.get("api_key"))
 
 
 def missing_programs(config: "BaseExperimentConfig", here: HostInfo) -> Iterator[Problem]:

@@ -142,6 +142,7 @@ PLAN_CHECKS = (
     Check("puzzles of reasoning-gym", Stage.MISSING, environment_packages.unknown_puzzles),
     Check("the package that writes datasets", Stage.MISSING, missing.missing_pyarrow),
     Check("what an upload of answers needs", Stage.MISSING, missing.missing_login),
+    Check("what a push to the Environments Hub needs", Stage.MISSING, missing.missing_hub_login),
     Check("programs of agents that are here", Stage.MISSING, agent.missing_program),
     Check("keys of judges", Stage.MISSING, rewards.missing_judge_keys),
     Check("a sandbox that works", Stage.MISSING, sandbox.sandbox_problems),

@@ -196,11 +196,12 @@ class _Launch:
 
             saved, names = saved_evaluation(self.run_.directory, None), evaluated_names(self.run_.directory)
             write_line("\n".join(score_table(saved, names)), sys.stdout)
-        if ending.outcome == "done" and generates(self.run_.config) and self.run_.config.evaluator.save.hf is not None:
-            from launcher.runs.answer_upload import interruptible_upload
+        if ending.outcome == "done" and generates(self.run_.config):
+            from launcher.runs.answer_upload import interruptible_upload, wanted_uploads
 
-            self.say("evaluator.save.hf: uploading the answers; Ctrl-C ends that alone")
-            self.say(interruptible_upload(self.run_.directory, run_environment(self.run_.config, Path.cwd())))
+            for sink in wanted_uploads(self.run_.config):
+                self.say(f"{sink.key}: uploading the answers; Ctrl-C ends that alone")
+                self.say(interruptible_upload(sink, self.run_.directory, run_environment(self.run_.config, Path.cwd())))
 
 
 def continue_lines(start: StartPoint, total: int | None, resumes: bool) -> list[str]:

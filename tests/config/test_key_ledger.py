@@ -100,7 +100,7 @@ def test_a_state_follows_from_the_markers() -> None:
     assert state("areal Saver experiment_name") == ("same as", "`experiment_name`")
     assert state("areal vLLM swap_space") == ("no effect", "")
     assert state("areal Scheduler endpoint") == ("refused", ledger.refused()["scheduler.endpoint"])
-    assert state("prime_rl orch eval.save.env_hub")[0] == "refused"
+    assert state("prime_rl orch eval.save.env_hub") == ("ours", "")
     assert state("areal PPOActor optimizer") == ("section", "")
     assert state("prime_rl train optim.lr") == ("ours", "")
     assert state("prime_rl train model.tp")[0] == "pending"

@@ -47,8 +47,8 @@ def test_a_key_that_is_not_built_is_refused_with_a_remedy(setting):
 
 
 def test_a_key_that_will_not_be_built_is_refused_with_the_keys_that_do_the_same():
-    (reason,) = refused("grpo", "evaluator.save.env_hub=true").values()
-    assert NOT_YET not in reason and all(key in reason for key in ("disk_path", "as_dataset", "hf"))
+    (reason,) = refused("grpo", "scheduler.reward_model_path=some/model").values()
+    assert NOT_YET not in reason and all(key in reason for key in ("reward.name=model", "reward.args.path"))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`eval` of a model behind an OpenAI-compatible API: killed, continued, refused if it would be another evaluation."""
 
+import functools
 import json
 import os
 import shutil
@@ -17,8 +18,10 @@ from tests.ring.start import Ended, Running, directory_of, run, wait_until_gone
 from tests.ring.test_servers_alone import serving
 from tests.support.chat_service import KEY, ChatService, Reply, added, chat_service, completion
 from tests.support.engine_environments import require_engine
+from tests.support.environments_hub import environments_hub, require_client
 from tests.support.tiny_models import tiny_qwen3
 
+HUB_KEY = "pit_0123456789abcdef"
 ROWS, AT_ONCE, BEFORE_KILL = 24, 4, 10
 FILE = """
 defaults: [grpo]
@@ -114,6 +117,22 @@ def test_a_row_that_fails_is_one_also_in_synchronous_mode(tmp_path: Path) -> Non
     assert ended.code == 0 and ended.summary["attempts"] == 1, ended.text
     lines = read_answers(ended.directory / "evaluations/step_000000/sums.jsonl")
     assert [line.get("score") for line in lines] == [1.0, None, 1.0]
+
+
+def test_an_evaluation_alone_is_pushed_to_the_environments_hub_when_it_is_done(tmp_path: Path) -> None:
+    require_client()
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"q": "{n}+{n}=", "answer": "{2 * n}"}}\n' for n in range(3)))
+    with chat_service(added) as (_, address), environments_hub(HUB_KEY, "sums") as hub:
+        (tmp_path / "e.yaml").write_text(FILE.format(address=address, at_once=AT_ONCE))
+        words = ("eval", "evaluator.save.env_hub=true")
+        own = functools.partial(run, OPENAI_API_KEY=KEY, PRIME_API_KEY=HUB_KEY, PRIME_API_BASE_URL=hub.address)
+        ended = own(tmp_path, *words, config="e.yaml")
+        assert ended.code == 0 and "1 evaluation pushed to the Environments Hub" in ended.text, ended.text
+        (pushed,) = hub.evaluations.values()
+    assert pushed["finalized"] and pushed["metrics"]["score"] == 1.0
+    assert [each["completion"][-1]["content"] for each in pushed["samples"]] == ["0", "2", "4"]
+    files = [path for path in ended.directory.rglob("*") if path.is_file()]
+    assert not [path for path in files if HUB_KEY.encode() in path.read_bytes()] and HUB_KEY not in ended.text
 
 
 def test_the_key_is_in_no_file_and_no_output(evaluated: Evaluated) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from areal_like.rollout.evaluation.dataset_card import merged_card
 from areal_like.rollout.evaluation.evaluation import Evaluation
 from areal_like.rollout.groups import Group
 from launcher.runs import answer_upload
-from launcher.runs.answer_upload import upload_answers
+from launcher.runs.answer_upload import HF, upload_answers
 from tests.rollout.test_answer_files import done
 from tests.support.planning import plan_of
 from tests.support.ring_parts import write_run
@@ -31,6 +32,12 @@ ON = "evaluator.save.hf.private=false"
 def uploaded(root: Path, *overrides: str, hub: UploadHub, names: tuple[str, ...] = ("sums",)) -> str:
     """What is printed of the upload of two evaluations of each of `names`."""
     directory = write_run(root, *overrides)
+    evaluate(directory, names)
+    return upload_answers(HF, directory, {**os.environ, "HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN})
+
+
+def evaluate(directory: Path, names: Sequence[str]) -> None:
+    """Before the first step and after step 20, two answers to one row."""
     files = AnswerFiles(open_run(directory))
     for name in names:
         for version in (0, 20):
@@ -39,7 +46,6 @@ def uploaded(root: Path, *overrides: str, hub: UploadHub, names: tuple[str, ...]
             (group,) = one.take(1)
             one.apply(Accept(group, done("a", [1.0, version / 20])))
             files.complete(one)
-    return upload_answers(directory, {**os.environ, "HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN})
 
 
 @pytest.mark.shows("evaluator.save.hf.dataset_name", "evaluator.save.hf.private")
@@ -158,7 +164,7 @@ def test_an_interrupted_upload_is_told_and_ends_nothing_else(tmp_path, monkeypat
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         monkeypatch.setattr(subprocess, "run", interrupted)
-        printed = answer_upload.interruptible_upload(tmp_path, {})
+        printed = answer_upload.interruptible_upload(HF, tmp_path, {})
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)

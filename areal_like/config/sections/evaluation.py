@@ -80,15 +80,10 @@ class EvalSaveConfig:
     """Where the answers of evaluations are written."""
 
     env_hub: bool = key(
-        False,
-        rules=(
-            refused(
-                "pushing to the Environments Hub needs an account there, and the network; "
-                "leave it out, and save the answers by evaluator.save.disk_path, as_dataset or hf"
-            ),
-        ),
+        False, rules=(no_effect("supervised training evaluates a loss and samples no answers", kinds=SUPERVISED),)
     )
-    """Send results to the Environments Hub."""
+    """Push each evaluation with its answers to Prime Intellect's Environments Hub when the run is done. Needs
+    prime-evals, and a login there (PRIME_API_KEY)."""
 
     disk_path: str | None = key(
         None, rules=(no_effect("supervised training evaluates a loss and samples no answers", kinds=SUPERVISED),)

@@ -1,18 +1,17 @@
 """Uploads the answers of a run's evaluations to the Hugging Face Hub, as a dataset: `python -m
 areal_like.rollout.evaluation.answer_upload --run-dir D`. One commit; what others have put in the dataset stays."""
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_like.process.run import Run, open_run
-from areal_like.process.scrubbed_output import scrub_output
+from areal_like.process.run import Run
 from areal_like.rollout.evaluation.answer_dataset import CARD, DATASET
 from areal_like.rollout.evaluation.answer_folders import answers_folder
 from areal_like.rollout.evaluation.dataset_card import merged_card
+from areal_like.rollout.evaluation.upload_command import upload_command
 
 
 def files_to_upload(folder: Path, subset: str | None, split: str | None) -> Mapping[str, Path]:
@@ -59,25 +58,11 @@ def _tables(paths: Sequence[str], split: str | None) -> Iterator[str]:
     return (path for path in paths if re.fullmatch(rf"[^/]+/({splits})\.parquet", path))
 
 
-def main() -> int:
-    from areal_like.models.fetch import LIBRARIES, reason
-
-    parser = argparse.ArgumentParser(description="Uploads the answers of a run's evaluations to the Hugging Face Hub.")
-    parser.add_argument("--run-dir", type=Path, required=True)
-    scrub_output()
-    run = open_run(parser.parse_args().run_dir, own_class=False)
+def upload_to_hub(run: Run) -> str:
     import huggingface_hub
 
-    try:
-        print(upload(run, huggingface_hub))
-    except Exception as fault:
-        library = type(fault).__module__.partition(".")[0].rstrip("0123456789")
-        if not isinstance(fault, OSError | ValueError) and library not in LIBRARIES:
-            raise
-        print(reason(fault))
-        return 1
-    return 0
+    return upload(run, huggingface_hub)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(upload_command("Uploads the answers of a run's evaluations to the Hugging Face Hub.", upload_to_hub))

@@ -99,7 +99,8 @@ def test_values_that_are_not_secret_are_shown():
 
 
 @pytest.mark.parametrize(
-    "name", ["wandb_api_key", "HF_TOKEN", "key", "password", "apiKey", "api-key", "AWS_SECRET_ACCESS_KEY"]
+    "name",
+    ["wandb_api_key", "HF_TOKEN", "PRIME_API_KEY", "key", "password", "apiKey", "api-key", "AWS_SECRET_ACCESS_KEY"],
 )
 def test_names_of_secrets(name):
     assert is_secret_name(name)
