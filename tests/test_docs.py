@@ -88,7 +88,7 @@ LAPTOP = Machine(num_gpus=0, num_cpu_cores=8, how="no NVIDIA driver", engines=()
 PLUGINS = {"optuna": "hydra_optuna_sweeper", "joblib": "hydra_joblib_launcher"}
 FOR_REAL = "# for real"
 MAY_BE_MISSING = r"is not installed|needs \d+ GPUs? on this machine|is not in the Hugging Face cache|needs an API key"
-MAY_BE_MISSING += "|no (vLLM|SGLang) was found|are not on this machine yet|by slurm is not built yet"
+MAY_BE_MISSING += "|no (vLLM|SGLang) was found|are not on this machine yet|by slurm is not built yet|needs the package"
 """Messages about packages, GPUs, engines, downloads, keys of services and clusters."""
 STATED_PROBLEMS = {("bigger.yaml", "actor.path")}
 """Files and keys whose problem is stated on the page, or whose folder is an example."""
