@@ -1,4 +1,4 @@
-"""Forward passes of the model over the KV cache, and the attention that they use."""
+"""Forward passes of the model over the KV cache."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
@@ -6,21 +6,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
+from areal_like.serving.engines.embedded.core.attention import ATTENTION_NAME
 from areal_like.serving.engines.embedded.core.decode_graphs import Capture, DecodeGraphs
 from areal_like.serving.engines.embedded.core.kv_cache import BLOCK_SIZE, ChunkWrite, DecodeWrite, KVCache, PrefillWrite
+from areal_like.serving.engines.embedded.core.last_layer import shorten_last_layer
 from areal_like.serving.engines.embedded.memory import MAX_PREFILL_TOKENS
 from areal_like.serving.engines.embedded.weights.batched_lora import BatchedLora, ServedAdapter
 from areal_like.serving.engines.embedded.weights.double_buffer import DoubleBuffer
 
 MAX_CHUNK_LOGITS = 1 << 24
 """Logits of one chunk of a scored prompt; all of them are in memory at once."""
-ATTENTION_NAME = "areal_like_slots"
-UNSUPPORTED_TERMS = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""Terms of other models' attention. Ignoring one would silently compute another model."""
 
 PromptLogprobs = tuple[list[float], list[dict[int, float]]]
 """For each token after the first: its log-probability at temperature 1, and the most likely tokens in its place."""
@@ -41,6 +39,7 @@ class ModelRunner:
     ) -> None:
         """`capture`: how decode steps of up to `max_rows` sequences are captured; None: they are not."""
         model.train(False).set_attn_implementation(ATTENTION_NAME)
+        shorten_last_layer(model)
         self.model, self.device = model, model.device
         self._lora, self._adapter_of = BatchedLora(model), adapter_of
         num_layers, limit = model.config.get_text_config().num_hidden_layers, limit // BLOCK_SIZE * BLOCK_SIZE
@@ -206,40 +205,3 @@ def _chunk_logprobs(
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     top_logprobs = [dict(zip(tokens, logprobs, strict=True)) for tokens, logprobs in pairs]
     return logprobs_TV.gather(1, ids[1:, None])[:, 0].tolist(), top_logprobs
-
-
-def attend(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **terms: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention over slots, for transformers: a whole prompt from position 0 (no mask), a chunk after the chunks before
-    it, or one new token per sequence. Shapes are [sequences, heads, tokens, size]; the mask is true where a token may
-    attend."""
-    for term in UNSUPPORTED_TERMS:
-        if terms.get(term) is not None:
-            raise ValueError(f"{type(module).__name__} attends with {term}, which the embedded engine does not support")
-    sequences, heads, tokens, size = query.shape
-    kv_heads = key.shape[1]
-    if tokens == 1:
-        # Heads that share keys take the place of further tokens, so that no key is copied.
-        grouped = query.reshape(sequences, kv_heads, heads // kv_heads, size)
-        mixed = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
-        return mixed.reshape(sequences, 1, heads, -1), None
-    mixed = scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=attention_mask,
-        is_causal=attention_mask is None,
-        scale=scaling,
-        enable_gqa=heads != kv_heads,
-    )
-    return mixed.transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(ATTENTION_NAME, attend)
