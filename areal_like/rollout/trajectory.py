@@ -25,7 +25,13 @@ ARRAYS: dict[str, Any] = {
     "versions": np.int32,
 }
 """The arrays of a trajectory, all of one length, with their types."""
-STORED = {"logprobs": "F32", "lengths": "I32", "token_ids": "I32", "versions": "I32", "loss_mask": "U8"}
+STORED: dict[str, tuple[str, np.dtype[Any]]] = {
+    "logprobs": ("F32", np.dtype("<f4")),
+    "lengths": ("I32", np.dtype("<i4")),
+    "token_ids": ("I32", np.dtype("<i4")),
+    "versions": ("I32", np.dtype("<i4")),
+    "loss_mask": ("U8", np.dtype("u1")),
+}
 """The arrays of a group with their types, in the order in which safetensors writes them."""
 LEAST_LOGPROB = -1000.0
 """Nothing as unlikely as this is sampled: in 32 bits a chance is 0 from about -104. Engines write -9999 where they have
@@ -111,32 +117,33 @@ def prompt_hash(ids: Sequence[int] | NDArray[np.int32]) -> str:
 
 
 def pack_group(
-    trajectories: Sequence[Trajectory], may_train_observed: bool = False
+    trajectories: Sequence[Trajectory], may_train_observed: bool = False, with_texts: bool = True
 ) -> tuple[list[dict[str, Any]], bytes]:
     """The small facts of each trajectory, and all arrays as one safetensors file (concatenated, with `lengths`). Raises
-    ValueError for a trajectory that cannot be trained on."""
+    ValueError for a trajectory that cannot be trained on. Without `with_texts` the facts have no `text`."""
     if not trajectories:
         raise ValueError("a group needs at least one trajectory; a workflow that has none returns None")
     for index, trajectory in enumerate(trajectories):
         if problem := trajectory.problem(may_train_observed):
             raise ValueError(f"trajectory {index} of {len(trajectories)} cannot be used: {problem}")
     trajectories = [each if each.reward is not None else _masked(each) for each in trajectories]
-    # A workflow may have assigned arrays of other types since.
-    arrays = {
-        name: np.concatenate([getattr(each, name) for each in trajectories]).astype(dtype, copy=False)
-        for name, dtype in ARRAYS.items()
-    }
+    arrays = {name: _joined([getattr(each, name) for each in trajectories]) for name in ARRAYS}
     arrays["lengths"] = np.array([len(each.token_ids) for each in trajectories], dtype=np.int32)
-    return [_facts(each) for each in trajectories], _stored(arrays)
+    return [_facts(each, with_texts) for each in trajectories], _stored(arrays)
+
+
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """A group of an evaluation is often one answer, for which a copy would be a large part of the work."""
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 
 def _stored(arrays: dict[str, NDArray[Any]]) -> bytes:
     """What safetensors writes, byte for byte. Its own function takes several times as long for arrays this small."""
     header, parts, end = dict[str, Any](), list[bytes](), 0
-    for name, dtype in STORED.items():
-        array = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False)
+    for name, (kind, dtype) in STORED.items():
+        array = arrays[name].astype(dtype, copy=False)  # a workflow may have assigned arrays of other types
         parts.append(array.tobytes())
-        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (end, end := end + array.nbytes)}
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (end, end := end + array.nbytes)}
     text = orjson.dumps(header)
     text += b" " * (-len(text) % 8)
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
@@ -146,8 +153,9 @@ def _masked(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, loss_mask=np.zeros_like(trajectory.loss_mask))
 
 
-def _facts(trajectory: Trajectory) -> dict[str, Any]:
-    generated = trajectory.versions[trajectory.versions >= 0]
+def _facts(trajectory: Trajectory, with_text: bool) -> dict[str, Any]:
+    is_generated = trajectory.versions >= 0
+    generated = trajectory.versions[is_generated]
     return {
         "reward": None if trajectory.reward is None else float(trajectory.reward),
         "rewards": {name: float(value) for name, value in trajectory.rewards.items()},
@@ -159,13 +167,13 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "version_max": int(generated.max()),
         "metrics": {name: float(value) for name, value in trajectory.metrics.items()},
         "env": trajectory.env,
-        "prompt_hash": prompt_hash(trajectory.prompt_ids),
+        "prompt_hash": prompt_hash(trajectory.token_ids[: is_generated.argmax()]),
         **({} if trajectory.conversation is None else {"conversation": trajectory.conversation}),
         **({"agent": trajectory.agent} if trajectory.agent else {}),
         **({"run": trajectory.run} if trajectory.run else {}),
         **({"observed_in_loss": observed} if (observed := trajectory.observed_in_loss) else {}),
         **({} if trajectory.messages is None else {"messages": plain_json(trajectory.messages)}),
-        **({} if trajectory.text is None else {"text": plain_text(trajectory.text)}),
+        **({} if trajectory.text is None or not with_text else {"text": plain_text(trajectory.text)}),
     }
 
 

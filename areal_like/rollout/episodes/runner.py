@@ -161,12 +161,11 @@ class EpisodeRunner:
             raise RewardError(
                 f"{failed} of {num_answers} answers have no reward, and {may_fail} may (reward.max_failed_share)"
             )
-        if episode.is_evaluation:
-            returned = [replace(each, text=None) for each in returned]  # `texts` has it
-        elif not self.tools.keeps_messages:
+        if not episode.is_evaluation and not self.tools.keeps_messages:
             returned = [replace(each, messages=None, text=None) for each in returned]
         try:
-            return pack_group(returned, trains_observed)
+            # Of an evaluation `texts` has them.
+            return pack_group(returned, trains_observed, with_texts=not episode.is_evaluation)
         except ValueError as misfit:
             raise FormatError(f"run() returned what cannot be trained on: {misfit}") from misfit
 
@@ -177,8 +176,8 @@ class EpisodeRunner:
         prompt = trajectories[0].prompt_ids.tolist()
         answers: dict[int, list[str]] = {}
         for number, each in zip(numbered([each.conversation for each in trajectories]), trajectories, strict=True):
-            tokens = each.token_ids[len(each.prompt_ids) :].tolist()
-            answers.setdefault(number, []).append(decode(tokens) if each.text is None else plain_text(each.text))
+            text = decode(each.token_ids[len(each.prompt_ids) :].tolist()) if each.text is None else each.text
+            answers.setdefault(number, []).append(plain_text(text))
         return {
             "prompt": decode(prompt, skip_special=False),
             "answers": ["\n".join(texts) for texts in answers.values()],
