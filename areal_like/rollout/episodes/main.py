@@ -1,7 +1,6 @@
 """Start of an episodes worker: imports and checks the user's code before it contacts the controller."""
 
 import asyncio
-import gc
 import logging
 import math
 import os
@@ -20,7 +19,7 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders, config_error
 from areal_like.discovery import Entry, NameStore, open_name_store, parse_entry
 from areal_like.models import model_folder
-from areal_like.process import pulse
+from areal_like.process import garbage, pulse
 from areal_like.process.http import HttpClient, run_async
 from areal_like.process.identity import CONTROLLER, SERVER, Identity, hide_key, token
 from areal_like.process.loop_watch import LoopWatch
@@ -103,7 +102,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
                 keeps_order = not (uses_api(config) or waits_for_others(datasets, workflow, own))
                 runner = replace(runner, keeps_order=keeps_order)
                 pulse.serves()
-                gc.freeze()  # what the start has made lives until the end: no collection looks through it
+                garbage.settle()
                 try:
                     async with watch.watching() if watch is not None else nullcontext():
                         await EpisodeWorker(controller, runner, max_in_flight(config)).work()

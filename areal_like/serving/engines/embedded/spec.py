@@ -12,6 +12,7 @@ from areal_like.config.checks.registry import Check
 from areal_like.config.problems import Problem, Stage
 from areal_like.config.sections.engines.keys import EMBEDDED as KEYS
 from areal_like.models import model_folder
+from areal_like.process import garbage
 from areal_like.process.errors import Failure
 from areal_like.serving.engines.embedded.auto_values import auto_values, count_bytes, shared_gpu_values
 from areal_like.serving.engines.spec import EngineSpec
@@ -40,7 +41,7 @@ def _prepare(run: "Run") -> "LLMEngine":
         engine = load_engine(config, folder, run.config.actor.trust_remote_code)
     except (ValueError, OSError) as fault:
         raise Failure(str(fault)) from fault
-    gc.freeze()
+    garbage.settle()
     gc.enable()
     log.info(
         "%s loaded in %.1f s: up to %d sequences at once, %d tokens of context, a cache of up to %d tokens",
