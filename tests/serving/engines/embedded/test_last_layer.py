@@ -47,8 +47,8 @@ def model_of(kind: tuple[Any, Any], **settings: Any) -> PreTrainedModel:
     config, model = kind
     sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": VOCAB}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}
-    more = {"max_position_embeddings": 64, "sliding_window": None, "pad_token_id": 0, **settings}
-    made: PreTrainedModel = model(config(**sizes, **heads, **more)).requires_grad_(False)
+    more = {"max_position_embeddings": 64, "sliding_window": None, "pad_token_id": 0}
+    made: PreTrainedModel = model(config(**{**sizes, **heads, **more, **settings})).requires_grad_(False)
     return made
 
 
@@ -127,3 +127,18 @@ def test_a_layer_that_scales_its_parts_is_computed_whole() -> None:
     runner, whole = runner_of(model_of(GRANITE, **settings)), model_of(GRANITE, **settings)
     assert tokens_computed(last_layer(runner).mlp, lambda: prefill(runner)) == [TOKENS]
     torch.testing.assert_close(prefill(runner), whole(torch.tensor(prompts())).logits[:, -1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("mistral", {"num_hidden_layers": 1}),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}),
+        ("qwen3", {"use_sliding_window": True, "max_window_layers": 1}),
+    ],
+)
+@torch.inference_mode()
+def test_a_last_layer_that_attends_to_a_window_is_refused(family: str, settings: dict[str, Any]) -> None:
+    runner = runner_of(model_of(MAKERS[family], **settings, sliding_window=4))
+    with pytest.raises(ValueError, match="sliding_window"):
+        prefill(runner)

@@ -26,6 +26,9 @@ def shorten_last_layer(model: PreTrainedModel) -> None:
     if kind is None or f"{kind.__module__}.{kind.__qualname__}" not in PLAIN_LAYERS:
         return
     layer = layers[-1]
+    attention = layer.self_attn
+    if getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None)) is not None:
+        return  # `attend` refuses it
     whole = layer.forward
 
     def forward(hidden_states: Tensor, *, past_key_values: Any = None, **terms: Any) -> Tensor:
