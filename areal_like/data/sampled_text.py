@@ -6,7 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from areal_like.config.redact import remove_secrets
 from areal_like.models import model_folder
+from areal_like.process.scrubbed_output import known_secrets
 
 if TYPE_CHECKING:
     from areal_like.data.tokenizer import TextTokenizer
@@ -23,10 +25,12 @@ class SampledText:
         executor = ThreadPoolExecutor(1, "tokenizer")
         self._loading: Future[TextTokenizer | None] = executor.submit(_load, path, cwd)
         executor.shutdown(wait=False)
+        self._secrets = known_secrets()
 
     def __call__(self, ids: Sequence[int]) -> str:
         tokenizer = self._loading.result()
         text = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(ids, skip_special=False)
+        text = remove_secrets(text, self._secrets)
         if len(text) <= MAX_TEXT:
             return text
         return f"{text[:MAX_TEXT]} ... ({len(text) - MAX_TEXT} more characters)"

@@ -89,7 +89,7 @@ class Observer:
             self._attempt = attempt + 1
             if self.failure is None:
                 self._try(self._poll)
-            if (text := taken_over_text(self.run.directory, self._attempt, self.run.run_id)) is not None:
+            if (text := self.taken_over()) is not None:
                 raise Failure(text)
             rewind_metrics(self.run.directory, step, attempt)
             if self._evaluations is not None:
@@ -115,6 +115,10 @@ class Observer:
                 self._trackers.close()
                 self._trackers = None
 
+    def taken_over(self) -> str | None:
+        """Why this launcher may not write, if another one has the run."""
+        return taken_over_text(self.run.directory, self._attempt, self.run.run_id)
+
     def _watch(self) -> None:
         while self.failure is None and not self._ending.wait(self.poll_s):
             with self._lock:
@@ -132,7 +136,7 @@ class Observer:
     def _poll(self) -> None:
         """Reads all files once. New lines are sorted by step, as the files are read one by one. Another attempt is that
         of another launcher, which joins the metrics now, or one that `rewind` is about to begin."""
-        if taken_over_text(self.run.directory, self._attempt, self.run.run_id) is not None:
+        if self.taken_over() is not None:
             return
         for path in sorted(self.run.metrics.glob("*.jsonl")):
             if path not in self._followers:
@@ -149,7 +153,8 @@ class Observer:
 
     def _look_last(self) -> None:
         self._poll()
-        self._pass_on(self._joiner.flush())
+        if self.taken_over() is None:
+            self._pass_on(self._joiner.flush())
 
     def _pass_on(self, lines: list[JoinedLine]) -> None:
         if not lines:

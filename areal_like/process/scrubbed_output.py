@@ -74,6 +74,17 @@ def scrubbed(text: str) -> str:
     return remove_secrets(text, known_secrets())
 
 
+def without_secrets(value: Any, secrets: tuple[str, ...]) -> Any:
+    """The same lists and mappings, with texts that hold none of these."""
+    if isinstance(value, str):
+        return remove_secrets(value, secrets)
+    if isinstance(value, list):
+        return [without_secrets(each, secrets) for each in value]
+    if isinstance(value, dict):
+        return {name: without_secrets(each, secrets) for name, each in value.items()}
+    return value
+
+
 def scrub_output() -> None:
     """Removes known secrets from what this process and its forks print by Python's streams."""
     sys.stdout, sys.stderr = ScrubbedStream(sys.stdout), ScrubbedStream(sys.stderr)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from areal_like.config.redact import remove_secrets
 from areal_like.data.row_table import hash_text
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
@@ -24,6 +25,7 @@ from areal_like.process.checkpoint_files import folder_name, step_of
 from areal_like.process.errors import Failure
 from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
+from areal_like.process.scrubbed_output import known_secrets
 from areal_like.rollout.batches import RolloutBatch
 from areal_like.rollout.conversation_facts import conversation_numbers
 from areal_like.rollout.groups import Group
@@ -41,7 +43,7 @@ class RolloutFiles:
         self._folder, self._is_on, self._keep = run.rollouts, rollout.dump_to_file, rollout.dump_steps
         self._model = model_folder(config.tokenizer_path or config.actor.path, run.cwd) if self._is_on else None
         self._tokenizer: TextTokenizer | None = None
-        self._shown = ShownSamples(run)
+        self._shown, self._secrets = ShownSamples(run), known_secrets()
         self._spawn, self._lock = spawn, asyncio.Lock()
         self._ownership = Ownership.of_process(run)
         self._ownership.require()
@@ -109,7 +111,8 @@ class RolloutFiles:
                     **{"row": group.row, "row_hash": hash_text(group.row_hash)},
                     **{"reward": each.reward, "rewards": each.rewards, "finish": each.finish},
                     "weights": [int(each.versions[each.versions >= 0].min()), int(each.versions.max())],
-                    **{"prompt": prompt, "answer": answer if each.text is None else each.text},
+                    "prompt": remove_secrets(prompt, self._secrets),
+                    "answer": remove_secrets(answer if each.text is None else each.text, self._secrets),
                     **({} if each.messages is None else {"messages": each.messages}),
                     "token_ids": each.token_ids.tolist(),
                     "generated": _spans(each),

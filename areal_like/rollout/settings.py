@@ -10,6 +10,7 @@ import xxhash
 from areal_like.config.allocation.grammar import parse_server
 from areal_like.config.allocation.models import num_evaluators, uses_api
 from areal_like.config.conversations import conversations_per_sample
+from areal_like.config.dotted_path import value_of
 from areal_like.config.experiment import GRPOConfig
 from areal_like.data.votes import VoteRule, vote_rule
 from areal_like.rollout.curriculum.settings import CurriculumSettings, curriculum_settings
@@ -18,8 +19,11 @@ from areal_like.rollout.lease_limit import lease_limit_s
 from areal_like.rollout.sampling import sampling_params
 
 PENDING_PER_CONCURRENT = 16
-MAKES_ANSWERS = ("gconfig", "workflow", "agent", "reward", "environments", "chat_template_args")
-"""Sections that decide how answers are generated and scored."""
+MAKES_ANSWERS = (
+    *("gconfig", "workflow", "agent", "reward", "environments", "chat_template_args"),
+    *("rollout.mask_env_responses", "rollout.trajectory_strategy"),
+)
+"""What decides how answers are generated and scored, and what is trained on of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +103,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         vote_rule=vote_rule(config.actor),
         agent_stats=tuple(config.actor.log_agent_stats_keys) if config.actor.log_agent_stats else (),
         sampling=sampling_params(config.gconfig),
-        answers=_hash_of([getattr(config, name) for name in MAKES_ANSWERS]),
+        answers=_hash_of([value_of(config, name) for name in MAKES_ANSWERS]),
         shuffle=data.shuffle,
         drop_last=data.drop_last,
         total_epochs=config.total_train_epochs,

@@ -27,6 +27,9 @@ def snapshot(loop: RolloutLoop, step: int, digest: str) -> tuple[dict[str, Any],
         raise HttpError(409, f"there is no state as of step {step}: the run is at step {done}")
     finished = sorted([*loop.batches.from_step(step), *loop.ready.values()])
     again = loop.queue.pending(loop.leases)
+    # Where the step after it is abandoned, its weights may have been published already.
+    again = [*again, *(group for group in finished if _newest_version(group) > step)]
+    finished = [group for group in finished if _newest_version(group) <= step]
     next_number = loop.queue.next_number
     curriculum = loop.queue.curriculum_state()
     if loop.settings.synchronous:
@@ -122,6 +125,10 @@ def restore(
     loop.drop_stale_groups()
     if first_step == header["step"]:
         loop.evaluations.restore(header["evaluations"])
+
+
+def _newest_version(group: Group) -> int:
+    return max(int(fact["version_max"]) for fact in group.facts)
 
 
 def _are_made_otherwise(loop: RolloutLoop, header: dict[str, Any]) -> bool:

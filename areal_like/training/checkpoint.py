@@ -126,9 +126,10 @@ class CheckpointManager:
         return NOT_DUE if self._written.covers(step, due) else due
 
     def last(self, step: int) -> CheckpointPurpose:
-        """What `due` would say if `step` were the last one, without a question to other ranks."""
-        due = CheckpointPurpose(self._resumes, True)
-        return NOT_DUE if self._run.config.bench or self._written.covers(step, due) else due
+        """What is to be written if training ends with `step`, unless it is there. Without a question to other ranks."""
+        written = self._written
+        is_there = written.step == step and (written.due.to_resume if self._resumes else written.due.to_keep)
+        return NOT_DUE if self._run.config.bench or is_there else CheckpointPurpose(self._resumes, True)
 
     def write(
         self,

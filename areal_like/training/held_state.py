@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
@@ -25,8 +26,11 @@ from areal_like.training.world import World
 
 WRITE_SHARE, MOST_WRITE_SHARE = 0.25, 0.5
 """Of the grace time, for the checkpoint: at least and at most."""
+LEAST_VOTE_S = 30.0
+"""For ranks that were told to stop at other times, or not at all."""
 SLOWER = 2.0
-"""A step may take so many times as long as the slowest so far."""
+"""A step may take so many times as long as the slowest of the last ones."""
+LAST_STEPS = 10
 CHEAP = 0.02
 """Share of the time of the last step."""
 
@@ -44,22 +48,24 @@ class HeldState:
         checkpoints: CheckpointManager,
         engines: Mapping[str, TrainEngine],
         progress: TrainingProgress,
-        parts: Callable[[int], Callable[[], Mapping[str, bytes]]],
+        parts: Callable[[int], Mapping[str, bytes]],
         last_words: Callable[[int], None] = lambda step: None,
     ) -> None:
-        """`parts` is called when a state is held, and what it returns when that is written: resume state of other
-        components. `last_words` follow. All ranks must create one."""
+        """`parts` are resume state of other components, asked for when the state is written; `last_words` follow. All
+        ranks must create one."""
         self._world, self._stop, self._checkpoints = world, stop, checkpoints
         self._engines, self._progress = engines, progress
         self._parts, self._last_words = parts, last_words
         self._grace_s: float = run.config.recover.grace_s
-        trained = "actor" if hasattr(run.config, "actor") else "model"
-        self._vote = RankVote(world, getattr(run.config, trained).dist_timeout_s, f"{trained}.dist_timeout_s")
-        self._held: tuple[CheckpointContent, Callable[[], Mapping[str, bytes]]] | None = None
+        self._vote = RankVote(world, max(LEAST_VOTE_S, WRITE_SHARE * self._grace_s), "recover.grace_s")
+        self._held: CheckpointContent | None = None
         self._is_deciding = False
         self._changed, self._is_over = threading.Condition(), threading.Event()
-        self._slowest_s = self._last_s = self._began = 0.0
-        self._copy_s: float | None = None
+        self._began: float | None = None
+        self._times: deque[float] = deque(maxlen=LAST_STEPS)
+        self._num_steps = self._num_copies = 0
+        self._copy_s = 0.0
+        self._step_limit_s = self._time_for_step()
 
     def __enter__(self) -> "HeldState":
         threading.Thread(target=self._follow, name="grace time", daemon=True).start()
@@ -72,25 +78,35 @@ class HeldState:
 
     def begin(self, step: int) -> None:
         """`step` steps are completed. All ranks must call it."""
-        if self._world.first([self._is_wanted(step)])[0]:
+        # The first rank decides: it has most to write.
+        is_wanted, self._step_limit_s = self._world.first([self._is_wanted(step), self._time_for_step()])
+        if is_wanted:
             began = time.monotonic()
             due = self._checkpoints.last(step)
-            content = self._checkpoints.content(step, due, self._engines, self._progress)
-            self._held = content, self._parts(step) if due.to_resume else dict
-            self._copy_s = time.monotonic() - began
+            self._held = self._checkpoints.content(step, due, self._engines, self._progress)
+            self._num_copies += 1
+            if self._num_copies > 1:  # memory for the first is locked, which takes longer than the copy
+                self._copy_s = time.monotonic() - began
         self._began = time.monotonic()
+
+    def measure(self) -> None:
+        """The time of the step ends here, where something else than a step follows before `end`."""
+        if self._began is None:
+            return
+        if self._num_steps == 1:
+            self._times.clear()  # the first step compiles, and allocates
+        self._times.append(time.monotonic() - self._began)
+        self._num_steps, self._began = self._num_steps + 1, None
 
     def end(self) -> None:
         """The step counts, unless all ranks have abandoned it: then it does not return."""
         self._release()
-        self._last_s = time.monotonic() - self._began
-        self._slowest_s = max(self._slowest_s, self._last_s)
+        self.measure()
 
     def _is_wanted(self, step: int) -> bool:
-        if not self._slowest_s or not self._checkpoints.last(step) or self._checkpoints.is_writing:
+        if not self._times or not self._checkpoints.last(step) or self._checkpoints.is_writing:
             return False  # before the first step of an attempt the state is the one that it began with
-        is_cheap = self._copy_s is None or self._copy_s < CHEAP * self._last_s
-        return is_cheap or SLOWER * self._slowest_s > self._time_for_step()
+        return self._copy_s < CHEAP * self._times[-1] or SLOWER * max(self._times) > self._time_for_step()
 
     def _time_for_step(self) -> float:
         write_s = max(WRITE_SHARE * self._grace_s, SLOWER * self._checkpoints.slowest_write_s)
@@ -103,35 +119,45 @@ class HeldState:
 
     def _follow(self) -> None:
         self._stop.arrived.wait()
-        if self._is_over.wait(self._time_for_step()):
+        if self._is_over.wait(self._step_limit_s):
             return
         with self._changed:
             held = self._held
             self._is_deciding = held is not None
         try:
-            if self._all_hold(held is not None) and held is not None:
-                self._abandon(*held)
+            if self._all_say(held is not None, "whether it holds the state before the step") and held is not None:
+                self._abandon(held)
         except Exception:
             log.exception("the state before the step could not be written")
         with self._changed:
             self._is_deciding = False
             self._changed.notify_all()
 
-    def _all_hold(self, holds: bool) -> bool:
+    def _all_say(self, yes: bool, what: str) -> bool:
         try:
-            return not self._vote.sum(int(not holds), "whether it holds the state before the step")
+            return not self._vote.sum(int(not yes), what)
         except TimedOut as fault:
             log.warning("%s", fault)
             return False
 
-    def _abandon(self, content: CheckpointContent, parts: Callable[[], Mapping[str, bytes]]) -> None:
-        """All ranks do: none goes on with the step."""
-        step = content.step
+    def _abandon(self, content: CheckpointContent) -> None:
+        """All ranks do: none goes on with the step, unless the checkpoint could not be written."""
+        step, fault = content.step, None
         log.warning("recover.grace_s: step %d takes too long; it is abandoned, with the checkpoint before it", step + 1)
-        self._checkpoints.write_content(content, self._progress, parts())
-        self._checkpoints.wait_for_all()
-        self._last_words(step)
-        leave()
+        try:
+            parts = self._parts(step) if content.due.to_resume else {}
+            self._checkpoints.write_content(content, self._progress, parts)
+            self._checkpoints.wait_for_all()
+        except Exception as error:
+            fault = error
+        is_written = self._all_say(fault is None, "whether the checkpoint is written")
+        if fault is not None:
+            raise fault
+        if is_written:
+            try:
+                self._last_words(step)
+            finally:
+                leave()
 
 
 def leave() -> None:

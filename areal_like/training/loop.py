@@ -72,8 +72,7 @@ def train(
         publisher.publish(start.step)
     completed, watch = start.step, progress.watch
     watch.take()
-    state_of = lambda step: partial(parts, step)  # noqa: E731
-    held = HeldState(run, world, stop, checkpoints, engines, progress, state_of, partial(finished, early=True))
+    held = HeldState(run, world, stop, checkpoints, engines, progress, parts, partial(finished, early=True))
     with held:
         while completed < limits.total_steps and not stop.is_requested():
             with watch("wait"):

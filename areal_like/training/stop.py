@@ -41,7 +41,7 @@ class StopRequest:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         log.info("stop requested: finishing the current step and writing a checkpoint")
-        self.request()
+        self._is_set = True  # alone: the lock of `arrived` may be held by this thread
 
     def _follow(self, numbers: socket.socket) -> None:
         """Each signal that Python handles is a byte, also after the first."""

@@ -3,8 +3,7 @@
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -65,8 +64,8 @@ def train(
         learner.engine.set_schedule(length.total_steps)
         checkpoints.set_epoch(length.steps_per_epoch)
 
-    def data_state(step: int) -> Callable[[], dict[str, bytes]]:
-        return partial(dict, data.state(step))  # at once: reading rows may be what takes too long
+    def parts(step: int) -> dict[str, bytes]:
+        return data.state(step) if world.is_first else {}
 
     set_length()
     shown, ownership = ShownSamples(run), Ownership.of_process(run)
@@ -77,7 +76,7 @@ def train(
 
     completed, batches = start.step, data.batches(start.step)
     progress.watch.take()
-    with HeldState(run, world, stop, checkpoints, engines, progress, data_state) as held:
+    with HeldState(run, world, stop, checkpoints, engines, progress, parts) as held:
         while completed < length.total_steps and not stop.is_requested():
             held.begin(completed)
             with progress.watch("train"):
@@ -94,6 +93,7 @@ def train(
                         write_corrected_steps(ledger, length.rows, length.total_steps, start.attempt)
                 metrics = learner.step(batch.sequences, completed)
             completed += 1
+            held.measure()
             if world.is_first and shown.is_wanted and len(batch.sequences):
                 shown.write(completed, *batch.sequences.first_split())
             is_last = completed == length.total_steps
@@ -105,11 +105,11 @@ def train(
             progress.step(completed, {**metrics, "train/epoch": data.epochs(completed, length)})
             if due := checkpoints.due(completed, is_last, [""] if is_evaluated else []):
                 with progress.watch("checkpoint"):
-                    checkpoints.write(completed, due, engines, progress, data.state(completed))
+                    checkpoints.write(completed, due, engines, progress, parts(completed))
 
     stopped_early = completed < length.total_steps
     if stopped_early and (due := checkpoints.due(completed, is_last=True)):
-        checkpoints.write(completed, due, engines, progress, data.state(completed))
+        checkpoints.write(completed, due, engines, progress, parts(completed))
     checkpoints.wait()
     progress.close()
     return STOPPED_EARLY if stopped_early else DONE

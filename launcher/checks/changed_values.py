@@ -11,6 +11,7 @@ from areal_like.process.run import CONFIG
 from launcher.plan.auto import resolved_values
 from launcher.plan.plan import Resolved, RunDirectory
 from launcher.plan.render_base import FULL_FLAG, value_text
+from launcher.plan.run_directory import resumed_checkpoint
 from launcher.runs.dependent_overrides import whole_references
 from launcher.runs.resumable import recorded_values, run_config_values
 
@@ -74,7 +75,7 @@ def _has_other_file(loaded: "Loaded", directory: RunDirectory) -> bool:
 
 
 def _continues(directory: RunDirectory) -> bool:
-    return directory.state == "continues" and directory.step is not None
+    return resumed_checkpoint(directory) is not None
 
 
 def _changes(loaded: "Loaded", auto: tuple[Resolved, ...], run: Path) -> Iterator[str]:

@@ -10,13 +10,13 @@ from areal_like.config.built_in import TASKS
 from areal_like.config.problems import ConfigError, Problem
 from areal_like.config.task_names import task_name
 from areal_like.data.readers.dataset_files import JSON_LINES
-from areal_like.process.checkpoint_files import RESUME
+from areal_like.process.checkpoint_files import RESUME, step_of
 from launcher.checks.rows import LARGEST_COMPARED_BYTES
 from launcher.plan.datasets import training_files
 from launcher.plan.host import HostInfo
 from launcher.plan.model_config import find_model_config
 from launcher.plan.plan import RunDirectory
-from launcher.runs.checkpoints import step_folder
+from launcher.plan.run_directory import resumed_checkpoint
 from launcher.runs.resumable import run_config_values
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ CHANGES = (
         "the data go on with the next epoch, except where the batch size alone changes nothing of an epoch",
     ),
     Change(
-        "`gconfig`, `workflow`, `agent`, `reward`, `environments`, `chat_template_args`",
+        "`gconfig`, `workflow`, `agent`, `reward`, `environments`, `chat_template_args`, "
+        "`rollout.mask_env_responses`, `rollout.trajectory_strategy`",
         "finished answers that were not trained on yet are generated again",
     ),
     Change("`rollout.max_head_offpolicyness`", "finished answers that are too old for it are generated again"),
@@ -85,7 +86,7 @@ def tokenizer_problems(config: "BaseExperimentConfig", here: HostInfo, directory
         return
     trained = "actor" if hasattr(config, "actor") else "model"
     which = f"{others[0]} differs" if others else f"it has {', '.join(sorted(now))} instead of {', '.join(sorted(was))}"
-    reason = f"{path} is another tokenizer than that of the checkpoint of step {directory.step} ({which})"
+    reason = f"{path} is another tokenizer than that of the checkpoint of step {step_of(checkpoint.name)} ({which})"
     remedy = f"keep that one, or start a new run from those weights with {trained}.path={checkpoint}"
     yield Problem("tokenizer_path", f"{reason}; {remedy}")
 
@@ -124,9 +125,7 @@ def other_row_problems(
 
 def _checkpoint(config: "BaseExperimentConfig", directory: RunDirectory) -> Path | None:
     """From which a run that trains resumes."""
-    if directory.state != "continues" or directory.step is None or only_evaluates(config):
-        return None
-    return step_folder(Path(directory.path), directory.step)
+    return None if only_evaluates(config) else resumed_checkpoint(directory)
 
 
 def _saved_digest(checkpoint: Path) -> str | None:

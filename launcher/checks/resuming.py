@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation.models import trained_models
 from areal_like.config.problems import Problem
+from areal_like.process.checkpoint_files import step_of
 from areal_like.process.run import ATTEMPT
 from areal_like.process.run_links import LINKS, link_target, other_roots
 from launcher.plan.host import HostInfo
 from launcher.plan.model_config import known_shape
 from launcher.plan.plan import RunDirectory
-from launcher.runs.checkpoints import step_folder
+from launcher.plan.run_directory import resumed_checkpoint
 from launcher.runs.resumable import run_config_values
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "tied", "
 
 def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> Iterator[Problem]:
     """Compares with the configuration of the last start, and with the step of the checkpoint."""
-    step, run = directory.step, Path(directory.path)
-    if directory.state != "continues" or step is None:
+    checkpoint, run, step = resumed_checkpoint(directory), Path(directory.path), directory.step or 0
+    if checkpoint is None:
         return
     from areal_like.config.describe.yaml_text import scalar_text  # these bring yaml
     from areal_like.config.dotted_path import MISSING, value_at
@@ -48,18 +49,19 @@ def resume_problems(config: "BaseExperimentConfig", directory: RunDirectory) -> 
             "use_lora",
             *(ADAPTER_KEYS if engine.use_lora and value_at(before, f"{name}.use_lora") else ()),
         ]
-        folder = step_folder(run, step) / ("critic" if name == "critic" else "")
+        folder, made = checkpoint / ("critic" if name == "critic" else ""), step_of(checkpoint.name)
         for key in keys:
             was, now = value_at(before, f"{name}.{key}", MISSING), attrgetter(key)(engine)
             if was is not MISSING and _normalized(was) != _normalized(now):
-                reason = f"is {scalar_text(now)}, and the checkpoint of step {step} was made with {scalar_text(was)}"
+                reason = f"is {scalar_text(now)}, and the checkpoint of step {made} was made with {scalar_text(was)}"
                 remedy = f"keep that value, or start a new run from those weights with {name}.path={folder}"
                 yield Problem(f"{name}.{key}", f"{reason} and fits no other value; {remedy}")
 
 
 def model_problems(config: "BaseExperimentConfig", directory: RunDirectory, host: HostInfo) -> Iterator[Problem]:
     """A `path` that now leads to a model of another shape than the checkpoint's. The same model elsewhere fits."""
-    if directory.state != "continues" or directory.step is None:
+    checkpoint = resumed_checkpoint(directory)
+    if checkpoint is None:
         return
     before = run_config_values(Path(directory.path))
     for name, engine in trained_models(config):
@@ -74,7 +76,7 @@ def model_problems(config: "BaseExperimentConfig", directory: RunDirectory, host
         if different := [key for key in SHAPE if getattr(old, key) != getattr(new, key)]:
             reason = f"is {engine.path}, whose {', '.join(different[:3])} differ from those of {was}, of which"
             remedy = "keep that path, or start a new run with trial_name="
-            yield Problem(f"{name}.path", f"{reason} the checkpoint of step {directory.step} is; {remedy}")
+            yield Problem(f"{name}.path", f"{reason} the checkpoint of step {step_of(checkpoint.name)} is; {remedy}")
 
 
 def _normalized(value: Any) -> Any:

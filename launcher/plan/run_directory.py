@@ -125,6 +125,14 @@ def _existing(config: "BaseExperimentConfig", path: Path, host: HostInfo) -> tup
     return RunDirectory(str(path), trial, "exists", reason), [Problem("recover.mode", reason)]
 
 
+def resumed_checkpoint(directory: RunDirectory) -> Path | None:
+    """From which it continues, also one whose steps do not count. None: from the beginning."""
+    if directory.state != "continues":
+        return None
+    path = Path(directory.path)
+    return resumable_aside(path) if directory.step is None else step_folder(path, directory.step)
+
+
 def _continues_aside(path: Path, checkpoint: Path, why: str) -> RunDirectory:
     """Where the last attempt began at a checkpoint whose steps do not count, and has written none of its own."""
     reason = f"resuming from {checkpoint.relative_to(path)} ({why})"

@@ -16,6 +16,7 @@ from areal_like.config.problems import plural
 from areal_like.config.redact import scrub
 from areal_like.process.checkpoint_files import step_of
 from areal_like.process.command_result import write_result
+from areal_like.process.exit_codes import FAILED
 from areal_like.process.run import StartPoint, last_attempt
 from areal_like.process.stop_signals import STOP_SIGNALS
 from launcher.checks.epochs import data_end_text
@@ -90,6 +91,8 @@ class _Launch:
         if ending.outcome == "lost":  # another launcher may use the directory
             return self._lost(ending)
         self.observer.drain()
+        if (text := self.observer.taken_over()) is not None:  # meanwhile
+            return self._lost(RunEnding("lost", FAILED, text))
         best = link_best(self.run_)
         self.progress.close()
         if best is not None:
@@ -104,7 +107,7 @@ class _Launch:
         ending = ending._replace(message=escape_controls(self._clean(ending.message)))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._finish(ending)
-        if ending.outcome in ("refused", "failed"):
+        if ending.outcome in ("refused", "failed") and self.observer.taken_over() is None:
             self._restore_configuration()
         if recorder.ident is not None:  # not started where the processes could not be
             recorder.join(ENVIRONMENT_RECORD_TIMEOUT_S)

@@ -284,6 +284,19 @@ def test_a_recovery_of_a_run_that_was_taken_over_leaves_its_metrics(observed: Ob
     assert {path: path.read_bytes() for path in observed.run.directory.rglob("*.jsonl")} == before
 
 
+def test_a_run_that_is_taken_over_while_its_observer_ends_gets_no_more_lines(observed: ObservedRun) -> None:
+    observed.step(1)
+    observed.poll()
+    observed.write("trainer", 2, train__loss=2.0)  # the last look would join it without the rest of its step
+    before = observed.lines()
+    start = StartPoint(3, 2, None, owner="that of another launcher")
+    (observed.run.directory / "attempt.json").write_text(json.dumps(start._asdict()))
+    observed.observer.start()
+    observed.observer.drain()
+    assert observed.lines() == before
+    assert "another launcher has begun attempt 3" in (observed.observer.taken_over() or "")
+
+
 def test_a_line_of_a_later_attempt_replaces_the_earlier_one() -> None:
     join = MetricJoiner({"trainer-0", "rollout-0"})
     assert join.add("trainer-0", {"step": 1, "attempt": 1, "train/loss": 1.0}) == []

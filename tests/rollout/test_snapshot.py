@@ -47,6 +47,18 @@ def test_finished_groups_are_kept_and_running_ones_generated_again():
     assert world.counts()["trained"] == 4 * world.step
 
 
+def test_answers_of_weights_of_a_step_that_is_abandoned_are_generated_again():
+    """They were published before the step was done."""
+    world = world_at_step_one()
+    world.loop.ready[4].facts[-1]["version_max"] = world.step + 1
+    world.save()
+    assert [entry["group"] for entry in world.saved.header["finished"]] == [5]
+    assert [number for number, _ in world.saved.header["again"]] == [4, 6, 7, 8]
+    world.begin()
+    world.run()
+    assert world.problems() == []
+
+
 def test_a_batch_that_was_formed_ahead_is_not_lost():
     world = World(settings(max_concurrent=20, max_staleness=1))
     world.load()

@@ -70,11 +70,9 @@ class RecoverConfig(FrequencyConfig):
 
     grace_s: float = key(240.0, gt=0)
     """Seconds within which a run that is asked to stop (SIGTERM, SIGHUP, Slurm's SIGUSR1, Ctrl-C once) finishes its
-    step and writes a checkpoint. A step that leaves no time for that is abandoned, and the checkpoint is of the step
-    before: its state is held in memory where a step may take so long, or a copy of it takes less than 2 % of a step.
-    Otherwise the newest complete checkpoint stands. The exit code is that of a stop. Slurm is asked to give notice a
-    minute earlier than that before the time limit. A killed process that does not die has as long before the run
-    fails."""
+    step and writes a checkpoint. Where there is no time for that, it abandons the step and writes the state before it,
+    if that is held in memory. Slurm is asked to give notice a minute earlier. A killed process that does not die has as
+    long before the run fails."""
 
     retries: int = key(3, ge=0)
     """Maximum number of consecutive recoveries without a new complete checkpoint; then the run fails."""

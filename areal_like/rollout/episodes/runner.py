@@ -17,6 +17,7 @@ from areal_like.data.tokenizer import KEY, TextTokenizer
 from areal_like.data.user_code import describe_error
 from areal_like.process.errors import FinalFailure, InfrastructureError, ends_task
 from areal_like.process.plain_json import plain_text
+from areal_like.process.scrubbed_output import known_secrets, without_secrets
 from areal_like.rollout.conversation_facts import numbered
 from areal_like.rollout.episodes.agents.base import AgentError
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
@@ -64,6 +65,8 @@ class OwnSettings(NamedTuple):
 
 
 NONE_OWN = OwnSettings()
+KEPT_TEXTS = ("messages", "text")
+"""Facts that files get. An agent's messages may quote what its tools were given."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class EpisodeRunner:
     logged_errors: set[str] = field(default_factory=set)
     tokenizers: dict[str, TextTokenizer] = field(default_factory=dict)
     """By reasoning effort."""
+    secrets: tuple[str, ...] = field(default_factory=known_secrets)
     keeps_order: bool = True
     """Whether the groups of a synchronous step start together: not where one may wait for the end of another."""
 
@@ -116,7 +120,7 @@ class EpisodeRunner:
                 header["facts"], blob = self._pack(returned, episode)
                 header["status"] = DONE
                 if episode.is_evaluation:
-                    header["texts"] = self._texts(returned)
+                    header["texts"] = without_secrets(self._texts(returned), self.secrets)
         except (Superseded, LeaseCancelled, FinalFailure):
             raise
         except (Exception, SystemExit, asyncio.CancelledError) as fault:
@@ -165,9 +169,12 @@ class EpisodeRunner:
             returned = [replace(each, messages=None, text=None) for each in returned]
         try:
             # Of an evaluation `texts` has them.
-            return pack_group(returned, trains_observed, with_texts=not episode.is_evaluation)
+            facts, blob = pack_group(returned, trains_observed, with_texts=not episode.is_evaluation)
         except ValueError as misfit:
             raise FormatError(f"run() returned what cannot be trained on: {misfit}") from misfit
+        for fact in facts:
+            fact |= {name: without_secrets(fact[name], self.secrets) for name in KEPT_TEXTS if name in fact}
+        return facts, blob
 
     def _texts(self, trajectories: list[Trajectory]) -> dict[str, Any]:
         """For the answers that an evaluation saves. The prompt is that of the first answer. The samples of a

@@ -324,6 +324,18 @@ def test_a_model_of_another_shape_is_refused_and_the_same_elsewhere_is_not(tmp_p
     assert problem.key == "actor.path" and "of which the checkpoint of step 5 is; keep that path" in problem.message
 
 
+def test_a_checkpoint_whose_steps_do_not_count_is_compared_as_any_other(tmp_path):
+    """After recover.skip_progress, in an attempt that ended before it wrote one of its own."""
+    run, words = started(tmp_path, "actor.use_lora=true", "actor.lora_alpha=16")
+    moved = move_aside_after(run, 0, 2)
+    write_start_point(run, StartPoint(2, 0, moved[0]))
+    again = plan_of("grpo", *words, "gconfig.n_samples=4", "actor.lora_alpha=64")
+    assert again.run_directory.step is None and "gconfig.n_samples 8 -> 4" in changes(again)[0]
+    (problem,) = (each for each in again.cannot_start if each.key == "actor.lora_alpha")
+    assert "is 64.0, and the checkpoint of step 5 was made with 16.0" in problem.message
+    assert f"actor.path={moved[0]}" in problem.message
+
+
 def test_the_keys_that_decide_most_are_named_first_among_the_changed(tmp_path):
     _, words = started(tmp_path)
     many = ("saver.freq_steps=7", "evaluator.freq_steps=7", "seed=3", "recover.freq_steps=7", "actor.kl_ctl=0.1")

@@ -104,6 +104,20 @@ def test_a_tool_that_raises_exits_or_hangs_is_an_observation():
         assert call(tool_of(tool), {}, 0.05) == (f"{tool.__name__} took longer than 0.05 s", True)
 
 
+def test_a_result_and_an_error_hold_no_secret(monkeypatch):
+    monkeypatch.setenv("LOOKUP_API_KEY", "planted-0-lookup")
+
+    def looks_up(fails: bool) -> str:
+        """Looks up."""
+        if fails:
+            raise ValueError("401 for https://service/?key=planted-0-lookup")
+        return "found by planted-0-lookup"
+
+    tool = tool_of(looks_up)
+    assert call(tool, {"fails": False}) == ("found by <secret>", False)
+    assert call(tool, {"fails": True}) == ("ValueError: 401 for https://service/?key=<secret>", True)
+
+
 def test_a_call_that_is_cancelled_with_its_group_ends_without_a_result():
     async def cancelled(tool: Any) -> None:
         calling = asyncio.create_task(tool.call({}, 60))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from areal_like.process.errors import InfrastructureError, ends_task
+from areal_like.process.scrubbed_output import scrubbed
 
 JSON_TYPES: dict[Any, str] = {
     **{str: "string", bool: "boolean", int: "integer", float: "number"},
@@ -133,8 +134,8 @@ def _contained(raised: BaseException) -> Exception:
 
 
 def _shown(result: Any) -> str:
-    """Without halves of characters, which no tokenizer takes."""
-    return str(result).encode(errors="replace").decode()
+    """Without halves of characters, which no tokenizer takes, and without secrets, which files would get."""
+    return scrubbed(str(result).encode(errors="replace").decode())
 
 
 def tool_of(function: Callable[..., Any], name: str = "", extra_s: float = 0.0) -> Tool:
