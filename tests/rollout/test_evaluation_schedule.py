@@ -126,3 +126,38 @@ def test_rows_with_too_few_answers_are_in_no_pass_at_k_of_more() -> None:
     assert values["eval/pass@3"] == 1.0 and values["eval/pass@2"] == pytest.approx(2 / 3)
     assert values["eval/score"] == 0.5 and values["eval/avg@3"] == pytest.approx(2 / 3)
     assert Group(0, 0, 0, 1).name == "0" and Result("a", "done").texts == {}
+
+
+@pytest.mark.parametrize(("valid", "benchmark"), [(2, 2), (5, 1), (1, 5), (3, 2)])
+@pytest.mark.parametrize("evaluators", [0, 1])
+def test_each_kind_of_rows_gets_its_turn_where_evaluations_take_longer_than_the_interval(
+    valid: int, benchmark: int, evaluators: int
+) -> None:
+    kinds = (evaluated(clock=clock(freq_steps=valid)), evaluated(name="b", clock=clock(freq_steps=benchmark)))
+    some = settings(evaluated=kinds, total_epochs=9, num_evaluators=evaluators)
+    world = World(some, 16, valid_rows=3, benchmark_rows=2)
+    for turn in range(40):
+        world.load_all()
+        world.lease()
+        for lease, _ in list(world.leases.values()):
+            if lease.group.evaluation is None or turn % 6 == 5:
+                world.finish(lease)
+        world.train()
+    events = [event for event in world.events if event["event"] == "evaluated"]
+    names = [event.get("benchmark", "") for event in events]
+    assert world.step > 20 and len(names) == 6 and names.count("b") == 3
+    if evaluators:
+        assert all(event["versions"] == [event["version"]] * 2 for event in events), "the weights of its step"
+    assert world.problems() == []
+
+
+def test_whose_turn_it_is_is_the_same_after_a_recovery() -> None:
+    world = two(synchronous=True)
+    world.run(until=12)
+    first, second = world.loop.evaluations.plans
+    first.completed, second.completed = 12, 9
+    state = world.loop.evaluations.state(12)
+    again = two(synchronous=True).loop.evaluations
+    again.restore(state)
+    again.step_completed(16, last=True)
+    assert [plan.completed for plan in again.plans] == [12, 9] and again._next is again.plans[1]

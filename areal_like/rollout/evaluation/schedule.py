@@ -43,6 +43,8 @@ class EvaluationPlan:
         self.due: int | None = None
         self.last_due: int | None = None
         """The step after which it was due last, of the steps of this attempt."""
+        self.completed = -1
+        """The version of the last complete evaluation; -1 before the first one."""
 
     def unknown(self) -> list[int]:
         """All rows of an evaluation are inspected before it begins."""
@@ -77,8 +79,9 @@ class EvaluationPlan:
 
 
 class EvaluationSchedule:
-    """Runs one evaluation at a time, the oldest version first. An evaluation that has not started is skipped when the
-    next one of the same rows is due.
+    """Runs one evaluation at a time: of those that are due, that of the rows whose last one is the oldest, so that each
+    gets its turn however long the others take. An evaluation that has not started is skipped when the next one of the
+    same rows is due, or when one of newer weights begins on servers that keep these.
 
     The evaluations before the first and after the last step use a single version, the others only if the settings say
     so, or have servers of their own: servers keep these weights until the evaluation is complete."""
@@ -123,7 +126,7 @@ class EvaluationSchedule:
     def _next(self) -> EvaluationPlan | None:
         """The plan whose evaluation begins next."""
         due = [plan for plan in self.plans if plan.due is not None]
-        return min(due, key=lambda plan: plan.due or 0, default=None)
+        return min(due, key=lambda plan: (plan.completed, plan.due), default=None)
 
     @property
     def due(self) -> int | None:
@@ -140,9 +143,14 @@ class EvaluationSchedule:
         synchronous mode no newer weights come before an evaluation on the servers of training is complete."""
         if self._settings.synchronous and not self._settings.num_evaluators:
             return None
-        pinned = (0, self._last_step)
-        always = self._settings.num_evaluators > 0 or self._settings.evaluation_pin
-        return min((each for each in self._versions if always or each in pinned), default=None)
+        wanted = (self.due, None if self.current is None else self.current.version)
+        return min((each for each in wanted if each is not None and self._is_pinned(each)), default=None)
+
+    def _is_pinned(self, version: int) -> bool:
+        """Whether its evaluations use these weights alone."""
+        if self._settings.num_evaluators or self._settings.evaluation_pin:
+            return True
+        return version in (0, self._last_step)
 
     @property
     def awaited_versions(self) -> list[int]:
@@ -192,15 +200,23 @@ class EvaluationSchedule:
             return None
         if (lines := self.saved.pop(following.evaluated.name, None)) is None:
             return None
-        self.current = following.begin()
-        self.current.restore(lines)
+        self._begin(following).restore(lines)
         return self.current
+
+    def _begin(self, plan: EvaluationPlan) -> Evaluation:
+        """Servers do not go back to older weights."""
+        self.current = current = plan.begin()
+        for each in self.plans:
+            if each.due is not None and each.due < current.version and self._is_pinned(each.due):
+                each.due = None
+        return current
 
     def take(self, count: int) -> list[Group]:
         """At most `count` groups of the running evaluation, or of the one that is due, which begins."""
         if self.current is None:
             assert self._next is not None
-            self.current = self._next.begin()
+            self._begin(self._next)
+        assert self.current is not None
         return self.current.take(count)
 
     def leased(self, lease: Lease) -> None:
@@ -219,6 +235,9 @@ class EvaluationSchedule:
         """The running evaluation is complete."""
         assert self.current is not None
         assert self.current.open == 0
+        for plan in self.plans:
+            if plan.evaluated == self.current.evaluated:
+                plan.completed = self.current.version
         self.current = None
 
     def clear(self) -> None:
@@ -229,7 +248,12 @@ class EvaluationSchedule:
     def state(self, step: int) -> dict[str, Any]:
         """The state after `step` completed steps. Only an evaluation of these weights can be repeated."""
         states = {
-            plan.evaluated.name: {"timer": plan.timer.state(), "due": self._open(plan, step)} for plan in self.plans
+            plan.evaluated.name: {
+                "timer": plan.timer.state(),
+                "due": self._open(plan, step),
+                "completed": plan.completed,
+            }
+            for plan in self.plans
         }
         return {"by_name": states}
 
@@ -245,4 +269,4 @@ class EvaluationSchedule:
         for plan in self.plans:
             if (known := states.get(plan.evaluated.name)) is not None:
                 plan.timer.restore(known["timer"])
-                plan.due = known["due"]
+                plan.due, plan.completed = known["due"], known.get("completed", -1)
