@@ -5,10 +5,12 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 
 from areal_like.process.errors import FinalFailure
 from areal_like.process.run import Run
 from areal_like.rollout.decisions import Accept, Drop, Fail
+from areal_like.rollout.evaluation.answer_dataset import CARD, card, write_answers
 from areal_like.rollout.evaluation.answer_files import AnswerFiles, answer_lines
 from areal_like.rollout.evaluation.answer_folders import answer_bytes, answers_path, read_answers
 from areal_like.rollout.evaluation.evaluation import Evaluation
@@ -176,3 +178,22 @@ def test_the_answers_are_also_a_dataset_with_a_split_for_each_step(tmp_path: Pat
         str(tmp_path / "evaluations/dataset"), "c", split="step_000008", cache_dir=str(tmp_path / "cache")
     )
     assert (rejected["row"], rejected["score"], rejected["error"]) == (40, None, "rejected by the workflow")
+
+
+def test_answers_of_any_name_that_a_benchmark_may_have_are_a_subset_that_can_be_read(tmp_path: Path) -> None:
+    names = ["1.5", "1e5", "2024", "2025-01-02", "false", "null", "on", "sums"]
+    folder = tmp_path / "dataset"
+    for name in names:
+        write_answers(folder, "step_000007", name, [{"row": 1, "sample": 0, "answer": name}])
+    header = (folder / CARD).read_text()
+    assert [each["config_name"] for each in yaml.safe_load(header.split("---\n")[1])["configs"]] == names
+    assert "- config_name: sums\n" in header
+    hard = [*card(["a: #b/'c\"\u00e9.parquet"])]
+    assert yaml.safe_load("\n".join(hard[1:-2])) == {
+        "configs": [
+            {"config_name": "a: #b", "data_files": [{"split": "'c\"\u00e9", "path": "a: #b/'c\"\u00e9.parquet"}]}
+        ]
+    }
+    datasets = pytest.importorskip("datasets")
+    found = datasets.load_dataset(str(folder), "2024", split="step_000007", cache_dir=str(tmp_path / "cache"))
+    assert found["answer"][:] == ["2024"]

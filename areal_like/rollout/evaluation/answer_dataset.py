@@ -5,15 +5,20 @@ step a split of it: `load_dataset("runs/sums/r0001/evaluations/dataset", "valid"
 """
 
 import io
+import json
+import re
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from areal_like.process import atomic_file
 
 DATASET, CARD = "dataset", "README.md"
+PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 
 
 def write_answers(folder: Path, step: str, name: str, lines: Sequence[dict[str, Any]]) -> None:
@@ -47,8 +52,14 @@ def card(paths: Sequence[str]) -> Iterator[str]:
     """Of a dataset with the tables SUBSET/SPLIT.parquet, sorted: the header by which the libraries find them."""
     yield from ("---", "configs:")
     for subset, tables in groupby(paths, key=lambda path: path.partition("/")[0]):
-        yield from (f"- config_name: {subset}", "  data_files:")
+        yield from (f"- config_name: {_scalar(subset)}", "  data_files:")
         for path in tables:
-            yield from (f"  - split: {path.partition('/')[2].removesuffix('.parquet')}", f"    path: {path}")
+            split = path.partition("/")[2].removesuffix(".parquet")
+            yield from (f"  - split: {_scalar(split)}", f"    path: {_scalar(path)}")
     yield "---"
     yield "Answers of evaluations: each subset is what was evaluated, each split the step after which."
+
+
+def _scalar(name: str) -> str:
+    """In YAML: quoted where it would be a number, a truth value, nothing or no text at all."""
+    return name if PLAIN.fullmatch(name) and yaml.safe_load(name) == name else json.dumps(name, ensure_ascii=False)
