@@ -1,16 +1,17 @@
 """An evaluation that goes on where it was stopped must be the same one: model, engine, sampling, data and rewards."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_server
 from areal_like.config.allocation.models import only_evaluates, uses_api
-from areal_like.config.engines import engine_keys
 from areal_like.config.environments import environment_name
 from areal_like.config.problems import Problem
 from launcher.plan.auto import resolved_values
 from launcher.plan.plan import Resolved, RunDirectory
+from launcher.runs.engine_precision import precision_values
 from launcher.runs.resumable import run_config_values
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ WITHOUT_EFFECT = (
 """Keys in them that do not: what takes too long is an error, which is asked again. Arguments of a task, a workflow or
 a reward may have the same names, and always count."""
 BACKEND, ADDRESSES = "rollout.backend", "rollout.server_addresses"
-PRECISION_FLAGS = ("quantization", "kv_cache_dtype")
-"""Flags in the `extra_args` of an engine that change the numbers it computes with."""
 AGENT_TIMEOUT, FAILED_AGENT = "agent.timeout_s", "agent.failed_reward"
 """The first has no effect where an agent that failed has no reward."""
 NOT_SET = "not set"
@@ -90,12 +89,10 @@ def _own_engine(values: Mapping[str, Any]) -> str:
 
 
 def _precision(values: Mapping[str, Any], engine: str) -> Iterator[tuple[str, Any]]:
-    """The data types that an engine computes with."""
-    keys = engine_keys(engine)
-    yield from _leaves(values, [key for key in (keys.dtype_key, keys.kv_dtype_key) if key])
-    for name, value in (_value(values, f"{engine}.extra_args") or {}).items():
-        if (flag := name.replace("-", "_")) in PRECISION_FLAGS:
-            yield f"{engine}.extra_args.{flag}", value
+    """A flag is the same one with dashes in its name."""
+    for key, value in precision_values(engine, partial(_value, values)):
+        section, _, name = key.rpartition(".")
+        yield f"{section}.{name.replace('-', '_')}", value
 
 
 def _value(values: Mapping[str, Any], key: str) -> Any:

@@ -4,14 +4,19 @@ import json
 import math
 import shlex
 from collections.abc import Container, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
+from areal_like.config.allocation.grammar import parse_server
+from areal_like.config.allocation.models import num_evaluators
 from areal_like.config.benchmarks import best_benchmark
+from areal_like.config.dotted_path import value_of
 from areal_like.config.suggest import nearest
 from areal_like.process.atomic_file import write_atomic
 from areal_like.process.checkpoint_files import complete_checkpoints
 from areal_like.process.run import COMMAND, Run
 from areal_like.rollout.sampling import EFFORT
+from launcher.runs.engine_precision import FLAGS, precision_values
 
 BEST, CARD = "best", "README.md"
 EVALUATION = "eval/"
@@ -112,10 +117,20 @@ def model_card(run: Run, best: Scored) -> str:
 def _serve_command(run: Run, template_arguments: dict[str, Any]) -> str:
     """In this precision, by this engine and with these variables its answers are those of the evaluation. The folder
     has the tokenizer of the run."""
-    actor, engine = run.config.actor, str(run.config.rollout.backend).partition(":")[0]
-    words = [f"actor.path={run.checkpoints / BEST}", f"actor.dtype={actor.dtype}", f"rollout.backend={engine}"]
+    config, engine = run.config, _evaluating_engine(run.config)
+    words = [f"actor.path={run.checkpoints / BEST}", f"actor.dtype={config.actor.dtype}"]
+    words += [f"rollout.backend={engine or 'auto'}"]
+    precision = precision_values(engine, partial(value_of, config)) if engine else ()
+    for key, value in precision:  # flags have no declared type, and may be in the file already
+        words.append(f"++{key}={_override_text(value)}" if f".{FLAGS}." in key else f"{key}={value}")
     words += [f"chat_template_args={_override_text(template_arguments)}"] if template_arguments else []
     return shlex.join(["python", "-m", "launcher", "--config", f"{run.experiment}.yaml", *words, "serve"])
+
+
+def _evaluating_engine(config: Any) -> str:
+    """That of the servers for evaluations alone, if there are any; empty if it was not known."""
+    own = config.evaluator.backend if num_evaluators(config) else None
+    return parse_server(own or "auto").backend or parse_server(config.rollout.backend).backend or ""
 
 
 def _template_arguments(config: Any) -> dict[str, Any]:

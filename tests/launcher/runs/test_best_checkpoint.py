@@ -136,6 +136,38 @@ def test_the_line_of_the_card_renders_chats_as_the_evaluation_that_chose_it(tmp_
         assert json.loads(command[command.index("--default-chat-template-kwargs") + 1]) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "engine", "precision"),
+    [
+        (("evaluator.backend=vllm:d1", "vllm.dtype=float16", "sglang.dtype=float16"), "vllm", {"dtype": "float16"}),
+        (("evaluator.backend=auto", "embedded.dtype=bfloat16"), "embedded", {"dtype": "bfloat16"}),
+        (("evaluator.backend=sglang", "sglang.kv_cache_dtype=fp8_e5m2"), "sglang", {"kv_cache_dtype": "fp8_e5m2"}),
+        (
+            ("rollout.backend=vllm.d1t2", "vllm.extra_args={kv-cache-dtype: fp8, quantization: fp8, max_logprobs: 5}"),
+            "vllm",
+            {"extra_args": {"kv-cache-dtype": "fp8", "quantization": "fp8"}},
+        ),
+        (("total_train_steps=0", "evaluator.backend=vllm:d1"), "embedded", {}),
+    ],
+)
+def test_the_line_of_the_card_serves_by_the_engine_and_in_the_precision_of_the_evaluation(
+    tmp_path: Path, words: tuple[str, ...], engine: str, precision: dict[str, Any]
+) -> None:
+    _, line = words_of_the_card(tmp_path, "rollout.backend=embedded:d1", *words)
+    served = loaded("grpo", *line).config
+    assert served.rollout.backend == engine
+    assert precision.items() <= vars(getattr(served, engine)).items()
+
+
+def test_the_line_of_the_card_goes_above_what_the_file_says(tmp_path: Path) -> None:
+    written = ("vllm.dtype=bfloat16", "+vllm.extra_args.quantization=awq")
+    _, line = words_of_the_card(
+        tmp_path, "rollout.backend=vllm:d1", "vllm.dtype=float16", "+vllm.extra_args.quantization=fp8"
+    )
+    served = loaded("grpo", *written, *line).config
+    assert (served.vllm.dtype, served.vllm.extra_args) == ("float16", {"quantization": "fp8"})
+
+
 def test_the_card_of_a_run_without_variables_of_the_template_names_none(tmp_path: Path) -> None:
     card, words = words_of_the_card(tmp_path, "chat_template_args={}")
-    assert "template" not in card and len(words) == 3
+    assert "template" not in card and len(words) == 4
