@@ -44,10 +44,12 @@ class RowFormat:
         return row
 
     def _check_required(self, row: Row) -> None:
+        """Columns have the names that `fields` gives them; others are those of the file."""
+        given = {**row, **{name: self._field(row, name) for name in self._require if name in self._fields}}
         for name, wanted in self._require.items():
-            if name in row and str(row[name]) != wanted:
+            if name in given and str(given[name]) != wanted:
                 raise ValueError(
-                    f"{name!r} is {row[name]!r:.60}, and its reward is for {wanted!r} alone ({self.key}.require); "
+                    f"{name!r} is {given[name]!r:.60}, and its reward is for {wanted!r} alone ({self.key}.require); "
                     f"leave such rows out of the data, or train on them with a reward of theirs"
                 )
 
@@ -66,8 +68,11 @@ class RowFormat:
     def _renamed(self, row: Row) -> Row:
         if not self._fields:
             return row
-        renamed = {name: value_in(row, path, f"{self.key}.fields.{name}") for name, path in self._fields.items()}
+        renamed = {name: self._field(row, name) for name in self._fields}
         return {name: value for name, value in row.items() if name not in self._fields.values()} | renamed
+
+    def _field(self, row: Row, name: str) -> Any:
+        return value_in(row, self._fields[name], f"{self.key}.fields.{name}")
 
     def _of_messages(self, row: Row) -> Row:
         """The last answer becomes the answer, the messages before it the prompt."""

@@ -40,6 +40,19 @@ def test_a_row_of_another_kind_than_required_is_an_error():
         row_of({**row, "task": "code"}, require={"task": "math"})
 
 
+def test_what_is_required_of_a_column_counts_under_the_name_that_fields_give_it():
+    row, fields = (
+        {"prompt": "1", "kind": "math", "of": {"level": 3}, "task": "code"},
+        {"task": "kind", "level": "of.level"},
+    )
+    assert row_of(row, fields=fields, require={"task": "math", "level": "3", "kind": "math"})["task"] == "math"
+    for other in ({"kind": "code"}, {"of": {"level": 4}}):
+        with pytest.raises(ValueError, match="and its reward is for"):
+            row_of({**row, **other}, fields=fields, require={"task": "math", "level": "3"})
+    with pytest.raises(ValueError, match="'kind' is 'math'"):
+        row_of(row, fields=fields, require={"kind": "code"})
+
+
 def test_a_template_makes_the_prompt_of_rows_without_one():
     row = row_of({"numbers": [3, 4], "target": 7}, prompt_template="Make {target} of {numbers}.", as_chat=True)
     assert row["prompt"] == [message(USER, "Make 7 of [3, 4].")] and row["target"] == 7

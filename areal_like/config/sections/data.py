@@ -54,7 +54,7 @@ class RowSourceConfig:
 
     require: dict[str, str] = key({})
     """Values that columns have in every row that has them: `{task: math}`. A row with another value is an error, as its
-    answers would be judged by the wrong reward. Empty: any."""
+    answers would be judged by the wrong reward. Columns have the names that `fields` gives them. Empty: any."""
 
     as_chat: bool = key(False)
     """Treat a prompt that is a text as a user message, and apply the tokenizer's chat template. The template is always
