@@ -31,6 +31,8 @@ class PromptFormat:
             row["prompt"] = self._filled(row, choices)
         elif choices is not None and isinstance(prompt, str):
             row["prompt"] = f"{prompt}\n{choices.lines}"
+        elif choices is not None and isinstance(prompt, list):
+            row["prompt"] = self._with_choices(prompt, choices)
         if self._as_chat and row.get("prompt") and isinstance(row["prompt"], str):
             row["prompt"] = [{"role": USER, "content": row["prompt"]}]
         if self._system is not None and isinstance(row.get("prompt"), list):
@@ -50,6 +52,17 @@ class PromptFormat:
             message = "'prompt' is a list of messages, which no template can contain"
             raise ValueError(f"{message}; leave {self._key}.prompt_template out")
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    def _with_choices(self, messages: list[Message], choices: Choices) -> list[Message]:
+        """They follow the last question."""
+        for place, each in reversed([*enumerate(messages)]):
+            if isinstance(each, dict) and each.get("role") == USER and isinstance(each.get("content"), str):
+                asked = {**each, "content": f"{each['content']}\n{choices.lines}"}
+                return [*messages[:place], asked, *messages[place + 1 :]]
+        raise ValueError(
+            f"'prompt' is {messages!r:.60}, without a message of the user that is a text, which choices could follow "
+            f"({self._key}.multiple_choice)"
+        )
 
     def _with_system(self, messages: list[Message]) -> list[Message]:
         is_complete = not messages or not isinstance(messages[0], dict) or messages[0].get("role") == SYSTEM

@@ -146,6 +146,17 @@ class TestChoices:
         with pytest.raises(ValueError, match="'B', a letter and the text of another choice; set answer_from"):
             row_of(raw, multiple_choice="options")
 
+    def test_choices_follow_the_last_text_of_the_user_in_a_prompt_of_messages(self):
+        parts = {"role": USER, "content": [{"type": "image"}]}
+        talk = [message(USER, "Hi."), message("assistant", "Yes?"), message(USER, "Capital?"), parts]
+        raw = {"prompt": talk, "options": list(self.TEXTS), "answer": "Rome"}
+        row = row_of(raw, multiple_choice="options", system_prompt="Be brief.")
+        asked = message(USER, "Capital?\nA. Oslo\nB. Rome\nC. 7")
+        assert row["prompt"] == [message(SYSTEM, "Be brief."), *talk[:2], asked, parts] and row["answer"] == "B"
+        assert talk[2] == message(USER, "Capital?"), "the row in the file stays as it is"
+        with pytest.raises(ValueError, match=r"^'prompt' is .* which choices could follow \(train_dataset.multiple_ch"):
+            row_of({**raw, "prompt": [parts]}, multiple_choice="options")
+
     def test_choices_may_be_nested_and_stand_in_a_template(self):
         raw = {"prompt": "Which?", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answer": "B"}
         row = row_of(raw, multiple_choice="choices.text", prompt_template="{choices}\n{prompt}")

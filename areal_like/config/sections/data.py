@@ -71,9 +71,9 @@ class RowSourceConfig:
     """Texts that are removed from prompts that are texts, such as the turn markers of another model. Empty: none."""
 
     multiple_choice: str | None = key(None)
-    """Column with the choices of a question, a list of texts. They follow the prompt, or replace `{choices}` in
-    `prompt_template`, each on a line with its letter, and `answer` becomes the letter of the right one. Null: rows have
-    no choices."""
+    """Column with the choices of a question, a list of texts. They follow the prompt (the last message of the user), or
+    replace `{choices}` in `prompt_template`, each on a line with its letter, and `answer` becomes the letter of the
+    right one. Null: rows have no choices."""
 
     answer_from: str | None = key(None, choices=ANSWER_SOURCES)
     """How `answer` is found in its column. `boxed`: in the last `\\boxed{}`. `hashes`: after the last `####`. With
