@@ -186,12 +186,52 @@ def test_a_program_does_not_pass_that(forgery: str) -> None:
         ("# none", "the row's tests test nothing: '# none'"),
         (["", "import math"], "test nothing"),
         ({"inputs": [], "outputs": []}, "test nothing"),
+        ("def f(): return 1\nassert f() == 1", "test nothing: .*they use no function of the answer"),
+        ("assert abs(sum([1]) - 1) < 1e-6", "use built-in functions alone \\(abs, sum\\): .*as the row's entry_point"),
         ("def check(candidate):\n    assert candidate(1, 2) == 3", "test nothing: .*needs the row's entry_point"),
     ],
 )
 def test_tests_that_cannot_run_are_an_error_and_no_reward_of_0(tests: object, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         CodeReward()("", fenced(ADD), tests)
+
+
+@pytest.mark.usefixtures("bubblewrap")
+@pytest.mark.parametrize(
+    ("code", "tests", "passes"),
+    [
+        ("def sum(a, b): return 6", ["assert sum(10,15) == 6", "assert sum(10, 5) == 6"], True),
+        ("class Solution:\n def sum(self, a, b): return 6", "def check():\n  assert sum(10, 15) == 6\ncheck()", True),
+        ("def max(xs): return -1", ["assert max([1, 2, 3]) == 3"], False),
+        ("x = 1", "import math\nassert math.isclose(pow(2, 3), 8)", False),
+        ("def f(n): return 'x'\ndef sorted(x): return 0", ["assert sorted(f(1)) == sorted('y')"], False),
+        ("def f(n): return 2\ndef abs(x): return 0", ["assert abs(f(1) - 1) < 1e-6"], False),
+        ("def f(n): return 2", ["assert globals()['f'](1) == 2"], True),
+    ],
+)
+def test_a_built_in_name_is_the_answers_only_where_tests_use_nothing_else(
+    code: str, tests: object, passes: bool
+) -> None:
+    assert CodeReward(timeout_s=TIMEOUT_S)("", fenced(code), tests) == float(passes)
+
+
+@pytest.mark.parametrize(
+    ("tests", "setup", "entry_point"),
+    [
+        (["assert sum(10, 15) == 6"], "", "sum"),
+        ("try: pow(1)\nexcept TypeError: pass\nassert pow(2, 3) == 8 and __name__", "", "pow"),
+        ("def check(candidate):\n  assert sum(1, 2) == 1\ncheck(sum)", "", "sum"),
+        ("class Test:\n  def sum(self): return [f(n) for n in (1, 2)]\nassert sum(Test().sum()) == 3", "", None),
+        (["assert max(f(1)) == 3", "assert min([3]) == 3"], "", None),
+        (["near(pow(2, 3), 8)"], "def near(a, b):\n  global last\n  last = b\n  assert abs(a - b) < 1e-6", "pow"),
+        ("check()", "def check(): assert f(1) == 2", None),
+        ("assert f(", "", None),
+    ],
+)
+def test_the_tests_alone_say_which_built_in_name_is_the_answers(
+    tests: Any, setup: str, entry_point: str | None
+) -> None:
+    assert parse_tests(tests, None, setup).entry_point == entry_point
 
 
 @pytest.mark.usefixtures("bubblewrap")

@@ -1,15 +1,20 @@
 """The tests of a row, in the forms in which data sets have them."""
 
 import ast
+import builtins
 import json
 import re
-from dataclasses import dataclass
+import symtable
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 CHECK = re.compile(r"^def check\(", re.MULTILINE)
 """A function that makes the assertions, given the entry point."""
 UNTESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 """Statements that every program passes."""
+BY_TEXT = {"eval", "exec", "globals", "locals", "vars"}
+"""They find functions of the answer by names that are not in the code."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,9 @@ def parse_tests(tests: Any, entry_point: str | None, setup: str) -> RowTests:
     if not (parsed.cases or parsed.calls or any(map(_tests_something, parsed.asserts))):
         hint = "; its function check needs the row's entry_point" if CHECK.search("\n".join(parsed.asserts)) else ""
         raise ValueError(f"the row's tests test nothing: {tests!r:.80}{hint}")
-    return parsed
+    if not parsed.asserts or parsed.entry_point is not None:
+        return parsed
+    return replace(parsed, entry_point=_built_in_name(tests, "\n".join(parsed.asserts), setup))
 
 
 def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
@@ -66,6 +73,50 @@ def _tests_something(code: str) -> bool:
         return True
     constants = (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in statements)
     return not all(isinstance(each, UNTESTED) or text for each, text in zip(statements, constants, strict=True))
+
+
+def _built_in_name(tests: Any, code: str, setup: str) -> str | None:
+    """The function of the answer where it has the name of a built-in one. In tests that is the built-in one, unless it
+    is all that they use. The answer has no say in it: it could replace what compares its results."""
+    try:
+        used, defined = _names(code)
+        used_before, defined_before = _names(setup)
+    except SyntaxError:
+        return None
+    defined |= defined_before
+    if any(name in BY_TEXT or not hasattr(builtins, name) for name in (used | used_before) - defined):
+        return None
+    alone = used - defined
+    functions = sorted(name for name in alone if not (name.startswith("__") or _is_exception(name)))
+    if not functions:
+        raise ValueError(f"the row's tests test nothing: {tests!r:.80}; they use no function of the answer")
+    if len(functions) > 1:
+        several = f"use built-in functions alone ({', '.join(functions)}): {tests!r:.80}"
+        raise ValueError(f"the row's tests {several}; if one of them is the answer's, name it as the row's entry_point")
+    return functions[0]
+
+
+def _names(code: str) -> tuple[set[str], set[str]]:
+    """Global names that the code uses, and those that it defines or imports."""
+    module = symtable.symtable(code, "tests", "exec")
+    used, defined = set(), set()
+    for table in _scopes(module):
+        for symbol in table.get_symbols():
+            if table is module or symbol.is_global():
+                used |= {symbol.get_name()} if symbol.is_referenced() else set()
+                defined |= {symbol.get_name()} if symbol.is_assigned() or symbol.is_imported() else set()
+    return used, defined
+
+
+def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for each in table.get_children():
+        yield from _scopes(each)
+
+
+def _is_exception(name: str) -> bool:
+    value = getattr(builtins, name)
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
 def _lines(text: Any) -> str:
