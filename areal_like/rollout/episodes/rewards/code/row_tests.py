@@ -42,7 +42,8 @@ def parse_tests(tests: Any, entry_point: str | None, setup: str) -> RowTests:
 
 def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
     """Some data sets (APPS) have each result in a list: where all outputs of a row are lists of one, what they hold is
-    right, too. A single output could not tell."""
+    right, too. A single output could not tell. Others (PRIME) have inputs and outputs of functions as JSON text: what
+    an output holds is right, as is the text."""
     if isinstance(tests, str) and tests.lstrip().startswith(("[", "{")):
         tests = json.loads(tests)
     if isinstance(tests, str):
@@ -53,7 +54,7 @@ def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
         name = tests.get("fn_name") or entry_point
         if name is not None:
             in_lists = all(isinstance(out, list) and len(out) == 1 for _, out in pairs)
-            calls = ((_arguments(given), [out, *out] if in_lists else [out]) for given, out in pairs)
+            calls = ((_arguments(given), [out, *out] if in_lists else _results(given, out)) for given, out in pairs)
             return RowTests(calls=tuple(calls), entry_point=name, setup=setup)
         return RowTests(cases=tuple((_lines(given), _lines(out)) for given, out in pairs))
     if isinstance(tests, list):
@@ -132,3 +133,13 @@ def _arguments(given: Any) -> list[Any]:
             form = "arguments are a list, or a text with one JSON value on each line"
             raise ValueError(f"the row's tests have the input {given!r:.60}; {form}") from fault
     return given if isinstance(given, list) else [given]
+
+
+def _results(given: Any, out: Any) -> list[Any]:
+    """Any of which is right."""
+    if isinstance(given, str) and isinstance(out, str):
+        try:
+            return [out, json.loads(out)]
+        except ValueError:
+            pass
+    return [out]
