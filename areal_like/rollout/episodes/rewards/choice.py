@@ -8,7 +8,7 @@ from areal_like.config.argument_types import Count
 from areal_like.rollout.episodes.rewards.stated_result import final, last_line
 
 ENDS = r"\W*$|\s*[).:]"
-DECLARED_ENDS = rf"{ENDS}|,|\s+[-\u2013\u2014]\s|\s+(?:because|since|as|which)\b"
+DECLARED_ENDS = rf"{ENDS}|[,;]|\s+\(|\s+[-\u2013\u2014]\s|\s+(?:because|since|as|which)\b"
 """What follows a letter that is chosen: more, where the answer is declared."""
 
 
@@ -27,12 +27,13 @@ class ChoiceReward:
 
 
 def chosen_letter(text: str, letters: str) -> str | None:
-    """The letter that an answer chooses: in its declared result, else as all of its last line, else the last one in
-    parentheses."""
-    for part, ends in ((final(text), DECLARED_ENDS), (last_line(text), ENDS)):
+    """The letter that an answer chooses: the first of its declared result, else all of its last line, else the last one
+    in parentheses, of the declared result if there is one."""
+    declared = final(text)
+    for part, ends in ((declared, DECLARED_ENDS), (last_line(text), ENDS)):
         if part is not None and (found := _leading(part, letters, ends)) is not None:
             return found
-    found_all = re.findall(rf"\(([{letters}])\)", text)
+    found_all = re.findall(rf"\(([{letters}])\)", text if declared is None else declared)
     return found_all[-1] if found_all else None
 
 
