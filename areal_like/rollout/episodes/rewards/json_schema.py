@@ -1,15 +1,16 @@
 """The built-in reward `json_schema`: 1 for an answer whose JSON is valid under a schema."""
 
 import json
-import re
 from typing import Any
 
-FENCED = re.compile(r"```(?:json)?[^\S\n]*+\n(.*?)```", re.DOTALL | re.IGNORECASE)
+from areal_like.rollout.episodes.rewards.code.fenced_block import fenced_blocks
+
+LABELS = ("json", "")
 
 
 class JsonSchemaReward:
-    """The JSON is all of the answer, or its last fenced block. `schema`: for all rows; without it each row has its own,
-    as a mapping or as text."""
+    """The JSON is all of the answer, or its last fenced block with the label json or none. `schema`: for all rows;
+    without it each row has its own, as a mapping or as text."""
 
     def __init__(self, schema: dict[str, Any] | None = None) -> None:
         self._fixed = None if schema is None else _validator(schema)
@@ -27,7 +28,7 @@ class JsonSchemaReward:
 
 
 def _json_text(completion: str) -> str:
-    blocks = FENCED.findall(completion)
+    blocks = [content for label, content in fenced_blocks(completion) if label in LABELS]
     return blocks[-1] if blocks else completion
 
 

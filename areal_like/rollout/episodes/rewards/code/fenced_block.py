@@ -1,6 +1,7 @@
-"""The program in an answer: its last fenced block of Python."""
+"""The fenced blocks of an answer, and its program: the last one of Python."""
 
 import re
+from collections.abc import Iterator
 
 OPENING = re.compile(r"(?P<indent> {0,3})(?P<fence>`{3,}+|~{3,}+)\s*+(?P<language>[\w+-]*+)[^`]*+")
 PYTHON = ("py", "python", "python3")
@@ -11,23 +12,28 @@ def last_python_block(completion: str) -> str | None:
     counts only where none is labelled."""
     labelled: str | None = None
     unlabelled: str | None = None
+    for language, content in fenced_blocks(completion):
+        if language in PYTHON:
+            labelled = content
+        elif not language:
+            unlabelled = content
+    found = unlabelled if labelled is None else labelled
+    return None if found is None else found.encode("utf-8", "replace").decode()
+
+
+def fenced_blocks(completion: str) -> Iterator[tuple[str, str]]:
+    """Label in lower case, and content. One that is cut off is none."""
     opening: re.Match[str] | None = None
     lines: list[str] = []
     for line in completion.split("\n"):
         if opening is None:
             opening, lines = OPENING.fullmatch(line), []
         elif _closes(line.strip(), opening["fence"]):
-            program = "\n".join((*lines, ""))
-            if opening["language"].lower() in PYTHON:
-                labelled = program
-            elif not opening["language"]:
-                unlabelled = program
+            yield opening["language"].lower(), "\n".join((*lines, ""))
             opening = None
         else:
             indent = len(line) - len(line.lstrip(" "))
             lines.append(line[min(indent, len(opening["indent"])) :])
-    found = unlabelled if labelled is None else labelled
-    return None if found is None else found.encode("utf-8", "replace").decode()
 
 
 def _closes(line: str, fence: str) -> bool:
