@@ -5,7 +5,7 @@ from string import ascii_uppercase as LETTERS
 from typing import Any
 
 from areal_like.config.argument_types import Count
-from areal_like.rollout.episodes.rewards.stated_result import final, last_line
+from areal_like.rollout.episodes.rewards.stated_result import alternatives, final, last_line
 
 ENDS = r"\W*$|\s*[).:]"
 DECLARED_ENDS = rf"{ENDS}|[,;]|\s+\(|\s+[-\u2013\u2014]\s|\s+(?:because|since|as|which)\b"
@@ -13,8 +13,8 @@ DECLARED_ENDS = rf"{ENDS}|[,;]|\s+\(|\s+[-\u2013\u2014]\s|\s+(?:because|since|as
 
 
 class ChoiceReward:
-    """The row's `answer` is the letter, its number from 0, or the text of one of the row's `choices`. `num_choices`:
-    letters from A on that can be chosen, where the row has no `choices`."""
+    """The row's `answer` is the letter, its number from 0, or the text of one of the row's `choices`, or a list
+    of which any is right. `num_choices`: letters from A on that can be chosen, where the row has no `choices`."""
 
     def __init__(self, num_choices: Count = 10) -> None:
         if num_choices > len(LETTERS):
@@ -23,7 +23,10 @@ class ChoiceReward:
 
     def __call__(self, prompt: Any, completion: str, answer: Any, choices: Any = None) -> float:
         letters = self._letters if not choices else LETTERS[: len(choices)]
-        return float(chosen_letter(completion, letters) == _right(answer, choices, letters))
+        right = {_right(each, choices, letters) for each in alternatives(answer)}
+        if not right:
+            raise ValueError("the row has no answer")
+        return float(chosen_letter(completion, letters) in right)
 
 
 def chosen_letter(text: str, letters: str) -> str | None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from areal_like.config.argument_types import Take
-from areal_like.rollout.episodes.rewards.stated_result import take
+from areal_like.rollout.episodes.rewards.stated_result import alternatives, take
 
 
 class ExactReward:
@@ -14,8 +14,8 @@ class ExactReward:
 
     def __call__(self, prompt: Any, completion: str, answer: Any) -> float:
         given = take(self._take, completion)
-        answers = answer if isinstance(answer, list) else [answer]
-        return float(given is not None and self._same(given) in {self._same(str(each)) for each in answers})
+        right = {self._same(str(each)) for each in alternatives(answer)}
+        return float(given is not None and self._same(given) in right)
 
     def _same(self, text: str) -> str:
         return text.strip().casefold() if self._ignore_case else text.strip()

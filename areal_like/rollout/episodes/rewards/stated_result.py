@@ -25,8 +25,12 @@ def take(which: Take, text: str) -> str | None:
 
 def results(answer: Any) -> list[str]:
     """The right results of a row: one, or a list of which any is right. A worked solution stands for its result."""
-    answers = answer if isinstance(answer, list | tuple) else [answer]
-    return [stated if (stated := final(text)) is not None else text for text in map(_text, answers)]
+    return [stated if (stated := final(text)) is not None else text for text in map(_text, alternatives(answer))]
+
+
+def alternatives(answer: Any) -> list[Any]:
+    """The values of a row's `answer`, of which any is right."""
+    return list(answer) if isinstance(answer, list | tuple) else [answer]
 
 
 def final(text: str) -> str | None:

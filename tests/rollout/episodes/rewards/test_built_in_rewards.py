@@ -286,6 +286,9 @@ def test_length_falls_linearly_between_its_limits(args, completion, value):
         ({"pattern": "A.C", "ignore_case": True}, "a\nc", {}, 1),
         ({"pattern": "= {answer}$"}, "1+1 = 2.0", {"answer": "2.0"}, 1),
         ({"pattern": "= {answer}$"}, "1+1 = 2x0", {"answer": "2.0"}, 0),
+        ({"pattern": "= {answer}$"}, "1+1 = 2.0", {"answer": ["two", "2.0"]}, 1),
+        ({"pattern": "= {answer}$"}, "1+1 = 2x0", {"answer": ["two", "2.0"]}, 0),
+        ({"pattern": "it is {answer}", "whole": True}, "it is twofold", {"answer": ["two", "twofold"]}, 1),
         ({"pattern": "^a{2}$"}, "aa", {}, 1),
     ],
 )
@@ -312,6 +315,9 @@ def test_regex_searches_a_pattern(args, completion, row, value):
         ("The answer is B", {"answer": "A", "choices": ["O", "A", "B", "AB"]}, 0),
         ("The answer is B because Paris", PARIS, 1),
         ("The correct option is B.", PARIS, 1),
+        ("The correct option is B.", PARIS | {"answer": ["C", "Paris"]}, 1),
+        ("The correct option is A.", PARIS | {"answer": ["C", "Paris"]}, 0),
+        ("Oslo", {"answer": ["A", 2]}, 0),
         ("The correct answer is B, Paris.", PARIS, 1),
         ("Answer: B - Paris", PARIS, 1),
         ("The answer is **B**: Paris", PARIS, 1),
@@ -391,7 +397,10 @@ def test_random_depends_on_the_seed_of_the_answer_alone():
     [
         ("numeric", {}, {"answer": "none"}, "the row's answer has no number"),
         ("choice", {}, {"answer": "Z"}, "none of the choices A, B"),
+        ("choice", {}, {"answer": ["A", "Z"]}, "none of the choices A, B"),
+        ("choice", {}, {"answer": []}, "the row has no answer"),
         ("regex", {"pattern": "{answer}"}, {}, "the row has no answer"),
+        ("regex", {"pattern": "{answer}"}, {"answer": []}, "the row has no answer"),
         ("json_schema", {}, {}, "needs a schema: reward.args.schema, or a value `schema` of each row"),
     ],
 )
