@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
 import xxhash
@@ -119,8 +119,8 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
     )
 
 
-def _hash_of(sections: list[Any]) -> str:
-    values = [each if isinstance(each, dict) else asdict(each) for each in sections]
+def _hash_of(decisive: list[Any]) -> str:
+    values = [asdict(each) if is_dataclass(each) and not isinstance(each, type) else each for each in decisive]
     return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True, default=str).encode())
 
 

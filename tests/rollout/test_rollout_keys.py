@@ -439,3 +439,17 @@ def test_type_decides_the_required_fields_of_a_row(tmp_path, section):
     assert len(rows_of(tmp_path, section, "type=sft")) == 2
     with pytest.raises(ConfigError, match=rf"^{section}\.path: .*'chosen' is missing"):
         rows_of(tmp_path, section, "type=rw")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "gconfig.temperature=0.3",
+        "+chat_template_args.enable_thinking=false",
+        "rollout.mask_env_responses=false",
+        "rollout.trajectory_strategy=branching",
+    ],
+)
+def test_what_makes_other_samples_of_finished_answers_is_known_when_a_run_is_resumed(change: str) -> None:
+    assert rollout_settings(grpo(change)).answers != rollout_settings(grpo()).answers
+    assert rollout_settings(grpo("rollout.max_concurrent_rollouts=7")).answers == rollout_settings(grpo()).answers
