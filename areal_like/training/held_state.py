@@ -27,7 +27,7 @@ from areal_like.training.world import World
 WRITE_SHARE, MOST_WRITE_SHARE = 0.25, 0.5
 """Of the grace time, for the checkpoint: at least and at most."""
 LEAST_VOTE_S = 30.0
-"""For ranks that were told to stop at other times, or not at all."""
+"""For ranks that stop at other times, or not at all."""
 SLOWER = 2.0
 """A step may take so many times as long as the slowest of the last ones."""
 LAST_STEPS = 10

@@ -144,6 +144,7 @@ PLAN_CHECKS = (
     Check("what an upload of answers needs", Stage.MISSING, missing.missing_login),
     Check("what a push to the Environments Hub needs", Stage.MISSING, missing.missing_hub_login),
     Check("programs of agents that are here", Stage.MISSING, agent.missing_program),
+    Check("what agents import", Stage.MISSING, agent.missing_imports),
     Check("keys of judges", Stage.MISSING, rewards.missing_judge_keys),
     Check("a sandbox that works", Stage.MISSING, sandbox.sandbox_problems),
     Check("what a name store in etcd needs", Stage.MISSING, name_store.name_store_problems),

@@ -125,7 +125,7 @@ def _named(
             yield Problem(
                 key, f"there is no file {place} (searched beside the experiment's file and in the working directory)"
             )
-        elif kind == "actor.loss" and _is_missing(place, folder):
+        elif kind == "actor.loss" and is_missing_module(place, folder):
             yield Problem(
                 key,
                 f"there is no module {place} (searched beside the experiment's file, in the working directory, "
@@ -227,8 +227,8 @@ def find_source(place: str, folder: Path) -> Path | None:
     return None
 
 
-def _is_missing(place: str, folder: Path) -> bool:
-    """Whether this machine has no such module. Nothing is imported."""
+def is_missing_module(place: str, folder: Path) -> bool:
+    """Whether this machine has no such module, neither in `folder`. Nothing is imported."""
     top, *below = place.split(".")
     try:
         spec = PathFinder.find_spec(top, [str(folder), str(Path.cwd())]) or importlib.util.find_spec(top)

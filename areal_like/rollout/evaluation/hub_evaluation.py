@@ -78,16 +78,16 @@ def metrics_of(lines: Sequence[dict[str, Any]], max_failed_share: float) -> dict
 
 def sample_of(line: Mapping[str, Any], name: str) -> dict[str, Any]:
     """An answer or row without a score has an error, and neither `reward` nor `score`: it is no wrong answer."""
-    told = line.get("messages") or _messages(line)
-    first = next((at for at, message in enumerate(told) if message.get("role") == "assistant"), len(told))
+    messages = line.get("messages") or _messages(line)
+    first = next((at for at, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
     result = {"error": line["error"]} if "error" in line else {"reward": line["reward"], "score": line["score"]}
     info = {key: line[key] for key in ("row_hash", "finish", "tokens", "weights", "metrics") if key in line}
     return {
         "example_id": line["row"],
         "rollout_number": line["sample"],
         "task": line.get("env") or name,
-        "prompt": told[:first],
-        "completion": told[first:],
+        "prompt": messages[:first],
+        "completion": messages[first:],
         **result,
         "metrics": line.get("rewards") or {},
         "info": info,

@@ -18,7 +18,7 @@ NOTHING: Any = None
 class Quotes:
     async def run(self, episode: Any, row: Any) -> list[Trajectory]:
         ids = prepared()[0].encode("12+34=046", special=False)
-        told: list[dict[str, Any]] = [
+        messages: list[dict[str, Any]] = [
             {"role": "user", "content": [{"text": f"401 for {KEY}"}]},
             {"role": "assistant", "content": KEY},
         ]
@@ -28,7 +28,7 @@ class Quotes:
             "versions": [-1] * 6 + [0] * 3,
             "loss_mask": [0] * 6 + [1] * 3,
         }
-        return [Trajectory(**arrays, reward=1.0, messages=told, text=f"046 {KEY}")]
+        return [Trajectory(**arrays, reward=1.0, messages=messages, text=f"046 {KEY}")]
 
 
 @pytest.mark.parametrize("purpose", ["train", "eval"])
@@ -39,8 +39,8 @@ def test_messages_and_texts_that_are_kept_hold_no_secret(monkeypatch: pytest.Mon
     given = lease(0, "nowhere", n=1, purpose=purpose, split="valid")
     header = asyncio.run(EpisodeRunner(tools, datasets, Quotes(), False).run(given)).header
     assert header["status"] == "done", header
-    told = header["facts"][0]["messages"]
-    assert told[0]["content"] == [{"text": "401 for <secret>"}] and told[1]["content"] == "<secret>"
+    messages = header["facts"][0]["messages"]
+    assert messages[0]["content"] == [{"text": "401 for <secret>"}] and messages[1]["content"] == "<secret>"
     if purpose == "eval":
         assert header["texts"]["answers"] == ["046 <secret>"] and header["texts"]["prompt"] == "12+34="
     else:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from areal_like.config.install_command import pip_command
 from areal_like.data.user_code import config_error, describe_error
 from areal_like.process.errors import InfrastructureError
 from areal_like.rollout.episodes.agents.base import AgentError
@@ -31,7 +32,7 @@ class FunctionAgent:
             try:
                 import openai  # noqa: F401
             except ImportError as missing:
-                raise config_error(KEY, f"{name} takes a client, which needs the package openai") from missing
+                raise config_error(KEY, f"{name} takes a client, which needs the package openai: {pip_command('openai')}") from missing
 
     async def run(self, row: dict[str, Any], endpoint: Endpoint) -> Any:
         await self._check_hanging()
