@@ -160,6 +160,8 @@ def _bare(arguments: Arguments, words: Sequence[str]) -> list[Problem]:
         return problems
     if operand and arguments.operand is None and arguments.help is None and not arguments.version:
         message = f"needs {operand}: python -m launcher {arguments.command} {operand}"
+        if arguments.command == EVAL:
+            message += ", or a model to evaluate: eval [MODEL] --config FILE"
         problems.append(Problem(arguments.command, message, "command line"))
     return problems
 

@@ -60,13 +60,16 @@ class Loaded:
         for above in reversed(ancestors(path)):
             whole = self.provenance.origin(above)
             if whole is not None and not isinstance(whole.value, dict):
-                return Origin(whole.kind, whole.where, self.get_raw(path), whole.beaten)
+                value = self.get_raw(path, MISSING)
+                if value is MISSING and isinstance(whole.value, list):
+                    break  # the item does not set it
+                return Origin(whole.kind, whole.where, None if value is MISSING else value, whole.beaten)
         return default or Origin("default", "not set", None)
 
     def _default_origin(self, path: str) -> Origin | None:
-        key = self.schema.keys.get(path)
+        key = self.schema.keys.get(self.schema.declared_path(path))
         if key is not None:
-            own = key.default == self.schema.own_default(path)
+            own = key.default == self.schema.own_default(key.path)
             return Origin("default", f"default of {key.owner.__name__}.{key.name}" if own else "default", key.default)
         section = self.schema.sections.get(path)
         if section is not None and section.default_null:

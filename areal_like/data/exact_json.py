@@ -2,6 +2,7 @@
 
 import json
 import re
+from codecs import BOM_UTF8
 from typing import Any
 
 import orjson
@@ -11,7 +12,8 @@ DIGITS = re.compile(rb"\d{19}")
 
 
 def parse_json(text: bytes) -> Any:
-    """Raises ValueError; orjson's errors are some."""
+    """Raises ValueError; orjson's errors are some. A byte order mark, as some editors write, is left out."""
+    text = text.removeprefix(BOM_UTF8)
     found = orjson.loads(text)
     return found if DIGITS.search(text) is None else json.loads(text)
 

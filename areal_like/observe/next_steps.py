@@ -63,6 +63,9 @@ def _changes(run: Run, steps: int) -> list[tuple[str, str]]:
             rows.append((_with(command, "max_head_offpolicyness", "2"), "asynchronous: generation during training"))
         else:
             rows.append((_with(command, "max_head_offpolicyness", "0"), "on-policy: slower, bit-for-bit reproducible"))
+    elif (config.total_train_steps or steps + 1) > steps and not config.total_train_n_seqs:
+        epochs = config.total_train_epochs  # which ended the run
+        rows.append((_with(command, "total_train_epochs", str(2 * epochs)), "twice as many epochs"))
     else:
         rows.append((_with(command, "total_steps", str(2 * max(1, steps))), "twice as many steps"))
     return rows

@@ -49,7 +49,8 @@ def missing_imports(loaded: "Loaded", config: "BaseExperimentConfig") -> Iterato
         imported[f"{thing} takes a {CLIENT}, which is made by the package {CLIENT_MODULE}"] = CLIENT_MODULE
     for needs, module in imported.items():
         if all(is_missing_module(module, folder) for folder in (source.parent, loaded.folder)):
-            remedy = f"{pip_command(ON_PYPI[module])} installs it" if module in ON_PYPI else "install it for this Python"
+            package = ON_PYPI.get(module)
+            remedy = "install it for this Python" if package is None else f"{pip_command(package)} installs it"
             yield Problem(key, f"{needs}, which is not installed: {remedy}")
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 KEY = "saver.best.metric"
 ENVIRONMENT, PART = "env", "part"
 """What follows `eval/` for the rows of one environment, and for a part of the reward."""
+MAIN_METRICS = ["score", "reward", "loss"]
 SEVERAL = re.compile(r"(avg|pass)@(\d+)(_low|_high)?")
 
 
@@ -32,11 +33,14 @@ def best_metric_problems(config: "BaseExperimentConfig") -> Iterator[Problem]:
         if first in benchmarks:
             yield Problem(KEY, f"{best.metric} is a benchmark; did you mean eval/{first}/score?")
         elif find_metric(best.metric) is None:
-            yield Problem(KEY, f"no evaluation has a metric {first}{_hint('eval', first, ['score', 'reward', 'loss'])}")
+            yield Problem(KEY, f"no evaluation has a metric {first}{_hint('eval', first, MAIN_METRICS)}")
     elif first == ENVIRONMENT:
         yield from _named("environment", f"eval/{ENVIRONMENT}", rest, _environments(config))
     elif first != PART:
         yield from _named("benchmark", "eval", [first, *rest], benchmarks)
+        if first in benchmarks and find_metric(best.metric) is None:
+            name = "/".join(rest)
+            yield Problem(KEY, f"no evaluation has a metric {name}{_hint(f'eval/{first}', name, MAIN_METRICS)}")
 
 
 def late_evaluation_warnings(config: "BaseExperimentConfig") -> Iterator[Problem]:

@@ -184,6 +184,7 @@ PLAN_CHECKS = (
     Check("the reward of a group beside the user's task", Stage.WARNING, task_group.reward_warnings),
     Check("the limit of a task's rows for other rows", Stage.WARNING, task_group.length_warnings),
     Check("servers", Stage.WARNING, warnings.server_warnings),
+    Check("lengths of rows", Stage.WARNING, warnings.row_length_warnings),
     Check("options that the engine has lost", Stage.NO_EFFECT, warnings.removed_flags),
     Check("options of the engine to know about", Stage.WARNING, warnings.engine_notes),
     Check("jobs that are requeued", Stage.WARNING, warnings.requeue_warnings),

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from areal_like.config.allocation.grammar import AllocationSyntaxError, parse_server
 from areal_like.config.allocation.models import only_evaluates, uses_api
 from areal_like.config.environments import environment_name
-from areal_like.config.problems import Problem
+from areal_like.config.problems import ConfigError, Problem
+from areal_like.process.run import RUN_FACTS, open_run
+from areal_like.rollout.evaluation.answer_folders import (
+    PARTIAL,
+    answers_folder,
+    answers_path,
+    evaluated_names,
+    read_answers,
+)
 from launcher.plan.auto import resolved_values
 from launcher.plan.plan import Resolved, RunDirectory
 from launcher.runs.engine_precision import precision_values
@@ -48,6 +56,7 @@ def other_evaluation_problems(
     """Each key that differs, with both values. A benchmark that is new or was removed is no other evaluation."""
     if directory.state != "continues" or not only_evaluates(loaded.config):
         return
+    yield from _broken_answers(Path(directory.path))
     before, now = run_config_values(Path(directory.path)), resolved_values(loaded, auto.values())
     keys = (*SAME, ADDRESSES) if uses_api(loaded.config) else SAME
     held_out = loaded.config.valid_dataset
@@ -68,6 +77,20 @@ def other_evaluation_problems(
                 f"is {given.get(key, NOT_SET)!r}, and the answers that {directory.path} has were given with "
                 f"{was.get(key, NOT_SET)!r}; keep that value, or start another evaluation with trial_name=",
             )
+
+
+def _broken_answers(directory: Path) -> Iterator[Problem]:
+    """Lines of the answers that it goes on from."""
+    if not (directory / RUN_FACTS).is_file():
+        return
+    run = open_run(directory, own_class=False)
+    for name in evaluated_names(directory):
+        path = answers_path(answers_folder(run), 0, name)
+        try:
+            read_answers(path.with_suffix(PARTIAL))
+            read_answers(path)
+        except ConfigError as broken:
+            yield from broken.problems
 
 
 def _is_one_sided(key: str, *sides: Mapping[str, Any]) -> bool:

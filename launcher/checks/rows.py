@@ -3,6 +3,7 @@ by the run."""
 
 import json
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -18,6 +19,7 @@ from areal_like.data.readers.dataset_files import (
     PARQUET,
     SAVED_DATASET,
     SAVED_DATASET_DICT,
+    begins_list,
     empty_message,
     no_split_message,
     split_files,
@@ -61,7 +63,11 @@ def row_problems(section: str, data: "DatasetConfig", place: Path) -> Iterator[P
     try:
         if problem := _first_row_problem(section, data, file):
             yield problem
+            return
         count = _count(file, most)
+        if count is not None and count < most and (problem := _line_problem(section, file)):
+            yield problem
+            return
     except (OSError, UnreadableRows) as fault:
         why = fault if isinstance(fault, UnreadableRows) else f"cannot be read: {fault.strerror}"
         yield Problem(f"{section}.path", f"{file} {why}")
@@ -126,11 +132,19 @@ def first_row(section: str, data: "DatasetConfig", file: Path) -> dict[str, Any]
 
 def _first_line(file: Path) -> tuple[int, bytes]:
     """Of JSON lines, with its number; empty of another file, or where it is huge."""
-    if file.suffix != JSON_LINES:
+    if not _has_lines(file):
         return 0, b""
     with file.open("rb") as opened:
         number, line = next(((n, line) for n, line in enumerate(opened, 1) if line.strip()), (0, b""))
     return (number, line) if len(line) <= LARGEST_LIST_BYTES else (0, b"")
+
+
+def _has_lines(file: Path) -> bool:
+    """Of JSON: as every file is read that is nothing else, whatever its name."""
+    if file.suffix == PARQUET:
+        return False
+    with file.open("rb") as opened:
+        return file.suffix != JSON or not begins_list(opened.read(4096))
 
 
 def _first_row_problem(section: str, data: "DatasetConfig", file: Path) -> Problem | None:
@@ -144,7 +158,23 @@ def _first_row_problem(section: str, data: "DatasetConfig", file: Path) -> Probl
         RowFormat(data, section)(json.loads(line))
     except (ValueError, TypeError) as fault:
         what = f"is not a line of JSON: {fault}" if isinstance(fault, json.JSONDecodeError) else str(fault)
+        if line.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+            what += "; a file with one JSON list of rows is named .json"
         return Problem(f"{section}.path", f"{file}:{number}: {what}")
+    return None
+
+
+def _line_problem(section: str, file: Path) -> Problem | None:
+    """The first broken line of a file with few: that it has too few rows is then not what is wrong."""
+    if not _has_lines(file) or file.stat().st_size > LARGEST_LIST_BYTES:
+        return None
+    with file.open("rb") as opened:
+        for number, line in enumerate(opened, 1):
+            try:
+                if line.strip():
+                    json.loads(line)
+            except ValueError as fault:
+                return Problem(f"{section}.path", f"{file}:{number}: is not a line of JSON: {fault}")
     return None
 
 
@@ -156,7 +186,7 @@ def _count(file: Path, most: int) -> int | None:
             if opened.read(len(PARQUET_MARK)) != PARQUET_MARK or not _ends_with(opened, PARQUET_MARK):
                 raise UnreadableRows("is no complete parquet file: its ends lack the mark PAR1; copy it again")
             return None
-        is_list = file.suffix == JSON and opened.read(4096).lstrip().startswith(b"[")
+        is_list = file.suffix == JSON and begins_list(opened.read(4096))
         opened.seek(0)
         if not is_list:
             return sum(1 for _ in islice(filter(bytes.strip, opened), most))

@@ -164,6 +164,19 @@ def _server_lengths(config: GRPOConfig, backend: str, host: HostInfo) -> Iterato
         yield Problem("gconfig.max_tokens", _cut_off(longest, answer, positions, holds))
 
 
+def row_length_warnings(config: "BaseExperimentConfig", host: HostInfo) -> Iterator[Problem]:
+    """Rows that supervised training reads whole, and that may be longer than the model supports."""
+    if isinstance(config, GRPOConfig):
+        return
+    path = trained_models(config)[0][1].path
+    shape = known_shape(path, host)
+    for section in ("train_dataset", "valid_dataset"):
+        longest = getattr(getattr(config, section), "max_length", None)
+        if longest and shape and shape.max_positions and longest > shape.max_positions:
+            beyond = f"{path} has {shape.max_positions} positions: longer rows are read beyond what it has learned"
+            yield Problem(f"{section}.max_length", f"is {longest}, and {beyond}; {shape.max_positions} leaves them out")
+
+
 def _cut_off(longest: int, answer: int, limit: int, holds: str) -> str:
     return (
         f"a sample may have {longest} tokens (gconfig.max_tokens), and {holds} {limit}: prompts of more than "

@@ -40,7 +40,7 @@ def show_evaluation(name: str, words: Sequence[str]) -> int:
         print("\n".join(score_table(first, names)))
         return DONE
     run, other_step = name_and_step(other, words)
-    second = saved_evaluation(find_run(run, words, "with"), other_step)
+    second = saved_evaluation(find_run(run, words, "with"), other_step, f"{WITH}{other}")
     print("\n".join(comparison(first, second, names)))
     return DONE
 

@@ -53,7 +53,7 @@ def start(loaded: Loaded, replace: bool = False, purpose: Purpose = Purpose.RUN)
     remove_abandoned_memory()  # first, as the plan is for the memory that is free
     plan = build_plan(loaded, replace_existing=replace, purpose=purpose)
     refuse(plan.problems)
-    if purpose is Purpose.RUN and (text := nothing_left(loaded.config, plan.run_directory, plan.batch.total_steps)):
+    if purpose is Purpose.RUN and (text := nothing_left(loaded, plan.run_directory, plan.batch.total_steps)):
         print(text)
         write_result(plan.run_dir, FINISHED, DONE)
         return DONE

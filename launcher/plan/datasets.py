@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from areal_like.config.allocation.models import only_evaluates
 from areal_like.config.benchmarks import benchmark_task, dataset_of
+from areal_like.config.built_in import TASKS
 from areal_like.config.environments import LIST, environment_task, rows_of
 from areal_like.config.install_command import pip_command
 from areal_like.config.problems import Problem
 from areal_like.config.sections.data import paths_of, revisions_of
+from areal_like.config.suggest import nearest
 from areal_like.config.task_names import task_name
 from areal_like.data.data_record import RECORD, read_record
 from areal_like.data.readers.dataset_files import is_arrow
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from areal_like.config.sections.data import DatasetConfig
 
 SECTIONS, BENCHMARKS = ("train_dataset", "valid_dataset"), "evaluator.benchmarks"
+LIKE = 0.75
+"""How similar a name is that is suggested for a path."""
 
 
 class Dataset(NamedTuple):
@@ -85,7 +89,8 @@ def data_problems(loaded: "Loaded", here: HostInfo, serves: bool) -> list[Proble
         local = _found(path, loaded, host)
         if local is None and not is_hub_name(path):
             searched = ", ".join(dict.fromkeys(str(place) for place in _candidates(path, loaded, host)))
-            problems.append(Problem(f"{section}.path", f"there is no file or folder {path} (searched: {searched})"))
+            missing = f"there is no file or folder {path}{_meant(path, loaded, host)} (searched: {searched})"
+            problems.append(Problem(f"{section}.path", missing))
         problems += [
             Problem(f"{section}.path", f"reading {path} needs the package {package}: {pip_command(package)}")
             for package in (_packages(local) if local is not None or is_hub_name(path) else ())
@@ -196,6 +201,14 @@ def _found(path: str, loaded: "Loaded", host: HostInfo) -> Path | None:
 def _candidates(path: str, loaded: "Loaded", host: HostInfo) -> list[Path]:
     """Relative to the experiment's file, then to the working directory."""
     return [folder / Path(path).expanduser() for folder in (loaded.folder, host.directory)]
+
+
+def _meant(path: str, loaded: "Loaded", host: HostInfo) -> str:
+    """A task of a similar name, or a file that lies where this one was searched."""
+    folders = {place.parent for place in _candidates(path, loaded, host) if place.parent.is_dir()}
+    beside = {place.name for folder in folders for place in folder.iterdir() if place.suffix == Path(path).suffix}
+    guess = nearest(Path(path).name, [*TASKS, *sorted(beside)], LIKE)
+    return f"; did you mean {Path(path).parent / guess[0] if guess[0] in beside else guess[0]}?" if guess else ""
 
 
 def _packages(local: Path | None) -> tuple[str, ...]:

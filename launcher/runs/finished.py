@@ -4,29 +4,57 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from areal_like.config.dotted_path import value_at
 from areal_like.config.problems import plural
 from areal_like.observe.summary import SUMMARY
 from launcher.plan.plan import RunDirectory
+from launcher.runs.resumable import run_config_values
 
 if TYPE_CHECKING:
-    from areal_like.config.experiment import BaseExperimentConfig
+    from areal_like.config.loaded import Loaded
+
+EPOCHS, STEPS = "total_train_epochs", "total_train_steps"
+ROWS = ("train_dataset", "task", "environments", "curriculum")
+"""Sections that decide how many steps an epoch has."""
 
 
-def nothing_left(config: "BaseExperimentConfig", directory: RunDirectory, total: int | None) -> str | None:
-    """What `resume=` says of a finished run; None where a start has something to do. A run that was stopped after its
-    last step may still have to evaluate it."""
-    if config.resume is None or config.resume_step is not None or config.recover.skip_progress or not total:
+def nothing_left(loaded: "Loaded", directory: RunDirectory, total: int | None) -> str | None:
+    """What a command says that continues a finished run; None where a start has something to do. A run that was stopped
+    after its last step may still have to evaluate it."""
+    config, step = loaded.config, directory.step
+    if directory.state != "continues" or config.resume_step is not None or config.recover.skip_progress or not step:
         return None
-    if directory.step is None or directory.step < total or not _is_finished(Path(directory.path), total):
+    if _steps_when_done(Path(directory.path)) != step:
         return None
-    more = f"total_train_steps={2 * total} trains {total} more"
+    if total and step >= total:
+        done, more = f"all {plural(total, 'step')}", f"{STEPS}={2 * total} trains {total} more"
+    elif total != 0 and _has_had_its_epochs(loaded, Path(directory.path), step):
+        epochs = config.total_train_epochs
+        done = f"all {plural(epochs, 'epoch')} ({plural(step, 'step')})"
+        more = f"{EPOCHS}={2 * epochs} trains {step} more"
+    else:
+        return None
     kept = "nothing was started, and its configuration stays as it was"
-    return f"{directory.path}: all {plural(total, 'step')} are done; {kept}. {more}"
+    anew = "" if config.resume is not None else "; --replace starts over"
+    return f"{directory.path}: {done} are done; {kept}. {more}{anew}"
 
 
-def _is_finished(run: Path, total: int) -> bool:
+def _steps_when_done(run: Path) -> int | None:
+    """None for a run that has not ended by itself."""
     try:
         summary: Any = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        return None
+    return summary.get("steps") if isinstance(summary, dict) and summary.get("outcome") == "done" else None
+
+
+def _has_had_its_epochs(loaded: "Loaded", run: Path, step: int) -> bool:
+    """It ended by itself before its last step, and neither the epochs nor the rows are others now."""
+    before = run_config_values(run)
+    other_end = value_at(before, "total_train_n_seqs") or (value_at(before, STEPS) or step + 1) <= step
+    if loaded.config.total_train_n_seqs or other_end:
         return False
-    return isinstance(summary, dict) and summary.get("outcome") == "done" and (summary.get("steps") or 0) >= total
+    had = value_at(before, EPOCHS)
+    if not isinstance(had, int) or loaded.config.total_train_epochs > had:
+        return False
+    return all(value_at(before, section) == loaded.get(section) for section in ROWS)

@@ -28,6 +28,13 @@ def test_an_item_has_the_defaults_of_its_class_and_of_the_sections_in_it() -> No
     assert (bench.gconfig.top_p, bench.gconfig.temperature, bench.reward.timeout_s) == (0.9, None, None)
 
 
+def test_an_evaluation_of_no_rows_is_refused() -> None:
+    items = f"{BENCH}=[{{name: a, path: addition, num_examples: 0}}]"
+    found = problems(items, "evaluator.num_examples=0")
+    assert "valid_dataset=null evaluates none" in found["evaluator.num_examples"]
+    assert "give 1 or more, -1 for all; or leave this benchmark out" in found[f"{BENCH}.0.num_examples"]
+
+
 def test_references_and_nested_values_in_a_file_are_read(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     text = "defaults: [grpo]\nseed: 7\nevaluator:\n  benchmarks:\n"

@@ -45,6 +45,11 @@ def test_a_band_is_about_that_of_the_normal_distribution_and_the_same_each_time(
     assert bootstrap([0.5] * 7) == (0.5, 0.5)
 
 
+def test_a_band_does_not_depend_on_the_order_of_the_rows() -> None:
+    values = [0.0, 0.25, 1.0, 1.0, 0.5, 0.0, 0.0]
+    assert bootstrap(values) == bootstrap(values[::-1]) == bootstrap(sorted(values))
+
+
 def test_bands_hold_the_mean_in_about_95_of_100_samples() -> None:
     generator = np.random.Generator(np.random.PCG64(11))
     bands = [bootstrap(generator.integers(0, 2, 100).tolist()) for _ in range(200)]

@@ -22,18 +22,18 @@ COMMAND = "python -m launcher --config grpo.yaml actor.lr=3e-4 trial_name=r0001 
 
 
 @cache
-def configuration(experiment: str) -> str:
-    return to_yaml(load(data_folder("experiments") / f"{experiment}.yaml", ["trial_name=r0001"]).values)
+def configuration(experiment: str, *overrides: str) -> str:
+    return to_yaml(load(data_folder("experiments") / f"{experiment}.yaml", ["trial_name=r0001", *overrides]).values)
 
 
 class Ended:
     """The directory of a run that has ended, with what a launcher wrote into it."""
 
-    def __init__(self, folder: Path, experiment: str = "grpo") -> None:
+    def __init__(self, folder: Path, experiment: str = "grpo", *overrides: str) -> None:
         self.folder = folder / "runs/adding/r0001"
         self.folder.mkdir(parents=True)
         (self.folder / "command.txt").write_text(COMMAND.replace("grpo", experiment))
-        (self.folder / "config.yaml").write_text(configuration(experiment))
+        (self.folder / "config.yaml").write_text(configuration(experiment, *overrides))
         facts = {"run_id": "x", "experiment": experiment, "folder": str(folder), "cwd": str(folder)}
         (self.folder / "run.json").write_text(json.dumps(facts))
 
@@ -116,7 +116,7 @@ def test_suggestions_after_a_resume_start_with_the_first_command(ended: Any) -> 
 
 
 def test_suggested_changes_keep_overrides_of_resumed_attempts(ended: Any) -> None:
-    run = ended("sft")
+    run = ended("sft", "total_train_steps=4")
     run.metrics(*({"step": step, "train/loss": 3.0 / step} for step in range(1, 5)))
     own = run.folder / "config.yaml"
     first = "python -m launcher --config=sft.yaml total_steps=2 seed=5 trial_name=r0001\n"
@@ -149,7 +149,7 @@ def test_a_run_without_a_step_has_a_summary(ended: Any) -> None:
 
 
 def test_supervised_learning_shows_losses_and_has_one_as_objective(ended: Any) -> None:
-    run = ended("sft")
+    run = ended("sft", "total_train_steps=10")
     run.metrics(*({"step": step, "train/loss": 3.0 / step} for step in range(1, 11)), {"step": 10, "eval/loss": 0.4})
     run.checkpoint(10)
     summary, text = run.finish()
@@ -159,6 +159,13 @@ def test_supervised_learning_shows_losses_and_has_one_as_objective(ended: Any) -
     assert f"next     {same} model.lr=7e-4 " in text and f"{same} total_steps=20 " in text
     assert "model    runs/adding/r0001/checkpoints/step_000010  (a Hugging Face directory)\ncurve  " in text
     assert "chat     python -m launcher chat runs/adding/r0001\nnext " in text
+
+
+def test_a_run_that_its_rows_ended_is_offered_more_epochs(ended: Any) -> None:
+    run = ended("sft", "total_train_steps=300", "total_train_epochs=2")
+    run.metrics(*({"step": step, "train/loss": 3.0 / step} for step in range(1, 11)))
+    text = run.finish()[1]
+    assert " total_train_epochs=4 " in text and "twice as many epochs" in text and "total_steps" not in text
 
 
 def test_a_model_trained_on_random_tokens_is_not_offered(ended: Any) -> None:

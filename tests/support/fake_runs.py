@@ -167,6 +167,8 @@ def start_fake_run(root: Path, *words: str, cwd: Path | None = None, **behaviour
     command = [sys.executable, "-m", "tests.support.fake_runs"]
     if not any(word.startswith("resume=") for word in words):
         command += ["--config", "grpo.yaml", "tracker=none", "recover.mode=auto"]
+    if "steps" in behaviour and not any(word.startswith("total_train_steps=") for word in words):
+        command.append(f"total_train_steps={behaviour['steps']}")
     process = subprocess.Popen(
         [*command, *words],
         cwd=cwd or root,

@@ -36,6 +36,16 @@ def benchmarks(get: Callable[[str], Any]) -> Iterator[Problem]:
             yield problem
 
 
+def evaluated_rows(get: Callable[[str], Any]) -> Iterator[Problem]:
+    """No rows are no evaluation."""
+    keys = {"evaluator": "valid_dataset=null evaluates none"}
+    keys |= {f"{LIST}.{index}": "or leave this benchmark out" for index, _ in enumerate(get(LIST) or ())}
+    for place, without in keys.items():
+        if get(f"{place}.num_examples") == 0:
+            nothing = f"is 0, which evaluates nothing; give 1 or more, -1 for all; {without}"
+            yield Problem(f"{place}.num_examples", nothing)
+
+
 def evaluation_servers(get: Callable[[str], Any]) -> Iterator[Problem]:
     if (backend := get("evaluator.backend")) is not None:
         try:

@@ -6,7 +6,7 @@ from areal_like.config.allocation.machine import Machine
 from areal_like.config.allocation.models import allocate
 from areal_like.config.checks import agreement, environments, key_rules, row_prompts, training
 from areal_like.config.checks.agent import agent_problems
-from areal_like.config.checks.benchmarks import benchmark_code, benchmarks, evaluation_servers
+from areal_like.config.checks.benchmarks import benchmark_code, benchmarks, evaluated_rows, evaluation_servers
 from areal_like.config.checks.no_effect import no_effect_problems
 from areal_like.config.checks.registry import Check, run_checks
 from areal_like.config.checks.rewards import reward_problems
@@ -48,6 +48,7 @@ VALUE_CHECKS = (
     Check("tasks, workflows, rewards and losses by name", Stage.INVALID, user_code_problems),
     Check("programs of agents", Stage.INVALID, agent_problems),
     Check("benchmarks", Stage.INVALID, benchmarks),
+    Check("rows of evaluations", Stage.INVALID, evaluated_rows),
     Check("servers for evaluations", Stage.INVALID, evaluation_servers),
     Check("tasks and rewards of benchmarks by name", Stage.INVALID, benchmark_code),
     Check("tasks, rewards and workflows of environments by name", Stage.INVALID, environments.environment_code),

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -21,6 +22,8 @@ from areal_like.config.redact import SECRET, redact
 from areal_like.config.schema import Key, Schema, Section
 from areal_like.config.suggest import did_you_mean
 
+NUMBER = re.compile(r"\.\d+(?=\.)|\[\](?=\.)")
+"""Of an item in a path: `a.list.0.key` and `a.list[].key` are `a.list.key`."""
 ENGINE_NAMES, LOSS_ARGUMENTS, KNOWN_NAMES = "{engines}", "{arguments of losses}", "{known_datasets}"
 """Stand in the help of a key for the engines, the arguments of each built-in loss, and the known datasets."""
 BUILT_IN_NAMES = {
@@ -110,9 +113,11 @@ def default_text(key: Key) -> str:
 def help_text(path: str, schemas: list[Schema], bold: Any = str, width: int = 100) -> str:
     """The help of one section (its keys, and the sections below it) or one key; raises ConfigError."""
     path = ALIASES.get(path, path).strip(".")
+    of_item = NUMBER.sub("", path)
     for schema in schemas:
         items = next(
-            (key.path for key in schema.keys.values() if "[]" in key.path and key.path.replace("[]", "") == path), None
+            (key.path for key in schema.keys.values() if "[]" in key.path and key.path.replace("[]", "") == of_item),
+            None,
         )
         if items is not None:
             return "\n".join(_key_lines(schema.keys[items], items, bold, width))

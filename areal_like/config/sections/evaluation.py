@@ -127,7 +127,7 @@ class BenchmarkConfig(RowSourceConfig):
     """How answers are scored. Without a name: the reward of the benchmark's own task, else that of the experiment."""
 
     num_examples: int = key(-1, ge=-1)
-    """Number of rows, the same each time; -1 is all."""
+    """Number of rows, the same each time, 1 or more; -1 is all."""
 
     n_samples: int | None = key(None, ge=1, le=MAX_SAMPLES)
     """Answers per row, for pass@k. Null: `evaluator.n_samples`."""
@@ -154,7 +154,7 @@ class EvaluatorConfig(FrequencyConfig):
     one they are also in `<fileroot>/<experiment_name>/<trial_name>/evaluations/evaluations.jsonl`."""
 
     num_examples: int = key(-1, ge=-1)
-    """Number of rows of `valid_dataset` per evaluation; -1 is all."""
+    """Number of rows of `valid_dataset` per evaluation, 1 or more; -1 is all."""
 
     n_samples: int = key(
         1,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from areal_like.config.dotted_path import MISSING, value_at
 from areal_like.config.sources.leaves import Leaf
 
 LayerKind = Literal[
@@ -50,7 +51,21 @@ class Provenance:
                 kept = (path for path in self.history if path != layer.deletes and not path.startswith(below))
                 self.history = {path: self.history[path] for path in kept}
             for leaf in layer.leaves:
-                self.history.setdefault(leaf.path, []).append(Origin(layer.kind, leaf.where, leaf.value))
+                if leaf.path not in self.history:
+                    self.history[leaf.path] = self._in_weaker_list(leaf.path)
+                self.history[leaf.path].append(Origin(layer.kind, leaf.where, leaf.value))
+
+    def _in_weaker_list(self, path: str) -> list[Origin]:
+        """What a weaker layer has set as a part of a whole list, as a file does for `a.list.0.key`."""
+        above, _, name = path.rpartition(".")
+        while above:
+            origins = self.history.get(above)
+            if origins and isinstance(origins[-1].value, list):
+                value = value_at(origins[-1].value, name, MISSING)
+                return [] if value is MISSING else [replace(origins[-1], value=value)]
+            above, _, last = above.rpartition(".")
+            name = f"{last}.{name}"
+        return []
 
     def origin(self, path: str) -> Origin | None:
         """The origin of the value at `path`; None if no layer set it."""

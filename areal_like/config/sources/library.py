@@ -35,8 +35,10 @@ def find_config(name: str | Path) -> Path:
     if _is_dir(given):
         raise ConfigError([Problem(text, "is a directory; name a YAML file in it")])
     shipped = [path.stem for path in sorted(data_folder("experiments").glob("*.yaml"))]
-    guess = nearest(given.stem, shipped, 0.75)
-    hint = f" Did you mean {' or '.join(f'{name}.yaml' for name in guess)}?" if guess else ""
+    beside = [path for path in sorted(given.parent.glob("*.y*ml")) if path.suffix in (".yaml", ".yml")]
+    files = {path.stem: f"{path.stem}.yaml" for path in map(Path, shipped)} | {path.stem: str(path) for path in beside}
+    guess = nearest(given.stem, list(files), 0.75)
+    hint = f" Did you mean {' or '.join(files[name] for name in guess)}?" if guess else ""
     raise ConfigError([Problem(text, f"no such file or shipped experiment; shipped are: {', '.join(shipped)}.{hint}")])
 
 

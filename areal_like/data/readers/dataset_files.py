@@ -1,6 +1,7 @@
 """The files that rows are in: their formats, and those of a split in a folder. Standard library only, since the plan
 uses it too."""
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,11 @@ SAVED_DATASET, SAVED_DATASET_DICT = "state.json", "dataset_dict.json"
 
 TABLES = (f"*{PARQUET}", f"data/*{PARQUET}", SAVED_DATASET, SAVED_DATASET_DICT)
 """Files that mark a folder whose rows pyarrow reads."""
+
+
+def begins_list(start: bytes) -> bool:
+    """Whether a file that begins so has one JSON list."""
+    return start.removeprefix(BOM_UTF8).lstrip().startswith(b"[")
 
 
 def is_arrow(place: Path) -> bool:

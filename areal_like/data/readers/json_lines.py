@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_like.data.exact_json import dump_json, parse_json
+from areal_like.data.readers.dataset_files import begins_list
 from areal_like.data.readers.line_index import content_of, line_index
 from areal_like.data.readers.row_cache import RowCache
 from areal_like.data.tasks.base import Row, RowSequence
@@ -76,7 +77,7 @@ class JsonLineRows(RowSequence):
 def read_list(key: str, file: Path, cache: RowCache) -> Sequence[Any] | None:
     """The rows of a file with one JSON list; None for other files."""
     with file.open("rb") as opened:
-        if not opened.read(4096).lstrip().startswith(b"["):
+        if not begins_list(opened.read(4096)):
             return None
     folder = cache.entry([file], lambda folder: _write_lines(_parsed_list(key, file), folder), MAX_LIST_BYTES)
     return _parsed_list(key, file) if folder is None else JsonLineRows(key, folder / CONVERTED, cache)

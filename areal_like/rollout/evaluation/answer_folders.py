@@ -16,6 +16,8 @@ from areal_like.process.run_links import EVALUATIONS
 VALID = "valid"
 """Name of the file of `valid_dataset`."""
 SUFFIX, PARTIAL = ".jsonl", ".partial.jsonl"
+IDENTITY = frozenset(("row", "row_hash"))
+"""What each line has: which row it answers."""
 
 
 def answers_folder(run: Run) -> Path:
@@ -32,9 +34,21 @@ def answers_path(folder: Path, step: int, name: str) -> Path:
 
 
 def read_answers(path: Path) -> list[dict[str, Any]]:
-    """The complete lines; none if there is no file."""
+    """The complete lines; none if there is no file. Raises ConfigError for one that is no answer."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    return [orjson.loads(line) for line in lines]
+    return [_answer(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _answer(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(line)
+    except ValueError as fault:
+        why = f"is not a line of JSON ({fault})"
+    else:
+        if isinstance(answer, dict) and answer.keys() >= IDENTITY:
+            return answer
+        why = f"is not an answer: it has no {' and '.join(sorted(IDENTITY))}"
+    raise ConfigError([Problem(f"{path}:{number}", f"{why}; the file was changed: restore it, or remove this line")])
 
 
 def answer_bytes(run: Run) -> int:
@@ -46,17 +60,18 @@ def answer_bytes(run: Run) -> int:
     return sizes
 
 
-def evaluation_folder(directory: Path, step: str | None) -> Path:
-    """The folder with the answers of one step, by default of the last one."""
+def evaluation_folder(directory: Path, step: str | None, word: str = "") -> Path:
+    """The folder with the answers of one step, by default of the last one. `word`: how the user named it, for
+    messages."""
     root, steps = answers_folder(open_run(directory, own_class=False)), evaluated_steps(directory)
     if not steps:
-        raise ConfigError([Problem("eval", f"{root} has no answers: no evaluation of this run is complete")])
+        raise ConfigError([Problem(word or "eval", f"{root} has no answers: no evaluation of this run is complete")])
     if step is None:
         return root / folder_name(steps[-1])
     if not step.isdecimal() or int(step) not in steps:
         known = ", ".join(map(str, steps))
         raise ConfigError(
-            [Problem(f"step={step}", f"there is no evaluation of this step in {root}; there are: {known}")]
+            [Problem(word or f"step={step}", f"there is no evaluation of this step in {root}; there are: {known}")]
         )
     return root / folder_name(int(step))
 
@@ -68,10 +83,10 @@ class SavedEvaluation(NamedTuple):
     max_failed_share: float
 
 
-def saved_evaluation(directory: Path, step: str | None) -> SavedEvaluation:
+def saved_evaluation(directory: Path, step: str | None, word: str = "") -> SavedEvaluation:
     """Of one step of a run, by default of the last one."""
     config = open_run(directory, own_class=False).config
-    return SavedEvaluation(evaluation_folder(directory, step), config.evaluator.max_failed_share)
+    return SavedEvaluation(evaluation_folder(directory, step, word), config.evaluator.max_failed_share)
 
 
 def evaluated_steps(directory: Path) -> list[int]:

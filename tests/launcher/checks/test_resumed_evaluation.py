@@ -1,5 +1,6 @@
 """An evaluation that goes on is refused with another model, engine, sampling, task, reward or dataset."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def differing(folder: Path, text: str, *changes: str, before: tuple[str, ...] = 
     (folder / "run" / "config.yaml").write_text(yaml.safe_dump(load("e.yaml", before).values))
     directory = RunDirectory(str(folder / "run"), "run", "continues", "", 0, 2)
     return [each.key for each in other_evaluation_problems(load("e.yaml", [*before, *changes]), {}, directory)]
+
+
+def test_an_evaluation_does_not_go_on_from_a_broken_line(folder: Path) -> None:
+    assert differing(folder, FILE) == []
+    facts = {"experiment": "grpo", "run_id": "id", "folder": str(folder), "cwd": str(folder)}
+    (folder / "run" / "run.json").write_text(json.dumps(facts))
+    answers = folder / "run" / "evaluations" / "step_000000"
+    answers.mkdir(parents=True)
+    (answers / "sums.partial.jsonl").write_text('{"row": 1, "row_hash": "x", "sample": 0}\nhalf\n{"row": 2, "ro')
+    assert differing(folder, FILE) == [f"{folder}/run/evaluations/step_000000/sums.partial.jsonl:2"]
 
 
 @pytest.mark.parametrize(

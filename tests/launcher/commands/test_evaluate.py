@@ -90,6 +90,19 @@ def test_above_the_share_of_failed_rows_there_is_no_score_and_no_verdict(tmp_pat
     assert cells(comparison(few, few), "sums")[-3:] == ["no", "real", "difference"]
 
 
+@pytest.mark.parametrize("broken", ['{"row": 1, "row', "[1]", "{}"])
+def test_a_broken_line_of_answers_is_named(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = run_with(tmp_path, "a", 2) / "evaluations" / "step_000002" / "valid.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:3], broken, *lines[3:]]) + "\n")
+    for words in (["eval", "sums/a"], ["eval", "sums/a", "with=sums/a"], ["rewards", "sums/a", "--reward", "exact"]):
+        assert main(words) == 2
+        assert f"{file}:4: is not " in capsys.readouterr().err
+
+
 def run_with(root: Path, trial: str, *steps: int) -> Path:
     """A run with a checkpoint and an evaluation of each of these steps; of N rows N answers are right."""
     run = root / "runs" / "sums" / trial
@@ -121,7 +134,7 @@ def test_two_steps_of_one_run_are_compared_by_name(
     assert means("step=2", "with=sums/a") == ["0.222", "0.889"], "step= is of the first"
     assert means("with=sums/b@3") == ["0.889", "0.444"], "a run may have such a name"
     assert main(["eval", "sums/a", "with=sums/a@7"]) == 2
-    assert "step=7: there is no evaluation of this step in" in capsys.readouterr().err
+    assert "with=sums/a@7: there is no evaluation of this step in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,36 @@ def against(loaded, host):
     return [each.message for each in (*plan.cannot_start, *plan.needs) if each.key.startswith("train_dataset")]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rows.csv", "prompt,answer\n1+1=,2\n", "rows.csv:1: is not a line of JSON"),
+        ("rows.jsonl", f"[{ROWS.splitlines()[0]}]\n", "a file with one JSON list of rows is named .json"),
+        ("rows.jsonl", "".join(ROWS.splitlines(keepends=True)[:3]) + '{"prompt": "1', "rows.jsonl:4: is not a line of"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_before_the_size_of_a_batch(host, name, content, message):
+    (host.directory / name).write_text(content)
+    (problem,) = against(experiment(host, name), host)
+    assert message in problem
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_a_byte_order_mark_is_left_out(host, name):
+    rows = [json.loads(line) for line in ROWS.splitlines()]
+    (host.directory / name).write_text(json.dumps(rows) if name == "rows.json" else ROWS, encoding="utf-8-sig")
+    loaded = experiment(host, name)
+    assert against(loaded, host) == []
+    source = DatasetSource("train_dataset", "train", loaded.config.train_dataset)
+    assert list(source.find(SearchFolders(host.directory, host.directory), []).rows) == rows
+
+
+def test_a_task_or_file_of_a_similar_name_is_suggested(host):
+    (host.directory / "rows.jsonl").write_text(ROWS)
+    assert "there is no file or folder adition; did you mean addition?" in against(experiment(host, "adition"), host)[0]
+    assert "did you mean rows.jsonl?" in against(experiment(host, "row.jsonl"), host)[0]
+
+
 @pytest.mark.parametrize("where", ["cwd", "beside"])
 @pytest.mark.parametrize(
     ("path", "file"),

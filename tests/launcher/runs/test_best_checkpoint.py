@@ -79,6 +79,8 @@ def test_without_an_evaluation_it_has_no_effect() -> None:
         ("eval/sums", "eval/sums is a benchmark; did you mean eval/sums/score?"),
         ("eval/scores", "no evaluation has a metric scores; did you mean eval/score?"),
         ("eval/env/countdwn", "no environment is called countdwn; did you mean eval/env/countdown?"),
+        ("eval/sums/scor", "no evaluation has a metric scor; did you mean eval/sums/score?"),
+        ("eval/sums/part/x", ""),
         ("eval/sums/score", ""),
         ("eval/sums/pass@2", ""),
         ("eval/sums/pass@6_low", ""),

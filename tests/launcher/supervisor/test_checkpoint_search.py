@@ -50,7 +50,10 @@ def test_a_resume_with_only_damaged_checkpoints_is_refused_and_changes_nothing(t
     assert run.wait().code == 0
     (run.directory / "checkpoints" / "step_000002" / "resume" / "state").write_text("!")
     before = {path: path.read_bytes() for path in run.directory.rglob("*") if path.is_file()}
-    for words, key in ((("resume=t",), "resume"), (("trial_name=t", "recover.mode=resume"), "recover.mode")):
+    for words, key in (
+        (("resume=t", "total_train_steps=4"), "resume"),
+        (("trial_name=t", "recover.mode=resume"), "recover.mode"),
+    ):
         refused = start_fake_run(tmp_path, *words).wait()
         assert refused.code == 2 and f"\n{key}" in f"\n{refused.err}", refused
         assert "has no undamaged checkpoint" in refused.err and "step_000002/resume/state has other" in refused.err

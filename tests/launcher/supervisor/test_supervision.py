@@ -111,7 +111,8 @@ def test_a_refused_resume_does_not_change_the_runs_configuration(tmp_path):
     run = start_fake_run(tmp_path, "trial_name=mine", steps=2)
     assert run.wait().code == 0
     faults = {"episodes/0 2.1": {"do": "refuse task.name: no such thing"}}
-    assert start_fake_run(tmp_path, "resume=mine", "seed=5", step_s=30, faults=faults).wait().code == 2
+    words = ("resume=mine", "seed=5", "total_train_steps=4")
+    assert start_fake_run(tmp_path, *words, step_s=30, faults=faults).wait().code == 2
     assert open_run(run.directory).config.seed == 1
     assert "seed: 5\n" in (run.directory / "config.attempt-2.yaml").read_text(), "what was tried is kept"
     message = yaml.safe_load((run.directory / "provenance.yaml").read_text())

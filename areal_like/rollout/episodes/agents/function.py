@@ -32,7 +32,8 @@ class FunctionAgent:
             try:
                 import openai  # noqa: F401
             except ImportError as missing:
-                raise config_error(KEY, f"{name} takes a client, which needs the package openai: {pip_command('openai')}") from missing
+                needs = f"{name} takes a client, which needs the package openai: {pip_command('openai')}"
+                raise config_error(KEY, needs) from missing
 
     async def run(self, row: dict[str, Any], endpoint: Endpoint) -> Any:
         await self._check_hanging()
