@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
@@ -47,8 +48,8 @@ class RolloutSettings:
     refill: bool
     oversampling_factor: float
     sampling: dict[str, Any]
-    answers: str = ""
-    """A hash of what decides how answers are generated and scored."""
+    answers: Mapping[str, str] = field(default_factory=dict)
+    """The hash of each of MAKES_ANSWERS."""
     vote_rule: VoteRule = field(default_factory=VoteRule)
     """Which samples count in the baseline of their group."""
     agent_stats: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
         vote_rule=vote_rule(config.actor),
         agent_stats=tuple(config.actor.log_agent_stats_keys) if config.actor.log_agent_stats else (),
         sampling=sampling_params(config.gconfig),
-        answers=_hash_of([value_of(config, name) for name in MAKES_ANSWERS]),
+        answers={name: _hash_of(value_of(config, name)) for name in MAKES_ANSWERS},
         shuffle=data.shuffle,
         drop_last=data.drop_last,
         total_epochs=config.total_train_epochs,
@@ -119,8 +120,8 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
     )
 
 
-def _hash_of(decisive: list[Any]) -> str:
-    values = [asdict(each) if is_dataclass(each) and not isinstance(each, type) else each for each in decisive]
+def _hash_of(decisive: Any) -> str:
+    values = asdict(decisive) if is_dataclass(decisive) and not isinstance(decisive, type) else decisive
     return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True, default=str).encode())
 
 

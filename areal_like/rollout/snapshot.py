@@ -11,7 +11,6 @@ from areal_like.rollout.curriculum.curriculum import CurriculumState
 from areal_like.rollout.curriculum.pools import DifficultyPools
 from areal_like.rollout.groups import Group
 from areal_like.rollout.loop import RolloutLoop
-from areal_like.rollout.settings import MAKES_ANSWERS
 
 FORMAT = 3
 WITHOUT_ROWS = (1, 2)
@@ -133,14 +132,16 @@ def _newest_version(group: Group) -> int:
 
 def _are_made_otherwise(loop: RolloutLoop, header: dict[str, Any]) -> bool:
     """Whether answers of the checkpoint would be others now. Those that were not trained on yet are generated again."""
-    if header.get("answers", loop.settings.answers) == loop.settings.answers:
-        return False
-    if header["finished"]:
-        count = plural(len(header["finished"]), "finished group")
-        loop.warnings.append(
-            f"{count} of the checkpoint: generated again, as {', '.join(MAKES_ANSWERS)} have changed since then"
-        )
-    return True
+    before, now = header.get("answers", {}), loop.settings.answers
+    if isinstance(before, dict):  # its own version may have known fewer or other keys
+        changed = [name for name in now if before.get(name, now[name]) != now[name]]
+        why = f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed since then"
+    else:
+        changed, why = list(now), "another version of the program wrote it, and what has changed is not known"
+    if changed and (finished := header.get("finished")):
+        count = plural(len(finished), "finished group")
+        loop.warnings.append(f"{count} of the checkpoint: generated again, as {why}")
+    return bool(changed)
 
 
 def _order_of(loop: RolloutLoop) -> list[Any]:

@@ -28,10 +28,9 @@ def nothing_left(loaded: "Loaded", directory: RunDirectory, total: int | None) -
         return None
     if total and step >= total:
         done, more = f"all {plural(total, 'step')}", f"{STEPS}={2 * total} trains {total} more"
-    elif total != 0 and _has_had_its_epochs(loaded, Path(directory.path), step):
-        epochs = config.total_train_epochs
+    elif total != 0 and (epochs := _epochs_had(loaded, Path(directory.path), step)):
         done = f"all {plural(epochs, 'epoch')} ({plural(step, 'step')})"
-        more = f"{EPOCHS}={2 * epochs} trains {step} more"
+        more = f"{EPOCHS}={2 * epochs} trains {min(2 * step, total or 2 * step) - step} more"
     else:
         return None
     kept = "nothing was started, and its configuration stays as it was"
@@ -48,13 +47,12 @@ def _steps_when_done(run: Path) -> int | None:
     return summary.get("steps") if isinstance(summary, dict) and summary.get("outcome") == "done" else None
 
 
-def _has_had_its_epochs(loaded: "Loaded", run: Path, step: int) -> bool:
-    """It ended by itself before its last step, and neither the epochs nor the rows are others now."""
+def _epochs_had(loaded: "Loaded", run: Path, step: int) -> int | None:
+    """Of a run that its rows have ended; None of another one, or where it would have more of them now."""
     before = run_config_values(run)
     other_end = value_at(before, "total_train_n_seqs") or (value_at(before, STEPS) or step + 1) <= step
-    if loaded.config.total_train_n_seqs or other_end:
-        return False
     had = value_at(before, EPOCHS)
-    if not isinstance(had, int) or loaded.config.total_train_epochs > had:
-        return False
-    return all(value_at(before, section) == loaded.get(section) for section in ROWS)
+    if loaded.config.total_train_n_seqs or other_end or not isinstance(had, int):
+        return None
+    is_same = all(value_at(before, section) == loaded.get(section) for section in ROWS)
+    return had if is_same and loaded.config.total_train_epochs <= had else None

@@ -60,7 +60,7 @@ class Supervisor:
         self._ended_workers: dict[str, tuple[float, ProcessExit]] = {}
         self._stopping: tuple[str, float] | None = None
         self._steps_bytes = self._steps_file_bytes()
-        self._has_stepped = False
+        self._has_stepped = self._attempt_has_stepped = False
         self._addresses: Sequence[str] = ()
         self._pending: PendingRollback | None = None
         self._stall_detector = StallDetector(noun="answer" if self._evaluates else "step")
@@ -200,7 +200,7 @@ class Supervisor:
         self._pending = None
         back = roll_back(self.run, self.attempt, self._first_attempt, pending.search.result())
         self._lifecycle.rewind_metrics(back.step, self.attempt - 1)
-        self._checkpoint, self._steps_bytes = back.step, self._steps_file_bytes()
+        self._checkpoint, self._steps_bytes, self._attempt_has_stepped = back.step, self._steps_file_bytes(), False
         for line in pending.result_lines(back, self.attempt, self._evaluates):
             self._say(line)
         for name in again:
@@ -251,7 +251,7 @@ class Supervisor:
         self._reported_at = time.monotonic()
         self._stopping = ("interrupted" if number == signal.SIGINT else "stopped", self._reported_at)
         self._check_progress(at_once=True)
-        if not self._has_stepped or self._pending is not None:  # nothing to save
+        if not self._attempt_has_stepped or self._pending is not None:  # nothing to save
             self.roster.kill()
             return self._stopped()
         self.roster.agent.signal(self.roster.names(CONTROLLER, TRAINER), signal.SIGTERM)
@@ -321,7 +321,7 @@ class Supervisor:
         self._checked_at = now
         size = self._steps_file_bytes()
         if size != self._steps_bytes:
-            self._steps_bytes, self._has_stepped = size, True
+            self._steps_bytes, self._has_stepped, self._attempt_has_stepped = size, True, True
             self._stall_detector.stepped()
             self.policy.step()
         newest = max(complete_steps(self.run.directory), default=0)

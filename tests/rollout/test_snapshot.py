@@ -168,13 +168,16 @@ def test_another_order_of_rows_resumes_at_the_next_epoch(change):
 
 @pytest.mark.parametrize("change", [{"n_samples": 4}, {"sampling": {"temperature": 0.5, "max_new_tokens": 10}}, {}])
 def test_answers_that_would_be_others_now_are_generated_again(change):
-    """Also for another reward or workflow, which the hash alone tells."""
+    """Also for another reward or workflow, which the hashes alone tell. What its version did not know of is no
+    change."""
     world = world_at_step_one()
+    world.loop.settings = replace(world.settings, answers={"gconfig": "then", "reward": "then"})
     world.save()
-    world.settings = replace(world.settings, answers="otherwise", **change)
+    world.settings = replace(world.settings, answers={"gconfig": "then", "reward": "now", "agent": "new"}, **change)
     world.begin()
     assert world.loop.ready == {}
-    assert any("2 finished groups of the checkpoint: generated again" in each for each in world.loop.warnings)
+    again = "2 finished groups of the checkpoint: generated again, as reward has changed since then"
+    assert again in world.loop.warnings
     world.load()
     leases = world.lease()
     assert [lease.group.number for lease in leases][:5] == [4, 5, 6, 7, 8]

@@ -171,13 +171,16 @@ class Controller:
             loop = RolloutLoop(self.settings, self.server_pool, rows, tables, start, curriculum=curriculum)
             loop.record_event("begun", steps=loop.length.total_steps, max_staleness=self.settings.max_staleness)
             self._restore(loop, digest)
+            if self.only_evaluates:
+                loop.evaluations.saved.update(
+                    self._records.answers.saved(each.name for each in self.settings.evaluated)
+                )
         except (ValueError, Failure, ConfigError) as problem:
             self.fail(Failure(str(problem)) if isinstance(problem, ValueError) else problem)
             raise HttpError(422, str(problem)) from problem
         loop.stopping = self._stopping
         self.loop, self.digest = loop, digest
         if self.only_evaluates:
-            loop.evaluations.saved.update(self._records.answers.saved(each.name for each in self.settings.evaluated))
             self._start_final_wait()
         log.info("%d rows, %d steps; starts after step %d", train["rows"], loop.length.total_steps, self.start.step)
         self.loop_changed()

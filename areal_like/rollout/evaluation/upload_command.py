@@ -5,6 +5,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from areal_like.config.problems import ConfigError
 from areal_like.process.run import Run, open_run
 from areal_like.process.scrubbed_output import scrub_output
 
@@ -19,6 +20,9 @@ def upload_command(description: str, work: Callable[[Run], str], *libraries: str
     run = open_run(parser.parse_args().run_dir, own_class=False)
     try:
         print(work(run))
+    except ConfigError as broken:
+        print(broken)
+        return 1
     except Exception as fault:
         library = type(fault).__module__.partition(".")[0].rstrip("0123456789")
         if not isinstance(fault, OSError | ValueError) and library not in (*LIBRARIES, *libraries):

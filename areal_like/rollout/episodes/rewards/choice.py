@@ -8,7 +8,7 @@ from areal_like.config.argument_types import Count
 from areal_like.rollout.episodes.rewards.stated_result import alternatives, final, last_line
 
 ENDS = r"\W*$|\s*[).:]"
-DECLARED_ENDS = rf"{ENDS}|[,;]|\s+\(|\s+[-\u2013\u2014]\s|\s+(?:because|since|as|which)\b"
+DECLARED_ENDS = rf"{ENDS}|[,;]|\s+[-\u2013\u2014]\s|\s+(?:because|since|as|which)\b"
 """What follows a letter that is chosen: more, where the answer is declared."""
 
 
@@ -45,6 +45,8 @@ def _leading(part: str, letters: str, ends: str) -> str | None:
     text = re.sub(r"\\(?:text|mathrm|textbf|mathbf)\s*", "", part)
     text = re.sub(r"^\W*(?:option|choice|answer)?\W*", "", text, flags=re.IGNORECASE)
     match = re.match(rf"([{letters}{letters.lower()}])(?:[*$}}]|\\\))*+(?:{ends})", text)
+    if match is None and ends == DECLARED_ENDS:  # `B (Paris)`; in `a (long) text` it is the article
+        match = re.match(rf"([{letters}{letters.lower().replace('a', '')}])(?:[*$}}]|\\\))*+\s+\(", text)
     return match[1].upper() if match else None
 
 

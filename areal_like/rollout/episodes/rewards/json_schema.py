@@ -1,11 +1,14 @@
 """The built-in reward `json_schema`: 1 for an answer whose JSON is valid under a schema."""
 
 import json
+import re
 from typing import Any
 
 from areal_like.rollout.episodes.rewards.code.fenced_block import fenced_blocks
 
 LABELS = ("json", "")
+IN_TEXT = re.compile(r"```(?:json)?[^\S\n]*+\n(.*?)```", re.DOTALL | re.IGNORECASE)
+"""A block whose fences stand beside other text, or are indented as in a list."""
 
 
 class JsonSchemaReward:
@@ -29,6 +32,7 @@ class JsonSchemaReward:
 
 def _json_text(completion: str) -> str:
     blocks = [content for label, content in fenced_blocks(completion) if label in LABELS]
+    blocks = blocks or IN_TEXT.findall(completion)
     return blocks[-1] if blocks else completion
 
 
