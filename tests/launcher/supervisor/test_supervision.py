@@ -156,6 +156,19 @@ def test_ctrl_c_before_the_first_step_ends_at_once(tmp_path):
     assert leftover_processes(tmp_path) == {}
 
 
+def test_ctrl_c_before_the_first_step_of_a_further_attempt_ends_at_once(tmp_path):
+    """Its trainer, which is still starting, would die of the signal: no failure to tell of."""
+    faults = {"trainer/0 1.1": {"step": 3, "do": "kill"}, "trainer/0 2.1": {"do": "hang"}}
+    run = start_fake_run(tmp_path, faults=faults)
+    run.until_output("attempt 2 resumes from step 2")
+    run.until("logs/trainer-0.attempt-2.log")
+    run.process.send_signal(signal.SIGINT)
+    ended = run.wait()
+    assert (ended.code, ended.summary["outcome"]) == (130, "interrupted"), ended
+    assert "the newest checkpoint is of step 2" in ended.err and "while it was stopping" not in ended.err
+    assert leftover_processes(tmp_path) == {}
+
+
 def test_ctrl_c_twice_ends_at_once(tmp_path):
     run = start_fake_run(tmp_path, faults={"trainer/0 1.1": {"step": 1, "do": "wait"}})
     run.until_output("rollout/0 ready")
