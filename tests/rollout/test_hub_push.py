@@ -100,6 +100,14 @@ def test_a_push_that_failed_half_way_is_told_with_its_command_and_repeated_as_an
         assert [each["finalized"] for each in hub.evaluations.values()] == [False, True, True]
 
 
+def test_a_broken_line_of_answers_is_named(tmp_path: Path) -> None:
+    directory = run_with_answers(tmp_path, "sums")
+    file = max(directory.rglob("sums.jsonl"))
+    file.write_text("{\n" + file.read_text())
+    with environments_hub(KEY, "owner/sums") as hub:
+        assert f"{file}:1: is not a line of JSON" in pushed(directory, hub)
+
+
 def test_an_environment_that_the_hub_does_not_have_leaves_out_its_own_evaluations(tmp_path: Path) -> None:
     directory = run_with_answers(tmp_path, "sums", "more")
     with environments_hub(KEY, "more") as hub:
