@@ -206,9 +206,12 @@ def _candidates(path: str, loaded: "Loaded", host: HostInfo) -> list[Path]:
 def _meant(path: str, loaded: "Loaded", host: HostInfo) -> str:
     """A task of a similar name, or a file that lies where this one was searched."""
     folders = {place.parent for place in _candidates(path, loaded, host) if place.parent.is_dir()}
-    beside = {place.name for folder in folders for place in folder.iterdir() if place.suffix == Path(path).suffix}
-    guess = nearest(Path(path).name, [*TASKS, *sorted(beside)], LIKE)
-    return f"; did you mean {Path(path).parent / guess[0] if guess[0] in beside else guess[0]}?" if guess else ""
+    given, meant = Path(path), {task: task for task in TASKS}
+    for place in sorted(place for folder in folders for place in folder.iterdir()):
+        if place.suffix == given.suffix:
+            meant[place.stem] = str(given.with_name(place.name))
+    guess = nearest(given.stem, list(meant), LIKE)
+    return f"; did you mean {meant[guess[0]]}?" if guess else ""
 
 
 def _packages(local: Path | None) -> tuple[str, ...]:

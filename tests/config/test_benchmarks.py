@@ -135,6 +135,11 @@ def test_a_missing_file_and_a_name_of_the_hub_are_found_before_the_start(monkeyp
     assert "HF_HUB_OFFLINE is set" in found[f"{BENCH}.1.path"]
 
 
+def test_a_task_of_a_similar_name_is_suggested() -> None:
+    (need,) = [each for each in plan_of("grpo", f"{BENCH}=[{{name: a, path: adition}}]").needs if BENCH in each.key]
+    assert need.key == f"{BENCH}.0.path" and "adition; did you mean addition?" in need.message
+
+
 def test_measuring_evaluates_nothing() -> None:
     plan = plan_of("grpo", "bench=true", f"{BENCH}=[{{name: a, path: addition, freq_steps: 1}}]")
     assert [resolved.value for resolved in plan.auto if resolved.key == BENCH] == [[]]

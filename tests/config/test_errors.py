@@ -267,6 +267,9 @@ class TestFiles:
     def test_a_missing_file_lists_the_existing_ones(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"Did you mean grpo\.yaml"):
             load("grpoo.yaml")
+        (tmp_path / "benchmarks.yaml").touch()
+        with pytest.raises(ConfigError, match=rf"Did you mean {tmp_path}/benchmarks\.yaml"):
+            load(tmp_path / "benchmark.yaml")
 
     def test_a_directory_and_an_unreadable_file(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="is a directory"):

@@ -52,7 +52,8 @@ def against(loaded, host):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("rows.csv", "prompt,answer\n1+1=,2\n", "rows.csv:1: is not a line of JSON"),
+        ("rows.csv", "prompt,answer\n1+1=,2\n", "rows.csv has an unsupported format; convert it to"),
+        ("rows.txt", "1+1=2\n", "rows.txt:1: is not a line of JSON"),
         ("rows.jsonl", f"[{ROWS.splitlines()[0]}]\n", "a file with one JSON list of rows is named .json"),
         ("rows.jsonl", "".join(ROWS.splitlines(keepends=True)[:3]) + '{"prompt": "1', "rows.jsonl:4: is not a line of"),
     ],
@@ -77,6 +78,7 @@ def test_a_task_or_file_of_a_similar_name_is_suggested(host):
     (host.directory / "rows.jsonl").write_text(ROWS)
     assert "there is no file or folder adition; did you mean addition?" in against(experiment(host, "adition"), host)[0]
     assert "did you mean rows.jsonl?" in against(experiment(host, "row.jsonl"), host)[0]
+    assert "did you mean" not in against(experiment(host, "no.jsonl"), host)[0]
 
 
 @pytest.mark.parametrize("where", ["cwd", "beside"])

@@ -338,6 +338,16 @@ def test_more_context_than_positions_is_a_warning(tmp_path):
     assert ("vllm.max_model_len", 2048) in [(result.key, result.value) for result in fitted.auto]
 
 
+@pytest.mark.parametrize("experiment", ["sft", "reward_model"])
+def test_rows_that_may_be_longer_than_the_models_positions_are_a_warning(experiment):
+    def warned(length):
+        return [each for each in plan_of(experiment, f"train_dataset.max_length={length}").warnings if "long" in each]
+
+    (warning,) = warned(100)
+    assert warning.startswith("train_dataset.max_length") and "64 positions: longer rows" in warning
+    assert warned(64) == []
+
+
 def test_sizes_are_formatted_for_reading():
     assert [size_text(size) for size in (512, 2048, 3 << 20, 12 * GIB + (GIB >> 1), 300 * GIB)] == [
         "512 B",
